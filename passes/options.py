@@ -58,6 +58,7 @@ HELP = {
     "strict": "Whether ops of the rest of the model that do not fit the target are an error.",
     "native": "``keep``: keep the runtime's own operators, as they are or adapted, wherever it computes them "
     "correctly. ``lower``: replace them all. ``auto``: keep those that are faster than primitives.",
+    "states": "States that a model of one step per call has already: ``{output: input}``.",
     "connect": "Of several models: ``{input: output}`` where an output feeds an input of another name.",
     "chunk": "Time steps per call, or with a rate a duration as ``10ms``; ``None``: any number of steps, "
     "different in each call.",
@@ -374,6 +375,7 @@ class StreamOptions(RecurrentOptions):
     rate: float | None = None
     time_axes: Mapping[str, int] | None = None
     allow_delay: bool = False
+    states: Mapping[str, str] | None = None
     strategy: str = "none"
     target: str | os.PathLike[str] | None = None
 

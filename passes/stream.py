@@ -24,6 +24,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError
+from rnnlower.files.stream_metadata import StreamMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import default_opset, dim_name
@@ -32,8 +33,10 @@ from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.streaming.analysis import Analysis, analyze
 from rnnlower.streaming.rewriter import StreamRewriter
+from rnnlower.streaming.single_steps import pair_states
 from rnnlower.streaming.slices import gather_slices
-from rnnlower.timeflow.axes import find_axes
+from rnnlower.timeflow.axes import SingleStepError, find_axes
+from rnnlower.wording import option
 
 
 def _states_are_outside(model: ir.Model, streaming: StreamPass) -> bool:
@@ -61,6 +64,7 @@ class StreamPass(Pass):
         chunk: Time steps a call; ``None``: any number of them, another in each call.
         time_axes: The axis of time of inputs, where it does not follow from the recurrent nodes.
         allow_delay: Whether convolutions may look ahead, at a delay.
+        states: States that the model has already: ``{output: input}``.
 
     Attributes:
         analysis: The analysis of the model.
@@ -73,7 +77,11 @@ class StreamPass(Pass):
     ENSURES = (_states_are_outside,)
 
     def __init__(
-        self, chunk: int | None = 1, time_axes: Mapping[str, int] | None = None, allow_delay: bool = False
+        self,
+        chunk: int | None = 1,
+        time_axes: Mapping[str, int] | None = None,
+        allow_delay: bool = False,
+        states: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
@@ -81,6 +89,7 @@ class StreamPass(Pass):
         self._chunk = chunk
         self._time_axes = dict(time_axes or {})
         self._allow_delay = allow_delay
+        self._given = dict(states or {})
         self.analysis: Analysis | None = None
         self.states: Mapping[str, str] = {}
 
@@ -95,8 +104,30 @@ class StreamPass(Pass):
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
         gather_slices(model, self.facts)
-        axes = find_axes(model, self._time_axes)
+        if self._given:
+            return self._keep(model, pair_states(model, self._given))
+        try:
+            axes = find_axes(model, self._time_axes)
+        except SingleStepError as error:
+            states = pair_states(model, {})
+            if not states:
+                error.advise(f"{error.remedy}; {option('state', 'OUT=IN')} names states that it has")
+                raise
+            return self._keep(model, states)
         _name_sizes(model, axes)
         self.analysis = analyze(model, axes, self._chunk, allow_delay=self._allow_delay)
         self.states = StreamRewriter(model, default_opset(model)).rewrite(self.analysis)
+        return ir.passes.PassResult(model, modified=True)
+
+    def _keep(self, model: ir.Model, states: Mapping[str, str]) -> ir.passes.PassResult:
+        """Keep a model of one step per call, and say which of its outputs are states."""
+        if self._chunk not in (None, 1):
+            raise OptionError(f"the model takes one step per call, and the chunk is {self._chunk}")
+        self.analysis, self.states = Analysis(1, {}, 1, {}, 0, [], {}, None), states
+        defaults = {value.name: value.const_value for value in model.graph.inputs}
+        start = {
+            name: 0.0 if (default := defaults[name]) is None else default.numpy().tolist()
+            for name in states.values()
+        }
+        StreamMetadata(1, {}, {}, 0, states, start).write(model.metadata_props)
         return ir.passes.PassResult(model, modified=True)

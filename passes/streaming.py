@@ -79,10 +79,13 @@ def _stream(work: StreamWork) -> None:
     """
     work.options.tell("following time")
     options = work.options
-    streaming = StreamPass(options.steps, options.time_axes, options.allow_delay)
+    streaming = StreamPass(options.steps, options.time_axes, options.allow_delay, options.states)
     streaming(work.model, work.facts)
     assert streaming.analysis is not None
     work.analysis, work.states = streaming.analysis, streaming.states
+    if not work.analysis.axes:
+        pairs = ", ".join(f"{output} feeds {name}" for output, name in work.states.items())
+        work.notes.append(f"the model takes one step per call already; its metadata says that {pairs}")
     work.notes += [
         f"output {name!r} of a whole sequence has {counted(frames, 'frame')} more at its end, which a stream "
         "never reaches"

@@ -78,6 +78,7 @@ def command(*absent: str) -> Callable[[Callable[..., None]], Callable[..., None]
             groups[name] = (kind, [*own])
             defaults |= own
         places = {each: _place(function.__name__, each) for each in defaults}
+        grouped = {each for _, own in groups.values() for each in own}
         flags = {each: OPTIONS[place] for each, place in places.items() if place in OPTIONS}
 
         @functools.wraps(function)
@@ -85,9 +86,11 @@ def command(*absent: str) -> Callable[[Callable[..., None]], Callable[..., None]
             given = {
                 each: flags[each].read(value) if each in flags else value for each, value in texts.items()
             }
-            for group, (kind, own) in groups.items():
-                given[group] = kind(**{each: given.pop(each) for each in own})
-            function(**given)
+            made = {
+                group: kind(**{each: given[each] for each in own}) for group, (kind, own) in groups.items()
+            }
+            alone = {each: value for each, value in given.items() if each not in grouped}
+            function(**alone, **made)
 
         parameters = [
             _argument(each, *ARGUMENTS[place]) for each, place in places.items() if each not in flags

@@ -21,6 +21,10 @@ _CHUNKS = 131
 _PROBE = 480
 
 
+class SingleStepError(UnsupportedModelError):
+    """The model takes one step per call already."""
+
+
 def follow_time(model: ir.Model, axes: Mapping[str, int]) -> Flow:
     """Follow the time axis of these inputs; nodes that couple time steps are obstacles, not errors.
 
@@ -137,7 +141,7 @@ def _refuse_single_step(model: ir.Model) -> None:
     for node in model.graph:
         shape = flow.shape_of(node.inputs[0]) if is_recurrent(node) else None
         if shape is not None and shape[node.attributes.get_int("layout", 0)] == 1:
-            raise UnsupportedModelError(
+            raise SingleStepError(
                 "takes one step per call already, and at that size the time axis cannot be determined",
                 node=located(model, node),
                 remedy=f"stream the model of whole sequences, or lower this one ({call('unroll')})",

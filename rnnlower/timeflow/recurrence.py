@@ -23,9 +23,9 @@ from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, located, operand
 from rnnlower.timeflow.tracks import CoupledError, Track
 from rnnlower.wording import option
 
-_STATES = {"initial_h": (1, 5), "initial_c": (2, 6)}
+STATES = {"initial_h": (1, 5), "initial_c": (2, 6)}
 """The output and the input of each state."""
-_MOVES = {
+MOVES = {
     "Cast",
     "Concat",
     "Expand",
@@ -79,7 +79,7 @@ def _over_another_axis(flow: Flow, node: ir.Node, resolved: ResolvedNode, track:
             raise CoupledError("has sequence_lens for each step of the stream")
         flow.edits.append(Replaced(node, 4, None))
     axis = 0 if resolved.layout else 1
-    for name, (_, index) in _STATES.items():
+    for name, (_, index) in STATES.items():
         value = resolved.inputs.get(name)
         content = flow.content(value)
         if content is not None and not content.any():
@@ -129,7 +129,7 @@ def _only_feeds(value: ir.Value, outputs: set[ir.Value | None]) -> bool:
 def _carry(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track, calls: int) -> None:
     shape, dtype = _state_shape(flow, node, resolved), flow.dtype(resolved.inputs["X"])
     for name in resolved.state_names:
-        output, index = _STATES[name]
+        output, index = STATES[name]
         what = f"{flow.name(node)}_{name[-1]}"
         hold(flow, node, (index, output, name, what), shape, dtype, calls)
 
@@ -190,7 +190,7 @@ def _kept(
     wanted = inputs[0].shape
     outputs = [
         out
-        for out in _moved_to(final)
+        for out in moved_to(final)
         if out.is_graph_output() and (wanted is None or out.shape is None or len(wanted) == len(out.shape))
     ]
     if len(outputs) == 1:
@@ -214,7 +214,7 @@ def _moved_from(value: ir.Value) -> set[ir.Value]:
         if this in found:
             continue
         found.add(this)
-        if producer is not None and producer.op_type in _MOVES:
+        if producer is not None and producer.op_type in MOVES:
             moved = producer.inputs if producer.op_type == "Concat" else producer.inputs[:1]
             pending += [each for each in moved if each is not None]
         elif producer is not None:
@@ -222,7 +222,7 @@ def _moved_from(value: ir.Value) -> set[ir.Value]:
     return found
 
 
-def _moved_to(value: ir.Value | None) -> list[ir.Value]:
+def moved_to(value: ir.Value | None) -> list[ir.Value]:
     """Return the values that a value reaches through operators that only move it, in graph order."""
     found: dict[ir.Value, None] = {}
     pending = [] if value is None else [value]
@@ -232,7 +232,7 @@ def _moved_to(value: ir.Value | None) -> list[ir.Value]:
             continue
         found[this] = None
         for use in this.uses():
-            if use.node.op_type in _MOVES and (use.idx == 0 or use.node.op_type == "Concat"):
+            if use.node.op_type in MOVES and (use.idx == 0 or use.node.op_type == "Concat"):
                 pending += use.node.outputs
     return list(found)
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import onnx
 
 from rnnlower.errors import OptionError
+from rnnlower.files.state_names import state_stem
 from rnnlower.verification.inputs.uses import Facts, dims_of
 from rnnlower.verification.interface import required_inputs
-
-# Suffixes that distinguish the new state's name from the old one's.
-_DIRECTION = re.compile(r"(?<![a-z])(in|out|input|output|new|next|prev|cur|old|init|initial)(?![a-z])|n$")
 
 
 def state_pairs(
@@ -42,7 +39,7 @@ def state_pairs(
     states = [name for name in inputs if facts.uses[name].is_state]
     for name in states:
         matching = [o for o, other in outputs.items() if o not in pairs and _may_feed(other, inputs[name])]
-        same_stem = [o for o in matching if _stem(name) and _stem(o) == _stem(name)]
+        same_stem = [o for o in matching if state_stem(name) and state_stem(o) == state_stem(name)]
         if len(same_stem) == 1:
             pairs[same_stem[0]] = name
     left = [name for name in states if name not in pairs.values()]
@@ -62,12 +59,6 @@ def _in_order(
 ) -> dict[str, str]:
     pairs = dict(zip(free, left, strict=True))
     return pairs if all(_may_feed(outputs[o], inputs[name]) for o, name in pairs.items()) else {}
-
-
-def _stem(name: str) -> str:
-    # stateN and hn mark the new state by a last letter, conv_cache_out by a word.
-    spaced = re.sub(r"[^a-z0-9]+|(?<=[a-z])(?=\d)", " ", re.sub(r"(?<=[a-z])N$", "", name).lower())
-    return re.sub(r"\s+", "", _DIRECTION.sub("", spaced))
 
 
 def _may_feed(output: onnx.ValueInfoProto, value: onnx.ValueInfoProto) -> bool:

@@ -31,6 +31,7 @@ from rnnlower.verification.procedures import Pairs, Procedure, faults_of_referen
 from rnnlower.verification.readings import as_read
 from rnnlower.verification.runner import Runner, in_float32
 from rnnlower.verification.state_pairs import state_pairs
+from rnnlower.verification.step_calls import StepCalls
 from rnnlower.verification.verdict.compare import ToleranceType
 from rnnlower.verification.verdict.coverage import BranchWatch, notes_on_empty_outputs
 from rnnlower.verification.verdict.judging import Judge, Judged
@@ -130,7 +131,7 @@ def _procedure(reference: HeldModel, candidate: HeldModel) -> Procedure:
     )
     stream, padding = StreamMetadata.read(theirs), PadMetadata.read(theirs)
     if stream is not None and StreamMetadata.read(ours) is None:
-        return Chunks(stream)
+        return Chunks(stream) if stream.inputs else StepCalls(_SameInputs(), stream.states)
     return Padded(padding) if padding is not None and PadMetadata.read(ours) is None else _SameInputs()
 
 

@@ -155,7 +155,6 @@ REWRITINGS = [
         "stream",
         StreamOptions,
         "Turn a model of whole sequences into one of a chunk per call: states become inputs and outputs.",
-        "states",
     ),
     _rewriting("convert", ConvertOptions, "Change the model's opset, up or down.", "on"),
 ]

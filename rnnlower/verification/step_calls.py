@@ -1,0 +1,74 @@
+"""Verification of a model of one step a call: many calls in a row, each model with its own states."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+
+from rnnlower.verification.inputs.trials import Trial
+from rnnlower.verification.interface import accepted_by
+from rnnlower.verification.models import RunModel
+from rnnlower.verification.options import Options
+from rnnlower.verification.procedures import Pairs, Procedure, faults_of_reference
+from rnnlower.verification.runner import Runner
+from rnnlower.verification.verdict.judging import Judge, Judged
+
+_CALLS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class StepCalls:
+    """The procedure that runs both models many times, with the states of the call before.
+
+    Attributes:
+        single: The procedure of single calls, which makes the inputs.
+        states: For each output that holds a state, the input that takes it in the next call.
+    """
+
+    single: Procedure
+    states: Mapping[str, str]
+
+    def problems(
+        self,
+        reference: onnx.ModelProto,
+        candidate: onnx.ModelProto,
+        sets: Collection[str],
+        casts: Mapping[str, str],
+    ) -> tuple[list[str], bool]:
+        return self.single.problems(reference, candidate, sets, casts)
+
+    def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
+        trials = options.trials or (_CALLS if options.inputs is None else None)
+        single = dataclasses.replace(options, trials=trials, states={})
+        calls: list[Trial] = []
+        made = self.single.run_reference(runner, single)
+        with faults_of_reference(), runner.open(runner.reference) as run:
+            for trial in made:
+                feeds = dict(trial.feeds)
+                for output, name in self.states.items():
+                    before = calls[-1].outputs[output] if calls else np.zeros_like(feeds[name])
+                    # Infinite states would say nothing of later calls; other sizes are another stream.
+                    fits = before.shape == feeds[name].shape and np.isfinite(before).all()
+                    feeds[name] = before if fits else np.zeros_like(feeds[name])
+                calls.append(Trial(trial.number, feeds, run(feeds)))
+        runner.states = dict(self.states)
+        return calls
+
+    def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
+        outputs: dict[str, Any] = {}
+        before: Trial | None = None
+        for trial in finished:
+            feeds = dict(trial.feeds)
+            for output, name in self.states.items():
+                if before is not None and feeds[name] is before.outputs[output]:
+                    feeds[name] = outputs[output]
+            outputs = run(accepted_by(runner.candidate.proto, feeds))
+            before = trial
+            yield trial, outputs
+
+    def where_it_begins(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
+        return self.single.where_it_begins(runner, judge, judged)

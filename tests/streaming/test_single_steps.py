@@ -1,0 +1,109 @@
+"""Models of one step a call: which outputs are states of which inputs is found, said and verified."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from support.cli_helpers import rnnlower as command
+from support.cli_helpers import save
+from support.streamed import model
+
+import rnnlower
+
+GRU = """(float[1, 6] x, float[1, 1, 6] h{more}) => (float[1, 6] y, float[1, 1, 6] {out}) {{
+    axis = Constant <value_ints = [0]> ()
+    one = Unsqueeze (x, axis)
+    all, last = GRU <hidden_size = 6> (one, W, R, , , h)
+    {out} = Identity (last)
+    y = Squeeze (all, both)
+}}"""
+CACHE = """(float[1, 4, 1] x, float[1, 4, 2] past) => (float[1, 4, 1] y, float[1, 4, 2] recent) {
+    all = Concat <axis = 2> (past, x)
+    y = Conv (all, K)
+    start = Constant <value_ints = [1]> ()
+    end = Constant <value_ints = [3]> ()
+    axis = Constant <value_ints = [2]> ()
+    recent = Slice (all, start, end, axis)
+}"""
+
+
+def gru(out: str = "h_next", more: str = "") -> onnx.ModelProto:
+    source = model(GRU.format(out=out, more=more), W=(1, 18, 6), R=(1, 18, 6))
+    source.graph.initializer.append(onnx.helper.make_tensor("both", onnx.TensorProto.INT64, [2], [0, 1]))
+    return source
+
+
+def states_of(streamed: onnx.ModelProto) -> dict[str, str]:
+    (entry,) = (each.value for each in streamed.metadata_props if each.key == "rnnlower.state")
+    return json.loads(entry)
+
+
+def test_the_state_of_a_recurrent_node() -> None:
+    streamed = rnnlower.stream(gru("unrelated_name"))
+    assert states_of(streamed) == {"unrelated_name": "h"}
+    result = rnnlower.verify(gru("unrelated_name"), streamed)
+    assert result
+    assert result.trials == 60
+    assert result.states == {"unrelated_name": "h"}
+
+
+def test_lowered_as_well_over_many_calls() -> None:
+    streamed = rnnlower.stream(gru(), strategy="unroll")
+    assert "GRU" not in {node.op_type for node in streamed.graph.node}
+    assert rnnlower.verify(gru(), streamed)
+
+
+def test_a_state_that_decays_too_fast_is_noticed() -> None:
+    """A fault in the state alone grows from call to call."""
+    streamed = rnnlower.stream(gru())
+    names = [node.output[0] for node in streamed.graph.node if node.op_type == "Identity"]
+    assert names
+    (node,) = (each for each in streamed.graph.node if each.op_type == "Identity")
+    node.op_type = "Mul"
+    node.input.append("almost")
+    streamed.graph.initializer.append(onnx.helper.make_tensor("almost", onnx.TensorProto.FLOAT, [1], [0.999]))
+    assert not rnnlower.verify(gru(), streamed)
+
+
+def test_a_cache_needs_its_state_named() -> None:
+    source = model(CACHE, K=(4, 4, 3))
+    with pytest.raises(rnnlower.RnnLowerError, match="which axis is time is not clear"):
+        rnnlower.stream(source)
+    assert states_of(rnnlower.stream(source, states={"recent": "past"})) == {"recent": "past"}
+
+
+def test_from_the_command_line(tmp_path: Path) -> None:
+    path, out = save(gru(), tmp_path), tmp_path / "step.onnx"
+    said = command("stream", path, "-o", out)
+    assert "h_next feeds h" in said.stderr
+    assert "h_next to h" in said.stdout
+    timed = command("bench", out, "--runs", 2).stdout
+    assert "a time step of the stream's inputs" in timed
+
+
+@pytest.mark.parametrize(
+    ("states", "problem"),
+    [
+        ({"y": "h"}, "differ in type or shape"),
+        ({"z": "h"}, "no such output"),
+        ({"h_next": "g"}, "no such output, or no such input"),
+    ],
+)
+def test_states_that_do_not_fit(states: dict[str, str], problem: str) -> None:
+    with pytest.raises(rnnlower.OptionError, match=problem):
+        rnnlower.stream(gru(), states=states)
+
+
+def test_a_state_without_an_output_is_refused() -> None:
+    source = gru()
+    del source.graph.output[1]
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"initial_h from input 'h'.*state"):
+        rnnlower.stream(source)
+
+
+def test_more_than_one_step_a_call_is_refused() -> None:
+    with pytest.raises(rnnlower.OptionError, match="one step per call, and the chunk is 4"):
+        rnnlower.stream(gru(), chunk=4)
