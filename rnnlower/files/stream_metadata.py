@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 STATE_KEY = "rnnlower.state"
 STREAM_KEY = "rnnlower.stream"
+_DIRECTION = re.compile(r"(?<![a-z])(in|out|input|output|new|next|prev|cur|old|init|initial)(?![a-z])|n$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,3 +60,10 @@ class StreamMetadata:
         start, rates, unreached = (stream.get(name, {}) for name in ("start", "rates", "unreached"))
         limit = stream.get("limit")
         return cls(chunk, inputs, outputs, delay, states, start, rates, unreached, limit)
+
+
+def state_stem(name: str) -> str:
+    """Return the part of a name that a state has before a call and after it."""
+    # stateN and hn mark the new state by a last letter, conv_cache_out by a word.
+    spaced = re.sub(r"[^a-z0-9]+|(?<=[a-z])(?=\d)", " ", re.sub(r"(?<=[a-z])N$", "", name).lower())
+    return re.sub(r"\s+", "", _DIRECTION.sub("", spaced))

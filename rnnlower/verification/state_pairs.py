@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from rnnlower.errors import OptionError
-from rnnlower.files.state_names import state_stem
+from rnnlower.files.stream_metadata import state_stem
 from rnnlower.verification.inputs.uses import Facts, dims_of
 from rnnlower.verification.interface import required_inputs
 
