@@ -12,10 +12,10 @@ import onnx
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.interface import accepted_by
 from rnnlower.verification.models import RunModel
-from rnnlower.verification.options import Options
 from rnnlower.verification.procedures import Pairs, Procedure, faults_of_reference
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
+from rnnlower.verification.verify_options import Options
 
 _CALLS = 60
 
