@@ -33,6 +33,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import Located, default_opset, subgraphs_of, walk
+from rnnlower.lifting.attention import has_matrix
+from rnnlower.lifting.attention_emission import lift_attention
 from rnnlower.lifting.directions import join_directions
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.frames import scan_frame
@@ -81,21 +83,27 @@ class LiftRecurrentPass(Pass):
         lifter = Lifter(model, self.facts, names, self._semantics)
         lifted: list[Lifted] = []
         kept: list[LiftedNode] = []
+        attentions: list[LiftedNode] = []
         for located, owner in list(_frames(model)):
             if not self._is_wanted(located):
                 continue
             form = located.node.op_type.lower()
             try:
                 frame = _FRAMES[located.node.op_type](self.facts, located.node, owner)
-                lifted += lifter.lift(located, frame)
+                try:
+                    lifted += lifter.lift(located, frame)
+                except NotLiftableError as error:
+                    if not has_matrix(self.facts, frame):
+                        raise
+                    attentions.append(lift_attention(model, self.facts, names, located, frame, error))
             except NotLiftableError as error:
                 kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
         for graph, path in _graphs(model) if self._steps is not None else ():
             straightener = Straightener(model, self.facts, names, self._semantics)
             self._lift_lines(straightener, graph, path, opset, lifted, kept)
         lifted = join_directions(model, self.facts, names, opset, lifted)
-        self.lifted = [*(each.report for each in lifted), *kept]
-        return ir.passes.PassResult(model, modified=bool(lifted))
+        self.lifted = [*(each.report for each in lifted), *attentions, *kept]
+        return ir.passes.PassResult(model, modified=bool(lifted or attentions))
 
     def _is_wanted(self, located: Located) -> bool:
         return self._nodes is None or any(matches(located, pattern) for pattern in self._nodes)

@@ -44,7 +44,7 @@ def assume_linear_before_reset(work: Work) -> None:
 def lift(work: Work) -> None:
     """Lift the model's own recurrences.
 
-    Before: Loops and Scans that compute an LSTM, GRU or RNN. After: these operators.
+    Before: Loops and Scans that compute an LSTM, GRU, RNN or LinearAttention. After: these operators.
     """
     if not {"Loop", "Scan"} & op_types(work.model):
         return

@@ -109,7 +109,7 @@ class _Reading:
             or reader.inputs[0] is None
         ):
             return
-        whole, place = self._aliases.get(reader.inputs[0], reader.inputs[0]), reader.inputs[1]
+        whole, place = self._uncut(reader.inputs[0]), reader.inputs[1]
         index = self._counters.index(place)
         if index is None or not index.slope:
             return
@@ -138,6 +138,19 @@ class _Reading:
                 raise NotLiftableError("a step reads several elements of a series")
             axis = int(axes.reshape(-1)[0])
         yield self._series(reader.outputs[0], whole, axis, index, is_kept)
+
+    def _uncut(self, value: ir.Value) -> ir.Value:
+        """Return the value of the graph around the body that Slices pass on, from end to end."""
+        while (producer := value.producer()) is not None and producer.op_type == "Slice":
+            if producer not in self._body or producer.inputs[0] is None or len(producer.inputs) < 3:
+                break
+            starts, ends, *rest = (self._facts.constant(each) for each in producer.inputs[1:])
+            if starts is None or ends is None or starts.any() or (ends < np.iinfo(np.int32).max).any():
+                break
+            if len(rest) > 1 and (rest[1] is None or (rest[1] != 1).any()):
+                break
+            value = producer.inputs[0]
+        return self._aliases.get(value, value)
 
     def _series(self, inner: ir.Value, outer: ir.Value, axis: int, index: _Index, is_kept: bool) -> Series:
         dims = self._facts.dims(outer)

@@ -39,9 +39,9 @@ class LiftedNode:
         name: The name of the Loop or Scan, or of the first operator of a straight line.
         path: The subgraph that holds it.
         form: ``loop``, ``scan`` or ``line``.
-        op_type: LSTM, GRU or RNN; ``None`` if it stays.
+        op_type: LSTM, GRU, RNN or LinearAttention; ``None`` if it stays.
         direction: forward, reverse or bidirectional; ``None`` if it stays.
-        hidden_size: The number of units; ``None`` if it stays.
+        hidden_size: The number of units, or elements of a matrix; ``None`` if it stays.
         reason: Why it stays.
     """
 

@@ -1,0 +1,342 @@
+"""The comparison of a step's equations with those of LinearAttention.
+
+With a state ``S[.., k, v]``, whose axes may be in any order, a step is ::
+
+    S' = d S + w (v - r (k . d S)) k^T        d: a positive factor for each row, or one for all rows
+    o  = q . S'
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from rnnlower.graph.facts import Facts
+from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.frames import Frame, State, root
+from rnnlower.lifting.products import Products
+from rnnlower.lifting.terms import Factor, Term
+
+_MOVES = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_POSITIVE = ("Exp", "Sigmoid")
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A product of tensors of a step; their axes are those of the state."""
+
+    coef: float
+    factors: tuple[Factor, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """A value of the step that is a product of the new state with a query.
+
+    Attributes:
+        value: The value.
+        query: The query.
+        axes: The axes of the value: those of the state, and of several queries for each.
+    """
+
+    value: ir.Value
+    query: Product
+    axes: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundAttention:
+    """A LinearAttention that was found in a step.
+
+    Attributes:
+        state: The state.
+        axes: Those of the state's axes that have more than one element, as indices.
+        key_axis, value_axis: The axes of keys and values among them.
+        decay: The factor of the old state; ``None``: 1.
+        key: The key.
+        value: The value.
+        beta: The rate; ``None``: there is none.
+        read: What the step reads of the new state.
+        products: Knows the sizes of indices.
+    """
+
+    state: State
+    axes: tuple[int, ...]
+    key_axis: int
+    value_axis: int
+    decay: Product | None
+    key: Product
+    value: Product
+    beta: Product | None
+    read: Read
+    products: Products
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The other axes: of rows and heads."""
+        return tuple(axis for axis in self.axes if axis not in (self.key_axis, self.value_axis))
+
+
+def has_matrix(facts: Facts, frame: Frame) -> bool:
+    """Return whether a step carries one state, which has two axes of features."""
+    dims = [facts.dims(state.before) or () for state in frame.states]
+    return len(dims) == 1 and sum(isinstance(dim, int) and dim > 1 for dim in dims[0]) > 1
+
+
+def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention:
+    """Return the LinearAttention that a step computes.
+
+    Raises:
+        NotLiftableError: It computes something else.
+    """
+    if len(frame.states) != 1:
+        raise NotLiftableError("it carries more than one state")
+    (state,) = frame.states
+    type_ = facts.type(state.start)
+    if type_ is None or type_.dtype != ir.DataType.FLOAT:
+        raise NotLiftableError("its state is not float32, in which a LinearAttention computes")
+    after = root(state.after)
+    products = Products(facts, body, [state.before], frame.aliases)
+    given = products.of(state.before).terms[0]
+    result = products.of(after)
+    if result.dims != products.dims(state.before):
+        raise NotLiftableError("its state changes its shape")
+    terms = [_on_axes(term, given) for term in result.terms]
+    names = tuple(index for axis in given.axes for index in axis)
+    kept, changed, added = _sorted(terms, state.before)
+    reads = products.with_states([after])
+    read = _find_read(frame, reads, after, state.before, products, names)
+    return _matched(facts, state, products, names, kept, changed, added, read)
+
+
+def _on_axes(term: Term, state: Term) -> Term:
+    """Return a term with the indices of the state on its axes."""
+    names = {}
+    for own, axis in zip(term.axes, state.axes, strict=True):
+        if len(own) > 1:
+            raise NotLiftableError("axes of its state are merged")
+        if own:
+            names[own[0]] = axis
+    clash = {index: index for axis in state.axes for index in axis if index not in names}
+    if any(index in clash for index in term.indices - {*names}):
+        raise NotLiftableError("its state is transposed in each step")
+    return term.renamed(names)
+
+
+def _sorted(terms: Iterable[Term], state: ir.Value) -> tuple[Term, Term | None, Term]:
+    """Return the terms that keep the state, that correct it by what it says of the key, and without it."""
+    kept: list[Term] = []
+    changed: list[Term] = []
+    added: list[Term] = []
+    for term in terms:
+        count = sum(value is state for value, _ in term.factors)
+        if count > 1:
+            raise NotLiftableError("its state is multiplied by itself")
+        place = added if not count else changed if term.summed else kept
+        place.append(term)
+    if len(kept) != 1 or len(changed) > 1 or len(added) != 1:
+        raise NotLiftableError("its state is not kept, corrected by a key and added to once")
+    return kept[0], changed[0] if changed else None, added[0]
+
+
+def _without(term: Term, value: ir.Value) -> tuple[tuple[int, ...], list[Factor]]:
+    """Return the indices of a tensor in a term, and the other factors."""
+    (own,) = (axes for each, axes in term.factors if each is value)
+    rest = [(each, axes) for each, axes in term.factors if each is not value]
+    return tuple(index for axis in own for index in axis), rest
+
+
+def _uses(factor: Factor) -> set[int]:
+    return {index for axis in factor[1] for index in axis}
+
+
+def _taken(factors: Counter[Factor], parts: Counter[Factor], what: str) -> Counter[Factor]:
+    """Return the factors that remain without others."""
+    if parts - factors:
+        raise NotLiftableError(f"{what} differs from that of a LinearAttention")
+    return factors - parts
+
+
+def _product(coef: float, factors: Counter[Factor]) -> Product:
+    return Product(coef, tuple(factors.elements()))
+
+
+def _matched(
+    facts: Facts,
+    state: State,
+    products: Products,
+    names: tuple[int, ...],
+    kept: Term,
+    changed: Term | None,
+    added: Term,
+    read: tuple[Read, int],
+) -> FoundAttention:
+    key_axis = read[1]
+    own, factors = _without(kept, state.before)
+    if own != names:
+        raise NotLiftableError("its state is moved in each step")
+    decay = Counter(factors)
+    if kept.coef <= 0 or not all(_is_positive(facts, value) for value, _ in decay):
+        raise NotLiftableError("the factor of its state may be negative")
+    if added.summed:
+        raise NotLiftableError("what is added to its state is a sum")
+    writes = Counter(added.factors)
+    key = Counter({factor: n for factor, n in writes.items() if key_axis in _uses(factor)})
+    rest = writes - key
+    key_coef, rates, coef = 1.0, Counter[Factor](), 1.0
+    has_beta = changed is not None
+    if changed is not None:
+        rates, coef, extra = _rates(changed, kept, state.before, names, key_axis, key, decay, rest)
+        key, rest = key + extra, rest - extra
+    value_axis = _value_axis(names, key_axis, products, [*key, *rates, *decay, *read[0].query.factors])
+    both = [factor for factor in key if value_axis in _uses(factor)]
+    if both:
+        raise NotLiftableError("what is added to its state is not a product of a key and a value")
+    value = _taken(rest, rates, "the rate of what is added")
+    return FoundAttention(
+        state,
+        names,
+        key_axis,
+        value_axis,
+        _product(kept.coef, decay) if decay or kept.coef != 1 else None,
+        _product(key_coef, key),
+        _product(added.coef / coef, value),
+        _product(coef, rates) if has_beta else None,
+        read[0],
+        products,
+    )
+
+
+def _rates(
+    changed: Term,
+    kept: Term,
+    state: ir.Value,
+    names: tuple[int, ...],
+    key_axis: int,
+    key: Counter[Factor],
+    decay: Counter[Factor],
+    rest: Counter[Factor],
+) -> tuple[Counter[Factor], float, Counter[Factor]]:
+    """Return the factors of beta, its number, and factors of heads that belong to the key."""
+    own, factors = _without(changed, state)
+    moved = [(a, b) for a, b in zip(own, names, strict=True) if a != b]
+    if len(moved) != 1 or moved[0][1] != key_axis or changed.summed != {moved[0][0]}:
+        raise NotLiftableError("its state is not corrected along the axis of its keys")
+    inner = moved[0][0]
+    back = {inner: (key_axis,)}
+    told = Term(1.0, tuple(factor for factor in factors if inner in _uses(factor)), ()).renamed(back)
+    reading = Counter(told.factors)
+    writing = Counter(factor for factor in factors if key_axis in _uses(factor))
+    rates = Counter(f for f in factors if not _uses(f) & {inner, key_axis})
+    own_decay = Counter({f: n for f, n in decay.items() if key_axis in _uses(f)})
+    reading = _taken(reading, own_decay, "the decay of what is corrected")
+    rates = _taken(rates, decay - own_decay, "the decay of what is corrected")
+    if not (reading == writing == key):
+        raise NotLiftableError("its state is not corrected by the key that is added")
+    extra: Counter[Factor] = Counter()
+    for factor, count in rates.items():
+        missing = count - rest[factor]
+        if missing > 0:
+            extra[factor] = missing
+    return _taken(rates, extra + extra, "the rate"), -changed.coef / kept.coef, extra
+
+
+def _value_axis(names: tuple[int, ...], key_axis: int, products: Products, factors: Iterable[Factor]) -> int:
+    used = {index for factor in factors for index in _uses(factor)}
+    free = [axis for axis in names if axis != key_axis and axis not in used]
+    rows = len(names) - 2
+    if not free or rows > 2:
+        raise NotLiftableError("its state has no axis of values")
+    if not all(isinstance(products.sizes[axis], int) for axis in (key_axis, free[-1])):
+        raise NotLiftableError("the sizes of its state are not known")
+    others = [axis for axis in names if axis not in (key_axis, free[-1])]
+    if sum(isinstance(products.sizes[axis], str) for axis in others) > 1:
+        raise NotLiftableError("the number of its heads is not known")
+    return free[-1]
+
+
+def _is_positive(facts: Facts, value: ir.Value) -> bool:
+    """Return whether no element of a value is negative."""
+    while True:
+        constant = facts.constant(value)
+        if constant is not None:
+            return bool((constant >= 0).all())
+        producer = value.producer()
+        if producer is None or producer.domain or producer.inputs[0] is None:
+            return False
+        if producer.op_type in _POSITIVE:
+            return True
+        if producer.op_type not in _MOVES:
+            return False
+        value = producer.inputs[0]
+
+
+def _find_read(
+    frame: Frame,
+    reads: Products,
+    after: ir.Value,
+    before: ir.Value,
+    products: Products,
+    names: tuple[int, ...],
+) -> tuple[Read, int]:
+    """Return what the step reads of the new state, and the axis of the keys."""
+    found: list[tuple[Read, int]] = []
+    for series in frame.made:
+        if series.outer.uses() or series.outer.is_graph_output():
+            _look_for_reads(root(series.inner), reads, after, products, names, found)
+    values = {read.value for read, _ in found}
+    if len(values) != 1:
+        what = "nothing is read of its state" if not values else "its state is read more than once"
+        raise NotLiftableError(what)
+    return found[0]
+
+
+def _look_for_reads(
+    value: ir.Value,
+    reads: Products,
+    after: ir.Value,
+    products: Products,
+    names: tuple[int, ...],
+    found: list[tuple[Read, int]],
+) -> None:
+    if value not in reads.dependent:
+        if value in products.dependent:
+            raise NotLiftableError("the state is read before it changes")
+        return
+    if value is after:
+        raise NotLiftableError("the whole state of each step is read")
+    try:
+        found.append(_as_read(value, reads, after, names))
+    except NotLiftableError:
+        producer = value.producer()
+        assert producer is not None
+        if after in producer.inputs:
+            raise
+        for each in producer.inputs:
+            if each is not None:
+                _look_for_reads(each, reads, after, products, names, found)
+
+
+def _as_read(value: ir.Value, reads: Products, after: ir.Value, names: tuple[int, ...]) -> tuple[Read, int]:
+    given = reads.of(value)
+    if len(given.terms) != 1:
+        raise NotLiftableError("it is a sum")
+    (term,) = given.terms
+    if sum(each is after for each, _ in term.factors) != 1:
+        raise NotLiftableError("the state is multiplied by itself")
+    own, _ = _without(term, after)
+    term = term.renamed({index: (name,) for index, name in zip(own, names, strict=True)})
+    _, factors = _without(term, after)
+    summed = term.summed
+    if len(summed) != 1 or not summed <= {*names}:
+        raise NotLiftableError("the state is not read along one axis")
+    (key_axis,) = summed
+    axes = tuple(index for axis in term.axes for index in axis)
+    if any(not axis and size != 1 for axis, size in zip(term.axes, given.dims, strict=True)):
+        raise NotLiftableError("what is read is broadcast")
+    if {*names} - {key_axis} - {*axes} or len({*axes} - {*names}) > 1 or not term.coef:
+        raise NotLiftableError("what is read has other axes than the state")
+    return Read(value, Product(term.coef, tuple(factors)), axes), key_axis

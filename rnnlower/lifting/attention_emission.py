@@ -1,0 +1,251 @@
+"""The emission of a LinearAttention in the place of a frame."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.graph.cleanup import detach, remove_orphans
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.splicing import replace_value
+from rnnlower.graph.walk import Located
+from rnnlower.lifting.attention import FoundAttention, Product, find_attention
+from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.frames import Frame
+from rnnlower.lifting.over_time import OverTime
+from rnnlower.lifting.replacing import LiftedNode
+from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.recurrent.state_operators import FIRST_OPSET, LINEAR_ATTENTION
+
+MICROSOFT = "com.microsoft"
+
+
+def lift_attention(
+    model: ir.Model, facts: Facts, names: NameSource, located: Located, frame: Frame, no_cell: Exception
+) -> LiftedNode:
+    """Replace a frame by a LinearAttention, at opset 26 and below com.microsoft's.
+
+    `no_cell` is why it is none of the other operators.
+
+    Raises:
+        NotLiftableError: It computes something else; nothing has changed.
+    """
+    body = located.node.attributes["body"].as_graph()
+    try:
+        found = find_attention(facts, frame, body)
+    except NotLiftableError as error:
+        raise NotLiftableError(f"{no_cell}; as a LinearAttention: {error}") from None
+    pool = InitializerPool(model, names)
+    e = Emitter(located.opset, Scope(names, f"{located.name}/"), ir.DataType.FLOAT, pool)
+    try:
+        replaced = _Emission(e, facts, frame, body, found).results(located.name)
+    except NotLiftableError:
+        detach(e.nodes)
+        remove_orphans(pool.values())
+        raise
+    graph = frame.node.graph
+    assert graph is not None
+    graph.insert_before(frame.node, e.nodes)
+    for old, new in replaced:
+        replace_value(graph, frame.node, old, new)
+        facts.replaced(old, new)
+    for node in reversed(e.nodes):
+        remove_orphans(node.outputs)
+    remove_orphans([*frame.node.outputs, *(old for old, _ in replaced)])
+    if frame.node.graph is not None:
+        raise AssertionError(f"{located.label} still has readers")
+    if e.opset < FIRST_OPSET:
+        model.opset_imports.setdefault(MICROSOFT, 1)
+    sizes = found.products.dims(found.state.before)[1:]
+    size = math.prod(size for size in sizes if isinstance(size, int))
+    return LiftedNode(located.name, located.path, frame.form, LINEAR_ATTENTION, "forward", size)
+
+
+class _Emission:
+    """The data of one node."""
+
+    def __init__(self, e: Emitter, facts: Facts, frame: Frame, body: ir.Graph, found: FoundAttention) -> None:
+        self.e, self.facts, self.frame, self.found = e, facts, frame, found
+        self.over_time = OverTime(e, facts, frame, body, found.products)
+        rows = found.rows
+        sizes = found.products.sizes
+        heads = [axis for axis in rows if isinstance(sizes[axis], int)][-1:]
+        self.head_axes = tuple(heads)
+        self.row_axes = tuple(axis for axis in rows if axis not in heads)
+
+    def size(self, axes: Sequence[int]) -> Dim:
+        """Return the size of an axis, or 1 if there is none."""
+        return self.over_time.size(self.found.products.sizes[axes[0]]) if axes else 1
+
+    def results(self, name: str) -> list[tuple[ir.Value, ir.Value]]:
+        e, found, read = self.e, self.found, self.found.read
+        batch, steps, heads = self.size(self.row_axes), self.over_time.steps, self.size(self.head_axes)
+        assert isinstance(heads, int)
+        known = {*found.axes}
+        groups = tuple(axis for axis in read.axes if axis not in known)
+        group = self.size(groups)
+        keys, values = self.size([found.key_axis]), self.size([found.value_axis])
+        assert isinstance(group, int)
+        assert isinstance(values, int)
+        key = (found.key_axis,)
+        inputs = [
+            self.packed(Product(1.0, read.query.factors), (*groups, *key)),
+            self.packed(found.key, key),
+            self.packed(found.value, (found.value_axis,)),
+            self.past(batch, heads),
+            None if found.decay is None else self.log_decay(found.decay),
+            None if found.beta is None else self.packed(found.beta, ()),
+        ]
+        rule = "delta" if found.beta is not None else "linear"
+        if found.decay is not None:
+            rule = "gated_delta" if found.beta is not None else "gated"
+        attributes = [
+            ir.AttrInt64("q_num_heads", heads * group),
+            ir.AttrInt64("kv_num_heads", heads),
+            ir.AttrFloat32("scale", read.query.coef),
+            ir.AttrString("update_rule", rule),
+        ]
+        while inputs[-1] is None:
+            inputs.pop()
+        domain = "" if e.opset >= FIRST_OPSET else MICROSOFT
+        outputs = [ir.Value(name=e.names.fresh(role)) for role in ("output", "present_state")]
+        node = ir.Node(
+            domain, LINEAR_ATTENTION, inputs, attributes, outputs=outputs, name=e.names.source.fresh(name)
+        )
+        e.nodes.append(node)
+        e.everything.append(node)
+        output = e.reshape(outputs[0], [batch, steps, heads, group, values])
+        axes = [(0, self.row_axes), (2, self.head_axes), (3, groups), (4, (found.value_axis,))]
+        places = {axis: place for place, own in axes for axis in own}
+        ones = [place for place, own in axes if not own]
+        output = e.transpose(output, [1, *(places[axis] for axis in read.axes), *ones])
+        dims = [self.over_time.size(size) for size in found.products.dims(read.value)]
+        self.over_time.set(read.value, e.reshape(output, [steps, *dims]))
+        return [*self.made(), *self.end(outputs[1], batch, heads, keys, values)]
+
+    def made(self) -> list[tuple[ir.Value, ir.Value]]:
+        """Emit the values that the steps fill."""
+        e, results = self.e, []
+        for series in self.frame.made:
+            if not (series.outer.uses() or series.outer.is_graph_output()):
+                continue
+            value, has_time = self.over_time.of(series.inner)
+            rank = len(self.found.products.dims(series.inner))
+            if not has_time:
+                value = e.op("Expand", value, e.size_vector([self.over_time.steps, *[1] * rank]), since=8)
+            if series.reverse:
+                value = e.flip(value, 0)
+            if series.is_kept:
+                value, rank = e.with_axes("Squeeze", value, [series.axis + 1]), rank - 1
+            if series.axis:
+                order = [*range(1, rank + 1)]
+                value = e.transpose(value, [*order[: series.axis], 0, *order[series.axis :]])
+            results.append((series.outer, value))
+        return results
+
+    def past(self, batch: Dim, heads: int) -> ir.Value | None:
+        """Emit the state before the first step, unless it is zero."""
+        constant = self.facts.constant(self.found.state.start)
+        if constant is not None and not constant.any():
+            return None
+        places, ones = self.places()
+        value = self.e.transpose(self.found.state.start, [*ones, *places])
+        sizes = [self.size([self.found.key_axis]), self.size([self.found.value_axis])]
+        return self.e.reshape(value, [batch, heads, *sizes])
+
+    def places(self) -> tuple[list[int], list[int]]:
+        """Return where the state has its rows, heads, keys and values, and where axes of one element."""
+        found = self.found
+        dims = found.products.dims(found.state.before)
+        used = [place for place, size in enumerate(dims) if size != 1]
+        order = [*self.row_axes, *self.head_axes, found.key_axis, found.value_axis]
+        return [used[found.axes.index(axis)] for axis in order], [
+            place for place in range(len(dims)) if place not in used
+        ]
+
+    def end(
+        self, present: ir.Value, batch: Dim, heads: int, keys: Dim, values: Dim
+    ) -> list[tuple[ir.Value, ir.Value]]:
+        """Emit the state after the last step in the layout of the step."""
+        end = self.found.state.end
+        if end is None or not (end.uses() or end.is_graph_output()):
+            return []
+        places, ones = self.places()
+        sizes = [*[1] * len(ones), *([batch] if self.row_axes else []), *([heads] if self.head_axes else [])]
+        value = self.e.reshape(present, [*sizes, keys, values])
+        order = [*ones, *places]
+        return [(end, self.e.transpose(value, [order.index(place) for place in range(len(order))]))]
+
+    def log_decay(self, decay: Product) -> ir.Value:
+        """Emit the logarithm of a decay; that of an Exp is its input."""
+        e, found = self.e, self.found
+        per_key = (
+            (found.key_axis,) if any(found.key_axis in axis for _, a in decay.factors for axis in a) else ()
+        )
+        total = None
+        for value, axes in decay.factors:
+            producer = value.producer()
+            is_exp = producer is not None and producer.op_type == "Exp" and value not in self.frame.aliases
+            inner = producer.inputs[0] if is_exp and producer is not None else None
+            given, has_time = self.over_time.of(inner if inner is not None else value)
+            if inner is None:
+                given = e.op("Log", given)
+            part = self.laid_out(given, has_time, value, axes, per_key)
+            total = part if total is None else e.op("Add", total, part)
+        if decay.coef != 1 or total is None:
+            own = e.op("Log", e.scalar(decay.coef))
+            total = own if total is None else e.op("Add", total, own)
+        return self.pack(total, per_key)
+
+    def packed(self, product: Product, axes: Sequence[int]) -> ir.Value:
+        """Emit a product as ``[batch, steps, heads * size of the axes]``."""
+        e, total = self.e, None
+        for value, own in product.factors:
+            given, has_time = self.over_time.of(value)
+            part = self.laid_out(given, has_time, value, own, axes)
+            total = part if total is None else e.op("Mul", total, part)
+        if product.coef != 1 or total is None:
+            number = e.scalar(product.coef)
+            total = number if total is None else e.op("Mul", total, number)
+        return self.pack(total, axes)
+
+    def laid_out(
+        self,
+        given: ir.Value,
+        has_time: bool,
+        value: ir.Value,
+        own: Sequence[Sequence[int]],
+        axes: Sequence[int],
+    ) -> ir.Value:
+        """Emit a factor as ``[steps, rows, heads, ...axes]``, with size 1 where it has no such axis."""
+        e, sizes = self.e, self.found.products.sizes
+        wanted = [*self.row_axes, *self.head_axes, *axes]
+        flat = [index for axis in own for index in axis]
+        lead: list[Dim] = [self.over_time.steps] if has_time else [1]
+        dims = [self.over_time.size(sizes[index]) for index in flat]
+        if not has_time or [(index,) for index in flat] != [*own]:
+            given = e.reshape(given, [*lead, *dims])
+        order = [flat.index(index) + 1 for index in wanted if index in flat]
+        if order != sorted(order):
+            given = e.transpose(given, [0, *order])
+        missing = [place + 1 for place, index in enumerate(wanted) if index not in flat]
+        return e.with_axes("Unsqueeze", given, missing) if missing else given
+
+    def pack(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+        """Emit ``[batch, steps, heads * ...axes]`` of ``[steps, rows, heads, ...axes]``, broadcast to it."""
+        e, steps = self.e, self.over_time.steps
+        batch, heads = self.size(self.row_axes), self.size(self.head_axes)
+        inner = [self.size([axis]) for axis in axes]
+        whole = [*([batch] if self.row_axes else []), *([heads] if self.head_axes else []), *inner]
+        value = e.op("Expand", value, e.size_vector([steps, *whole]), since=8)
+        if self.row_axes:
+            value = e.transpose(value, [1, 0, *range(2, len(whole) + 1)])
+        width = 1
+        for size in (heads, *inner):
+            assert isinstance(size, int)
+            width *= size
+        return e.reshape(value, [batch, steps, width])

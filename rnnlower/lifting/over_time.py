@@ -1,0 +1,240 @@
+"""The values of a step for all steps at once, with time as their first axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx_ir as ir
+from onnx_ir.convenience import convert_attributes
+
+from rnnlower.graph.facts import Facts
+from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.frames import Frame, Series
+from rnnlower.lifting.products import Products
+from rnnlower.lifting.terms import Size
+from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.timeflow.pointwise import POINTWISE
+
+_REDUCTIONS = tuple(
+    f"Reduce{name}" for name in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+)
+
+
+class OverTime:
+    """An emitter of what a step computes, for all steps.
+
+    Args:
+        e: The emitter.
+        facts: The facts about the model.
+        frame: The frame of the step.
+        body: The step.
+        products: Knows the sizes of its values.
+    """
+
+    def __init__(self, e: Emitter, facts: Facts, frame: Frame, body: ir.Graph, products: Products) -> None:
+        self.e, self._facts, self._frame, self.products = e, facts, frame, products
+        self._inner = {
+            *body.inputs,
+            *body.initializers.values(),
+            *(out for node in body for out in node.outputs),
+        }
+        self._body = body
+        self._known: dict[ir.Value, tuple[ir.Value, bool]] = {}
+        self._sizes: dict[str, Dim] = {}
+        self.steps = self._steps()
+
+    def _steps(self) -> Dim:
+        if not self._frame.given:
+            raise NotLiftableError("the step reads no input")
+        if any(series.outer in self._inner for series in self._frame.given):
+            raise NotLiftableError("a series is computed in the step")
+        series = self._frame.given[0]
+        if series.window is not None:
+            return series.window[1] - series.window[0]
+        (size,) = (self._facts.dims(series.outer) or ())[series.axis : series.axis + 1]
+        return size if isinstance(size, int) else self.e.dim(series.outer, series.axis)
+
+    def size(self, size: Size) -> Dim:
+        """Return the size of an axis, at run time if it is a symbol."""
+        if isinstance(size, int):
+            return size
+        if size not in self._sizes:
+            outer = [state.start for state in self._frame.states] + [each.outer for each in self._frame.given]
+            places = [
+                (value, axis)
+                for value in outer
+                for axis, dim in enumerate(self._facts.dims(value) or ())
+                if isinstance(dim, ir.SymbolicDim) and dim.value == size
+            ]
+            if not places:
+                raise NotLiftableError(f"no input has the size {size}")
+            self._sizes[size] = self.e.dim(*places[0])
+        return self._sizes[size]
+
+    def set(self, value: ir.Value, stacked: ir.Value) -> None:
+        """Declare what a value of the step is for all steps."""
+        self._known[value] = stacked, True
+
+    def of(self, value: ir.Value) -> tuple[ir.Value, bool]:
+        """Return a value for all steps, and whether it has the axis of time or is the same in each.
+
+        Raises:
+            NotLiftableError: There is no rule for an operator.
+        """
+        if value not in self._known:
+            self._known[value] = self._read(value)
+        return self._known[value]
+
+    def _read(self, value: ir.Value) -> tuple[ir.Value, bool]:
+        constant = self._facts.constant(self._frame.aliases.get(value, value))
+        if constant is not None and value in self._inner:
+            return self.e.constant(constant), False
+        if value in self._frame.aliases:
+            return self._frame.aliases[value], False
+        if value not in self._inner:
+            return value, False
+        for series in self._frame.given:
+            if series.inner is value:
+                return self._series(series), True
+        node = value.producer()
+        if node is None or node.domain:
+            raise NotLiftableError(f"{value.name!r} is not known for all steps")
+        parts = [None if each is None else self.of(each) for each in node.inputs]
+        given = [None if part is None else part[0] for part in parts]
+        over_time = [part is not None and part[1] for part in parts]
+        if not any(over_time):
+            results = self._copied(node, given)
+        elif (node.op_type in POINTWISE and node.op_type != "Dropout") or node.op_type in _RULES:
+            results = _RULES.get(node.op_type, _pointwise)(self, node, given, over_time)
+        else:
+            raise NotLiftableError(f"{node.op_type} {node.name!r} is not computed for all steps at once")
+        self._known |= {
+            out: (result, any(over_time)) for out, result in zip(node.outputs, results, strict=True)
+        }
+        return self._known[value]
+
+    def _series(self, series: Series) -> ir.Value:
+        outer, axis = series.outer, series.axis
+        if series.window is not None:
+            outer = self.e.slice(outer, series.window[:1], series.window[1:], [axis])
+        rank = len(self._facts.dims(series.outer) or ())
+        if axis:
+            outer = self.e.transpose(outer, [axis, *(each for each in range(rank) if each != axis)])
+        if series.reverse:
+            outer = self.e.flip(outer, 0)
+        return self.e.with_axes("Unsqueeze", outer, [axis + 1]) if series.is_kept else outer
+
+    def _copied(
+        self,
+        node: ir.Node,
+        inputs: Sequence[ir.Value | None],
+        **attributes: int | str | Sequence[int],
+    ) -> list[ir.Value]:
+        """Emit a node with other inputs and attributes."""
+        own = {attribute.name: attribute for attribute in convert_attributes(attributes)}
+        kept = [attribute for name, attribute in node.attributes.items() if name not in own]
+        outputs = [ir.Value(name=self.e.names.fresh(out.name or node.op_type)) for out in node.outputs]
+        name = self.e.names.source.fresh(f"{self.e.names.prefix}{node.name or node.op_type}")
+        copy = ir.Node("", node.op_type, inputs, [*kept, *own.values()], outputs=outputs, name=name)
+        self.e.nodes.append(copy)
+        self.e.everything.append(copy)
+        return outputs
+
+    def aligned(
+        self, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool], rank: int
+    ) -> list[ir.Value | None]:
+        """Return the inputs with axes of one element behind time, so that the others stay aligned."""
+        found = []
+        for old, value, has_time in zip(node.inputs, given, over_time, strict=True):
+            own = rank if old is None else len(self.products.dims(old))
+            if value is not None and has_time and own < rank:
+                value = self.e.with_axes("Unsqueeze", value, [*range(1, rank - own + 1)])
+            found.append(value)
+        return found
+
+
+Rule = Callable[[OverTime, ir.Node, Sequence[ir.Value | None], Sequence[bool]], list[ir.Value]]
+
+
+def _pointwise(
+    t: OverTime, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool]
+) -> list[ir.Value]:
+    rank = len(t.products.dims(node.outputs[0]))
+    return t._copied(node, t.aligned(node, given, over_time, rank))
+
+
+def _only_first(over_time: Sequence[bool], node: ir.Node) -> None:
+    if any(over_time[1:]):
+        raise NotLiftableError(f"{node.op_type} {node.name!r} depends on the step")
+
+
+def _axes(
+    t: OverTime, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool]
+) -> list[ir.Value]:
+    """Squeeze, Unsqueeze and reductions: their axes move by one."""
+    _only_first(over_time, node)
+    assert node.inputs[0] is not None
+    before, after = t.products.dims(node.inputs[0]), t.products.dims(node.outputs[0])
+    rank = len(after if node.op_type == "Unsqueeze" else before)
+    axes = t.products.ints(node, "axes", 1)
+    if axes is None and node.op_type == "Squeeze":
+        axes = [axis for axis, size in enumerate(before) if size == 1]
+    elif axes is None:
+        if node.attributes.get_int("noop_with_empty_axes"):
+            return [given[0]] if given[0] is not None else []
+        axes = [*range(rank)]
+    moved = [axis % rank + 1 for axis in axes]
+    if "axes" in node.attributes or t.e.opset < (
+        13 if node.op_type in ("ReduceSum", "Squeeze", "Unsqueeze") else 18
+    ):
+        return t._copied(node, given[:1], axes=moved)
+    return t._copied(node, [given[0], t.e.integers(*moved)])
+
+
+def _transpose(
+    t: OverTime, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool]
+) -> list[ir.Value]:
+    rank = len(t.products.dims(node.outputs[0]))
+    perm = node.attributes.get_ints("perm", tuple(range(rank))[::-1])
+    return t._copied(node, given, perm=[0, *(axis + 1 for axis in perm)])
+
+
+def _reshape(
+    t: OverTime, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool]
+) -> list[ir.Value]:
+    _only_first(over_time, node)
+    assert given[0] is not None
+    return [t.e.reshape(given[0], [t.steps, *(t.size(size) for size in t.products.dims(node.outputs[0]))])]
+
+
+def _matmul(
+    t: OverTime, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool]
+) -> list[ir.Value]:
+    ranks = [len(t.products.dims(each)) for each in node.inputs]
+    if over_time == [True, False] and ranks[1] == 2:
+        return t._copied(node, given)
+    if min(ranks) < 2:
+        raise NotLiftableError(f"MatMul {node.name!r} multiplies a vector")
+    return t._copied(node, t.aligned(node, given, over_time, max(ranks)))
+
+
+def _einsum(
+    t: OverTime, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool]
+) -> list[ir.Value]:
+    equation = node.attributes.get_string("equation", "").replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    free = next((label for label in "tzyxw" if label not in equation), None)
+    if not arrow or free is None or "." in equation:
+        raise NotLiftableError(f"Einsum {node.name!r} has an equation that is not looked at")
+    operands = [free * has + each for each, has in zip(left.split(","), over_time, strict=True)]
+    return t._copied(node, given, equation=f"{','.join(operands)}->{free}{right}")
+
+
+_RULES: Mapping[str, Rule] = {
+    **dict.fromkeys((*_REDUCTIONS, "Squeeze", "Unsqueeze"), _axes),
+    "Einsum": _einsum,
+    "Flatten": _reshape,
+    "MatMul": _matmul,
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+}

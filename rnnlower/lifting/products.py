@@ -1,0 +1,350 @@
+"""The values of a step whose state is a matrix, read as sums of products of tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import captured
+from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.terms import Axis, Size, Sum, Term, broadcast, groups_of, padded
+
+_LARGEST_STEP = 150
+"""The number of operators of a step up to which it is read recursively."""
+
+
+class Products:
+    """A reader of a step's values as sums of products.
+
+    Values that do not depend on a state are tensors by themselves, unless they are products or other views.
+
+    Args:
+        facts: The facts about the model.
+        body: The step.
+        states: Values that are tensors by themselves, each with its other name.
+        aliases: Values of the step that are values of the graph around it.
+    """
+
+    def __init__(
+        self, facts: Facts, body: ir.Graph, states: Iterable[ir.Value], aliases: Mapping[ir.Value, ir.Value]
+    ) -> None:
+        if sum(node.op_type != "Constant" for node in body) > _LARGEST_STEP:
+            raise NotLiftableError(f"its step has more than {_LARGEST_STEP} operators")
+        self._facts, self._body, self._aliases = facts, body, aliases
+        self._own = {out for node in body for out in node.outputs}
+        self._states = frozenset(states)
+        self._fresh = itertools.count()
+        self.sizes: dict[int, Size] = {}
+        self._known: dict[ir.Value, Sum] = {}
+        self.dependent = {*self._states}
+        """The values that are computed with a state."""
+        for node in body:
+            if self.dependent & {*node.inputs, *captured(node)}:
+                self.dependent |= {*node.outputs}
+
+    def with_states(self, states: Iterable[ir.Value]) -> Products:
+        """Return a reader for which other values are the states, with the same indices."""
+        other = Products(self._facts, self._body, states, self._aliases)
+        other.sizes, other._fresh = self.sizes, self._fresh
+        return other
+
+    def of(self, value: ir.Value) -> Sum:
+        """Return the sum that a value is.
+
+        Raises:
+            NotLiftableError: It is none.
+        """
+        if value not in self._known:
+            self._known[value] = self._read(value)
+        return self._known[value]
+
+    def _read(self, value: ir.Value) -> Sum:
+        if value in self._states:
+            return self._tensor(value)
+        constant = self._facts.constant(self._aliases.get(value, value))
+        if constant is not None and constant.size == 1:
+            return Sum(
+                (Term(float(constant.reshape(-1)[0]), (), ((),) * constant.ndim),), (1,) * constant.ndim
+            )
+        producer = value.producer() if value in self._own else None
+        rule = None if producer is None or producer.domain else _RULES.get(producer.op_type)
+        if value in self.dependent:
+            if producer is None or rule is None:
+                raise NotLiftableError(f"{_named(producer)} is not linear in the state")
+            return rule(self, producer)
+        if producer is None or rule is None or producer.op_type in _SUMS:
+            return self._tensor(value)
+        try:
+            found = rule(self, producer)
+        except NotLiftableError:
+            return self._tensor(value)
+        (term,) = found.terms
+        return self._tensor(value) if term.summed else found
+
+    def _tensor(self, value: ir.Value) -> Sum:
+        dims = self.dims(value)
+        axes = tuple(() if dim == 1 else (self.index(dim),) for dim in dims)
+        return Sum((Term(1.0, ((value, axes),), axes),), dims)
+
+    def dims(self, value: ir.Value | None) -> tuple[Size, ...]:
+        """Return the sizes of a value, all of which are known.
+
+        Raises:
+            NotLiftableError: One is not.
+        """
+        dims = None if value is None else self._facts.dims(self._aliases.get(value, value))
+        sizes = [dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in dims or ()]
+        known = tuple(size for size in sizes if size is not None)
+        if value is None or dims is None or len(known) < len(sizes):
+            raise NotLiftableError(f"the shape of {value.name if value else ''!r} is not known")
+        return known
+
+    def index(self, size: Size) -> int:
+        """Return a new index."""
+        index = next(self._fresh)
+        self.sizes[index] = size
+        return index
+
+    def sum_of(self, node: ir.Node, number: int) -> Sum:
+        value = node.inputs[number] if number < len(node.inputs) else None
+        if value is None:
+            raise NotLiftableError(f"{_named(node)} has no input {number}")
+        return self.of(value)
+
+    def ints(self, node: ir.Node, name: str, number: int) -> list[int] | None:
+        """Return numbers that are an attribute or, from a later opset on, an input."""
+        given = node.inputs[number] if number < len(node.inputs) else None
+        if given is None:
+            found = node.attributes.get_ints(name)
+            return None if found is None else list(found)
+        constant = self._facts.constant(self._aliases.get(given, given))
+        if constant is None:
+            raise NotLiftableError(f"the {name} of {_named(node)} are not constant")
+        return [int(each) for each in constant.reshape(-1)]
+
+    def is_same_type(self, first: ir.Value | None, second: ir.Value) -> bool:
+        one, other = self._facts.type(first), self._facts.type(second)
+        return one is not None and other is not None and one.dtype == other.dtype
+
+    def multiplied(self, first: Sum, second: Sum) -> Sum:
+        """Return the elementwise product."""
+        rank = max(len(first.dims), len(second.dims))
+        first, second = (padded(each, rank) for each in (first, second))
+        terms = [
+            self._product(one, other, first.dims, second.dims)
+            for one in first.terms
+            for other in second.terms
+        ]
+        return Sum(tuple(terms), broadcast(first.dims, second.dims))
+
+    def _product(self, one: Term, other: Term, dims: Sequence[Size], others: Sequence[Size]) -> Term:
+        other = other.renamed({index: (self.index(self.sizes[index]),) for index in other.indices})
+        for axis in range(len(dims)):
+            a, b = one.axes[axis], other.axes[axis]
+            if not a or not b or a == b:
+                continue
+            if dims[axis] != others[axis]:
+                raise NotLiftableError("an axis of the state is broadcast")
+            names = self._unified(a, b)
+            one, other = one.renamed(names), other.renamed(names)
+        axes = tuple(a or b for a, b in zip(one.axes, other.axes, strict=True))
+        return Term(one.coef * other.coef, one.factors + other.factors, axes)
+
+    def _unified(self, a: Axis, b: Axis) -> dict[int, Axis]:
+        if len(b) == 1:
+            return {b[0]: a}
+        if len(a) == 1:
+            return {a[0]: b}
+        if [self.sizes[index] for index in a] != [self.sizes[index] for index in b]:
+            raise NotLiftableError("axes are merged in different ways")
+        return {old: (new,) for old, new in zip(b, a, strict=True)}
+
+    def summed(self, given: Sum, axis: int) -> Sum:
+        """Return the sum over an axis, which is removed."""
+        size, terms = given.dims[axis], []
+        for term in given.terms:
+            coef = term.coef
+            if not term.axes[axis] and size != 1:
+                if not isinstance(size, int):
+                    raise NotLiftableError("equal elements are summed")
+                coef *= size
+            terms.append(Term(coef, term.factors, (*term.axes[:axis], *term.axes[axis + 1 :])))
+        return Sum(tuple(terms), (*given.dims[:axis], *given.dims[axis + 1 :]))
+
+    def reshaped(self, given: Sum, dims: tuple[Size, ...]) -> Sum:
+        """Return the elements in another shape: axes are merged and split."""
+        return Sum(tuple(self._reshaped(term, given.dims, dims) for term in given.terms), dims)
+
+    def _reshaped(self, term: Term, before: Sequence[Size], after: Sequence[Size]) -> Term:
+        parts: list[Axis] = [() for _ in after]
+        for sources, targets in groups_of(before, after):
+            if [before[source] for source in sources] == [after[target] for target in targets]:
+                for source, target in zip(sources, targets, strict=True):
+                    parts[target] = term.axes[source]
+                continue
+            pending: list[int] = []
+            for source in sources:
+                pending += term.axes[source] or (self.index(before[source]),)
+            for target in targets:
+                size, parts[target] = 1, ()
+                while size != after[target]:
+                    index, wanted = pending.pop(0), after[target]
+                    own = self.sizes[index]
+                    assert isinstance(wanted, int)
+                    assert isinstance(own, int)
+                    if size * own > wanted:
+                        first = wanted // size
+                        if wanted % size or own % first:
+                            raise NotLiftableError("a Reshape mixes axes")
+                        split = self.index(first), self.index(own // first)
+                        names = {index: split}
+                        term = term.renamed(names)
+                        parts = [tuple(i for j in axis for i in names.get(j, (j,))) for axis in parts]
+                        pending.insert(0, split[1])
+                        index, own = split[0], first
+                    parts[target] += (index,)
+                    size *= own
+        return Term(term.coef, term.factors, tuple(parts))
+
+
+def _named(node: ir.Node | None) -> str:
+    return "a value" if node is None else f"{node.op_type} {node.name!r}"
+
+
+Rule = Callable[[Products, ir.Node], Sum]
+
+
+def _same(p: Products, node: ir.Node) -> Sum:
+    return p.sum_of(node, 0)
+
+
+def _cast(p: Products, node: ir.Node) -> Sum:
+    if not p.is_same_type(node.inputs[0], node.outputs[0]):
+        raise NotLiftableError(f"{_named(node)} rounds the state")
+    return p.sum_of(node, 0)
+
+
+def _mul(p: Products, node: ir.Node) -> Sum:
+    return p.multiplied(p.sum_of(node, 0), p.sum_of(node, 1))
+
+
+def _scaled(given: Sum, factor: float) -> Sum:
+    terms = (Term(each.coef * factor, each.factors, each.axes) for each in given.terms)
+    return Sum(tuple(terms), given.dims)
+
+
+def _div(p: Products, node: ir.Node) -> Sum:
+    divisor = p.sum_of(node, 1)
+    if any(term.factors for term in divisor.terms) or not divisor.terms[0].coef:
+        raise NotLiftableError(f"{_named(node)} divides by something that is not constant")
+    return _scaled(padded(p.sum_of(node, 0), len(p.dims(node.outputs[0]))), 1 / divisor.terms[0].coef)
+
+
+def _neg(p: Products, node: ir.Node) -> Sum:
+    return _scaled(p.sum_of(node, 0), -1.0)
+
+
+def _add(p: Products, node: ir.Node) -> Sum:
+    sums = [p.sum_of(node, number) for number in range(len(node.inputs))]
+    if node.op_type == "Sub":
+        sums[1] = _scaled(sums[1], -1.0)
+    rank = max(len(each.dims) for each in sums)
+    total, *rest = (padded(each, rank) for each in sums)
+    for each in rest:
+        total = Sum(total.terms + each.terms, broadcast(total.dims, each.dims))
+    return total
+
+
+def _transpose(p: Products, node: ir.Node) -> Sum:
+    given = p.sum_of(node, 0)
+    perm = node.attributes.get_ints("perm", tuple(range(len(given.dims)))[::-1])
+    return _permuted(given, perm)
+
+
+def _permuted(given: Sum, perm: Sequence[int]) -> Sum:
+    terms = (Term(each.coef, each.factors, tuple(each.axes[axis] for axis in perm)) for each in given.terms)
+    return Sum(tuple(terms), tuple(given.dims[axis] for axis in perm))
+
+
+def _reshape(p: Products, node: ir.Node) -> Sum:
+    return p.reshaped(p.sum_of(node, 0), p.dims(node.outputs[0]))
+
+
+def _expand(p: Products, node: ir.Node) -> Sum:
+    dims = p.dims(node.outputs[0])
+    given = padded(p.sum_of(node, 0), len(dims))
+    return Sum(given.terms, broadcast(given.dims, dims))
+
+
+def _reduce_sum(p: Products, node: ir.Node) -> Sum:
+    given = p.sum_of(node, 0)
+    axes = p.ints(node, "axes", 1)
+    rank = len(given.dims)
+    if axes is None and node.attributes.get_int("noop_with_empty_axes"):
+        return given
+    for axis in sorted({axis % rank for axis in (range(rank) if axes is None else axes)}, reverse=True):
+        given = p.summed(given, axis)
+    return p.reshaped(given, p.dims(node.outputs[0]))
+
+
+def _matmul(p: Products, node: ir.Node) -> Sum:
+    first, second = p.sum_of(node, 0), p.sum_of(node, 1)
+    if min(len(first.dims), len(second.dims)) < 2:
+        raise NotLiftableError(f"{_named(node)} multiplies a vector")
+    rank = max(len(first.dims), len(second.dims)) + 1
+    lead = second.dims[:-2]
+    rows = _permuted(padded(first, rank), (*range(1, rank), 0))
+    columns = Sum(
+        tuple(Term(t.coef, t.factors, (*t.axes[:-2], (), *t.axes[-2:])) for t in second.terms),
+        (*lead, 1, *second.dims[-2:]),
+    )
+    return p.summed(p.multiplied(rows, columns), rank - 2)
+
+
+def _einsum(p: Products, node: ir.Node) -> Sum:
+    equation = node.attributes.get_string("equation", "").replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    operands = left.split(",")
+    if not arrow or "." in equation or any(len(set(each)) != len(each) for each in (*operands, right)):
+        raise NotLiftableError(f"{_named(node)} has an equation that is not looked at")
+    labels = [*right, *sorted(set(left) - {*right, ","})]
+    total: Sum | None = None
+    for number, names in enumerate(operands):
+        given = p.sum_of(node, number)
+        places = {label: axis for axis, label in enumerate(names)}
+        terms = tuple(
+            Term(t.coef, t.factors, tuple(t.axes[places[x]] if x in places else () for x in labels))
+            for t in given.terms
+        )
+        dims = tuple(given.dims[places[label]] if label in places else 1 for label in labels)
+        total = Sum(terms, dims) if total is None else p.multiplied(total, Sum(terms, dims))
+    assert total is not None
+    for axis in range(len(labels) - 1, len(right) - 1, -1):
+        total = p.summed(total, axis)
+    return total
+
+
+_SUMS = ("Add", "Sub", "Sum")
+_RULES: dict[str, Rule] = {
+    "Add": _add,
+    "Cast": _cast,
+    "CastLike": _cast,
+    "Div": _div,
+    "Einsum": _einsum,
+    "Expand": _expand,
+    "Flatten": _reshape,
+    "Identity": _same,
+    "MatMul": _matmul,
+    "Mul": _mul,
+    "Neg": _neg,
+    "ReduceSum": _reduce_sum,
+    "Reshape": _reshape,
+    "Squeeze": _reshape,
+    "Sub": _add,
+    "Sum": _add,
+    "Transpose": _transpose,
+    "Unsqueeze": _reshape,
+}

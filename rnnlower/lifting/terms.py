@@ -1,0 +1,102 @@
+"""Sums of products of tensors, each axis of which has an index."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from rnnlower.lifting.errors import NotLiftableError
+
+Axis = tuple[int, ...]
+"""The indices of an axis: several if axes are merged, none if it has one element or all are equal."""
+Size = int | str
+"""The size of an axis: a number or a symbol."""
+Factor = tuple[ir.Value, tuple[Axis, ...]]
+"""A tensor and the indices of its axes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """A product of tensors, summed over the indices that are on no axis.
+
+    Attributes:
+        coef: A number.
+        factors: The tensors.
+        axes: The axes of the result.
+    """
+
+    coef: float
+    factors: tuple[Factor, ...]
+    axes: tuple[Axis, ...]
+
+    @property
+    def indices(self) -> set[int]:
+        """All indices."""
+        return {index for _, axes in (*self.factors, (None, self.axes)) for axis in axes for index in axis}
+
+    @property
+    def summed(self) -> set[int]:
+        """The indices over which the product is summed."""
+        return self.indices - {index for axis in self.axes for index in axis}
+
+    def renamed(self, names: Mapping[int, Axis]) -> Term:
+        """Return the term with other indices."""
+
+        def new(axes: Iterable[Axis]) -> tuple[Axis, ...]:
+            return tuple(tuple(i for index in axis for i in names.get(index, (index,))) for axis in axes)
+
+        return Term(self.coef, tuple((value, new(axes)) for value, axes in self.factors), new(self.axes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+    """A sum of products, all broadcast to one shape."""
+
+    terms: tuple[Term, ...]
+    dims: tuple[Size, ...]
+
+
+def groups_of(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
+    """Return the axes that become others, without those of one element."""
+    old = [axis for axis, size in enumerate(before) if size != 1]
+    new = [axis for axis, size in enumerate(after) if size != 1]
+    groups = []
+    while old and new:
+        sources, targets = [old.pop(0)], [new.pop(0)]
+        while True:
+            sizes = [[before[each] for each in sources], [after[each] for each in targets]]
+            if sizes[0] == sizes[1]:
+                break
+            numbers = [math.prod(size for size in each if isinstance(size, int)) for each in sizes]
+            if any(isinstance(size, str) for each in sizes for size in each):
+                raise NotLiftableError("a Reshape merges an axis of unknown size")
+            if numbers[0] == numbers[1]:
+                break
+            shorter, rest = (sources, old) if numbers[0] < numbers[1] else (targets, new)
+            if not rest:
+                raise NotLiftableError("a Reshape mixes axes")
+            shorter.append(rest.pop(0))
+        groups.append((sources, targets))
+    if old or new:
+        raise NotLiftableError("a Reshape mixes axes")
+    return groups
+
+
+def padded(given: Sum, rank: int) -> Sum:
+    """Return a sum with axes of one element in front."""
+    missing = rank - len(given.dims)
+    terms = tuple(Term(each.coef, each.factors, ((),) * missing + each.axes) for each in given.terms)
+    return Sum(terms, (1,) * missing + given.dims)
+
+
+def broadcast(first: Sequence[Size], second: Sequence[Size]) -> tuple[Size, ...]:
+    """Return the sizes of two shapes of one rank, broadcast to each other."""
+    sizes = []
+    for one, other in zip(first, second, strict=True):
+        if one != other and 1 not in (one, other):
+            raise NotLiftableError(f"the sizes {one} and {other} are not known to be equal")
+        sizes.append(other if one == 1 else one)
+    return tuple(sizes)

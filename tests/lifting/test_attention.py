@@ -1,0 +1,122 @@
+"""Loops and Scans that update a matrix become LinearAttention, or stay."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from support.judge import run
+from support.linear_attention import RULES
+from support.state_models import AttentionCase, random_case
+
+import rnnlower
+from rnnlower.passes import ExpandDefinitionsPass
+
+STEP = {
+    "gated": "d = Mul (s, gw)  w = Mul (kw, vw)  s2 = Add (d, w)  p = Mul (s2, qw)  o = ReduceSum (p, key)",
+    "matmul": "d = Mul (gw, s)  w = MatMul (kw, vw)  s2 = Add (w, d)  p = MatMul (qr, s2) "
+    "o = Squeeze (p, key)",
+    "einsum": "d = Mul (s, gw)  w = Einsum <equation = 'bk,bv->bkv'> (k, v)  s2 = Add (d, w) "
+    "o = Einsum <equation = 'bk,bkv->bv'> (q, s2)",
+    "delta": "d = Mul (s, gw)  m = Mul (d, kw)  rd = ReduceSum (m, key)  e = Sub (v, rd)  be = Mul (b, e) "
+    "bw = Unsqueeze (be, key)  w = Mul (kw, bw)  s2 = Add (d, w)  p = Mul (s2, qw)  o = ReduceSum (p, key)",
+    "skip": "d = Mul (s, gw)  w = Mul (kw, vw)  s2 = Add (d, w)  p = Mul (s2, qw)  t = ReduceSum (p, key) "
+    "sk = Tanh (v)  o = Add (t, sk)",
+}
+STAYS = {
+    "read before": STEP["gated"].replace("Mul (s2, qw)", "Mul (s, qw)"),
+    "other key": STEP["delta"].replace("m = Mul (d, kw)", "m = Mul (d, qw)"),
+    "no decay before": STEP["delta"].replace("m = Mul (d, kw)", "m = Mul (s, kw)"),
+    "activation": STEP["gated"].replace("s2 = Add (d, w)", "s1 = Add (d, w)  s2 = Tanh (s1)"),
+    "negative": STEP["gated"].replace("Mul (s, gw)", "Mul (s, gn)"),
+    "twice": STEP["gated"].replace("o = ReduceSum (p, key)", "p2 = Mul (p, s2)  o = ReduceSum (p2, key)"),
+    "transposed": STEP["gated"]
+    .replace("Mul (s, gw)", "Mul (st, gw)")
+    .replace("d = ", "st = Transpose <perm = [0, 2, 1]> (s)  d = "),
+}
+
+
+def scan(step: str, keys: int = 4, values: int = 4) -> onnx.ModelProto:
+    """Return a Scan over a state ``[B, keys, values]``."""
+    return onnx.parser.parse_model(
+        f"""
+        <ir_version: 9, opset_import: ["" : 18]>
+        main (float[T, B, {keys}] Q, float[T, B, {keys}] K, float[T, B, {values}] V, float[T, B, 1] G,
+              float[T, B, 1] R, float[B, {keys}, {values}] S) => (float[T, B, M] O, float[B, L, M] E)
+        <int64[1] key = {{1}}, int64[1] value = {{2}}> {{
+            E, O = Scan <num_scan_inputs = 5, body = step (float[B, {keys}, {values}] s, float[B, {keys}] q,
+                float[B, {keys}] k, float[B, {values}] v, float[B, 1] g, float[B, 1] r)
+            => (float[B, {keys}, {values}] s3, float[B, {values}] o2) {{
+                qw = Unsqueeze (q, value)  qr = Unsqueeze (q, key)  kw = Unsqueeze (k, value)
+                vw = Unsqueeze (v, key)  gs = Sigmoid (g)  gw = Unsqueeze (gs, value)
+                gn = Unsqueeze (g, value)  b = Sigmoid (r)
+                {step}
+                s3 = Identity (s2)  o2 = Identity (o)
+            }}> (S, Q, K, V, G, R)
+        }}
+        """.replace("'", '"')
+    )
+
+
+def without_axis(step: str) -> str:
+    return step.replace("ReduceSum (", "ReduceSum <keepdims = 0> (")
+
+
+def feeds_of(steps: int, batch: int, keys: int = 4, values: int = 4) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(0)
+    shapes = {"Q": (keys,), "K": (keys,), "V": (values,), "G": (1,), "R": (1,)}
+    feeds = {name: draw.normal(size=(steps, batch, *shape)) for name, shape in shapes.items()}
+    feeds["S"] = draw.normal(size=(batch, keys, values))
+    return {name: value.astype(np.float32) for name, value in feeds.items()}
+
+
+@pytest.mark.parametrize("way", ["lift", "scan", "unroll"])
+@pytest.mark.parametrize("step", STEP)
+def test_a_state_update_becomes_the_operator(step: str, way: str) -> None:
+    model = scan(without_axis(STEP[step]))
+    dims = {"T": 37} if way == "unroll" else {}
+    options = {} if way == "lift" else {"dims": dims}
+    result = getattr(rnnlower, way)(model, **options)
+    left = {node.op_type for node in result.graph.node}
+    assert ("LinearAttention" in left) == (way == "lift")
+    # A Scan of open length is in an If.
+    assert bool({"If", "Scan"} & left) == (way == "scan")
+    for steps, batch in ((37, 2), (37, 1)) if dims else ((37, 2), (1, 1), (5, 3)):
+        feeds = feeds_of(steps, batch)
+        got = run(result, feeds)
+        for name, want in run(model, feeds).items():
+            assert np.abs(got[name] - want).max() < 1e-4 * max(1, np.abs(want).max()), name
+
+
+@pytest.mark.parametrize("step", STAYS)
+def test_another_update_stays(step: str) -> None:
+    model = scan(without_axis(STAYS[step]))
+    lifted, report = rnnlower.lift.with_report(model)
+    assert [node.op_type for node in report.nodes] == [None]
+    assert "as a LinearAttention" in str(report.nodes[0].reason)
+    assert [node.op_type for node in lifted.graph.node] == ["Scan"]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_definition_comes_back(seed: int) -> None:
+    case = random_case(seed)
+    if not isinstance(case, AttentionCase):
+        case = AttentionCase(RULES[seed % 4], steps=seed % 5 + 1, dynamic=seed % 2 == 0)
+    heads = case.heads
+    case = dataclasses.replace(case, domain="", opset=27, keys=heads, queries=heads * (1 + seed % 3))
+    case = dataclasses.replace(case, superfluous=False, dtype="float32", state_dtype="float32")
+    own = ir.from_proto(case.model())
+    ExpandDefinitionsPass(lambda node: node.op_type == "LinearAttention")(own)
+    written_out = ir.to_proto(own)
+    assert "Scan" in {node.op_type for node in written_out.graph.node}
+    lifted, report = rnnlower.lift.with_report(written_out)
+    is_matrix = case.key_size > 1 and case.value_size > 1
+    found = [node.op_type for node in report.nodes]
+    assert found == ["LinearAttention"] or not is_matrix
+    feeds = case.feeds(seed)
+    for value, want in zip(run(lifted, feeds).values(), case.expected(feeds), strict=True):
+        assert value.shape == want.shape
+        assert np.abs(value - want).max(initial=0) < 1e-5 * max(1, np.abs(want).max(initial=0))
