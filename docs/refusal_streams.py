@@ -88,7 +88,14 @@ def of_opset(version: int) -> object:
 
 
 PARTS = "stream model.onnx other.onnx -o out.onnx"
-relu = text(17, "float[T, 3] X, float[T, 3] C", "Y = Relu (X)")
+
+
+def relu_of(inputs: str) -> ModelProto:
+    """Return a model that computes Relu of X."""
+    return text(17, inputs, "Y = Relu (X)")
+
+
+relu = relu_of("float[T, 3] X, float[T, 3] C")
 apart = renamed(X="A", Y="B")
 
 reflected = before(
@@ -173,6 +180,23 @@ STREAMS = [
             ),
         ),
     ),
+    Case("a state that is not there", f"{STREAM} --state Z=X"),
+    Case("a state of another shape", f"{STREAM} --state Y=X"),
+    Case(
+        "a state whose end is no output",
+        STREAM,
+        model=text(
+            17,
+            "float[3] X, float[1, 6, 3] W, float[1, 6, 2] R, float[1, 1, 2] h",
+            "shape = Constant <value_ints = [1, 1, 3]> () x = Reshape (X, shape) "
+            "Y = GRU <hidden_size = 2> (x, W, R, , , h)",
+        ),
+    ),
+    Case("several steps a call", f"{STREAM} --state Y=X --chunk 4", model=relu),
+    Case("code for a dynamic batch", f"{STREAM} --time-axis X:0 --emit c", model=relu_of("float[T, B] X")),
+    Case("code for a type", f"{STREAM} --time-axis X:0 --emit c", model=relu_of("float16[T, 3] X")),
+    Case("code in a language", f"{STREAM} --emit java"),
+    Case("code next to standard output", "stream model.onnx -o - --emit c"),
     Case("one file, and a connection", f"{STREAM} --connect Y=X"),
     Case("one file twice", "stream model.onnx model.onnx -o out.onnx --connect Y=X"),
     Case("files without a connection", PARTS, apart, relu),

@@ -58,6 +58,7 @@ HELP = {
     "strict": "Whether ops of the rest of the model that do not fit the target are an error.",
     "native": "``keep``: keep the runtime's own operators, as they are or adapted, wherever it computes them "
     "correctly. ``lower``: replace them all. ``auto``: keep those that are faster than primitives.",
+    "emit": "The language of the caller's code in the report: ``python``, ``js`` or ``c``.",
     "states": "States that a model of one step per call has already: ``{output: input}``.",
     "connect": "Of several models: ``{input: output}`` where an output feeds an input of another name.",
     "chunk": "Time steps per call, or with a rate a duration as ``10ms``; ``None``: any number of steps, "
@@ -376,6 +377,7 @@ class StreamOptions(RecurrentOptions):
     time_axes: Mapping[str, int] | None = None
     allow_delay: bool = False
     states: Mapping[str, str] | None = None
+    emit: str | None = None
     strategy: str = "none"
     target: str | os.PathLike[str] | None = None
 
@@ -429,6 +431,8 @@ class StreamOptions(RecurrentOptions):
         super().__post_init__()
         self.steps  # noqa: B018  # Refuse a chunk that is no number of steps.
         check_choice("the strategy is", self.strategy, ("none", "unroll", "scan", "loop"))
+        if self.emit is not None:
+            check_choice("the language to emit is", self.emit, ("python", "js", "c"))
         if self.runtime is not None and self.strategy != "none":
             raise OptionError("a target chooses the strategy itself: leave out one of the two")
         if not self.lowers and (self.compute_type is not None or self.gates != "auto"):

@@ -106,6 +106,7 @@ class StreamReport(RewritingReport):
         delay: Time steps that the outputs are late.
         states: For each output that holds a state, the input that takes it in the next call.
         lowering: The report on the lowering of the recurrent nodes, if there was one.
+        caller: The code that calls the result, if it was asked for.
     """
 
     chunk: int | None
@@ -114,6 +115,7 @@ class StreamReport(RewritingReport):
     delay: int
     states: Mapping[str, str]
     lowering: Report | None = None
+    caller: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""

@@ -16,6 +16,7 @@ from rnnlower.passes.steps.work import Step, Work, run
 from rnnlower.passes.stream import StreamPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.streaming.analysis import Analysis
+from rnnlower.streaming.callers import caller_code
 from rnnlower.wording import counted
 
 
@@ -52,6 +53,7 @@ def stream_model(model: ir.Model, options: StreamOptions) -> StreamReport:
         delay=work.analysis.delay,
         states=work.states,
         lowering=work.lowering,
+        caller=None if options.emit is None else caller_code(model, options.emit),
         **work.summary(),
     )
 

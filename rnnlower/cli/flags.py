@@ -171,6 +171,10 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "repeatable. Equal names are connected.",
             parse_connections,
         ),
+        "emit": Flag(
+            "--emit python|c|js",
+            "Also write the code that calls the result, next to it: states, chunks and delay.",
+        ),
         "allow_delay": Flag("--allow-delay", "Accept convolutions that look ahead, at the price of a delay."),
     },
     CONVERSION: {

@@ -102,6 +102,8 @@ def _check_output(options: dict[str, Any]) -> None:
     """Refuse options that do not go with a result on stdout; its data cannot be in a file of its own."""
     if sys.stdout is None or sys.stdout.isatty():
         raise OptionError("-o - writes the result to standard output: redirect it to a file or a command")
+    if options.get("emit"):
+        raise OptionError("-o - holds one file, and --emit writes another next to it: give a path")
     if options.get("json_"):
         raise OptionError("-o - and --json both write to standard output: leave out one of the two")
     if (mode := options.get("external_data")) in ("always", "share"):

@@ -10,6 +10,7 @@ from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.stream_metadata import state_stem
 from rnnlower.graph.walk import sources
 from rnnlower.recurrent.finding import is_recurrent
+from rnnlower.timeflow.flow import located
 from rnnlower.timeflow.recurrence import MOVES, STATES, moved_to
 from rnnlower.wording import option
 
@@ -117,7 +118,7 @@ def _refuse_lost(model: ir.Model, pairs: Mapping[str, str]) -> None:
             lost = _moved_from(node.inputs[index] if index < len(node.inputs) else None) - {*pairs.values()}
             if lost & inputs:
                 raise UnsupportedModelError(
-                    f"{node.op_type} node {node.name!r} takes its {name} from input {min(lost)!r}, and it is "
+                    f"{located(model, node).label} takes its {name} from input {min(lost)!r}, and it is "
                     "not clear which output is its final state",
                     remedy=f"name it ({option('state', f'OUT={min(lost)}')})",
                 )

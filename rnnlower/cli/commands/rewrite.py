@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rnnlower.cli.defining import Comparing, Showing, command
-from rnnlower.cli.running import emit_result, tell_of_rounding
+from rnnlower.cli.running import emit_result, say, tell_of_rounding
 from rnnlower.cli.streams import with_names_of_streams
 from rnnlower.errors import OptionError
 from rnnlower.passes.options import (
@@ -90,7 +90,19 @@ def _run(
     lowering = getattr(report, "lowering", report)
     if name not in ("convert", "lift", "pad") and lowering is not None:
         tell_of_rounding(lowering, verification, showing.quiet)
-    return run.finish(report.to_dict(), verification)
+    result = run.finish(report.to_dict(), verification)
+    if (code := getattr(report, "caller", None)) is not None:
+        _write_caller(output, options.emit, code, showing)
+    return result
+
+
+def _write_caller(output: pathlib.Path, language: str, code: str, showing: Showing) -> None:
+    """Write the code that calls a streamed model next to it."""
+    from rnnlower.streaming.callers import SUFFIXES
+
+    path = output.with_suffix(SUFFIXES[language])
+    path.write_text(code, encoding="utf-8")
+    say(f"rnnlower: wrote {path}", showing.quiet or showing.json_)
 
 
 def _buckets(options: Any, output: pathlib.Path, showing: Showing) -> list[tuple[Any, pathlib.Path, Showing]]:

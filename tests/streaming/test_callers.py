@@ -1,0 +1,137 @@
+"""The caller's code that stream writes: in Python, node and C it gives what the whole gives."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from support.cli_helpers import rnnlower as command
+from support.cli_helpers import save
+from support.streamed import model
+
+SECONDS, RATE = 3, 1000
+WAVE = """(float[1, n, 4] X) => (float[1, n, 6] Y) {
+    t = Transpose <perm = [0, 2, 1]> (X)
+    c = Conv <pads = [2, 1]> (t, K)
+    steps = Transpose <perm = [2, 0, 1]> (c)
+    h = GRU <hidden_size = 6> (steps, W, R)
+    one = Constant <value_ints = [1]> ()
+    flat = Squeeze (h, one)
+    Y = Transpose <perm = [1, 0, 2]> (flat)
+}"""
+SUM = "(float[1, n] X) => (float[1, n] Y) { one = Constant <value_ints = [1]> () Y = CumSum (X, one) }"
+
+
+def test_the_loop_in_python_equals_the_whole(tmp_path: Path) -> None:
+    source = model(WAVE, K=(4, 4, 4), W=(1, 18, 4), R=(1, 18, 6))
+    path, out = save(source, tmp_path), tmp_path / "step.onnx"
+    command("stream", path, "-o", out, "--chunk", 10, "--allow-delay", "--emit", "python")
+    spec = importlib.util.spec_from_file_location("step", tmp_path / "step.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    stream = module.Stream(str(out))
+    rng = np.random.default_rng(0)
+    recording = rng.standard_normal((1, SECONDS * RATE + 7, 4)).astype(np.float32)
+    expected = onnxruntime.InferenceSession(source.SerializeToString()).run(None, {"X": recording})[0]
+    for _ in range(2):
+        cuts = np.cumsum(rng.integers(1, 60, 200))
+        pieces = np.split(recording, cuts[cuts < recording.shape[1]], 1)
+        found = [stream.write(X=piece).get("Y") for piece in pieces] + [stream.flush()["Y"]]
+        joined = np.concatenate([each for each in found if each is not None], 1)
+        assert joined.shape == expected.shape
+        # What the convolution reads behind the end is zeros, as it pads.
+        np.testing.assert_allclose(joined, expected, atol=1e-5)
+
+
+def _emit(tmp_path: Path, language: str) -> str:
+    path, out = save(model(SUM), tmp_path), tmp_path / "step.onnx"
+    command("stream", path, "-o", out, "--chunk", 4, "--time-axis", "X:1", "--emit", language)
+    return str(out.with_suffix({"js": ".js", "c": ".c"}[language]))
+
+
+def test_the_loop_in_javascript_equals_the_whole(tmp_path: Path) -> None:
+    """The session is one in JavaScript that computes what the step model computes."""
+    code = _emit(tmp_path, "js")
+    program = """
+        const { Stream, DESCRIPTION } = require(process.argv[1]);
+        class Tensor { constructor(type, data, dims) { Object.assign(this, { type, data, dims }); } }
+        const [output, input] = Object.entries(DESCRIPTION.feeds)[0];
+        const session = { run: async (feeds) => {
+            const given = feeds[input];
+            let sum = given.data[0];
+            const y = Float32Array.from(feeds.X.data, (each) => (sum += each));
+            const state = new Tensor("float32", Float32Array.of(sum), given.dims);
+            return { Y: new Tensor("float32", y, feeds.X.dims), [output]: state };
+        } };
+        (async () => {
+            const stream = new Stream({ Tensor }, session), found = [];
+            for (let first = 0; first < 12; first += DESCRIPTION.chunk) {
+                const X = new Tensor("float32", Float32Array.of(1, 2, 3, 4), [1, 4]);
+                const outputs = await stream.call({ X });
+                found.push(...outputs.Y.data, Object.keys(outputs).length);
+            }
+            console.log(JSON.stringify(found));
+        })();
+    """
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("there is no node")
+    said = subprocess.run([node, "-e", program, code], capture_output=True, text=True, check=True)
+    assert json.loads(said.stdout) == [1, 3, 6, 10, 1, 11, 13, 16, 20, 1, 21, 23, 26, 30, 1]
+
+
+def test_the_loop_in_c_equals_the_whole(tmp_path: Path) -> None:
+    """The model is a function of the signature that a compiler of models gives it."""
+    code = _emit(tmp_path, "c")
+    (tmp_path / "main.c").write_text(
+        f"""
+        #include <stdio.h>
+        #include "{code}"
+        void model(const float x[1][4], const float before[1][1], float y[1][4], float after[1][1]) {{
+            float sum = before[0][0];
+            for (int i = 0; i < 4; i++) y[0][i] = sum += x[0][i];
+            after[0][0] = sum;
+        }}
+        int main(void) {{
+            stream_state state;
+            stream_reset(&state);
+            for (int call = 0; call < 3; call++) {{
+                const float x[1][STREAM_CHUNK] = {{{{1, 2, 3, 4}}}};
+                float y[1][STREAM_CHUNK];
+                stream_call(&state, x, y);
+                for (int i = 0; i < STREAM_CHUNK; i++) printf("%g ", y[0][i]);
+            }}
+            return 0;
+        }}
+        """
+    )
+    cc = shutil.which("cc")
+    if cc is None:
+        pytest.skip("there is no cc")
+    program = tmp_path / "main"
+    subprocess.run([cc, "-Wall", "-Werror", "main.c", "-o", program], cwd=tmp_path, check=True)
+    said = subprocess.run([program], capture_output=True, text=True, check=True)
+    assert [float(each) for each in said.stdout.split()] == [1, 3, 6, 10, 11, 13, 16, 20, 21, 23, 26, 30]
+
+
+def test_c_needs_every_size(tmp_path: Path) -> None:
+    source = model(SUM.replace("float[1, n] X", "float[b, n] X"))
+    out = tmp_path / "step.onnx"
+    said = command(
+        "stream", save(source, tmp_path), "-o", out, "--time-axis", "X:1", "--emit", "c", code=3
+    ).stderr
+    assert "dynamic size" in said
+    assert not out.exists()
+
+
+def test_a_language_that_is_not_there(tmp_path: Path) -> None:
+    said = command("stream", save(model(SUM), tmp_path), "-o", tmp_path / "o.onnx", "--emit", "java", code=2)
+    assert "java" in said.stderr
