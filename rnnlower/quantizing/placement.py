@@ -17,6 +17,8 @@ from rnnlower.graph.walk import subgraphs_of, walk
 MOVES = frozenset({"Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators that move numbers and integers alike."""
 
+_LOOKED_FOR = frozenset({"DequantizeLinear", "Where"})
+
 
 def capture_integers(model: ir.Model) -> None:
     """Let branches capture integers, and dequantize them inside."""
@@ -36,12 +38,16 @@ def capture_integers(model: ir.Model) -> None:
     _remove_unread(model.graph)
 
 
-def own_integers(model: ir.Model) -> None:
-    """Give each body integers of its own, where several graphs read the same; onnxruntime looks for those."""
+def own_constants(model: ir.Model) -> None:
+    """Give each body constants of its own, where several graphs read the same.
+
+    onnxruntime looks for the integers of a product, and for the constant branch of a Where (it aborts if that
+    is further out: WhereDummyDq), in the body that reads them.
+    """
     names = NameSource(names_in(model))
     for graph in _subgraphs(model.graph):
-        for node in graph:
-            value = node.inputs[0] if node.op_type == "DequantizeLinear" else None
+        read = [value for node in graph if node.op_type in _LOOKED_FOR for value in node.inputs]
+        for value in dict.fromkeys(read):
             tensor = None if value is None or value.graph is graph else value.const_value
             if value is None or tensor is None or len({reader.graph for reader, _ in value.uses()}) < 2:
                 continue

@@ -22,7 +22,7 @@ from rnnlower.passes.pipeline import lower_model
 from rnnlower.quantizing.integer_states import carry_integers
 from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_steps, measure
 from rnnlower.quantizing.observing import Ranges, Role, find_ranges
-from rnnlower.quantizing.placement import capture_integers, own_integers
+from rnnlower.quantizing.placement import capture_integers, own_constants
 from rnnlower.quantizing.preparing import prepare
 from rnnlower.quantizing.quantizers import Quantization
 from rnnlower.quantizing.ranges_file import read_ranges
@@ -234,7 +234,7 @@ def _lowered(
     )
     lower_model(model, options, quantization.listener)
     capture_integers(model)
-    own_integers(model)
+    own_constants(model)
     # onnxruntime looks for the integers of a product in the body that reads them.
     move_next_to_readers(model.graph, list(model.graph.initializers.values()), least_depth=1)
     return model

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.folders import temporary_folder
-from rnnlower.processes import Child, ChildDiedError
+from rnnlower.processes import Child
 from rnnlower.quantizing.recordings import Feeds
 from rnnlower.quantizing.schemes import Scheme
 
@@ -26,8 +27,10 @@ def quantize_rest(model: onnx.ModelProto, calls: Sequence[Feeds], scheme: Scheme
     kinds = {"int8": "QUInt8", "int8-only": "QUInt8", "int16": "QInt16", "uint16": "QUInt16"}
     kind = "QInt8" if scheme.integer_bias else kinds[scheme.activations]
     try:
-        data = _CHILD.call(_quantize, model.SerializeToString(), list(calls), kind, not scheme.per_tensor)
-    except (ChildDiedError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        headroom = scheme.headroom if kind.endswith("16") else 1.0
+        settings = (kind, not scheme.per_tensor, headroom)
+        data = _CHILD.call(_quantize, model.SerializeToString(), list(calls), *settings)
+    except Exception as error:  # onnxruntime has one class of error for each status.
         raise UnsupportedModelError(
             f"onnxruntime's quantizer fails on the rest of the model: {error}",
             remedy="keep the rest in float32 (--recurrent-only)",
@@ -35,8 +38,9 @@ def quantize_rest(model: onnx.ModelProto, calls: Sequence[Feeds], scheme: Scheme
     return onnx.load_model_from_string(data)
 
 
-def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool) -> bytes:
+def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool, headroom: float) -> bytes:
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.calibrate import create_calibrator
     from onnxruntime.quantization.registry import QDQRegistry
 
     class Calls(CalibrationDataReader):  # type: ignore[misc]
@@ -48,11 +52,22 @@ def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool) -> 
 
     model = onnx.load_model_from_string(data)
     # A MatMul is quantized by a class of its own.
-    if not {node.op_type for node in model.graph.node} & {*QDQRegistry, "MatMul"}:
+    kinds = {node.op_type for node in model.graph.node} & {*QDQRegistry, "MatMul"}
+    if not kinds:
         return data
     logging.disable(logging.WARNING)
     try:
         with temporary_folder() as folder:
+            options: dict[str, Any] = {"ActivationSymmetric": kind == "QInt16"}
+            if headroom > 1:
+                source = folder / "source.onnx"
+                source.write_bytes(data)
+                calibrator = create_calibrator(source, sorted(kinds), str(folder / "observed.onnx"))
+                calibrator.collect_data(Calls())
+                options["TensorQuantOverrides"] = {
+                    name: [dict(zip(("rmin", "rmax"), headroom * np.stack(found.range_value), strict=True))]
+                    for name, found in calibrator.compute_data().data.items()
+                }
             quantize_static(
                 model,
                 folder / "model.onnx",
@@ -61,7 +76,7 @@ def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool) -> 
                 per_channel=per_channel,
                 activation_type=getattr(QuantType, kind),
                 weight_type=QuantType.QInt8,
-                extra_options={"ActivationSymmetric": kind == "QInt16"},
+                extra_options=options,
             )
             return (folder / "model.onnx").read_bytes()
     finally:

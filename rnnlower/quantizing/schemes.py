@@ -24,7 +24,7 @@ _BOUNDS: Mapping[str, Range] = {
     "Tanh": Range(-1.0, 1.0),
     "Softsign": Range(-1.0, 1.0),
 }
-"""The values of activations, whose scales are fixed."""
+"""The values of activations, whose scales are powers of two."""
 
 _UNIT = Range(-1.0, 1.0)
 
@@ -109,7 +109,7 @@ class Scheme:
         if fixed is None and role.endswith(FACTOR) and seen.least >= -1 and seen.largest <= 1:
             fixed = _UNIT
         if fixed is not None:
-            return _fixed(dtype, fixed)
+            return _fixed(dtype, fixed.halved(seen.times(self.headroom)))
         if dtype.itemsize == 2:
             seen = seen.times(self.headroom)
         if not dtype.is_signed():
@@ -130,7 +130,7 @@ def _fixed(dtype: ir.DataType, bounds: Range) -> Encoding:
     """Return a power of two that reaches up to the bounds: 1/256 or 1/128 at 8 bits."""
     values = 2 ** (8 * dtype.itemsize)
     if dtype.is_signed():
-        return Encoding(dtype, 2.0 / values, 0)
+        return Encoding(dtype, 2 * bounds.largest / values, 0)
     scale = (bounds.largest - bounds.least) / values
     return Encoding(dtype, scale, round(-bounds.least / scale))
 

@@ -151,3 +151,37 @@ def test_rows_of_a_batch(batch: int) -> None:
     source.graph.output[0].type.tensor_type.shape.dim[2].dim_value = batch
     data = {"X": np.concatenate([recordings(8, 40, seed) for seed in range(batch)], 2)}
     assert ratio(source, data) > 30
+
+
+def test_a_constant_branch_outside_of_the_body() -> None:
+    # onnxruntime's WhereDummyDq aborted the process.
+    source = LongMemory("LSTM", 8).build()
+    activations = ["Softsign", "ThresholdedRelu", "ThresholdedRelu"]
+    source.graph.node[0].attribute.append(helper.make_attribute("activations", activations))
+    assert ratio(source, {"X": recordings(8, 10)}, activations="int8-only", strategy="scan") > 10
+
+
+def test_values_that_are_small_have_fine_scales() -> None:
+    source, data = LongMemory("LSTM", 16).build(), {"X": recordings(8, 40)}
+    for each in source.graph.initializer:
+        each.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(each) * np.float32(1e-3), each.name))
+    report = rnnlower.quantize.with_report(source, calibration=data, verify=True)[1]
+    scales = {entry["role"]: entry["scale"] for entry in report.scales}
+    assert scales["f Sigmoid"] == 2**-15 > 64 * scales["g Tanh"]
+    assert report.sqnr is not None
+    assert report.sqnr > 25
+
+
+def test_the_rest_has_headroom_at_16_bits() -> None:
+    source, data = LongMemory("GRU", 8, layers=2).build(), {"X": recordings(8, 40)}
+    (head,) = (each for each in source.graph.initializer if each.name == "head")
+    head.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(head) * 50, "head"))
+    louder = {"X": recordings(4, 40, seed=2) * np.float32(1.3)}
+    results = [
+        rnnlower.quantize.with_report(
+            source, calibration=data, inputs=louder, activations="int16", headroom=headroom, verify=True
+        )[1].sqnr
+        for headroom in (1.0, 2.0)
+    ]
+    assert all(each is not None for each in results)
+    assert results[1] > results[0]
