@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import logging
@@ -22,9 +23,12 @@ from typing import Any
 import numpy as np
 import onnx
 from long_memory import LongMemory, recordings
+from onnxruntime import InferenceSession, SessionOptions
 from trained import RATE, WINDOW, denoiser, spectra, speech_like, train
 
 import rnnlower
+from rnnlower.quantizing.measuring import MeasuredOutput, measure
+from rnnlower.quantizing.recordings import Recordings
 
 STEPS, SHORT = 200, 30
 HEADER = (
@@ -40,20 +44,36 @@ REAL_HEADER = (
 STOCK_HEADER = "| model | units | activations | dB | size | scales |\n|---|---|---|---|---|---|"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Example:
-    """A model with recordings, and options of `quantize`."""
+    """A model with recordings, the last of which is set aside, and options of `quantize`."""
 
     title: str
     model: onnx.ModelProto
     data: Mapping[str, np.ndarray]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    steps: int | None = None
 
-    def quantize(self, kind: str, on: str | None = None) -> tuple[onnx.ModelProto, Any]:
+    @functools.cache  # noqa: B019
+    def quantized(self, kind: str) -> tuple[onnx.ModelProto, Any]:
         """Return the result and the report."""
         return rnnlower.quantize.with_report(
-            self.model, calibration=self.data, activations=kind, verify=True, on=on, **self.options
+            self.model, calibration=self.data, activations=kind, verify=True, **self.options
         )
+
+    def measure(self, kind: str, engine: str) -> MeasuredOutput:
+        """Measure the result on a runtime, on the last recording."""
+        result = self.quantized(kind)[0]
+        held = Recordings(result, [{name: array[-1] for name, array in self.data.items()}])
+        values = {name: np.array(value) for name, value in self.options.get("sets", {}).items()}
+        floats = InferenceSession(self.model.SerializeToString())
+        names = [output.name for output in floats.get_outputs()]
+
+        class Floats:
+            def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
+                return dict(zip(names, floats.run(None, {**feeds, **values}), strict=True))
+
+        return measure(held, held.sequences, [self.steps], Floats(), result, engine)[0]
 
 
 def models(units: tuple[int, ...]) -> Iterator[tuple[str, LongMemory]]:
@@ -93,7 +113,7 @@ def small() -> list[Example]:
     """Return straight lines of 20 steps."""
     data = {"X": recordings(steps=20)}
     return [
-        Example(op_type, train(LongMemory(op_type, 32)), data, {"strategy": "unroll", "dims": {"T": 20}})
+        Example(op_type, train(LongMemory(op_type, 32)), data, {"strategy": "unroll", "dims": {"T": 20}}, 20)
         for op_type in ("LSTM", "GRU")
     ]
 
@@ -126,7 +146,7 @@ def real_rows() -> Iterator[str]:
         ).calls
         folded = {"sr": np.array(RATE)} if "sets" in example.options else {}
         for kind in ("int8", "int16", "int8-only"):
-            result, report = example.quantize(kind)
+            result, report = example.quantized(kind)
             output = report.outputs[0]
             quarters = " ".join(f"{each:.1f}" for each in output.quarters)
             size = f"{result.ByteSize() / example.model.ByteSize():.2f}"
@@ -137,8 +157,6 @@ def real_rows() -> Iterator[str]:
 
 def milliseconds(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> float:
     """Return the median time of a call on one thread of onnxruntime."""
-    from onnxruntime import InferenceSession, SessionOptions
-
     options = SessionOptions()
     options.intra_op_num_threads = 1
     session = InferenceSession(model.SerializeToString(), options)
@@ -152,7 +170,6 @@ def milliseconds(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> flo
 
 def stock(shape: LongMemory, wide: bool) -> tuple[float, float, int]:
     """Return dB, size over float, and the scales of onnxruntime's tool alone on a straight line."""
-    from onnxruntime import InferenceSession
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
     class Reader(CalibrationDataReader):
@@ -205,7 +222,7 @@ def runtime_table(examples: list[Example]) -> Iterator[str]:
 def there(example: Example, kind: str, engine: str) -> str:
     """Return what becomes of a model on a runtime."""
     try:
-        output = example.quantize(kind, engine)[1].outputs[0]
+        output = example.measure(kind, engine)
     except rnnlower.UnverifiableError:
         return "refused"
     off = output.sqnr_on - output.sqnr

@@ -26,6 +26,7 @@ def train(shape: LongMemory, iterations: int = 100) -> onnx.ModelProto:
     import torch
 
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     model = shape.build()
     weights = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
     widths = [FEATURES, shape.units][: shape.layers]
@@ -121,6 +122,7 @@ def denoiser(iterations: int = 60) -> onnx.ModelProto:
     import torch
 
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     draw = np.random.default_rng(0)
     before = torch.nn.Linear(BINS, UNITS)
     cells = torch.nn.GRU(UNITS, UNITS, 2)

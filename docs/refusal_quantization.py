@@ -114,6 +114,7 @@ QUANTIZATION = [
         model=rnnlower.stream(cell(), chunk=2),
     ),
     Case("a target that keeps recurrent nodes", f"{QUANTIZE} good.npz --target sonnx"),
+    Case("a target without such products", f"{QUANTIZE} good.npz --no-verify --target ort-qnn"),
     Case("a target without integers", f"{QUANTIZE} good.npz --no-verify --target mnn"),
     Case("less than no headroom", f"{QUANTIZE} good.npz --headroom 0.5"),
     Case("ranges alone", f"{QUANTIZE} ranges.json"),

@@ -158,7 +158,8 @@ def _limit(limit: Claim) -> str:
 def _arithmetic(arithmetic: Arithmetic) -> str:
     gates = "gates as they run fastest" if arithmetic.gates == "auto" else f"{arithmetic.gates} gates"
     summed = arithmetic.accumulates and f"; products of float16 are summed in {arithmetic.accumulates}"
-    return gates + summed
+    integers = "" if arithmetic.quantized is None else f"; integers: {', '.join(arithmetic.quantized)}"
+    return gates + summed + integers
 
 
 def _prices(costs: Mapping[str, float]) -> str:

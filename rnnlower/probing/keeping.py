@@ -49,8 +49,9 @@ def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection
     result["limits"] = [_with_remedy(limit, before.get("limits", ())) for limit in tables["limits"]]
     known = [caution for caution in before.get("cautions", ()) if PROBED not in caution["source"]]
     result["cautions"] = [*tables["cautions"], *known]
-    # How it sums is found out, or else not known.
-    gates = {name: value for name, value in before.get("arithmetic", {}).items() if name != "accumulates"}
+    # How it sums, and which integers, is found out, or else not known.
+    found = ("accumulates", "quantized")
+    gates = {name: value for name, value in before.get("arithmetic", {}).items() if name not in found}
     if "gates" in gates:
         result["arithmetic"] = gates | result.get("arithmetic", {})
     return result | {name: before[name] for name in before if name not in (*result, "arithmetic")}

@@ -37,7 +37,7 @@ _EXPECTED = {
     "operators": 577,
     "types": 12,
     "limits of operators": 242,
-    "control flow": 23,
+    "control flow": 27,
     "recurrent nodes": 679,
     "adapted nodes": 188,
     "quantized nodes": 3,

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Asker, Question, question
+from rnnlower.targets.format import ACTIVATIONS
 
 _FLOATS = ("float16", "float64")
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -95,10 +96,61 @@ def _quantized(dtype: str) -> Question:
 
 
 def arithmetic(asker: Asker, types: Sequence[str]) -> dict[str, Any]:
-    """Return in which type products of float16 are summed; nothing if it does not say."""
+    """Return in which type products of float16 are summed, and which products of integers are right."""
     answer = asker.ask("a float16 sum of 1 and 4,096 times 2^-11", _small_terms) if "float16" in types else ""
     found = {"right": "float32", "wrong": "float16"}.get(answer)
-    return {} if found is None else {"accumulates": found}
+    right = [kind for kind in _OF_PRODUCT if asker.right(f"a product of {kind}", _product, kind)]
+    return ({} if found is None else {"accumulates": found}) | (
+        {"quantized": right} if 0 < len(right) < len(_OF_PRODUCT) else {}
+    )
+
+
+def _product(kind: str) -> Question:
+    """Make a question about a product between quantizers, as `quantize` writes it.
+
+    The last quantizer is coarse: a runtime may be a step off in those before. What it is given is on its
+    grid: a runtime may leave it out, and compute in float32.
+    """
+    reads, writes = _OF_PRODUCT[kind]
+    lines = (
+        "x = QuantizeLinear (X, sx, zx)",
+        "a = DequantizeLinear (x, sx, zx)",
+        "b = DequantizeLinear <axis = 1> (W, sw)",
+        "P = MatMul (a, b)",
+        "p = QuantizeLinear (P, sp, zp)",
+        "c = DequantizeLinear (p, sp, zp)",
+        "S = Add (c, c)",
+        "s = QuantizeLinear (S, sy, zp)",
+        "Y = DequantizeLinear (s, sy, zp)",
+    )
+    inputs = {
+        # Rounded to 8 bits by the largest number of a row, as onnxruntime does in its MatMulNBits, X stays.
+        "X": np.array([[127, 127, 2, 1], [63, 127, 66, 1], [-127, -127, -2, -1]], np.float32) / 1024,
+        "W": np.array([[1, 0, 1], [1, 1, 0], [1, 0, 0], [0, 1, 1]], np.int8),
+        "sx": np.float32(2**-10 if reads == "uint8" else 2**-13),
+        "sw": np.array([1 / 8, 1 / 4, 1 / 2], np.float32),
+        "sp": np.float32(2**-8 if writes == "uint8" else 2**-14),
+        "sy": np.float32(1 / 16),
+        "zx": _middle(reads),
+        "zp": _middle(writes),
+    }
+    nodes = [onnx.parser.parse_node(line) for line in lines]
+    return question(nodes, inputs, ["Y"], 21, {*inputs} - {"X"})
+
+
+def _middle(dtype: str) -> Any:
+    info = np.iinfo(dtype)
+    return np.array((int(info.min) + int(info.max) + 1) // 2, dtype)
+
+
+_OF_PRODUCT: Mapping[str, tuple[str, str]] = dict(
+    zip(
+        ACTIVATIONS,
+        [("uint8", "int16"), ("int16", "int16"), ("uint16", "uint16"), ("uint8", "uint8")],
+        strict=True,
+    )
+)
+"""The types that a product reads and writes, by `--activations`."""
 
 
 def _small_terms() -> Question:

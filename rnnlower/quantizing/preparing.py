@@ -9,6 +9,7 @@ import onnx_ir as ir
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import op_types
 from rnnlower.passes.fold_weights import FoldWeightsPass
+from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.options import LOOPS, CalibrateOptions
 from rnnlower.passes.steps import settling
 from rnnlower.passes.steps.work import Step, Work, run
@@ -23,6 +24,14 @@ def fold_weights(work: Work) -> None:
     FoldWeightsPass(may_grow=True)(work.model, work.facts)
 
 
+def infer_types(work: Work) -> None:
+    """Infer the shapes of what recurrent nodes read.
+
+    Before: only inputs declare shapes. After: recurrent nodes know their number of steps, if it is fixed.
+    """
+    InferTypesPass()(work.model, work.facts)
+
+
 PREPARATION: Sequence[Step[Work]] = (
     Step(settling.freeze_dims, "Later steps know more if sizes are static."),
     Step(settling.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
@@ -30,6 +39,7 @@ PREPARATION: Sequence[Step[Work]] = (
     Step(settling.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
     Step(settling.simplify_model, "A node that never runs has no ranges.", when=("folds",)),
     Step(fold_weights, "Weights become integers, which are constants."),
+    Step(infer_types, "The number of steps decides the form, and nothing changes it any more."),
 )
 """The steps before a calibration, in order."""
 

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.errors import OptionError, UnverifiableError, VerificationError
+from rnnlower.errors import OptionError, UnsupportedModelError, UnverifiableError, VerificationError
 from rnnlower.files.model_io import load_model, to_proto
 from rnnlower.graph.initializers import move_next_to_readers
 from rnnlower.graph.walk import default_opset
@@ -102,6 +102,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
     """
     notes = prepare(model, options)
     scheme = SCHEMES[options.scheme].of(options)
+    _check_target(options)
     for located in find_recurrent(model):
         scheme.check(located)
     if default_opset(model) < _OPSET:
@@ -152,6 +153,21 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
     )
     model.graph, model.ir_version = result.graph, result.ir_version
     return report
+
+
+def _check_target(options: QuantizeOptions) -> None:
+    """Refuse types in which the target does not compute products.
+
+    Raises:
+        UnsupportedModelError: It is known not to compute them.
+    """
+    arithmetic = None if options.runtime is None else options.runtime.arithmetic
+    known = None if arithmetic is None else arithmetic.quantized
+    if options.runtime is not None and known is not None and options.activations not in known:
+        raise UnsupportedModelError(
+            f"target {options.runtime.name} does not compute products of {options.activations}",
+            remedy=f"choose {' or '.join(wording.option('activations', each) for each in known)}",
+        )
 
 
 @dataclasses.dataclass(frozen=True)

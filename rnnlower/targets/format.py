@@ -29,6 +29,9 @@ from rnnlower.recurrent.operators import (
     SPEC_PARAMETERS,
 )
 
+ACTIVATIONS = ("int8", "int16", "uint16", "int8-only")
+"""Types of what a product of integers reads and writes: x and h have 8 bits, all have 16, all have 8."""
+
 CONTROL_FLOW = ("If", "Loop", "Scan")
 
 ADAPTABLE = {
@@ -330,6 +333,10 @@ class Arithmetic(Claim, frozen=True):
         Annotated[str, _one_of(("float16", "float32"))],
         _key("the type in which it sums products of float16; for float16 they become float32", "float32"),
     ] = ""
+    quantized: Annotated[
+        tuple[Annotated[str, _one_of(ACTIVATIONS)], ...] | None,
+        _key("the --activations of `quantize` whose products it computes; left out: all", ["int8-only"]),
+    ] = None
 
 
 _Prices = dict[Annotated[str, _one_of(names_of_prices(native=False))], float]

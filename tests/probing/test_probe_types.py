@@ -108,3 +108,23 @@ def test_how_products_of_float16_are_summed(
         monkeypatch.setattr(Narrow, "run", Runtime.run)
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
         assert types.arithmetic(asker, ["float16"]) == {"accumulates": "float32"}
+
+
+def test_which_products_of_integers_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OneType(Runtime):
+        """A runtime whose products write what they read, and are off for uint16."""
+
+        def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+            kinds = {each.name: each.data_type for each in model.graph.initializer}
+            if kinds["zx"] != kinds["zp"]:
+                raise EngineError("no such product")
+            results = [evaluate(model, feeds) for feeds in trials]
+            off = 0.01 if kinds["zx"] == onnx.TensorProto.UINT16 else 0
+            return [{name: array + np.float32(off) for name, array in each.items()} for each in results]
+
+    monkeypatch.setattr(asking, "Attempts", OneType)
+    with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
+        assert types.arithmetic(asker, []) == {"quantized": ["int16", "int8-only"]}
+    monkeypatch.undo()
+    with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
+        assert types.arithmetic(asker, []) == {}

@@ -185,3 +185,10 @@ def test_the_rest_has_headroom_at_16_bits() -> None:
     ]
     assert all(each is not None for each in results)
     assert results[1] > results[0]
+
+
+def test_a_known_number_of_steps_behind_other_nodes() -> None:
+    source = LongMemory("GRU", 8, 12, layers=2).build()
+    assert not source.graph.value_info
+    report = rnnlower.quantize.with_report(source, calibration={"X": recordings(2, 12)})[1]
+    assert report.strategy == "unroll"
