@@ -78,7 +78,9 @@ class _Snapshot:
             for reader, index in tuple(value.uses()):
                 if reader not in self._nodes:
                     reader.replace_input_with(index, None)
-        for graph in self._graphs:
+        # A graph that is new may have taken them over.
+        owners = {value.graph: None for value in self._values if value.graph is not None}
+        for graph in {**self._graphs, **owners}:
             graph.remove(list(graph))
             for contents in (graph.inputs, graph.outputs, graph.initializers):
                 contents.clear()

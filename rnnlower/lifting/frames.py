@@ -146,9 +146,12 @@ def states_of(
     ends: Sequence[ir.Value],
 ) -> tuple[list[State], dict[ir.Value, ir.Value]]:
     """Return the states, and those that never change, as aliases of what they are."""
+    if len({len(each) for each in (before, after, starts, ends)}) > 1:
+        raise NotLiftableError("its body and its outputs do not have the states that its inputs begin")
     states, aliases = [], {}
     for inner, result, start, end in zip(before, after, starts, ends, strict=True):
-        assert start is not None
+        if start is None:
+            raise NotLiftableError(f"{inner.name!r} has no first value")
         if root(result) is inner:
             if end.uses() or end.is_graph_output():
                 raise NotLiftableError(f"{end.name!r}, which never changes, is read behind it")

@@ -18,6 +18,7 @@ import rnnlower
 from rnnlower.cli import app
 
 FLOAT = onnx.TensorProto.FLOAT
+MODELS = Path(__file__).parents[2] / "models"
 
 
 def invoke(*line: object) -> Any:
@@ -333,3 +334,38 @@ def test_what_nothing_but_numpy_runs_is_equal_to_itself(tmp_path: Path) -> None:
     model.opset_import.append(helper.make_opsetid("own", 1))
     path = saved(model, tmp_path)
     expect(invoke("verify", path, path), 0, "rnnlower-reference")
+
+
+def test_a_constant_without_a_value_that_onnx_knows(tmp_path: Path) -> None:
+    model = hostile_lstm()
+    (weight,) = (each for each in model.graph.initializer if each.name == "W")
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["W"], worth=weight))
+    model.graph.initializer.remove(weight)
+    path = saved(model, tmp_path)
+    for command in ("unroll", "scan", "loop", "stream"):
+        expect(
+            invoke(command, path, "-o", tmp_path / "out.onnx"), 3, "the Constant node that makes 'W' has no"
+        )
+
+
+def test_a_loop_that_lacks_a_first_state(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y) <int64 trips = {2}> {
+            y = Loop (trips, "") <body = b (int64 i, bool c, float[2] h) => (bool d, float[2] n) {
+                d = Identity (c)
+                n = Add (h, x)
+            }>
+        }""")
+    path = saved(model, tmp_path)
+    expect(invoke("inspect", path), 0, "Loop")
+    expect(
+        invoke("lift", path, "-o", tmp_path / "out.onnx"), 4, "loop 'Loop_0' stays: its body and its outputs"
+    )
+
+
+def test_a_body_that_fails_in_the_midst_of_its_conversion(tmp_path: Path) -> None:
+    """Its values are in a graph that the conversion made, and go back to where they were."""
+    model = onnx.load(MODELS / "rnn14_in_scan_state_carried.onnx")
+    model.opset_import[0].version = 7
+    path = saved(model, tmp_path)
+    expect(invoke("convert", path, "--opset", 16, "-o", tmp_path / "out.onnx"), 3, "cannot become Loop-11")
