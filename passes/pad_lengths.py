@@ -141,7 +141,7 @@ class PadLengthsPass(Pass):
             names = sorted(
                 {name for value in model.graph.inputs for dim in value.shape or () if (name := dim_name(dim))}
             )
-            known = f"it has {', '.join(names)}" if names else "it has none"
+            known = f"the inputs have {', '.join(names)}" if names else "all sizes are numbers"
             raise OptionError(
                 f"no input has a dimension {missing[0]!r}; {known}",
                 remedy=f"name the axis of a static input ({option('time-axis', 'INPUT:AXIS')})",

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.walk import captured
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError
 from rnnlower.padding.validity import Validity
@@ -52,10 +53,12 @@ class PadFlow(Validity):
             try:
                 self._visit(node)
             except NoRuleError as error:
+                decided = decided_by(self.model, node.inputs[0]) if node.op_type == "If" else ""
                 raise UnsupportedModelError(
                     f"{error}: what it computes at the end of a sequence would depend on the padding",
                     node=located(self.model, node),
-                    remedy="take this part out of the model, or pad to the length that it always has",
+                    remedy=decided
+                    or "take this part out of the model, or pad to the length that it always has",
                 ) from None
         outputs = self.model.graph.outputs
         for index, value in enumerate(outputs):

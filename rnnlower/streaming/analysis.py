@@ -117,7 +117,7 @@ def _analyze(
         raise _misfit(model, needs, multiple, size, steps, ends) from needs[0]
     assert analysis is not None
     if steps is not None and chunk > steps:
-        raise OptionError(f"a chunk of {chunk} is longer than the model's {steps} time steps")
+        raise OptionError(f"a chunk of {chunk} is longer than the model's {counted(steps, 'time step')}")
     if steps is not None and ends and steps % chunk:
         # The nodes may leave no chunk at all.
         _analyze(model, axes, steps, 1, allow_delay=allow_delay)

@@ -20,7 +20,7 @@ from rnnlower.files.pad_metadata import PadMetadata
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
-from rnnlower.verification.interface import additional_problems
+from rnnlower.verification.interface import accepted_by, additional_problems
 from rnnlower.verification.models import HeldModel, RunModel, copy_of
 from rnnlower.verification.procedures import ByLength, Lengths, Pairs
 from rnnlower.verification.runner import Runner
@@ -131,7 +131,7 @@ class Padded(ByLength):
         for trial in finished:
             lengths = self._lengths_of(trial.feeds)
             rows, row = self._rows_of(trial.feeds), trial.number // _PADDINGS
-            found = run(self._padded(trial, lengths, rows))
+            found = run(accepted_by(runner.candidate.proto, self._padded(trial, lengths, rows)))
             valid = {name: self._valid(name, array, lengths) for name, array in found.items()}
             if rows > 1:
                 # One row has the trial's length, the others have other ones.

@@ -70,6 +70,18 @@ def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "out.onnx").exists()
 
 
+def test_an_input_that_decides_a_branch_is_named(out: Path, tmp_path: Path) -> None:
+    source = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> main (float[T, 2] x, bool c) => (float[T, 2] z) {
+            z = If (c) <then_branch = a () => (float[T, 2] p) { p = Neg (x) },
+                        else_branch = b () => (float[T, 2] q) { q = Abs (x) }>
+        }"""
+    )
+    line = ("pad", save(source, tmp_path), "-o", out, "--max", "T=9")
+    assert "input 'c' decides it: --set c=VALUE" in rnnlower(*line, code=3).stderr
+    rnnlower(*line, "--set", "c=true")
+
+
 def test_lower_pads_first(tagger: Path, out: Path) -> None:
     target = ("--target", "tinygrad", "--on", "none")
     run = rnnlower("lower", tagger, "-o", out, *target, "--max", "T=12", "--json")

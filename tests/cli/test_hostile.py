@@ -29,6 +29,7 @@ def expect(result: Any, code: int, *words: str) -> None:
     """Run a command and check the exit code and words of the message; there must be no traceback."""
     assert isinstance(result.exception, SystemExit | None), result.exception
     assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
     for word in words:
         assert word in result.output
 

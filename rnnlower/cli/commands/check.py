@@ -52,6 +52,8 @@ def _told(after: dict[str, Any], target: str) -> str:
     adapts = f", adapts {len(after['adapted'])}" if after["adapted"] else ""
     lowers = f"lowers {counted(len(after['lowered']), 'recurrent node')}{adapts}"
     does = f"{lowers} and keeps {len(after['kept'])}"
+    if not (after["lowered"] or after["adapted"] or after["kept"]):
+        does = "expresses nodes as other operators"
     if not after["left"]:
         return f"{does}; then everything fits"
     return f"{does}; then target {target} does not run " + "; ".join(after["left"])
