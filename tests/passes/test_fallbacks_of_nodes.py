@@ -14,6 +14,14 @@ from rnnlower.graph.walk import walk
 from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.passes import AdaptNodesPass
 
+
+def numbers(count: int, shape: str, dtype: str = "uint8") -> str:
+    """Return a constant of arbitrary bytes, or of small floats."""
+    drawn = [(37 * index + 11) % 256 for index in range(count)]
+    written = drawn if dtype == "uint8" else [each / 512 + 0.01 for each in drawn]
+    return f"{{{dtype}[{shape}]: {', '.join(map(str, written))}}}"
+
+
 CASES: dict[str, list[str]] = {
     "Abs": ["17; float[3, 4] x; Abs (x)"],
     "AveragePool": [
@@ -106,6 +114,18 @@ CASES: dict[str, list[str]] = {
         "9; float[2, 3] x; Unsqueeze <axes = [0, 2]> (x)",
         "13; int32[N] x; Unsqueeze (x, {int64[1]: 0})",
     ],
+    "com.microsoft.Attention": [
+        f"17; float[2, 5, 6] x, float[6, {sum(sizes)}] w, float[{sum(sizes)}] b{more}; Attention"
+        f" <num_heads = 2, qkv_hidden_sizes = [{', '.join(map(str, sizes))}]{attributes}> (x, w, b{names})"
+        for sizes, more, attributes, names in (
+            ((8, 8, 8), "", "", ""),
+            ((8, 8, 12), "", ", scale = 0.3", ""),
+            ((8, 8, 8), ", int32[2, 5] m", "", ", m"),
+            ((8, 8, 8), ", int32[2, 5, 5] m", ", mask_filter_value = -3.0", ", m"),
+            ((8, 8, 8), ", int32[2, 5] m, float[2, 2, 5, 5] a", "", ", m, , a"),
+        )
+    ]
+    + ["17; float[1, 5, 6] x, float[6, 12] w, float[12] b; Attention <num_heads = 2> (x, w, b)"],
     "com.microsoft.BiasGelu": ["17; float[2, 4] x, float[4] b; BiasGelu (x, b)"],
     "com.microsoft.DequantizeLinear": [
         "17; uint16[2, 3] x, float s, uint16 z; DequantizeLinear (x, s, z)",
@@ -168,6 +188,16 @@ CASES: dict[str, list[str]] = {
         "17; uint8[2, 4] a, int8[4, 3] b, float s, float[3] t; MatMulIntegerToFloat (a, b, s, t)",
         "17; uint8[2, 4] a, uint8[4, 3] b, float s, float t, uint8 y, uint8 z, float[3] c;"
         " MatMulIntegerToFloat (a, b, s, t, y, z, c)",
+    ],
+    "com.microsoft.MatMulNBits": [
+        f"17; float[3, 40] a{more}; MatMulNBits <K = 40, N = 4, bits = {bits}, block_size = 16> (a,"
+        f" {numbers(4 * 3 * 2 * bits, f'4, 3, {2 * bits}')}, {numbers(12, '4, 3', 'float')}{rest})"
+        for bits, zeros in ((4, 8), (8, 12))
+        for more, rest in (
+            ("", ""),
+            ("", f", {numbers(zeros, f'4, {zeros // 4}')}"),
+            (", float[4] c", ", , , c"),
+        )
     ],
     "com.microsoft.QGemm": [
         "17; uint8[2, 4] a, float s, uint8 z, int8[4, 3] b, float t, int8 y, int32[3] c, float u, uint8 v;"

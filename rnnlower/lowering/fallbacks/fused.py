@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.evaluation import Array
 from rnnlower.lowering.fallbacks.arithmetic import Form, gelu, scaled
 
 if TYPE_CHECKING:
@@ -180,15 +182,97 @@ def _skip(norm: str) -> Form:
     return form
 
 
+def _matmul_nbits(
+    e: Emitter,
+    a: ir.Value,
+    packed: ir.Value,
+    scales: ir.Value,
+    zeros: ir.Value | None = None,
+    groups: None = None,
+    bias: ir.Value | None = None,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    bits: int = 4,
+    accuracy_level: int = 0,
+    weight_prepacked: int = 0,
+) -> ir.Value | None:
+    stored, scale, zero = e.content(packed), e.content(scales), e.content(zeros)
+    if stored is None or scale is None or not stored.size or weight_prepacked or bits not in (2, 4, 8):
+        return None
+    if (zero is None) != (zeros is None):
+        return None
+    weights = _unpacked(stored, bits).reshape(N, -1, block_size).astype(np.float32)
+    blocks = weights.shape[1]
+    if zero is None:
+        zero = np.full(1, 2 ** (bits - 1))
+    elif zero.dtype == np.uint8:
+        zero = _unpacked(zero.reshape(N, -1), bits)[:, :blocks]
+    weights -= zero.reshape(-1, 1 if zero.size == 1 else blocks, 1).astype(np.float32)
+    weights *= scale.reshape(N, blocks, 1).astype(np.float32)
+    matrix = weights.reshape(N, -1)[:, :K].T
+    made = e.op("MatMul", a, e.constant(np.ascontiguousarray(matrix, scale.dtype)))
+    return made if bias is None else e.op("Add", made, bias)
+
+
+def _unpacked(stored: Array, bits: int) -> Array:
+    """Return numbers of some bits, the lowest bits of a byte first, along the last axis."""
+    numbers: Array = (stored[..., None] >> np.arange(0, 8, bits, dtype=np.uint8)) & (2**bits - 1)
+    return numbers.reshape(*stored.shape[:-1], -1)
+
+
+def _attention(
+    e: Emitter,
+    x: ir.Value,
+    weights: ir.Value,
+    bias: ir.Value | None = None,
+    mask: ir.Value | None = None,
+    past: None = None,
+    addend: ir.Value | None = None,
+    *,
+    num_heads: int,
+    qkv_hidden_sizes: Sequence[int] = (),
+    scale: float = 0.0,
+    mask_filter_value: float = -10000.0,
+    unidirectional: int = 0,
+) -> ir.Value | None:
+    form, width = e.shape(mask), (e.shape(weights) or (None,))[-1]
+    if width is None or unidirectional or (mask is not None and (form is None or len(form) not in (2, 3))):
+        return None
+    sizes = list(qkv_hidden_sizes) or [width // 3] * 3
+    projected = e.op("MatMul", x, weights)
+    projected = projected if bias is None else e.op("Add", projected, bias)
+    parts = [
+        e.op("Reshape", part, e.integers(0, 0, num_heads, size // num_heads), since=5)
+        for part, size in zip(e.split(projected, sizes, 2), sizes, strict=True)
+    ]
+    query, key, value = (
+        e.transpose(part, perm)
+        for part, perm in zip(parts, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True)
+    )
+    scores = scaled(e, e.op("MatMul", query, key), scale or (sizes[0] // num_heads) ** -0.5)
+    scores = scores if addend is None else e.op("Add", scores, addend)
+    if mask is not None and form is not None:
+        nothing = e.tensor_constant(ir.tensor(np.array(0, np.int32)))
+        hidden = e.op("Sub", e.scalar(1.0), e.cast(e.op("Greater", mask, nothing), e.dtype))
+        hidden = e.with_axes("Unsqueeze", hidden, [1, 2] if len(form) == 2 else [1])
+        scores = e.op("Add", scores, scaled(e, hidden, mask_filter_value))
+    made = e.op("MatMul", e.op("Softmax", scores, axis=3), value)
+    return e.op("Reshape", e.transpose(made, [0, 2, 1, 3]), e.integers(0, 0, sizes[2]), since=5)
+
+
 FUSED: Mapping[str, Sequence[Form]] = {
     "LayerNormalization": [_layer_normalization],
     "SimplifiedLayerNormalization": [_rms_normalization],
+    "com.microsoft.Attention": [_attention],
     "com.microsoft.BiasGelu": [lambda e, x, bias: gelu(e, e.op("Add", x, bias))],
     "com.microsoft.FastGelu": [_fast_gelu],
     "com.microsoft.FusedConv": [_fused_conv],
     "com.microsoft.FusedGemm": [_fused_gemm],
     "com.microsoft.FusedMatMul": [_fused_matmul],
     "com.microsoft.Gelu": [lambda e, x: gelu(e, x)],
+    "com.microsoft.MatMulNBits": [_matmul_nbits],
     "com.microsoft.QuickGelu": [
         lambda e, x, *, alpha=1.702: e.op("Mul", x, e.op("Sigmoid", scaled(e, x, alpha)))
     ],
