@@ -361,3 +361,10 @@ def test_the_form_computes_what_the_operator_does(key: str, case: str) -> None:
             else:
                 tolerance = 2e-3 if want.dtype == np.float16 else 2e-6
                 np.testing.assert_allclose(found[name], want, rtol=tolerance, atol=tolerance)
+
+
+def test_the_identity_of_a_bool_is_no_product() -> None:
+    own = ir.from_onnx_text(
+        '<ir_version: 8, opset_import: ["" : 17]> main (bool[2] x) => (bool[2] y) { y = Identity (x) }'
+    )
+    assert not AdaptNodesPass(lambda node: node.op_type == "Identity")(own).modified

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -53,6 +54,29 @@ def test_a_wrong_weight_does_not_hide_in_float16(fault: str) -> None:
     result = verify(classifier(), lowered_by(classifier(fault), "scan"))
     assert bool(result) is not bool(fault), str(result)
     assert any("in float32 instead of float16" in note for note in result.skipped) is bool(fault)
+
+
+@pytest.mark.parametrize("strategy", ["unroll", "scan"])
+@pytest.mark.parametrize("fault", ["", "a weight of W 5%", "a weight of R 5%"])
+def test_a_wrong_weight_does_not_hide_in_bfloat16(fault: str, strategy: str) -> None:
+    """The sum of two biases is exact: their rounding explains no difference."""
+    constants = weights("LSTM", input_size=8, hidden_size=UNITS)
+    wrong = {name: array.copy() for name, array in constants.items()}
+    if fault:
+        name = fault[-4]
+        wrong[name].reshape(-1)[np.abs(wrong[name]).argmax()] *= 1.05
+    source, candidate = (
+        model_of(
+            [helper.make_node("LSTM", ["X", "W", "R", "B"], ["Y"], hidden_size=UNITS, name="cell")],
+            [info("X", onnx.TensorProto.BFLOAT16, [10, 2, 8])],
+            [info("Y", onnx.TensorProto.BFLOAT16, [10, 1, 2, UNITS])],
+            {name: array.astype(ml_dtypes.bfloat16) for name, array in given.items()},
+            opset=22,
+        )
+        for given in (constants, wrong)
+    )
+    result = verify(source, lowered_by(candidate, strategy))
+    assert bool(result) is not bool(fault), str(result)
 
 
 def in_float16(model: onnx.ModelProto, keep_io_types: bool) -> onnx.ModelProto:

@@ -105,6 +105,10 @@ def gelu(e: Emitter, x: ir.Value, approximate: str = "none") -> ir.Value:
     return e.op("Gelu", x, approximate=approximate)
 
 
+def _identity(e: Emitter, x: ir.Value) -> ir.Value | None:
+    return None if e.dtype in (ir.DataType.BOOL, ir.DataType.STRING) else e.op("Mul", x, e.scalar(1.0))
+
+
 def _of_floats(form: Form) -> Form:
     """Return a form that integers do not have."""
 
@@ -128,7 +132,7 @@ ARITHMETIC: Mapping[str, Sequence[Form]] = {
             e.op("Add", e.op("Mul", x, e.scalar(alpha)), e.scalar(beta)), 0.0, 1.0
         )
     ],
-    "Identity": [lambda e, x: e.op("Mul", x, e.scalar(1.0))],
+    "Identity": [_identity],
     "LeakyRelu": [_leaky_relu],
     "Less": [lambda e, a, b: e.op("Greater", b, a, since=9)],
     "Neg": [lambda e, x: e.op("Mul", x, e.scalar(-1.0))],

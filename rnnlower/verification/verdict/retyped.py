@@ -73,7 +73,8 @@ def as_in(candidate: HeldModel, model: HeldModel, kind: str) -> tuple[HeldModel,
     """Return the model with those constants rounded to a type that the candidate has rounded.
 
     An epsilon that float16 lacks becomes the one that the candidate has. Also return the magnitudes of the
-    constants that the candidate has as many times, rounded or not: no further rounding moves them.
+    constants that the candidate has as many times, rounded or not, and of biases of which it has the sum: no
+    further rounding moves them.
     """
     theirs = _magnitudes(candidate)
 
@@ -94,7 +95,22 @@ def as_in(candidate: HeldModel, model: HeldModel, kind: str) -> tuple[HeldModel,
     ours = _magnitudes(same)
     places = np.searchsorted(theirs[0], ours[0]).clip(max=max(0, len(theirs[0]) - 1))
     found = theirs[0][places] == ours[0] if len(theirs[0]) else np.zeros(len(ours[0]), bool)
-    return same, ours[0][found & (theirs[1][places] >= ours[1])] if found.any() else np.zeros(0)
+    kept = ours[0][found & (theirs[1][places] >= ours[1])] if found.any() else np.zeros(0)
+    return same, np.union1d(kept, _biases_added(same, theirs[0]))
+
+
+def _biases_added(model: HeldModel, magnitudes: Array) -> Array:
+    """Return the magnitudes in biases ``[Wb | Rb]`` whose halves add up to one of these."""
+    found: list[Array] = [np.zeros(0, np.float32)]
+
+    def look(array: Array) -> Array:
+        if array.ndim == 2 and array.shape[1] % 2 == 0:
+            halves = np.stack(np.split(array.astype(np.float32), 2, axis=1))
+            found.append(np.abs(halves[:, np.isin(np.abs(halves.sum(axis=0)), magnitudes)]).ravel())
+        return array
+
+    _changed(model, look)
+    return np.concatenate(found)
 
 
 def moved_weights(model: HeldModel, kind: str, seed: int, kept: Any = ()) -> HeldModel:
