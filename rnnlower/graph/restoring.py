@@ -79,7 +79,7 @@ class _Snapshot:
                 if reader not in self._nodes:
                     reader.replace_input_with(index, None)
         # A graph that is new may have taken them over.
-        owners = {value.graph: None for value in self._values if value.graph is not None}
+        owners = {value.graph: None for value in self._dims if value.graph is not None}
         for graph in {**self._graphs, **owners}:
             graph.remove(list(graph))
             for contents in (graph.inputs, graph.outputs, graph.initializers):

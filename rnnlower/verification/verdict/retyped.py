@@ -100,13 +100,15 @@ def as_in(candidate: HeldModel, model: HeldModel, kind: str) -> tuple[HeldModel,
 
 
 def _biases_added(model: HeldModel, magnitudes: Array) -> Array:
-    """Return the magnitudes in biases ``[Wb | Rb]`` whose halves add up to one of these."""
+    """Return the magnitudes in biases ``[Wb | Rb]`` that are all among these, alone or as a sum of both."""
     found: list[Array] = [np.zeros(0, np.float32)]
 
     def look(array: Array) -> Array:
         if array.ndim == 2 and array.shape[1] % 2 == 0:
             halves = np.stack(np.split(array.astype(np.float32), 2, axis=1))
-            found.append(np.abs(halves[:, np.isin(np.abs(halves.sum(axis=0)), magnitudes)]).ravel())
+            alone = np.isin(np.abs(halves), magnitudes).all(axis=0)
+            if (alone | np.isin(np.abs(halves.sum(axis=0)), magnitudes)).all():
+                found.append(np.abs(halves).ravel())
         return array
 
     _changed(model, look)
