@@ -37,13 +37,22 @@ MASKED = "m = Add (x, mask) s = Softmax <axis = -1> (m)"
         (f"t = Tanh (x) {MASKED} y = Add (s, t)", []),
         ("m = Add (x, one) s = Softmax <axis = -1> (m) y = Tanh (s)", []),
         ("m = Add (x, mask) y = Exp (m)", []),
+        ("m = Add (x, mask) e = Exp (m) s = Softmax <axis = -1> (x) t = Tanh (s) y = Add (e, t)", []),
         (
             f"""{MASKED} y = Loop (trips, go, s) <body: graph = step (int64 i, bool c, float[2, 3] h)
                 => (bool d, float[2, 3] n) {{ d = Identity (c) n = Tanh (h) }}>""",
             ["IsNaN", "Where"],
         ),
     ],
-    ids=["directly behind", "further behind", "in front", "a finite mask", "no Softmax", "in a body"],
+    ids=[
+        "directly behind",
+        "further behind",
+        "in front",
+        "a finite mask",
+        "no Softmax",
+        "apart",
+        "in a body",
+    ],
 )
 def test_where_nan_may_be(nodes: str, added: list[str]) -> None:
     own = model(nodes)
