@@ -23,6 +23,7 @@ from refusal_models import (
     sparse_initializer,
     tensor,
     then,
+    valueless,
     x,
 )
 
@@ -75,6 +76,7 @@ GRAPHS = [
         ),
         environment=(("RNNLOWER_ENGINE_SECONDS", "1e-9"),),
     ),
+    Case("a Constant without a value", SCAN, valueless),
     Case("a body that returns what is not its own", SCAN, outer_output, branches()),
     Case("an initializer of a body that hides a value", SCAN, inner_weight, branches()),
     Case(

@@ -107,6 +107,13 @@ def outer_output(model: onnx.ModelProto) -> None:
     model.graph.node[0].attribute[0].g.output[0].name = "X"
 
 
+def valueless(model: onnx.ModelProto) -> None:
+    """Write a Constant whose tensor is in an attribute that the operator does not have."""
+    (weight,) = (each for each in model.graph.initializer if each.name == "W")
+    model.graph.node.insert(0, node("Constant", [], ["W"], worth=weight))
+    model.graph.initializer.remove(weight)
+
+
 def inner_weight(model: onnx.ModelProto) -> None:
     """Write a model in which an initializer of a branch has the name of a model input."""
     model.graph.node[0].attribute[0].g.initializer.add(
