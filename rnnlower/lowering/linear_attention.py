@@ -16,11 +16,12 @@ all digits beside a decay such as -1e4. A chunk of one step is the recurrence it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.lowering.decays import Decays, constant_mask
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.strategies.repeating import Recurrence, Run, State
 from rnnlower.lowering.strategies.unroll import run_unrolled
@@ -116,7 +117,7 @@ class _Chunks:
         query = self._split(e.op("Mul", n.query, e.scalar(n.scale)), n.key_size, n.group)
         key = self._split(n.key, n.key_size)
         update = self._split(n.value, n.value_size)
-        decays = None if n.decay is None else _Decays(e, self._decay(n.decay), self.size)
+        decays = None if n.decay is None else Decays(e, self._decay(n.decay), self.size)
         from_state = None
         if n.beta is not None:
             beta = self._beta(n.beta)
@@ -175,27 +176,29 @@ class _Chunks:
 
     def _beta(self, beta: ir.Value) -> ir.Value:
         if not self.node.beta_per_head:
-            beta = self.e.op("Mul", beta, _mask(self.e, np.ones((1, 1, self.node.heads))))
+            beta = self.e.op("Mul", beta, constant_mask(self.e, np.ones((1, 1, self.node.heads))))
         return self._split(beta, 1)
 
     # Within a chunk.
 
     def _pairs(
-        self, left: ir.Value, right: ir.Value, decays: _Decays | None, group: int, *, inclusive: bool
+        self, left: ir.Value, right: ir.Value, decays: Decays | None, group: int, *, inclusive: bool
     ) -> ir.Value:
         """Return the products of each step's rows of `left` with those of the steps up to it, decayed."""
         e, size = self.e, self.size
         allowed = np.repeat(np.tri(size, k=0 if inclusive else -1), group, axis=0)
         if decays is None or not self.node.decay_per_key:
             product = e.op("MatMul", left, e.transpose(right, [0, 1, 3, 2]))
-            return e.op("Mul", product, _mask(e, allowed) if decays is None else decays.between(allowed))
+            return e.op(
+                "Mul", product, constant_mask(e, allowed) if decays is None else decays.between(allowed)
+            )
         total = None
         if self._decayed is None:
             keys = [_times(e, right, until) for _, until, _ in decays.halves(group)]
             self._decayed = [e.transpose(each, [0, 1, 3, 2]) for each in keys]
         for (since, _, mask), decayed in zip(decays.halves(group), self._decayed, strict=True):
             product = e.op("MatMul", _times(e, left, since), decayed)
-            product = e.op("Mul", product, _mask(e, mask * allowed))
+            product = e.op("Mul", product, constant_mask(e, mask * allowed))
             total = product if total is None else e.op("Add", total, product)
         assert total is not None
         return total
@@ -238,9 +241,9 @@ class _Chunks:
         while width < size:
             numbers = np.arange(size) // width
             mask = (numbers[:, None] == numbers[None] + 1) & (numbers[:, None] % 2 == 1)
-            block = e.op("Mul", lower, _mask(e, mask))
+            block = e.op("Mul", lower, constant_mask(e, mask))
             if inverse is None:
-                inverse = e.op("Sub", _mask(e, np.eye(size)), block)
+                inverse = e.op("Sub", constant_mask(e, np.eye(size)), block)
             else:
                 change = e.op("MatMul", inverse, e.op("MatMul", block, inverse))
                 inverse = e.op("Sub", inverse, change)
@@ -333,79 +336,14 @@ class _Chunks:
         return e.slice(states, [0], [self.count], [0]), e.slice(states, [self.count], [count], [0])
 
 
-class _Decays:
-    """The decays of the steps of chunks, in log space, ``[chunks, rows, steps, 1 or d_k]``."""
-
-    def __init__(self, e: Emitter, values: ir.Value, size: int) -> None:
-        self.e, self.values, self.size = e, values, size
-        self._exponentials: dict[bytes, ir.Value] = {}
-
-    def since_start(self, group: int = 1) -> ir.Value:
-        """Emit the decay of the state before the chunk at each step, `group` times each."""
-        return self._exponential(np.repeat(np.tri(self.size), group, axis=0))
-
-    def until_end(self) -> ir.Value | None:
-        """Emit the decay of what a step adds until the end of the chunk."""
-        return None if self.size == 1 else self._exponential(np.tri(self.size, k=-1).T)
-
-    def total(self) -> ir.Value:
-        """Emit the decay over the whole chunk, in log space: ``[chunks, rows, 1, 1 or d_k]``."""
-        return self._sums(np.ones((1, self.size)))
-
-    def between(self, allowed: np.ndarray) -> ir.Value:
-        """Emit the decay from the step of each column to that of each row, where allowed; else 0."""
-        e = self.e
-        later = e.op("Mul", self.values, _mask(e, np.tri(self.size, k=-1)))
-        group = len(allowed) // self.size
-        sums = e.op("MatMul", _mask(e, np.repeat(np.tri(self.size), group, axis=0)), later)
-        return e.op("Mul", e.op("Exp", sums), _mask(e, allowed))
-
-    def halves(self, group: int) -> Iterator[tuple[ir.Value | None, ir.Value | None, np.ndarray]]:
-        """Yield factors of rows and columns, and the pairs for which their product is the decay between.
-
-        A pair of steps lies in different halves of one block of some size; the decay is taken to the middle
-        and from the middle, both at most 1 if no decay grows.
-        """
-        numbers, width = np.arange(self.size), 1
-        yield None, None, np.repeat(np.eye(self.size), group, axis=0)
-        while width < self.size:
-            half = numbers // width
-            same = half[:, None] == half[None]
-            mask = (half[:, None] == half[None] + 1) & (half[:, None] % 2 == 1)
-            since = np.repeat(np.tri(self.size) * same, group, axis=0)
-            yield (
-                self._exponential(since),
-                self._exponential(np.tri(self.size, k=-1).T * same),
-                np.repeat(mask, group, axis=0),
-            )
-            width *= 2
-
-    def _exponential(self, steps: np.ndarray) -> ir.Value:
-        """Emit the decay over the steps that each row of a matrix of 0 and 1 names, once for each matrix."""
-        key = steps.astype(bool).tobytes()
-        if key not in self._exponentials:
-            self._exponentials[key] = self.e.op("Exp", self._sums(steps))
-        return self._exponentials[key]
-
-    def _sums(self, steps: np.ndarray) -> ir.Value:
-        """Emit the sums over the steps that each row of a matrix of 0 and 1 names."""
-        if np.array_equal(steps, [[1]]):
-            return self.values
-        return self.e.op("MatMul", _mask(self.e, steps), self.values)
-
-
 def _after(e: Emitter, dim: Dim) -> Dim:
     return e.dim_arithmetic("Add", dim, 1)
-
-
-def _mask(e: Emitter, array: np.ndarray) -> ir.Value:
-    return e.constant(array.astype(e.dtype.numpy()))
 
 
 def _before(e: Emitter, rows: Dim, columns: Dim, distance: int) -> ir.Value:
     """Emit 1 where the column's number is at least `distance`, 0 or 1, below the row's, else 0."""
     if isinstance(rows, int) and isinstance(columns, int):
-        return _mask(e, np.tri(rows, columns, -distance))
+        return constant_mask(e, np.tri(rows, columns, -distance))
     row, column = e.arange(rows), e.arange(columns)
     row = e.reshape(row, [rows, 1])
     held = e.op("Less", column, row, since=9) if distance else e.op("Not", e.op("Less", row, column, since=9))

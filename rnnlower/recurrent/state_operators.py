@@ -263,27 +263,11 @@ class _Parser:
         self._check_state(past, (batch, heads, key_size, value_size))
         scale = self._attribute("scale") or (1 / math.sqrt(key_size) if key_size else 0.0)
         outer = max(queries, heads)
-        return AttentionNode(
-            self.located,
-            self.inputs,
-            self.dtype,
-            self.state_dtype,
-            _size(batch),
-            _size(steps),
-            (
-                (batch, steps, outer * value_size or None),
-                (batch, heads, key_size or None, value_size or None),
-            ),
-            rule,
-            queries,
-            keys,
-            heads,
-            key_size,
-            value_size,
-            decays > heads,
-            betas > 1,
-            scale,
-        )
+        common = self.located, self.inputs, self.dtype, self.state_dtype, _size(batch), _size(steps)
+        output = batch, steps, outer * value_size or None
+        dims_out = output, (batch, heads, key_size or None, value_size or None)
+        sizes = rule, queries, keys, heads, key_size, value_size
+        return AttentionNode(*common, dims_out, *sizes, decays > heads, betas > 1, scale)
 
     def convolution(self) -> ConvolutionNode:
         activation = self._attribute("activation")
@@ -310,20 +294,9 @@ class _Parser:
             (batch, steps, channels or None) if last else (batch, channels or None, steps)
             for steps in (signal[time], length)
         ]
-        return ConvolutionNode(
-            self.located,
-            self.inputs,
-            self.dtype,
-            self.state_dtype,
-            _size(batch),
-            _size(signal[time]),
-            (sizes[0], sizes[1]),
-            channels,
-            width,
-            dilation,
-            activation != "none",
-            last,
-        )
+        common = self.located, self.inputs, self.dtype, self.state_dtype, _size(batch), _size(signal[time])
+        dims = sizes[0], sizes[1]
+        return ConvolutionNode(*common, dims, channels, width, dilation, activation != "none", last)
 
     def _check_attributes(self) -> None:
         op_type = self.node.op_type

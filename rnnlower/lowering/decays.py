@@ -1,0 +1,76 @@
+"""The decays of LinearAttention within chunks of time, as sums over segments in log space."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.lowering.emitter import Emitter
+
+
+def constant_mask(e: Emitter, array: np.ndarray) -> ir.Value:
+    """Emit a matrix of 0 and 1 in the type of the arithmetic."""
+    return e.constant(array.astype(e.dtype.numpy()))
+
+
+class Decays:
+    """The decays of the steps of chunks, in log space, ``[chunks, rows, steps, 1 or d_k]``."""
+
+    def __init__(self, e: Emitter, values: ir.Value, size: int) -> None:
+        self.e, self.values, self.size = e, values, size
+        self._exponentials: dict[bytes, ir.Value] = {}
+
+    def since_start(self, group: int = 1) -> ir.Value:
+        """Emit the decay of the state before the chunk at each step, `group` times each."""
+        return self._exponential(np.repeat(np.tri(self.size), group, axis=0))
+
+    def until_end(self) -> ir.Value | None:
+        """Emit the decay of what a step adds until the end of the chunk."""
+        return None if self.size == 1 else self._exponential(np.tri(self.size, k=-1).T)
+
+    def total(self) -> ir.Value:
+        """Emit the decay over the whole chunk, in log space: ``[chunks, rows, 1, 1 or d_k]``."""
+        return self._sums(np.ones((1, self.size)))
+
+    def between(self, allowed: np.ndarray) -> ir.Value:
+        """Emit the decay from the step of each column to that of each row, where allowed; else 0."""
+        e = self.e
+        later = e.op("Mul", self.values, constant_mask(e, np.tri(self.size, k=-1)))
+        group = len(allowed) // self.size
+        sums = e.op("MatMul", constant_mask(e, np.repeat(np.tri(self.size), group, axis=0)), later)
+        return e.op("Mul", e.op("Exp", sums), constant_mask(e, allowed))
+
+    def halves(self, group: int) -> Iterator[tuple[ir.Value | None, ir.Value | None, np.ndarray]]:
+        """Yield factors of rows and columns, and the pairs for which their product is the decay between.
+
+        A pair of steps lies in different halves of one block of some size; the decay is taken to the middle
+        and from the middle, both at most 1 if no decay grows.
+        """
+        numbers, width = np.arange(self.size), 1
+        yield None, None, np.repeat(np.eye(self.size), group, axis=0)
+        while width < self.size:
+            half = numbers // width
+            same = half[:, None] == half[None]
+            pairs = (half[:, None] == half[None] + 1) & (half[:, None] % 2 == 1)
+            since = np.repeat(np.tri(self.size) * same, group, axis=0)
+            yield (
+                self._exponential(since),
+                self._exponential(np.tri(self.size, k=-1).T * same),
+                np.repeat(pairs, group, axis=0),
+            )
+            width *= 2
+
+    def _exponential(self, steps: np.ndarray) -> ir.Value:
+        """Emit the decay over the steps that each row of a matrix of 0 and 1 names, once for each matrix."""
+        key = steps.astype(bool).tobytes()
+        if key not in self._exponentials:
+            self._exponentials[key] = self.e.op("Exp", self._sums(steps))
+        return self._exponentials[key]
+
+    def _sums(self, steps: np.ndarray) -> ir.Value:
+        """Emit the sums over the steps that each row of a matrix of 0 and 1 names."""
+        if np.array_equal(steps, [[1]]):
+            return self.values
+        return self.e.op("MatMul", constant_mask(self.e, steps), self.values)
