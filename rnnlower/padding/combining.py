@@ -45,12 +45,14 @@ def _reduce(flow: PadFlow, node: ir.Node) -> Axes:
     over, keeps = _reduced(flow, node), bool(node.attributes.get_int("keepdims", 1))
     before = flow.axes_of(node.inputs[0])
     axes = along(flow, node, over, _FILLS[node.op_type], keeps)
-    if node.op_type == "ReduceMean" and (counted := [before[axis] for axis in over if axis in before]):
-        emitter = flow.emitter_for(node)
-        if flow.dtype(node.inputs[0]).kind != "f":
+    if node.op_type == "ReduceMean" and {*over} & {*before}:
+        emitter, filled, rank = flow.emitter_for(node), node.inputs[0], len(flow.shape(node.inputs[0]))
+        dtype = flow.dtype(filled)
+        if dtype.kind != "f":
             raise NoRuleError("averages integers over time")
-        rank = len(flow.shape(node.outputs[0]))
-        flow.replace(node, flow.of_all(emitter, node.outputs[0], counted, axes, rank), emitter)
+        assert filled is not None
+        result = flow.mean(emitter, filled, over, before, rank, ir.DataType.from_numpy(dtype))
+        flow.replace(node, result if keeps else emitter.with_axes("Squeeze", result, over), emitter)
     return axes
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.errors import UnsupportedModelError
+from rnnlower.errors import InvalidModelError, UnsupportedModelError
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import default_opset, dim_name
@@ -17,6 +18,7 @@ from rnnlower.wording import call
 _FIRST_OPSET = 9
 _OTHER_SIZES = ((29, 31), (37, 41))
 _FEWER_STEPS = (1, 2, 5)
+_FEW_STEPS = (1, 2, 4)
 
 
 class Examples:
@@ -44,6 +46,7 @@ class Examples:
         self._origins: dict[ir.Value, ir.Value] = {}
         self._sizes: set[Size] = {Size.of(symbol, maximum) for symbol, maximum in maxima.items()}
         self._lengths, self._worlds = self._make_worlds(maxima, inputs)
+        self._short = self._short_worlds(maxima, inputs)
         # Where other sizes than lengths are open.
         self._other = self._world(dict(maxima), inputs, _OTHER_SIZES[1])
         for value in model.graph.inputs:
@@ -62,6 +65,23 @@ class Examples:
                 if length > 0
             ]
         return lengths, [self._world(each, inputs, _OTHER_SIZES[0]) for each in lengths]
+
+    def _short_worlds(
+        self, maxima: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]]
+    ) -> list[Facts]:
+        """Return the facts about short sequences, as far as the model takes them."""
+        worlds = []
+        for symbol, maximum in maxima.items():
+            for length in (each for each in _FEW_STEPS if each < maximum):
+                # A size below 0: it is too short.
+                with contextlib.suppress(InvalidModelError):
+                    worlds.append(self._world({**maxima, symbol: length}, inputs, _OTHER_SIZES[0]))
+        return worlds
+
+    def short_contents(self, value: ir.Value) -> list[Array]:
+        """Return what a value holds for short sequences, where that is known."""
+        found = (world.constant(self.origin(value)) for world in self._short)
+        return [each for each in found if each is not None]
 
     def leave_out(self, symbol: str, below: int) -> None:
         """Leave out the examples on which the source does not run."""

@@ -60,6 +60,7 @@ class PadFlow(Validity):
                     remedy=decided
                     or "take this part out of the model, or pad to the length that it always has",
                 ) from None
+        self.remove_replaced()
         outputs = self.model.graph.outputs
         for index, value in enumerate(outputs):
             if self.origin(value) in self._sized:
@@ -135,6 +136,8 @@ class PadFlow(Validity):
             if contents is None:
                 return False
             full = contents[0]
+            # Where one number is the same for all examples, it may not be for a short sequence.
+            contents = [*contents, *self.short_contents(out)]
             prefixes = [
                 full[tuple(map(slice, each.shape))] if each.ndim == full.ndim else None for each in contents
             ]

@@ -20,7 +20,6 @@ def _normalized(
     """Emit the normal form of a value over its last axes, by the mean and the variance of what is valid."""
     dtype, rank = flow.dtype(node.inputs[0]), where.stop
     over = {axis: axes[axis] for axis in where if axis in axes}
-    left = {axis: size for axis, size in axes.items() if axis not in over}
     zero = emitter.constant(np.array(0, dtype))
 
     def valid(each: ir.Value) -> ir.Value:
@@ -29,12 +28,7 @@ def _normalized(
         return each
 
     def mean(each: ir.Value) -> ir.Value:
-        if others := [axis for axis in where if axis not in over]:
-            each = emitter.with_axes("ReduceMean", each, others, since=18, keepdims=1)
-        each = emitter.with_axes("ReduceSum", each, [*over], keepdims=1)
-        for size in over.values():
-            each = emitter.op("Div", each, flow.count_along(emitter, size, left, rank, dtype))
-        return each
+        return flow.mean(emitter, each, where, axes, rank, ir.DataType.from_numpy(dtype))
 
     value = valid(value)
     if node.op_type not in _NOT_CENTERED:

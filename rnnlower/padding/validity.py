@@ -47,6 +47,7 @@ class Validity(Examples):
         self.given: dict[str, ir.Value] = {}
         self.least = dict.fromkeys(maxima, 1)
         self.rows: Size | None = None
+        self._replaced: list[ir.Node] = []
         self._start = next(iter(model.graph))
         self._names = NameSource(names_in(model))
         self._pool = InitializerPool(model, self._names)
@@ -212,25 +213,28 @@ class Validity(Examples):
             number = emitter.op("Expand", emitter.reshape(number, [-1, 1]), emitter.integers(1, repeats))
         return emitter.reshape(number, [-1, *[1] * (rank - place - 1)])
 
-    def of_all(
-        self, emitter: Emitter, value: ir.Value, sizes: Sequence[Size], axes: Axes, rank: int
+    def mean(
+        self,
+        emitter: Emitter,
+        filled: ir.Value,
+        where: Sequence[int],
+        axes: Axes,
+        rank: int,
+        kind: ir.DataType,
     ) -> ir.Value:
-        """Emit the mean of the valid elements, given that of all, of which the others are zero.
+        """Emit the mean over axes of a value whose padding is zero there; the axes have size 1 then.
 
-        Args:
-            emitter: Where to.
-            value: The mean of all.
-            sizes: The sizes over which it is the mean.
-            axes: The axes that the mean has.
-            rank: Its rank.
+        A sum is divided by the number, so that the mean of a single step is that step.
         """
-        dtype = self.dtype(value)
-        for size in sizes:
-            full = emitter.constant(np.array(size.full, dtype))
-            share = emitter.op("Div", self.count_along(emitter, size, axes, rank, dtype), full)
-            value = emitter.op("Div", value, share)
-            value.dtype = ir.DataType.from_numpy(dtype)
-        return value
+        over = {axis: axes[axis] for axis in where if axis in axes}
+        left = {axis: size for axis, size in axes.items() if axis not in over}
+        if others := [axis for axis in where if axis not in over]:
+            filled = emitter.with_axes("ReduceMean", filled, others, since=18, keepdims=1)
+        result = emitter.with_axes("ReduceSum", filled, [*over], keepdims=1)
+        for size in over.values():
+            result = emitter.op("Div", result, self.count_along(emitter, size, left, rank, kind.numpy()))
+        result.dtype = kind
+        return result
 
     def last_steps(
         self,
@@ -340,6 +344,7 @@ class Validity(Examples):
 
     def replace(self, node: ir.Node, value: ir.Value, emitter: Emitter, index: int = 0) -> None:
         """Put a value in the place of a node's output; what it is emitted with follows the node."""
+        self._replaced.append(node)
         old = node.outputs[index]
         value.type = old.type
         users = [(use.node, use.idx) for use in old.uses() if use.node not in emitter.nodes]
@@ -353,6 +358,12 @@ class Validity(Examples):
                 if out is old:
                     self.model.graph.outputs[place] = value
         self._origins[value] = old
+
+    def remove_replaced(self) -> None:
+        """Remove the nodes that nothing reads anymore."""
+        for node in reversed(dict.fromkeys(self._replaced)):
+            if not any(out.uses() or out.is_graph_output() for out in node.outputs):
+                self.model.graph.remove(node, safe=True)
 
     def emitter_for(self, node: ir.Node) -> Emitter:
         """Return an emitter of nodes next to this one."""

@@ -176,9 +176,10 @@ def _global(fill: float) -> Rule:
                 flow.fill(node, 0, axis, fill)
         left = {axis: size for axis, size in axes.items() if axis < 2}
         if node.op_type == "GlobalAveragePool" and left != axes:
-            emitter, sizes = flow.emitter_for(node), [size for axis, size in axes.items() if axis >= 2]
-            rank = len(flow.shape(node.inputs[0]))
-            flow.replace(node, flow.of_all(emitter, node.outputs[0], sizes, left, rank), emitter)
+            emitter, filled, rank = flow.emitter_for(node), node.inputs[0], len(flow.shape(node.inputs[0]))
+            assert filled is not None
+            dtype = ir.DataType.from_numpy(flow.dtype(filled))
+            flow.replace(node, flow.mean(emitter, filled, range(2, rank), axes, rank, dtype), emitter)
         return left
 
     return rule

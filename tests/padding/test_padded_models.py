@@ -24,7 +24,7 @@ def _differences(source: onnx.ModelProto, padded: onnx.ModelProto, fill: float) 
     entry = {each.key: each.value for each in padded.metadata_props}["rnnlower.pad"]
     told, whole, fixed = json.loads(entry), _session(source), _session(padded)
     axis, found = told["inputs"]["x"], {}
-    for length in range(3, MOST + 1):
+    for length in range(told["least"]["T"], MOST + 1):
         shape = [size if isinstance(size, int) else length for size in whole.get_inputs()[0].shape]
         x = np.random.default_rng(length).normal(size=shape).astype(np.float32)
         shape[axis] = MOST - length

@@ -80,6 +80,11 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "float[T, 1, 3] z",
         "a = Constant <value_int = 0> () z = CumSum <reverse = 1> (x, a)",
     ),
+    "number of steps, at most five": (
+        "float[T, 1, 3] z",
+        "n = Shape (x) i = Constant <value_int = 0> () d = Gather (n, i) m = Constant <value_int = 5> () "
+        "l = Min (d, m) f = Cast <to = 1> (l) z = Mul (x, f)",
+    ),
     "number of steps": ("int64[3] z", "z = Shape (x)"),
     "a mask of its own": (
         "float[T, 1, 3] z",
