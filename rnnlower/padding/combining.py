@@ -76,8 +76,8 @@ def _top(flow: PadFlow, node: ir.Node) -> list[Axes]:
     fill = -math.inf if node.attributes.get_int("largest", 1) else math.inf
     axis, count = node.attributes.get_int("axis", -1), flow.contents(node.inputs[1])
     size = flow.axes_of(node.inputs[0]).get(axis % len(flow.shape(node.inputs[0])))
-    if size is not None and count is not None:
-        flow.require(size, int(count[0].item()))
+    if size is not None and count is not None and len({each.item() for each in count}) == 1:
+        flow.require(size, count[0].item())
     axes = along(flow, node, [axis], fill)
     return [axes, axes]
 

@@ -124,7 +124,12 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
         mask = emitter.op("Where", flow.mask(axes[axis], axis, axes, len(shape)), mask, zero)
     share = emitter.op("AveragePool", mask, **attributes)
     least = emitter.constant(np.array(1e-6, dtype))
-    flow.replace(node, emitter.op("Div", result, emitter.op("Max", share, least)), emitter)
+    mean = emitter.op("Div", result, emitter.op("Max", share, least))
+    if counts and around:
+        # A window that began in the zeros was none.
+        for axis in over:
+            mean = emitter.slice(mean, [0], [found[axis].full], [axis])
+    flow.replace(node, mean, emitter)
     return found
 
 
