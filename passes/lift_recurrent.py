@@ -35,10 +35,11 @@ from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import Located, default_opset, subgraphs_of, walk
 from rnnlower.lifting.attention import has_matrix
 from rnnlower.lifting.attention_emission import lift_attention
+from rnnlower.lifting.chains import find_chains
 from rnnlower.lifting.directions import join_directions
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.frames import scan_frame
-from rnnlower.lifting.lines import find_chains, match_line
+from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.lifting.replacing import Lifted, LiftedNode, Lifter
 from rnnlower.lifting.straightening import Straightener

@@ -11,13 +11,14 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import captured
-from rnnlower.lifting.cells import Cell, match_cell
+from rnnlower.lifting.cells import match_cell
+from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
 from rnnlower.lifting.forms import Atoms, Form
 from rnnlower.lifting.frames import Frame, Series, State, root
 from rnnlower.lifting.hoisting import Part, part_of
-from rnnlower.lifting.masks import Lengths, lengths_of
+from rnnlower.lifting.row_masks import Lengths, lengths_of
 from rnnlower.recurrent.node import Semantics
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.lifting.analysis import Found
-from rnnlower.lifting.cells import Cell
+from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.forms import Floats
 from rnnlower.lifting.frames import is_zero

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.forms import Atoms, Form, constant_form
-from rnnlower.lifting.moving import MOVING, Dim
-from rnnlower.lifting.rules import RULES
+from rnnlower.lifting.layout_rules import MOVING, Dim
+from rnnlower.lifting.step_rules import RULES
 
 
 class Evaluator:

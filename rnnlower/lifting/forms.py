@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -376,33 +376,6 @@ class Atoms:
         return found
 
 
-def is_like(atoms: Atoms, first: Form, second: Form) -> bool:
-    """Return whether two forms are equal once activations of equal sums count as equal."""
-    one, other = first.flat().merged(), second.flat().merged()
-    if one.constant.shape != other.constant.shape:
-        return False
-    told: dict[int, object] = {}
-    names: dict[object, int] = {}
-
-    def key(atom: int) -> object:
-        if atom not in told:
-            block = atoms.block(atom)
-            content: object = atom
-            if block.kind == "function" and block.form is not None:
-                content = (block.function, sums(block.form, atom - block.start))
-            told[atom] = names.setdefault(content, len(names))
-        return told[atom]
-
-    def sums(form: Form, place: int) -> object:
-        found: dict[object, float] = {}
-        for monomial, coef in atoms.polynomial(form, place).items():
-            term = tuple(sorted((key(atom) for atom in monomial), key=str))
-            found[term] = found.get(term, 0.0) + coef
-        return frozenset((term, float(f"{coef:.6g}")) for term, coef in found.items() if coef)
-
-    return all(sums(one, j) == sums(other, j) for j in range(one.constant.size))
-
-
 def one_without_constant(form: Form) -> Form:
     """Return the form without its constants."""
     return dataclasses.replace(form, constant=np.zeros(form.shape))
@@ -411,12 +384,3 @@ def one_without_constant(form: Form) -> Form:
 def _of_block(block: Block, shape: Sequence[int], tags: Sequence[str]) -> Form:
     ids = np.arange(block.start, block.start + block.size).reshape(1, *shape)
     return Form(ids, np.ones(ids.shape), np.zeros(tuple(shape)), tuple(tags))
-
-
-def is_same(first: Mapping[Monomial, float], second: Mapping[Monomial, float]) -> bool:
-    """Return whether two polynomials are equal, up to the rounding of their coefficients."""
-    return all(
-        abs(first.get(key, 0.0) - second.get(key, 0.0))
-        <= 1e-6 * max(abs(first.get(key, 0.0)), abs(second.get(key, 0.0)))
-        for key in {*first, *second}
-    )

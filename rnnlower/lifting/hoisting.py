@@ -12,7 +12,7 @@ from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
 from rnnlower.lifting.forms import Atoms, Floats
 from rnnlower.lifting.frames import LAYOUT, VIEWS, Series
-from rnnlower.lifting.moving import Dim
+from rnnlower.lifting.layout_rules import Dim
 
 _SUMS = frozenset(("Add", "Concat", "Sub", "Sum"))
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 import numpy as np
@@ -14,17 +13,14 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import sources
 from rnnlower.lifting.analysis import row_tags
-from rnnlower.lifting.cells import Cell, match_cell
+from rnnlower.lifting.cells import match_cell
+from rnnlower.lifting.chains import PRODUCTS, First, Leaves, depending_on, element_before
+from rnnlower.lifting.comparison import is_like
+from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.evaluation import Evaluator
-from rnnlower.lifting.forms import Atoms, Form, is_like
+from rnnlower.lifting.forms import Atoms
 from rnnlower.lifting.frames import is_zero
 from rnnlower.recurrent.node import Semantics
-from rnnlower.recurrent.operators import FLOAT_TYPES
-
-_PRODUCTS = ("Gemm", "MatMul")
-_PASSED = ("Add", "Identity", "Mul", "Sub")
-"""Operators through which a step reaches the input that it multiplies."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,132 +59,6 @@ class Line:
     shape: tuple[int, ...]
 
 
-class _Leaves(Evaluator):
-    """An evaluator of one step: what does not depend on the old state is given.
-
-    Args:
-        facts: The facts about the model.
-        atoms: The atoms.
-        state: A state of the line.
-        region: What depends on the old state.
-        known: The forms of some values.
-    """
-
-    def __init__(
-        self,
-        facts: Facts,
-        atoms: Atoms,
-        state: ir.Value,
-        region: set[ir.Value],
-        known: Mapping[ir.Value, Form],
-    ) -> None:
-        super().__init__(facts, atoms, known)
-        self._region = region
-        self.rows |= {dim for dim in (facts.dims(state) or ())[:-1] if dim != 1}
-        self.leaves: dict[ir.Value, Form] = {}
-
-    def constant(self, value: ir.Value | None) -> np.ndarray | None:
-        """Return the content of a value that never changes, unless it follows from the first state."""
-        type_ = self.facts.type(value)
-        is_number = isinstance(type_, ir.TensorType) and type_.dtype in FLOAT_TYPES
-        return None if value in self._region and is_number else super().constant(value)
-
-    def _evaluate(self, value: ir.Value) -> None:
-        if value in self._region or self._is_passed(value):
-            super()._evaluate(value)
-        else:
-            self.give(value)
-
-    def give(self, value: ir.Value) -> None:
-        """Take a value as given."""
-        tags, shape = row_tags(self.facts, value)
-        self.known[value] = self.leaves[value] = self.atoms.given(value, shape, tags)
-
-    def _is_passed(self, value: ir.Value) -> bool:
-        producer = value.producer()
-        if producer is None or producer.domain:
-            return False
-        constants = [self.constant(each) is not None for each in producer.inputs]
-        if producer.op_type in _PRODUCTS:
-            return constants[1] and not constants[0]
-        return producer.op_type in _PASSED and any(constants)
-
-
-class _First(_Leaves):
-    """An evaluator of a first step whose inputs cannot be foreseen: what the next step reads is given."""
-
-    def __init__(
-        self,
-        facts: Facts,
-        atoms: Atoms,
-        state: ir.Value,
-        region: set[ir.Value],
-        known: Mapping[ir.Value, Form],
-        like: Sequence[ir.Value],
-    ) -> None:
-        super().__init__(facts, atoms, state, region, known)
-        makers = [made for leaf in like if (made := leaf.producer()) is not None]
-        self._sources = {(node.op_type, node.inputs[0]) for node in makers}
-
-    def _evaluate(self, value: ir.Value) -> None:
-        producer = value.producer()
-        if producer is None or (producer.op_type, producer.inputs[0]) in self._sources:
-            self.give(value)
-        else:
-            Evaluator._evaluate(self, value)
-
-
-def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
-    """Yield the values that constant weights multiply one after another, each depending on the one before."""
-    order = {node: number for number, node in enumerate(graph)}
-    groups: dict[object, dict[ir.Value, None]] = collections.defaultdict(dict)
-    for node in graph:
-        if node.op_type not in _PRODUCTS or node.domain or node.inputs[0] is None:
-            continue
-        weights = facts.constant(node.inputs[1])
-        if weights is not None and weights.ndim == 2:
-            key = (node.op_type, weights.shape, weights.tobytes())
-            groups[key][node.inputs[0]] = None
-    seen: set[tuple[ir.Value, ...]] = set()
-    for group in groups.values():
-        values = sorted(group, key=lambda value: order.get(value.producer(), -1))  # type: ignore[arg-type]
-        values = _parts(order, values) if len(values) > 1 else values
-        if len(values) < 2 or tuple(values) in seen:
-            continue
-        seen.add(tuple(values))
-        if all(b in _region(order, a, b) for a, b in itertools.pairwise(values)):
-            yield values
-
-
-def _parts(order: Mapping[ir.Node, int], values: list[ir.Value]) -> list[ir.Value]:
-    """Return what of joined values depends on the value before: the states, which inputs are joined to."""
-    nodes = [node for value in values if (node := value.producer()) is not None]
-    if len(nodes) < len(values) or any(node.op_type != "Concat" for node in nodes):
-        return values
-    depending = _region(order, values[0], values[1])
-    places = [place for place, given in enumerate(nodes[1].inputs) if given in depending]
-    if len(places) != 1 or len({len(node.inputs) for node in nodes}) != 1:
-        return values
-    return [given for node in nodes if (given := node.inputs[places[0]]) is not None]
-
-
-def _region(
-    order: Mapping[ir.Node, int], start: ir.Value, end: ir.Value | None, most: int = 0
-) -> set[ir.Value]:
-    """Return the values that depend on one, up to the computation of another one."""
-    producer = None if end is None else end.producer()
-    limit = most if producer is None else order.get(producer, -1)
-    found: set[ir.Value] = set()
-    pending = [start]
-    while pending:
-        for node, _ in pending.pop().uses():
-            if order.get(node, limit + 1) <= limit:
-                new = [out for out in node.outputs if out not in found]
-                found.update(new)
-                pending += new
-    return found
-
-
 def match_line(facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semantics: Semantics) -> Line:
     """Return the line whose states are the values of a chain.
 
@@ -209,7 +79,7 @@ class _Matching:
         self._nodes = list(graph)
         # C may be finished after H, up to the next H.
         self._regions = [
-            _region(self._order, value, None, self._limit(k)) for k, value in enumerate(chain[:-1])
+            depending_on(self._order, value, None, self._limit(k)) for k, value in enumerate(chain[:-1])
         ]
         self.tags, self.shape = row_tags(facts, chain[-1])
 
@@ -228,10 +98,8 @@ class _Matching:
         place = places.pop() if places else None
         if len(reads) == 1 and len(reads[0]) > 1:
             place = self._place_of_c(reads[0])
-        is_regular = len(reads) == 1 or [
-            (self._facts.type(leaf), self._facts.dims(leaf)) for leaf in reads[0]
-        ] == [(self._facts.type(leaf), self._facts.dims(leaf)) for leaf in reads[1]]
-        first = 0 if is_regular else 1
+        dims = [[self._facts.dims(leaf) for leaf in leaves] for leaves in reads[:2]]
+        first = 0 if dims[0] == dims[-1] else 1
         cells = {k: leaves[place] for k, leaves in enumerate(reads) if place is not None and k >= first}
         matched: Cell | None = None
         steps: list[Step] = []
@@ -274,7 +142,7 @@ class _Matching:
         first = min(old, key=lambda leaf: self._order.get(leaf.producer(), -1), default=None)  # type: ignore[arg-type]
         if first is None or (k and len(old) == 1):
             return leaves
-        self._regions[k] |= _region(self._order, first, None, self._limit(k))
+        self._regions[k] |= depending_on(self._order, first, None, self._limit(k))
         return self._leaves(k)
 
     def _limit(self, k: int) -> int:
@@ -297,9 +165,9 @@ class _Matching:
                     continue
         return None
 
-    def _evaluator(self, k: int, region: set[ir.Value]) -> _Leaves:
+    def _evaluator(self, k: int, region: set[ir.Value]) -> Leaves:
         atoms, state = Atoms(), self._chain[k]
-        return _Leaves(self._facts, atoms, state, region, {state: atoms.given(state, self.shape, self.tags)})
+        return Leaves(self._facts, atoms, state, region, {state: atoms.given(state, self.shape, self.tags)})
 
     def _leaves(self, k: int) -> list[ir.Value]:
         evaluator = self._evaluator(k, self._regions[k])
@@ -347,7 +215,7 @@ class _Matching:
     def _is_inner(self, value: ir.Value) -> bool:
         """Return whether only the step itself reads a new cell state, as at the end of a line."""
         return not value.is_graph_output() and all(
-            node.op_type not in ("Where", *_PRODUCTS, "Concat") for node, _ in value.uses()
+            node.op_type not in ("Where", *PRODUCTS, "Concat") for node, _ in value.uses()
         )
 
     def _match(
@@ -397,9 +265,9 @@ class _Matching:
         start = self._order.get(self._chain[k].producer(), 0)  # type: ignore[arg-type]
         before = self._order.get(self._chain[k - 1].producer(), 0) if k else 0  # type: ignore[arg-type]
         most = start + 3 * max(start - before, 20) if end is None else self._order[end.producer()]  # type: ignore[index]
-        region = _region(self._order, self._chain[k], None, most)
+        region = depending_on(self._order, self._chain[k], None, most)
         if c is not None:
-            region |= _region(self._order, c, None, most)
+            region |= depending_on(self._order, c, None, most)
         ordered = [out for node in self._nodes[start : most + 1] for out in node.outputs if out in region]
         shape = self._facts.dims(self._chain[k])
         alike = [value for value in ordered if self._facts.dims(value) == shape]
@@ -472,18 +340,18 @@ class _Matching:
         c: ir.Value | None,
     ) -> tuple[Step, list[ir.Value | None]] | None:
         pairs = itertools.zip_longest(steps[0].leaves, steps[1].leaves if len(steps) > 1 else ())
-        before = [_before(*pair) for number, pair in enumerate(pairs) if number != place]
+        before = [element_before(*pair) for number, pair in enumerate(pairs) if number != place]
         inputs = [leaf for number, leaf in enumerate(steps[0].leaves) if number != place]
         atoms = Atoms()
         known = {value: atoms.given(value, self.shape, self.tags) for value in (h, c) if value is not None}
         foreseen = [leaf for leaf in before if leaf is not None]
         region: set[ir.Value] = set()
         for value in [*foreseen, *known]:
-            region |= _region(self._order, value, self._chain[k])
+            region |= depending_on(self._order, value, self._chain[k])
         evaluator = (
-            _Leaves(self._facts, atoms, new[0], region, known)
+            Leaves(self._facts, atoms, new[0], region, known)
             if len(foreseen) == len(before)
-            else _First(self._facts, atoms, new[0], region, known, inputs)
+            else First(self._facts, atoms, new[0], region, known, inputs)
         )
         bare = [self._bare(new[0], h, region)[0]]
         bare += [self._bare_cell(value, region) for value in new[1:]]
@@ -509,7 +377,7 @@ class _Matching:
         for value, start, form in zip(states, old, forms, strict=True):
             zero = form.scaled(np.array(0.0), form.tags).merged()
             given[value] = zero if start is None else evaluator.known[start]
-        again = _Leaves(self._facts, atoms, new[0], self._regions[k], given)
+        again = Leaves(self._facts, atoms, new[0], self._regions[k], given)
         try:
             expected = [again.form(value) for value in steps[0].bare]
         except NotLiftableError:
@@ -533,13 +401,3 @@ class _Matching:
         ):
             return value
         return producer.inputs[1] or value
-
-
-def _before(leaf: ir.Value, after: ir.Value | None) -> ir.Value | None:
-    """Return what a step would read before two that read these parts of one Split."""
-    node = leaf.producer()
-    if node is None or after is None or node.op_type != "Split" or after.producer() is not node:
-        return None
-    first, second = (node.outputs.index(value) for value in (leaf, after))
-    place = 2 * first - second
-    return node.outputs[place] if 0 <= place < len(node.outputs) else None

@@ -23,8 +23,8 @@ from rnnlower.lifting.forms import Atoms
 from rnnlower.lifting.frames import VIEWS, Series, State, passed
 from rnnlower.lifting.hoisting import part_of
 from rnnlower.lifting.lines import Line
-from rnnlower.lifting.masks import Lengths, lengths_of
 from rnnlower.lifting.replacing import Lifted, LiftedNode
+from rnnlower.lifting.row_masks import Lengths, lengths_of
 from rnnlower.lifting.surroundings import Result, require_mask, require_states
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.node import Semantics

@@ -14,7 +14,7 @@ from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
 from rnnlower.lifting.forms import Form
 from rnnlower.lifting.frames import Frame, Series, is_zero, passed, root
-from rnnlower.lifting.masks import Lengths, lengths_of
+from rnnlower.lifting.row_masks import Lengths, lengths_of
 from rnnlower.recurrent.node import Semantics
 
 _VIEWS = ("Identity", "Reshape", "ReverseSequence", "Slice")

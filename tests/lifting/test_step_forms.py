@@ -7,7 +7,7 @@ import pytest
 
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.forms import Atoms, Form, Function, added, constant_form, joined, multiplied
-from rnnlower.lifting.moving import reshaped
+from rnnlower.lifting.layout_rules import reshaped
 
 RNG = np.random.default_rng(0)
 

@@ -15,7 +15,7 @@ from rnnlower.recurrent.operators import FLOAT_TYPES, SPEC_PARAMETERS
 
 if TYPE_CHECKING:
     from rnnlower.lifting.evaluation import Evaluator
-    from rnnlower.lifting.moving import Rule
+    from rnnlower.lifting.layout_rules import Rule
 
 
 def _identity(e: Evaluator, node: ir.Node) -> Sequence[Form]:

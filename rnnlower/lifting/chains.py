@@ -1,0 +1,156 @@
+"""Chains of values that the same weights multiply, and the evaluation of a step between two of them."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.facts import Facts
+from rnnlower.lifting.analysis import row_tags
+from rnnlower.lifting.evaluation import Evaluator
+from rnnlower.lifting.forms import Atoms, Form
+from rnnlower.recurrent.operators import FLOAT_TYPES
+
+PRODUCTS = ("Gemm", "MatMul")
+_PASSED = ("Add", "Identity", "Mul", "Sub")
+"""Operators through which a step reaches the input that it multiplies."""
+
+
+class Leaves(Evaluator):
+    """An evaluator of one step: what does not depend on the old state is given.
+
+    Args:
+        facts: The facts about the model.
+        atoms: The atoms.
+        state: A state of the line.
+        region: What depends on the old state.
+        known: The forms of some values.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        atoms: Atoms,
+        state: ir.Value,
+        region: set[ir.Value],
+        known: Mapping[ir.Value, Form],
+    ) -> None:
+        super().__init__(facts, atoms, known)
+        self._region = region
+        self.rows |= {dim for dim in (facts.dims(state) or ())[:-1] if dim != 1}
+        self.leaves: dict[ir.Value, Form] = {}
+
+    def constant(self, value: ir.Value | None) -> np.ndarray | None:
+        """Return the content of a value that never changes, unless it follows from the first state."""
+        type_ = self.facts.type(value)
+        is_number = isinstance(type_, ir.TensorType) and type_.dtype in FLOAT_TYPES
+        return None if value in self._region and is_number else super().constant(value)
+
+    def _evaluate(self, value: ir.Value) -> None:
+        if value in self._region or self._is_passed(value):
+            super()._evaluate(value)
+        else:
+            self.give(value)
+
+    def give(self, value: ir.Value) -> None:
+        """Take a value as given."""
+        tags, shape = row_tags(self.facts, value)
+        self.known[value] = self.leaves[value] = self.atoms.given(value, shape, tags)
+
+    def _is_passed(self, value: ir.Value) -> bool:
+        producer = value.producer()
+        if producer is None or producer.domain:
+            return False
+        constants = [self.constant(each) is not None for each in producer.inputs]
+        if producer.op_type in PRODUCTS:
+            return constants[1] and not constants[0]
+        return producer.op_type in _PASSED and any(constants)
+
+
+class First(Leaves):
+    """An evaluator of a first step whose inputs cannot be foreseen: what the next step reads is given."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        atoms: Atoms,
+        state: ir.Value,
+        region: set[ir.Value],
+        known: Mapping[ir.Value, Form],
+        like: Sequence[ir.Value],
+    ) -> None:
+        super().__init__(facts, atoms, state, region, known)
+        makers = [made for leaf in like if (made := leaf.producer()) is not None]
+        self._sources = {(node.op_type, node.inputs[0]) for node in makers}
+
+    def _evaluate(self, value: ir.Value) -> None:
+        producer = value.producer()
+        if producer is None or (producer.op_type, producer.inputs[0]) in self._sources:
+            self.give(value)
+        else:
+            Evaluator._evaluate(self, value)
+
+
+def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
+    """Yield the values that constant weights multiply one after another, each depending on the one before."""
+    order = {node: number for number, node in enumerate(graph)}
+    groups: dict[object, dict[ir.Value, None]] = collections.defaultdict(dict)
+    for node in graph:
+        if node.op_type not in PRODUCTS or node.domain or node.inputs[0] is None:
+            continue
+        weights = facts.constant(node.inputs[1])
+        if weights is not None and weights.ndim == 2:
+            key = (node.op_type, weights.shape, weights.tobytes())
+            groups[key][node.inputs[0]] = None
+    seen: set[tuple[ir.Value, ...]] = set()
+    for group in groups.values():
+        values = sorted(group, key=lambda value: order.get(value.producer(), -1))  # type: ignore[arg-type]
+        values = _parts(order, values) if len(values) > 1 else values
+        if len(values) < 2 or tuple(values) in seen:
+            continue
+        seen.add(tuple(values))
+        if all(b in depending_on(order, a, b) for a, b in itertools.pairwise(values)):
+            yield values
+
+
+def _parts(order: Mapping[ir.Node, int], values: list[ir.Value]) -> list[ir.Value]:
+    """Return what of joined values depends on the value before: the states, which inputs are joined to."""
+    nodes = [node for value in values if (node := value.producer()) is not None]
+    if len(nodes) < len(values) or any(node.op_type != "Concat" for node in nodes):
+        return values
+    depending = depending_on(order, values[0], values[1])
+    places = [place for place, given in enumerate(nodes[1].inputs) if given in depending]
+    if len(places) != 1 or len({len(node.inputs) for node in nodes}) != 1:
+        return values
+    return [given for node in nodes if (given := node.inputs[places[0]]) is not None]
+
+
+def depending_on(
+    order: Mapping[ir.Node, int], start: ir.Value, end: ir.Value | None, most: int = 0
+) -> set[ir.Value]:
+    """Return the values that depend on one, up to the computation of another one."""
+    producer = None if end is None else end.producer()
+    limit = most if producer is None else order.get(producer, -1)
+    found: set[ir.Value] = set()
+    pending = [start]
+    while pending:
+        for node, _ in pending.pop().uses():
+            if order.get(node, limit + 1) <= limit:
+                new = [out for out in node.outputs if out not in found]
+                found.update(new)
+                pending += new
+    return found
+
+
+def element_before(leaf: ir.Value, after: ir.Value | None) -> ir.Value | None:
+    """Return what a step would read before two that read these parts of one Split."""
+    node = leaf.producer()
+    if node is None or after is None or node.op_type != "Split" or after.producer() is not node:
+        return None
+    first, second = (node.outputs.index(value) for value in (leaf, after))
+    place = 2 * first - second
+    return node.outputs[place] if 0 <= place < len(node.outputs) else None

@@ -1,0 +1,43 @@
+"""The comparison of forms and of polynomials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rnnlower.lifting.forms import Atoms, Form, Monomial
+
+
+def is_like(atoms: Atoms, first: Form, second: Form) -> bool:
+    """Return whether two forms are equal once activations of equal sums count as equal."""
+    one, other = first.flat().merged(), second.flat().merged()
+    if one.constant.shape != other.constant.shape:
+        return False
+    told: dict[int, object] = {}
+    names: dict[object, int] = {}
+
+    def key(atom: int) -> object:
+        if atom not in told:
+            block = atoms.block(atom)
+            content: object = atom
+            if block.kind == "function" and block.form is not None:
+                content = (block.function, sums(block.form, atom - block.start))
+            told[atom] = names.setdefault(content, len(names))
+        return told[atom]
+
+    def sums(form: Form, place: int) -> object:
+        found: dict[object, float] = {}
+        for monomial, coef in atoms.polynomial(form, place).items():
+            term = tuple(sorted((key(atom) for atom in monomial), key=str))
+            found[term] = found.get(term, 0.0) + coef
+        return frozenset((term, float(f"{coef:.6g}")) for term, coef in found.items() if coef)
+
+    return all(sums(one, j) == sums(other, j) for j in range(one.constant.size))
+
+
+def is_same(first: Mapping[Monomial, float], second: Mapping[Monomial, float]) -> bool:
+    """Return whether two polynomials are equal, up to the rounding of their coefficients."""
+    return all(
+        abs(first.get(key, 0.0) - second.get(key, 0.0))
+        <= 1e-6 * max(abs(first.get(key, 0.0)), abs(second.get(key, 0.0)))
+        for key in {*first, *second}
+    )

@@ -1,0 +1,322 @@
+"""The equations of one step, in the terms of the cells: gates, sums of products with weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.forms import Atoms, Block, Floats, Form, Function, Polynomial
+from rnnlower.recurrent.node import Activation, Semantics
+
+OPEN = 100.0
+"""The argument at which Sigmoid is 1 in every floating-point type."""
+_PLAIN = (
+    "Elu",
+    "HardSigmoid",
+    "LeakyRelu",
+    "Relu",
+    "Sigmoid",
+    "Softplus",
+    "Softsign",
+    "Tanh",
+    "ThresholdedRelu",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A recurrent operator's attributes and weights, for one direction.
+
+    Attributes:
+        op_type: ``LSTM``, ``GRU`` or ``RNN``.
+        W: The weights of each input, ``[gates * hidden_size, size]``, by the first of its atoms.
+        R: ``[gates * hidden_size, hidden_size]``.
+        B: Wb and Rb, ``[2 * gates * hidden_size]``.
+        P: The peepholes, ``[3 * hidden_size]``.
+        activations: f, g and h.
+        clip: The threshold of the cell clip.
+        input_forget: Whether ``f = 1 - i``.
+        linear_before_reset: GRU's second form.
+    """
+
+    op_type: str
+    W: Mapping[int, Floats]
+    R: Floats
+    B: Floats
+    activations: tuple[Activation, ...]
+    clip: float | None = None
+    P: Floats | None = None
+    input_forget: bool = False
+    linear_before_reset: bool = False
+
+    @property
+    def hidden_size(self) -> int:
+        """The number of units."""
+        return int(self.R.shape[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Sums:
+    """Sums of atoms, taken apart: one column for each element."""
+
+    given: Mapping[int, Floats]
+    constant: Floats
+    rest: Sequence[Polynomial]
+
+
+@dataclasses.dataclass(frozen=True)
+class Gate:
+    """A gate: an activation of a sum."""
+
+    activation: Activation
+    argument: Form
+    clip: float | None
+
+
+def differs(name: str, what: str) -> NotLiftableError:
+    return NotLiftableError(f"the equations of the step are not those of {name}: {what}")
+
+
+class Step:
+    """The equations of one step.
+
+    Args:
+        atoms: The atoms.
+        states: The atoms of the states, H first.
+        new: The new states, as vectors.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ.
+        choice: Which of two factors is the gate where both could be one.
+    """
+
+    def __init__(
+        self,
+        atoms: Atoms,
+        states: Sequence[Block],
+        new: Sequence[Form],
+        semantics: Semantics,
+        choice: tuple[int, ...],
+    ) -> None:
+        self.atoms, self.states, self.semantics, self.choice = atoms, states, semantics, choice
+        self.new = [form.merged() for form in new]
+        self.size = states[0].size
+        self.polynomials = [[atoms.polynomial(form, j) for j in range(self.size)] for form in self.new]
+
+    def function_of(self, atom: int) -> Function | None:
+        return self.atoms.block(atom).function
+
+    def common(self, polynomial: Polynomial, which: int) -> tuple[int, Polynomial] | None:
+        """Return the activation that is a factor of every term, and the other factor."""
+        keys = iter(polynomial)
+        shared = set(next(keys, ()))
+        for key in keys:
+            shared &= {*key}
+        gates = sorted(atom for atom in shared if self.function_of(atom) is not None)
+        if not gates:
+            return None
+        gate = gates[which]
+        return gate, {without(key, gate): value for key, value in polynomial.items()}
+
+    def gate(self, ids: Sequence[int], scale: float = 1.0, *, keeps_argument: bool = False) -> Gate:
+        """Return the gate whose units are these atoms, times a factor."""
+        functions = {self.function_of(atom) for atom in ids}
+        if len(functions) != 1:
+            raise NotLiftableError("the units of a gate have different activations")
+        (function,) = functions
+        assert function is not None
+        argument, clip = self.atoms.argument(ids).merged(), None
+        beta = 1.0
+        inner = self.single(argument)
+        if inner is not None:
+            atoms, factor = inner
+            of = {self.function_of(atom) for atom in atoms}
+            (first, *others) = of
+            if (
+                not others
+                and first is not None
+                and first.name == "Clip"
+                and first.alpha == -(first.beta or 0)
+            ):
+                argument, clip, beta = self.atoms.argument(atoms).merged(), first.beta, factor
+            elif others or first is not None:
+                raise NotLiftableError("an activation of an activation is not part of a cell")
+        return self.told(function, scale, beta, argument, clip, keeps_argument)
+
+    def single(self, form: Form) -> tuple[list[int], float] | None:
+        """Return the activations that a form consists of, and the factor that they have in common."""
+        form = form.merged()
+        if len(form.ids) != 1 or form.constant.any():
+            return None
+        factors = {float(coef) for coef in form.coefs.flat}
+        atoms = [int(atom) for atom in np.broadcast_to(form.ids, form.coefs.shape).flat]
+        if len(factors) != 1 or any(self.function_of(atom) is None for atom in atoms):
+            return None
+        return atoms, factors.pop()
+
+    def told(
+        self, function: Function, scale: float, beta: float, argument: Form, clip: float | None, keeps: bool
+    ) -> Gate:
+        """Return a gate in the terms of the ONNX spec."""
+        name = function.name
+        if name == "Clip" and (function.alpha, function.beta) == (0.0, np.inf):
+            function, name = Function("Relu"), "Relu"
+        if name == "Clip" and (function.alpha, function.beta) == (0.0, 1.0):
+            if clip is None and not keeps:
+                # The default parameters, which more runtimes compute correctly.
+                argument = dataclasses.replace(argument, constant=argument.constant - 0.5)
+                argument, function = (
+                    argument.scaled(np.array(5.0), argument.tags),
+                    Function("HardSigmoid", 0.2, 0.5),
+                )
+            else:
+                function = Function("HardSigmoid", 1.0, 0.0)
+            name = "HardSigmoid"
+        if name not in _PLAIN:
+            raise NotLiftableError(f"{name} is no activation of a cell")
+        if (scale, beta) != (1.0, 1.0):
+            if name != "Tanh":
+                raise NotLiftableError(f"no cell multiplies the result of {name}")
+            return Gate(Activation("ScaledTanh", rounded(scale), rounded(beta)), argument, clip)
+        return Gate(Activation(name, function.alpha, function.beta), argument, clip)
+
+    def sums(self, form: Form) -> Sums:
+        """Take sums apart."""
+        form = form.merged()
+        given: dict[int, Floats] = {}
+        rest: list[Polynomial] = [{} for _ in range(form.constant.size)]
+        for row, coefs in zip(np.broadcast_to(form.ids, form.coefs.shape), form.coefs, strict=True):
+            for atom in np.unique(row).tolist():
+                where = np.flatnonzero((row == atom) & (coefs != 0))
+                block = self.atoms.block(int(atom))
+                if block.kind == "given":
+                    matrix = given.setdefault(block.start, np.zeros((block.size, form.constant.size)))
+                    matrix[int(atom) - block.start, where] += coefs[where]
+                    continue
+                for j in where.tolist():
+                    for key, value in self.atoms.expanded(int(atom), float(coefs[j])).items():
+                        rest[j][key] = rest[j].get(key, 0.0) + value
+        for unit, polynomial in enumerate(rest):
+            for key in [key for key in polynomial if len(key) == 1 and self.atoms.kind(key[0]) == "given"]:
+                block = self.atoms.block(key[0])
+                matrix = given.setdefault(block.start, np.zeros((block.size, form.constant.size)))
+                matrix[key[0] - block.start, unit] += polynomial.pop(key)
+        constant = form.constant.copy()
+        for unit, polynomial in enumerate(rest):
+            constant[unit] += polynomial.pop((), 0.0)
+        return Sums(given, constant, rest)
+
+    def weights(self, gates: Sequence[Sums]) -> tuple[dict[int, Floats], Floats, Floats]:
+        """Return W by input, R and Wb of gates."""
+        states = [block.start for block in self.states]
+        inputs = {start for gate in gates for start in gate.given} - {*states}
+        sizes = {start: self.atoms.block(start).size for start in (*inputs, *states)}
+
+        def stacked(start: int) -> Floats:
+            none = np.zeros((sizes[start], self.size))
+            return np.concatenate([gate.given.get(start, none).T for gate in gates])
+
+        W = {start: stacked(start) for start in sorted(inputs)}
+        return W, stacked(states[0]), np.concatenate([gate.constant for gate in gates])
+
+
+def without(key: tuple[int, ...], atom: int) -> tuple[int, ...]:
+    place = key.index(atom)
+    return (*key[:place], *key[place + 1 :])
+
+
+def rounded(number: float) -> float:
+    return float(np.float32(number))
+
+
+def the_same(values: Sequence[float], what: str) -> float:
+    if not np.allclose(values, values[0], rtol=1e-6, atol=0):
+        raise NotLiftableError(f"{what} differs from unit to unit")
+    return values[0]
+
+
+def one_clip(gates: Sequence[Gate]) -> float | None:
+    clips = {gate.clip for gate in gates}
+    if len(clips) != 1:
+        raise NotLiftableError("some gates are clipped and others are not")
+    return clips.pop()
+
+
+def cleaned(polynomial: Polynomial) -> Polynomial:
+    """Return a polynomial without the terms that cancel out."""
+    return {key: value for key, value in polynomial.items() if abs(value) > 1e-9}
+
+
+def candidate(step: Step, polynomials: Sequence[Polynomial]) -> tuple[Gate, Sequence[Polynomial]]:
+    """Return the candidate's activation and the sums behind it."""
+    ids = [next(iter(key)) for polynomial in polynomials for key in polynomial if len(key) == 1]
+    scales = [value for polynomial in polynomials for value in polynomial.values()]
+    if (
+        all(len(polynomial) == 1 for polynomial in polynomials)
+        and len(ids) == step.size
+        and all(step.function_of(atom) is not None for atom in ids)
+    ):
+        scale = the_same(scales, "a factor of the candidate")
+        if (
+            len({step.function_of(atom) for atom in ids}) == 1
+            and (step.function_of(ids[0]) or Function("")).name != "Clip"
+        ):
+            gate = step.gate(ids, scale)
+            argument = gate.argument.merged()
+            return gate, [step.atoms.polynomial(argument, j) for j in range(step.size)]
+    return _linear_gate(step, polynomials)
+
+
+def _linear_gate(step: Step, polynomials: Sequence[Polynomial]) -> tuple[Gate, Sequence[Polynomial]]:
+    """Return Affine, with a clip behind it if there is one, and the sums behind it."""
+    clips: list[int] = []
+    for polynomial in polynomials:
+        found = [
+            key[0]
+            for key in polynomial
+            if len(key) == 1 and (step.function_of(key[0]) or Function("")).name == "Clip"
+        ]
+        if len(found) == 1 and {*polynomial} <= {(), (found[0],)}:
+            clips.append(found[0])
+    if len(clips) == step.size:
+        alpha = the_same([p[(atom,)] for p, atom in zip(polynomials, clips, strict=True)], "a factor")
+        beta = the_same([p.get((), 0.0) for p in polynomials], "a constant")
+        block = step.function_of(clips[0])
+        assert block is not None
+        if block.alpha != -(block.beta or 0):
+            raise NotLiftableError("a clip of a cell has one bound for both signs")
+        argument = step.atoms.argument(clips).merged()
+        gate = Gate(Activation("Affine", rounded(alpha), rounded(beta)), argument, block.beta)
+        return gate, [step.atoms.polynomial(argument, j) for j in range(step.size)]
+    argument = step.new[0]
+    return Gate(Activation("Affine", 1.0, 0.0), argument, None), polynomials
+
+
+def as_sums(step: Step, polynomials: Sequence[Polynomial]) -> Sums:
+    given: dict[int, Floats] = {}
+    constant = np.zeros(step.size)
+    rest: list[Polynomial] = []
+    for j, polynomial in enumerate(polynomials):
+        rest.append({})
+        for key, value in polynomial.items():
+            if not key:
+                constant[j] = value
+            elif len(key) == 1 and step.atoms.kind(key[0]) == "given":
+                block = step.atoms.block(key[0])
+                given.setdefault(block.start, np.zeros((block.size, step.size)))[key[0] - block.start, j] = (
+                    value
+                )
+            else:
+                rest[-1][key] = value
+    return Sums(given, constant, rest)
+
+
+def as_form(step: Step, polynomials: Sequence[Polynomial]) -> Form:
+    keys = sorted({key for polynomial in polynomials for key in polynomial if key})
+    if any(len(key) > 1 for key in keys):
+        raise differs("LSTM", "the argument of a gate is not a sum of products with weights")
+    coefs = np.array([[p.get(key, 0.0) for p in polynomials] for key in keys]).reshape(len(keys), -1)
+    constant = np.array([p.get((), 0.0) for p in polynomials])
+    ids = np.array([key[0] for key in keys], np.int64).reshape(-1, 1)
+    return Form(ids, coefs, constant, ("",))

@@ -1,0 +1,179 @@
+"""The comparison of a step with the equations of GRU and RNN."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from rnnlower.lifting.comparison import is_same
+from rnnlower.lifting.equations import (
+    OPEN,
+    Cell,
+    Gate,
+    Step,
+    Sums,
+    as_sums,
+    candidate,
+    cleaned,
+    differs,
+    one_clip,
+    the_same,
+    without,
+)
+from rnnlower.lifting.forms import Floats, Polynomial
+
+
+def match_rnn(step: Step) -> Cell:
+    single = step.single(step.new[0])
+    if single is None:
+        raise differs("LSTM, GRU or RNN", "a state is not a gate's product, nor an activation")
+    gate = step.gate(*single)
+    sums = step.sums(gate.argument)
+    if any(sums.rest):
+        raise differs("RNN", "the argument of the activation is not a sum of products with weights")
+    W, R, bias = step.weights([sums])
+    if not R.any():
+        raise differs("RNN", "the new state does not depend on the old one")
+    return Cell("RNN", W, R, np.concatenate([bias, np.zeros_like(bias)]), (gate.activation,), gate.clip)
+
+
+def match_gru(step: Step) -> Cell:
+    name = "GRU"
+    (h,) = step.states
+    z_ids: list[int] = []
+    candidates: list[Polynomial] = []
+    scales: list[float] = []
+    swapped: set[int] = set()
+    for j, polynomial in enumerate(step.polynomials[0]):
+        gate, factor, term, is_swapped = _update_gate(step, polynomial, h.start + j)
+        z_ids.append(gate)
+        candidates.append(term)
+        scales.append(factor)
+        if is_swapped:
+            swapped.add(j)
+    if len(swapped) not in (0, step.size):
+        raise differs(name, "units differ in the sense of the update gate")
+    scale = the_same(scales, "a factor of the update gate")
+    update = step.gate(z_ids, scale)
+    z = step.sums(update.argument)
+    if swapped:
+        if update.activation.name != "Sigmoid":
+            raise differs(name, f"1 - z of {update.activation.name} is no activation")
+        z = Sums({key: -value for key, value in z.given.items()}, -z.constant, z.rest)
+    new, inner = candidate(step, candidates)
+    reset, r, n, recurrent, is_linear = _reset(step, inner, scale)
+    if any(z.rest) or any(r.rest) or any(n.rest):
+        raise differs(name, "the argument of a gate is not a sum of products with weights")
+    if reset is not None and reset.activation != update.activation:
+        raise differs(name, "the gates have different activations")
+    if reset is None and update.activation.name != "Sigmoid":
+        raise differs(name, "it has no reset gate")
+    clip = one_clip([gate for gate in (update, reset, new) if gate is not None])
+    if reset is None and clip is not None:
+        raise differs(name, "it has no reset gate, and a clip")
+    W, R, bias = step.weights([z, r, n])
+    size = step.size
+    recurrent_bias = np.zeros(3 * size)
+    if recurrent is not None:
+        R = R.copy()
+        R[2 * size :] += recurrent.given.get(h.start, np.zeros((size, size))).T
+        recurrent_bias[2 * size :] = recurrent.constant
+    activations = (update.activation, new.activation)
+    return Cell(
+        "GRU", W, R, np.concatenate([bias, recurrent_bias]), activations, clip, linear_before_reset=is_linear
+    )
+
+
+def _update_gate(step: Step, polynomial: Polynomial, own: int) -> tuple[int, float, Polynomial, bool]:
+    """Return the update gate of a unit, its factor, the candidate, and whether the gate is 1 - z."""
+    for key in polynomial:
+        if len(key) != 2 or own not in key or step.function_of(without(key, own)[0]) is None:
+            continue
+        gate, factor = without(key, own)[0], polynomial[key]
+        free = {each: value for each, value in polynomial.items() if gate not in each}
+        gated = {without(each, gate): value / factor for each, value in polynomial.items() if gate in each}
+        keys = {*free, *gated}
+        if is_same(
+            cleaned({each: free.get(each, 0.0) + gated.get(each, 0.0) for each in keys}), {(own,): 1.0}
+        ):
+            return gate, factor, free, False
+        if is_same(free, {(own,): 1.0}) and factor == -1:
+            # h + z (n - h)
+            term = {each: free.get(each, 0.0) - gated.get(each, 0.0) for each in keys}
+            return gate, 1.0, cleaned(term), True
+    raise differs("GRU", "the new state is not (1 - z) n + z h")
+
+
+def _reset(
+    step: Step, candidates: Sequence[Polynomial], scale: float
+) -> tuple[Gate | None, Sums, Sums, Sums | None, bool]:
+    """Return the reset gate, its sums, those of the candidate, what the gate multiplies, and the form."""
+    (h,) = step.states
+    size = step.size
+    own = range(h.start, h.start + h.size)
+    plain = [
+        {key: value for key, value in p.items() if len(key) < 2 and not _has_function(step, key)}
+        for p in candidates
+    ]
+    gated = [
+        {key: value for key, value in p.items() if key not in rest}
+        for p, rest in zip(candidates, plain, strict=True)
+    ]
+    gated = [{key: value / scale for key, value in p.items()} for p in gated]
+    none = Sums({}, np.zeros(size), [{} for _ in range(size)])
+    if not any(gated):
+        return (
+            None,
+            dataclasses.replace(none, constant=np.full(size, OPEN)),
+            as_sums(step, plain),
+            None,
+            False,
+        )
+    before = _reset_before(step, gated, own)
+    if before is not None and not any((i,) in p for p in plain for i in own):
+        ids, R = before
+        gate = step.gate(ids, scale)
+        sums = as_sums(step, plain)
+        return (
+            gate,
+            step.sums(gate.argument),
+            dataclasses.replace(sums, given={**sums.given, h.start: R}),
+            None,
+            False,
+        )
+    ids, inner = [], []
+    for polynomial in gated:
+        found = step.common(polynomial, 0)
+        if found is None:
+            raise differs("GRU", "the reset gate does not multiply what follows from the state")
+        ids.append(found[0])
+        inner.append(found[1])
+    gate = step.gate(ids, scale)
+    recurrent = as_sums(step, inner)
+    if {*recurrent.given} - {h.start} or any((i,) in p for p in plain for i in own):
+        raise differs("GRU", "the reset gate multiplies more than the product with the state")
+    return gate, step.sums(gate.argument), as_sums(step, plain), recurrent, True
+
+
+def _has_function(step: Step, key: tuple[int, ...]) -> bool:
+    return any(step.function_of(atom) is not None for atom in key)
+
+
+def _reset_before(step: Step, gated: Sequence[Polynomial], own: range) -> tuple[list[int], Floats] | None:
+    """Return the reset gate of each unit of H and R, if the gate multiplies H before the product."""
+    gates: dict[int, int] = {}
+    R = np.zeros((len(own), step.size))
+    for j, polynomial in enumerate(gated):
+        for key, value in polynomial.items():
+            units = [atom for atom in key if atom in own]
+            if len(key) != 2 or len(units) != 1:
+                return None
+            gate = without(key, units[0])[0]
+            if step.function_of(gate) is None or gates.setdefault(units[0], gate) != gate:
+                return None
+            R[units[0] - own.start, j] = value
+    if len(gates) < step.size:
+        return None
+    return [gates[atom] for atom in own], R

@@ -1,0 +1,240 @@
+"""The comparison of a step with the equations of LSTM."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from rnnlower.lifting.comparison import is_same
+from rnnlower.lifting.equations import (
+    OPEN,
+    Cell,
+    Gate,
+    Step,
+    Sums,
+    as_form,
+    candidate,
+    cleaned,
+    differs,
+    one_clip,
+    rounded,
+    the_same,
+    without,
+)
+from rnnlower.lifting.forms import Floats, Form, Polynomial
+from rnnlower.recurrent.node import Activation
+
+
+def match_lstm(step: Step) -> Cell:
+    name = "LSTM"
+    c = step.states[1]
+    f_ids: list[int] = []
+    i_ids: list[int] = []
+    o_ids: list[int] = []
+    g_part: list[Polynomial] = []
+    t_part: list[Polynomial] = []
+    scales: list[float] = []
+    coupled: set[int] = set()
+    opposite: set[int] = set()
+    for j, polynomial in enumerate(step.polynomials[1]):
+        own = c.start + j
+        kept = {key: value for key, value in polynomial.items() if own in key}
+        rest = {key: value for key, value in polynomial.items() if own not in key}
+        added = step.common(rest, step.choice[0])
+        if added is None:
+            raise differs(name, "the cell state gets nothing that an input gate multiplies")
+        source, part = added
+        keys = [key for key in kept if len(key) == 2]
+        if len(kept) == 1 and keys:
+            f_ids.append(without(keys[0], own)[0])
+            scales.append(kept[keys[0]])
+            free = {key: value for key, value in rest.items() if f_ids[-1] not in key}
+            gated = {without(key, f_ids[-1]): -v for key, v in rest.items() if f_ids[-1] in key}
+            if free and scales[-1] == 1 and is_same(free, gated):
+                # i = 1 - f
+                source, part = f_ids[-1], free
+                opposite.add(j)
+        elif len(kept) == 2 and len(keys) == 1 and kept.get((own,)) == 1.0:
+            # f = 1 - i
+            source = without(keys[0], own)[0]
+            if any(source not in key for key in rest):
+                raise differs(name, "the cell state is not f c + i g")
+            part = {without(key, source): value for key, value in rest.items()}
+            coupled.add(j)
+            scales.append(-kept[keys[0]])
+        elif {*kept} == {(own,)} and kept[(own,)] == 1.0:
+            scales.append(1.0)
+        else:
+            raise differs(name, "the cell state is not f c + i g")
+        i_ids.append(source)
+        g_part.append(part)
+        output = step.common(step.polynomials[0][j], step.choice[1])
+        if output is None:
+            raise differs(name, "the state is not o act(c)")
+        o_ids.append(output[0])
+        t_part.append(output[1])
+    if any(len(units) not in (0, step.size) for units in (f_ids, coupled, opposite)):
+        raise differs(name, "units differ in their forget gate")
+    scale = the_same(scales, "a factor of the forget gate")
+    i, o = step.gate(i_ids, scale), step.gate(o_ids, scale)
+    f = step.gate(f_ids, scale) if f_ids else None
+    g = _input_activation(step, [{key: v / scale for key, v in p.items()} for p in g_part])
+    activation = _output_activation(step, [{key: v / scale for key, v in p.items()} for p in t_part], i.clip)
+    if coupled and i.activation.name == "Sigmoid":
+        # More runtimes compute this than input_forget.
+        f, coupled = _opposite(i), set()
+    if opposite:
+        i = _opposite(i)
+    gates = [gate for gate in (i, o, f, g) if gate is not None]
+    if any(gate.activation != i.activation for gate in (o, f) if gate is not None):
+        raise differs(name, "the gates have different activations")
+    clip = one_clip(gates)
+    if f is None and not coupled and (clip is not None or i.activation.name != "Sigmoid"):
+        raise differs(name, "it has no forget gate")
+    return _lstm(step, (i, o, f, g), (i.activation, g.activation, activation), clip, coupled=bool(coupled))
+
+
+def _opposite(gate: Gate) -> Gate:
+    """Return 1 minus a gate.
+
+    Raises:
+        NotLiftableError: That is another activation.
+    """
+    if gate.activation.name != "Sigmoid":
+        raise differs("LSTM", f"1 minus {gate.activation.name} is no activation")
+    return dataclasses.replace(gate, argument=gate.argument.scaled(np.array(-1.0), gate.argument.tags))
+
+
+def _input_activation(step: Step, polynomials: Sequence[Polynomial]) -> Gate:
+    gate, inner = candidate(step, polynomials)
+    if gate.activation.name == "Affine" and gate.clip is None:
+        # What is linear has no form of its own in the step.
+        return dataclasses.replace(gate, argument=as_form(step, inner))
+    return gate
+
+
+def _output_activation(step: Step, polynomials: Sequence[Polynomial], clip: float | None) -> Activation:
+    """Return the activation of the cell state in H."""
+    cells = step.polynomials[1]
+    single = [next(iter(p)) for p in polynomials if len(p) == 1]
+    if len(single) == step.size and all(
+        len(key) == 1 and step.function_of(key[0]) is not None for key in single
+    ):
+        ids = [key[0] for key in single]
+        scale = the_same([next(iter(p.values())) for p in polynomials], "a factor of the output")
+        gate = step.gate(ids, scale, keeps_argument=True)
+        if gate.clip is not None and (gate.clip != clip or step.semantics != "spec"):
+            raise differs("LSTM", "the cell state is clipped before its activation")
+        factors = _ratios(step, gate.argument, cells)
+        if gate.clip is None and clip is not None and step.semantics == "spec":
+            raise differs("LSTM", "the cell state is not clipped before its activation")
+        beta = the_same(factors, "a factor of the cell state")
+        if abs(beta - 1) < 1e-7:
+            return gate.activation
+        if gate.activation.name not in ("Tanh", "ScaledTanh"):
+            raise differs("LSTM", "the cell state has a factor in its activation")
+        alpha = 1.0 if gate.activation.alpha is None else gate.activation.alpha
+        return Activation("ScaledTanh", alpha, rounded(beta * (gate.activation.beta or 1.0)))
+    alphas, betas = [], []
+    for polynomial, cell in zip(polynomials, cells, strict=True):
+        key = next((key for key in cell if key), None)
+        if key is None or key not in polynomial:
+            raise differs("LSTM", "the state is not o act(c)")
+        alpha = polynomial[key] / cell[key]
+        beta = polynomial.get((), 0.0) - alpha * cell.get((), 0.0)
+        expected = {each: alpha * value for each, value in cell.items()}
+        expected[()] = expected.get((), 0.0) + beta
+        if not is_same(cleaned(expected), cleaned(polynomial)):
+            raise differs("LSTM", "the state is not o act(c)")
+        alphas.append(alpha)
+        betas.append(beta)
+    if clip is not None and step.semantics == "spec":
+        raise differs("LSTM", "the cell state is not clipped before its activation")
+    return Activation("Affine", rounded(the_same(alphas, "a factor")), rounded(the_same(betas, "a constant")))
+
+
+def _ratios(step: Step, argument: Form, cells: Sequence[Polynomial]) -> list[float]:
+    """Return the factor by which each argument is a multiple of the cell state."""
+    argument = argument.merged()
+    factors = []
+    for j, cell in enumerate(cells):
+        polynomial = step.atoms.polynomial(argument, j)
+        key = next(iter(cell), None)
+        factor = polynomial.get(key, 0.0) / cell[key] if key is not None else 0.0
+        if not factor or not is_same(polynomial, {each: factor * value for each, value in cell.items()}):
+            raise differs("LSTM", "the state is not o act(c)")
+        factors.append(factor)
+    return factors
+
+
+def _lstm(
+    step: Step,
+    gates: tuple[Gate, Gate, Gate | None, Gate],
+    activations: tuple[Activation, ...],
+    clip: float | None,
+    *,
+    coupled: bool,
+) -> Cell:
+    size, c = step.size, step.states[1].start
+    none = np.zeros((size, size))
+    peepholes: list[Floats] = []
+    all_sums = []
+    for letter, gate in zip("iofc", gates, strict=True):
+        if gate is None:
+            constant = np.full(size, 0.0 if coupled else OPEN)
+            all_sums.append(Sums({}, constant, [{} for _ in range(size)]))
+            peepholes.append(np.zeros(size))
+            continue
+        sums = step.sums(gate.argument)
+        if letter == "o":
+            sums, peephole = _output_peephole(step, sums)
+        else:
+            matrix = sums.given.get(c, none)
+            peephole = matrix.diagonal().copy()
+            if (matrix - np.diag(peephole)).any() or (letter == "c" and peephole.any()):
+                raise differs("LSTM", "a gate reads the cell states of other units")
+        if any(sums.rest):
+            raise differs("LSTM", "the argument of a gate is not a sum of products with weights")
+        peepholes.append(peephole)
+        all_sums.append(dataclasses.replace(sums, given={k: v for k, v in sums.given.items() if k != c}))
+    W, R, bias = step.weights(all_sums)
+    P = np.concatenate(peepholes[:3])
+    bias = np.concatenate([bias, np.zeros_like(bias)])
+    return Cell("LSTM", W, R, bias, activations, clip, P if P.any() else None, input_forget=coupled)
+
+
+def _output_peephole(step: Step, sums: Sums) -> tuple[Sums, Floats]:
+    """Take the new cell state, times a peephole, out of the sums of the output gate."""
+    c = step.states[1]
+    peephole = np.zeros(step.size)
+    matrix = sums.given.get(c.start, np.zeros((step.size, step.size))).copy()
+    given = {key: value.copy() for key, value in sums.given.items()}
+    constant, rest = sums.constant.copy(), []
+    for j, polynomial in enumerate(sums.rest):
+        cell = step.polynomials[1][j]
+        key = next((key for key in cell if len(key) > 1 and key in polynomial), None)
+        if key is not None:
+            peephole[j] = polynomial[key] / cell[key]
+        left = dict(polynomial)
+        for each, value in cell.items():
+            if not peephole[j]:
+                break
+            if not each:
+                constant[j] -= peephole[j] * value
+            elif len(each) == 1 and step.atoms.kind(each[0]) == "given":
+                block = step.atoms.block(each[0])
+                target = (
+                    matrix
+                    if block.start == c.start
+                    else given.setdefault(block.start, np.zeros((block.size, step.size)))
+                )
+                target[each[0] - block.start, j] -= peephole[j] * value
+            else:
+                left[each] = left.get(each, 0.0) - peephole[j] * value
+        largest = max([abs(value) for value in polynomial.values()], default=1.0)
+        rest.append({key: value for key, value in left.items() if abs(value) > 1e-6 * largest})
+    if np.abs(matrix).max(initial=0.0) > 1e-6 * max(1.0, np.abs(peephole).max(initial=0.0)):
+        raise differs("LSTM", "the output gate reads the old cell state")
+    return Sums({k: v for k, v in given.items() if k != c.start}, constant, rest), peephole
