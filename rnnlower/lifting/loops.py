@@ -109,6 +109,8 @@ class _Reading:
             or reader.inputs[0] is None
         ):
             return
+        if len(reader.inputs) < 2:
+            return
         whole, place = self._uncut(reader.inputs[0]), reader.inputs[1]
         index = self._counters.index(place)
         if index is None or not index.slope:

@@ -168,6 +168,13 @@ class _SameInputs:
         graph, candidate = runner.reference.proto.graph, runner.candidate.proto
         facts = runner.reference_facts
         facts = replace(facts, threshold=max(facts.threshold, largest_threshold(candidate)))
+        uses = dict(facts.uses)
+        for name, other in runner.candidate_facts.uses.items():
+            # A mask that is computed from lengths takes any; a recurrent node takes none that are too long.
+            if other.lengths and name in uses and not uses[name].lengths:
+                uses[name] = replace(uses[name], lengths=other.lengths)
+                runner.notes.append(f"input {name!r} was given lengths only, as the candidate needs them")
+        facts = replace(facts, uses=uses)
         maker = input_maker(graph, candidate.graph, facts, options.seed, runner.sets)
         states = state_pairs(graph, facts, options.states)
         overrides = Overrides(runner.reference, candidate, options.seed)
