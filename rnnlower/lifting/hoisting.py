@@ -15,6 +15,7 @@ from rnnlower.lifting.frames import LAYOUT, VIEWS, Series
 from rnnlower.lifting.layout_rules import Dim
 
 _SUMS = frozenset(("Add", "Concat", "Sub", "Sum"))
+_MOST_GATES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +70,9 @@ def _unturned(facts: Facts, series: Series) -> tuple[ir.Value, bool]:
 
 
 def _is_selection(weights: Floats) -> bool:
-    """Return whether each input of W goes to at most one gate as it is: the product may come before."""
+    """Return whether each unit of a gate reads one input at most: the product may come before."""
     used = weights != 0
-    return bool((used.sum(axis=0) <= 1).all() and (used.sum(axis=1) <= 1).all())
+    return bool((used.sum(axis=0) <= _MOST_GATES).all() and (used.sum(axis=1) <= 1).all())
 
 
 def _hoisted(

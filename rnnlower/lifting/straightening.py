@@ -90,7 +90,8 @@ class Straightener:
             if sources(series.outer) & own:
                 raise NotLiftableError("what its steps read depends on their results")
             parts.append(part_of(facts, series, tags, W, None))
-            lengths.add((facts.shape(series.outer) or ())[series.axis] or 0)
+            start, end = series.window or (0, (facts.shape(series.outer) or ())[series.axis] or 0)
+            lengths.add(end - start)
         if len(lengths) > 1:
             raise NotLiftableError("its inputs have different numbers of steps")
         zero = e.constant(np.zeros((1, line.cell.hidden_size), e.dtype.numpy()))
@@ -132,6 +133,8 @@ class Straightener:
         if len(given) < len(masks):
             raise NotLiftableError("the rows that keep their state are not those that have ended")
         series, tags = self._series(e, graph, given)
+        if series.window is not None:
+            raise NotLiftableError("the rows that keep their state are not those that have ended")
         time = "T" if series.reverse == found.reverse else "R"
         return lengths_of(
             self._facts, series.outer, (*tags[: series.axis], time, *tags[series.axis :]), len(masks)
@@ -158,19 +161,21 @@ class Straightener:
                 continue
             whole, axis, dims = first.whole, first.axis, self._facts.dims(first.whole)
             assert dims is not None
-            size = dims[axis]
+            size, window = dims[axis], None
             if is_longer and start == 0 and isinstance(size, int):
                 count = size // first.size
             elif (start, first.size * count) != (0, size):
-                whole = e.slice(whole, [start], [start + first.size * count], [axis])
+                window = start // first.size, start // first.size + count
             if first.size > 1:
-                if axis or len(dims) != 2 or not isinstance(dims[1], int):
+                if axis or len(dims) != 2 or not isinstance(size, int) or not isinstance(dims[1], int):
                     break
-                whole = e.op("Reshape", whole, e.integers(count, first.size, dims[1]), since=5)
+                if size % first.size or start % first.size:
+                    break
+                whole = e.op("Reshape", whole, e.integers(-1, first.size, dims[1]), since=5)
             elif first.is_kept:
                 tags = (*tags[:axis], *tags[axis + 1 :])
             self._add(e, graph)
-            return Series(leaves[0], whole, axis, reverse), tags
+            return Series(leaves[0], whole, axis, reverse, window=window), tags
         joined = e.concat([e.unsqueeze(leaf, 0, []) for leaf in leaves], 0)
         self._add(e, graph)
         return Series(leaves[0], joined, 0, False), tags
