@@ -356,25 +356,6 @@ class Atoms:
                 return
         found[factors] = found.get(factors, 0.0) + coef
 
-    def sources(self, form: Form) -> set[int]:
-        """Return the starts of the given blocks that a form depends on."""
-        seen: set[int] = set()
-        found: set[int] = set()
-        pending = [form]
-        while pending:
-            this = pending.pop().merged()
-            atoms = {int(atom) for atom in np.broadcast_to(this.ids, this.coefs.shape)[this.coefs != 0]}
-            for atom in (each for one in atoms for each in self.factors(one)):
-                block = self.block(atom)
-                if block.start in seen:
-                    continue
-                seen.add(block.start)
-                if block.kind == "given":
-                    found.add(block.start)
-                elif block.form is not None:
-                    pending.append(block.form)
-        return found
-
 
 def one_without_constant(form: Form) -> Form:
     """Return the form without its constants."""

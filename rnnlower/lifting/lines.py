@@ -76,7 +76,6 @@ class _Matching:
         chain = chain[1:] if len(chain) > 2 and is_zero(facts, chain[0]) else chain
         self._facts, self._chain, self._semantics = facts, list(chain), semantics
         self._order = {node: number for number, node in enumerate(graph)}
-        self._nodes = list(graph)
         # C may be finished after H, up to the next H.
         self._regions = [
             depending_on(self._order, value, None, self._limit(k)) for k, value in enumerate(chain[:-1])
@@ -111,10 +110,10 @@ class _Matching:
         for k in range(first + len(steps), len(chain)):
             c = None if place is None else steps[-1].new[1] if steps else cells[k]
             found = self._next(k, matched, place, None if k == len(chain) - 1 else chain[k + 1], c)
-            if found is None and k == len(chain) - 1 and steps:
-                # A product reads the last state, too.
-                break
             if found is None:
+                if k == len(chain) - 1 and steps:
+                    # A product reads the last state, too.
+                    break
                 raise NotLiftableError("its last step is not that of a cell")
             matched, step = found
             steps.append(step)
@@ -268,21 +267,20 @@ class _Matching:
         region = depending_on(self._order, self._chain[k], None, most)
         if c is not None:
             region |= depending_on(self._order, c, None, most)
-        ordered = [out for node in self._nodes[start : most + 1] for out in node.outputs if out in region]
+        ordered = [out for node in [*self._order][start : most + 1] for out in node.outputs if out in region]
         shape = self._facts.dims(self._chain[k])
         alike = [value for value in ordered if self._facts.dims(value) == shape]
-        makers = ("Add", "Sum") if place is not None else ()
-        cells = [v for v in alike if v.producer() is not None and v.producer().op_type in makers]  # type: ignore[union-attr]
+        cells = [v for v in alike if (made := v.producer()) is not None and made.op_type in ("Add", "Sum")]
         for h in [end] if end is not None else alike:
             for new_c in cells if place is not None else [None]:
                 bare = [h] if new_c is None else [h, new_c]
                 try:
-                    made, leaves, old = self._match(k, region, bare, place)
-                    made = self._same(cell, made)
+                    found, leaves, old = self._match(k, region, bare, place)
+                    found = self._same(cell, found)
                 except NotLiftableError:
                     continue
                 new = [self._chosen(*pair) for pair in zip(bare, old, strict=True)]
-                return made, self._step(leaves, new, old, region)
+                return found, self._step(leaves, new, old, region)
         return None
 
     def _first(
@@ -318,7 +316,7 @@ class _Matching:
         end = self._order.get(self._chain[k].producer(), 0)  # type: ignore[arg-type]
         read = {
             value: None
-            for node in self._nodes[start : end + 2]
+            for node in [*self._order][start : end + 2]
             if node.op_type in ("Mul", "Where")
             for value in node.inputs
         }
@@ -353,8 +351,7 @@ class _Matching:
             if len(foreseen) == len(before)
             else First(self._facts, atoms, new[0], region, known, inputs)
         )
-        bare = [self._bare(new[0], h, region)[0]]
-        bare += [self._bare_cell(value, region) for value in new[1:]]
+        bare = [self._bare(new[0], h, region)[0], *(self._bare_cell(value, region) for value in new[1:])]
         try:
             for leaf in foreseen:
                 evaluator.give(leaf)
