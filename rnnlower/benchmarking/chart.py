@@ -7,9 +7,7 @@ from typing import Any
 
 from rnnlower.benchmarking.bench_result import BenchResult
 from rnnlower.errors import OptionError
-from rnnlower.files.publishing import check_destination
-
-_FORMATS = (".png", ".svg")
+from rnnlower.files.publishing import check_drawing
 
 
 def check_chart(path: Path) -> None:
@@ -19,11 +17,7 @@ def check_chart(path: Path) -> None:
         OptionError: Another format than PNG or SVG, no folder to put it in, a folder in its place, or no
             matplotlib.
     """
-    if path.suffix.lower() not in _FORMATS:
-        raise OptionError(f"--plot {path}: the chart is a .png or an .svg")
-    if not path.absolute().parent.is_dir():
-        raise OptionError(f"--plot {path}: there is no folder {path.parent}")
-    check_destination(path)
+    check_drawing("--plot", path, (".png", ".svg"), "the chart is a .png or an .svg")
     _matplotlib()
 
 

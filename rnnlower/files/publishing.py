@@ -16,7 +16,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx
 
@@ -40,6 +40,19 @@ def check_destination(output: pathlib.Path) -> None:
         if not stat.S_ISREG(mode):
             kind = "a directory" if stat.S_ISDIR(mode) else "a device or pipe"
             raise OptionError(f"{output} cannot be written: it is {kind} and not a file")
+
+
+def check_drawing(option: str, path: pathlib.Path, suffixes: Sequence[str], kind: str) -> None:
+    """Refuse a page or a chart that could not be written, before anything is done.
+
+    Raises:
+        OptionError: Another suffix, no folder for it, or something in its place that a file cannot replace.
+    """
+    if path.suffix.lower() not in suffixes:
+        raise OptionError(f"{option} {path}: {kind}")
+    if not path.absolute().parent.is_dir():
+        raise OptionError(f"{option} {path}: there is no folder {path.parent}")
+    check_destination(path)
 
 
 @contextlib.contextmanager

@@ -11,10 +11,11 @@ import onnx_ir as ir
 from rnnlower.graph.walk import walk
 from rnnlower.inspection import RecurrentNode
 from rnnlower.reporting.layout import Layout, place
-from rnnlower.reporting.page import escape
+from rnnlower.reporting.page import escape, shortened
 
 _MOST_NODES = 60
 _BOX, _TALL, _LAYER = 118, 36, 62
+_MOST_LETTERS = 18
 _LETTER = 7
 """The approximate width of a letter in pixels."""
 _STATE = re.compile(r"(?P<full>.+/[tr])\d+/y|(?P<lane>[a-z]?)y[0-9][0-9a-z]*")
@@ -222,16 +223,12 @@ class _Drawing:
 
 
 def _width(title: str, subtitle: str, kind: str, layer: int) -> int:
-    text = _LETTER * max(len(_short(title)), len(_short(subtitle)))
+    text = _LETTER * max(len(shortened(text, _MOST_LETTERS)) for text in (title, subtitle))
     return max(40, text) if kind == "value" else max(_BOX, text + 2 * _LETTER)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 18 else f"...{text[-15:]}"
 
 
 def _text(x: float, y: float, text: str, attributes: str) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle"{attributes}>'
-        f"<title>{escape(text)}</title>{escape(_short(text))}</text>"
+        f"<title>{escape(text)}</title>{escape(shortened(text, _MOST_LETTERS))}</text>"
     )

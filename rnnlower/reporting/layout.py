@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 
 _GAP = 16
@@ -88,7 +89,7 @@ def _middles(
             wanted = {}
             for each in row:
                 others = [other for other in near[each] if both or (other[1] < layer) == down]
-                wanted[each] = _mean([middles[other] for other in others or [each]])
+                wanted[each] = statistics.fmean([middles[other] for other in others or [each]])
             if not both:
                 row.sort(key=wanted.__getitem__)
             middles.update(_spread(row, wanted, room))
@@ -113,7 +114,3 @@ def _spread(
             members, weight = before + members, weight + their_weight
         blocks.append((members, weight, start))
     return {each: start + offsets[each] for members, _, start in blocks for each in members}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 
 from rnnlower.errors import OptionError
-from rnnlower.files.publishing import check_destination
+from rnnlower.files.publishing import check_drawing
 
 _NUMBER = re.compile(r"[\d.,]+(e[+-]?\d+)?( ?[%x]| s)?( - [\d.]+)?|inf|nan|\?")
 _LONG = 24
@@ -59,13 +59,9 @@ def check_report(report: pathlib.Path | None, *others: pathlib.Path) -> None:
     """
     if report is None:
         return
-    if report.suffix.lower() not in (".html", ".htm"):
-        raise OptionError(f"--report {report}: the report is an .html file")
-    if not report.absolute().parent.is_dir():
-        raise OptionError(f"--report {report}: there is no folder {report.parent}")
+    check_drawing("--report", report, (".html", ".htm"), "the report is an .html file")
     if report.resolve() in {other.resolve() for other in others}:
         raise OptionError(f"--report {report}: that is one of the models")
-    check_destination(report)
 
 
 def write_page(page: Page, path: pathlib.Path) -> None:
@@ -132,6 +128,11 @@ def _version(package: str) -> str:
 def escape(text: object) -> str:
     """Escape text for HTML."""
     return html.escape(str(text))
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the end of a text that is too long for its place."""
+    return text if len(text) <= most else f"...{text[3 - most :]}"
 
 
 def paragraphs(texts: Iterable[str]) -> str:

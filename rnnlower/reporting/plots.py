@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from rnnlower.reporting.page import escape
+from rnnlower.reporting.page import escape, shortened
 from rnnlower.reporting.rows import share as share_of_limit
 
 _WIDTH = 760
@@ -60,7 +60,7 @@ def _bars(rows: Iterable[tuple[str, float, str, bool]]) -> list[str]:
         top, width = number * _ROW, max(width, 1.0)
         color = "var(--bad)" if bad else "var(--blue)"
         parts.append(
-            f'<text x="{_LABELS - 8}" y="{top + 16}" text-anchor="end">{escape(_short(label))}</text>'
+            f'<text x="{_LABELS - 8}" y="{top + 16}" text-anchor="end">{escape(shortened(label, 26))}</text>'
             f'<rect x="{_LABELS}" y="{top + 4}" width="{width:.1f}" height="{_ROW - 8}" rx="2" '
             f'fill="{color}"/>'
             f'<text x="{_LABELS + width + 6:.1f}" y="{top + 16}" class="dim">{escape(text)}</text>'
@@ -118,7 +118,3 @@ def over_time(errors: Sequence[float], allowed: float | None = None) -> str:
 def _svg(width: float, height: float, parts: Sequence[str]) -> str:
     body = "\n".join(parts)
     return f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" role="img">{body}</svg>\n'
-
-
-def _short(text: str, most: int = 26) -> str:
-    return text if len(text) <= most else f"...{text[3 - most :]}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +22,8 @@ from rnnlower.files.stream_metadata import StreamMetadata
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
-from rnnlower.verification.interface import additional_problems
 from rnnlower.verification.models import RunModel
-from rnnlower.verification.procedures import ByLength, Lengths, Pairs
+from rnnlower.verification.procedures import ByLength, Lengths, Pairs, additional_problems
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
@@ -56,17 +55,10 @@ class Chunks(ByLength):
         """The axis of time of each input that has one."""
         return self.stream.inputs
 
-    def problems(
-        self,
-        reference: onnx.ModelProto,
-        candidate: onnx.ModelProto,
-        sets: Collection[str] = (),
-        casts: Mapping[str, str] | None = None,
-    ) -> tuple[list[str], bool]:
+    def problems(self, runner: Runner) -> tuple[list[str], bool]:
         """Return differences between the interfaces; a streamed model may have additional states."""
         states = self.stream.states
-        why = ", which is not a state"
-        return additional_problems(reference, candidate, sets, states.values(), states.keys(), why)
+        return additional_problems(runner, states.values(), states, ", which is not a state")
 
     def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
         """Run the reference on whole sequences."""

@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+import onnx.parser
 
 from rnnlower.engines.session import IsolatedSession
 from rnnlower.verification.inputs.uses import QUANTIZED_LSTM
@@ -27,17 +27,13 @@ def may_saturate(model: onnx.ModelProto) -> bool:
 
 @functools.cache
 def _is_exact() -> bool:
-    x, w = np.full((4, 64), 255, np.uint8), np.full((64, 32), 127, np.int8)
-    values = [
-        helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, x.shape),
-        helper.make_tensor_value_info("y", onnx.TensorProto.INT32, (4, 32)),
-    ]
-    product = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
-    weights = [numpy_helper.from_array(w, "w")]
-    graph = helper.make_graph([product], "product", values[:1], values[1:], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 13]>
+        product (uint8[4, 64] x, int8[64, 32] w) => (int32[4, 32] y) { y = MatMulInteger (x, w) }
+    """)
+    feeds = {"x": np.full((4, 64), 255, np.uint8), "w": np.full((64, 32), 127, np.int8)}
     session = IsolatedSession(model.SerializeToString(), optimize=False)
     try:
-        return bool((session.run({"x": x})["y"] == 64 * 255 * 127).all())
+        return bool((session.run(feeds)["y"] == 64 * 255 * 127).all())
     finally:
         session.close()

@@ -96,30 +96,3 @@ def interface_problems(
     if sorted(expected) == sorted(found) and expected != found:
         problems.append(f"the outputs are ordered {found} instead of {expected}")
     return problems, runnable
-
-
-def additional_problems(
-    reference: onnx.ModelProto,
-    candidate: onnx.ModelProto,
-    sets: Collection[str],
-    inputs: Collection[str],
-    outputs: Collection[str] = (),
-    why: str = "",
-) -> tuple[list[str], bool]:
-    """Return differences between the interfaces of a model and its streamed or padded form, in any order.
-
-    The candidate may have these inputs and outputs in addition, and lack the inputs named in `sets`.
-    """
-    required = {value.name for value in required_inputs(reference.graph)} - {*sets}
-    defaults = {tensor.name for tensor in reference.graph.initializer}
-    ends = [{value.name for value in model.graph.output} for model in (reference, candidate)]
-    problems = []
-    fed = {value.name for value in candidate.graph.input}
-    for kind, ours, theirs, known in (
-        ("input", required, fed, {*inputs, *defaults}),
-        ("output", ends[0], ends[1], {*outputs}),
-    ):
-        problems += [f"the candidate has no {kind} {name!r}" for name in sorted(ours - theirs)]
-        more = sorted(theirs - ours - known)
-        problems += [f"the candidate has one more {kind} {name!r}{why}" for name in more]
-    return problems, not problems

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from rnnlower.files.pad_metadata import PadMetadata
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
-from rnnlower.verification.interface import accepted_by, additional_problems
+from rnnlower.verification.interface import accepted_by
 from rnnlower.verification.models import HeldModel, RunModel, copy_of
-from rnnlower.verification.procedures import ByLength, Lengths, Pairs
+from rnnlower.verification.procedures import ByLength, Lengths, Pairs, additional_problems
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.verification.verify_options import Options
@@ -56,15 +56,9 @@ class Padded(ByLength):
         """The axis of time of each input that has one."""
         return self.padding.inputs
 
-    def problems(
-        self,
-        reference: onnx.ModelProto,
-        candidate: onnx.ModelProto,
-        sets: Collection[str] = (),
-        casts: Mapping[str, str] | None = None,
-    ) -> tuple[list[str], bool]:
+    def problems(self, runner: Runner) -> tuple[list[str], bool]:
         """Return differences between the interfaces; a padded model has lengths or masks in addition."""
-        return additional_problems(reference, candidate, sets, self.padding.lengths.values())
+        return additional_problems(runner, self.padding.lengths.values())
 
     def opened(self, reference: HeldModel) -> HeldModel:
         """Return the reference with open lengths, also where the file fixes them."""

@@ -15,6 +15,7 @@ from rnnlower.errors import UnverifiableError
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import Trial, generate_trials, input_maker
+from rnnlower.verification.interface import required_inputs
 from rnnlower.verification.models import HeldModel, RunModel, copy_of
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
@@ -28,16 +29,10 @@ Lengths = Mapping[str, int]
 class Procedure(Protocol):
     """A way to run two models and to compare them."""
 
-    def problems(
-        self,
-        reference: onnx.ModelProto,
-        candidate: onnx.ModelProto,
-        sets: Collection[str],
-        casts: Mapping[str, str],
-    ) -> tuple[list[str], bool]:
+    def problems(self, runner: Runner) -> tuple[list[str], bool]:
         """Return differences between the interfaces, and whether both can take the same inputs.
 
-        The candidate may lack the inputs named in `sets`; those in `casts` are fed in its own type.
+        The candidate may lack the inputs that are set; those that are cast are fed in its own type.
         """
 
     def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
@@ -64,6 +59,28 @@ def faults_of_reference() -> Iterator[None]:
     except RunError as error:
         problem = f"the reference does not run on the given inputs: {brief(error)}"
         raise UnverifiableError(problem) from error
+
+
+def additional_problems(
+    runner: Runner, inputs: Collection[str], outputs: Collection[str] = (), why: str = ""
+) -> tuple[list[str], bool]:
+    """Return differences between the interfaces of a model and its streamed or padded form, in any order.
+
+    The candidate may have these inputs and outputs in addition, and lack inputs that are set.
+    """
+    reference, candidate = runner.reference.proto.graph, runner.candidate.proto.graph
+    defaults = {tensor.name for tensor in reference.initializer}
+    required = {value.name for value in required_inputs(reference)} - {*runner.sets}
+    ends = [{value.name for value in graph.output} for graph in (reference, candidate)]
+    problems = []
+    for kind, ours, theirs, known in (
+        ("input", required, {value.name for value in candidate.input}, {*inputs} | defaults),
+        ("output", ends[0], ends[1], {*outputs}),
+    ):
+        problems += [f"the candidate has no {kind} {name!r}" for name in sorted(ours - theirs)]
+        more = sorted(theirs - ours - known)
+        problems += [f"the candidate has one more {kind} {name!r}{why}" for name in more]
+    return problems, not problems
 
 
 class ByLength(ABC):

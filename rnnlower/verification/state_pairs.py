@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import onnx
 
@@ -46,19 +46,10 @@ def state_pairs(
     free = [
         o for o in outputs if o not in pairs and any(_may_feed(outputs[o], inputs[name]) for name in left)
     ]
-    if len(left) == len(free):
-        pairs.update(_in_order(free, left, outputs, inputs))
+    in_order = list(zip(free, left, strict=False))
+    if len(left) == len(free) and all(_may_feed(outputs[o], inputs[name]) for o, name in in_order):
+        pairs.update(in_order)
     return pairs
-
-
-def _in_order(
-    free: Sequence[str],
-    left: Sequence[str],
-    outputs: Mapping[str, onnx.ValueInfoProto],
-    inputs: Mapping[str, onnx.ValueInfoProto],
-) -> dict[str, str]:
-    pairs = dict(zip(free, left, strict=True))
-    return pairs if all(_may_feed(outputs[o], inputs[name]) for o, name in pairs.items()) else {}
 
 
 def _may_feed(output: onnx.ValueInfoProto, value: onnx.ValueInfoProto) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import onnx
 
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.interface import accepted_by
@@ -32,14 +31,8 @@ class StepCalls:
     single: Procedure
     states: Mapping[str, str]
 
-    def problems(
-        self,
-        reference: onnx.ModelProto,
-        candidate: onnx.ModelProto,
-        sets: Collection[str],
-        casts: Mapping[str, str],
-    ) -> tuple[list[str], bool]:
-        return self.single.problems(reference, candidate, sets, casts)
+    def problems(self, runner: Runner) -> tuple[list[str], bool]:
+        return self.single.problems(runner)
 
     def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
         trials = options.trials or (_CALLS if options.inputs is None else None)

@@ -138,14 +138,8 @@ def _procedure(reference: HeldModel, candidate: HeldModel) -> Procedure:
 class _SameInputs:
     """The procedure that runs both models on the same inputs."""
 
-    def problems(
-        self,
-        reference: onnx.ModelProto,
-        candidate: onnx.ModelProto,
-        sets: Collection[str],
-        casts: Mapping[str, str],
-    ) -> tuple[list[str], bool]:
-        return interface_problems(reference, candidate, sets, casts)
+    def problems(self, runner: Runner) -> tuple[list[str], bool]:
+        return interface_problems(runner.reference.proto, runner.candidate.proto, runner.sets, runner.casts)
 
     def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
         graph = runner.reference.proto.graph
@@ -215,9 +209,7 @@ class _Verification:
     def result(self, also_on: Engine | None) -> VerificationResult:
         """Return the result, with that of the candidate on another runtime if one is wanted."""
         runner = self.runner
-        problems, runnable = self.procedure.problems(
-            runner.reference.proto, runner.candidate.proto, runner.sets, runner.casts
-        )
+        problems, runnable = self.procedure.problems(runner)
         for name, kinds in runner.casts.items():
             runner.note(f"{name!r} is {kinds}: it was cast")
         for name, array in runner.sets.items():

@@ -8,6 +8,7 @@ the next proposals.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -155,11 +156,8 @@ class ShapePlan:
         shapes: Sizes = {}
         for name, dims in self.dims.items():
             shapes[name] = tuple(d if isinstance(d, int) else self.size_of(d, recipe) or 0 for d in dims)
-            elements = 1
-            for size in shapes[name]:
-                elements *= size
             limit = _MAX_ELEMENTS if any(isinstance(d, str) for d in dims) else _MAX_STATIC_ELEMENTS
-            if elements > limit:
+            if math.prod(shapes[name]) > limit:
                 return None
         return shapes
 

@@ -51,6 +51,20 @@ _INDEXED = {
     **dict.fromkeys(("GatherND", "ScatterND"), (1,)),
     **dict.fromkeys(("OneHot", "Resize", "Upsample", "SequenceAt", "SequenceInsert"), (0, 1, 2, 3)),
 }
+# The uses of single inputs: operators, inputs, use.
+_USES: tuple[tuple[Iterable[str], tuple[int, ...], str], ...] = (
+    (RECURRENT, (1, 2, 3, 7, 8, 9, 10, 11), "is_weight"),
+    (("CausalConvWithState",), (1, 2), "is_weight"),
+    (RECURRENT, (5, 6), "is_state"),
+    (STATE_AXES, (3,), "is_state"),
+    (("LinearAttention",), (1,), "is_key"),
+    (("LinearAttention",), (4,), "is_decay"),
+    (("LinearAttention",), (5,), "is_rate"),
+    *(((op_type,), inputs, "is_shape") for op_type, inputs in _SHAPES.items()),
+    *(((op_type,), inputs, "is_count") for op_type, inputs in _COUNTS.items()),
+)
+_LENGTHS = {**dict.fromkeys(RECURRENT, (4, "layout")), "ReverseSequence": (1, "time_axis")}
+"""Inputs that hold the lengths of rows: the input, and the attribute with the axis of time of input 0."""
 _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 
 
@@ -66,6 +80,11 @@ class _Scope:
         """Return the attributes of ``node``, with references to function attributes resolved."""
         given = {a.name: self.bound.get(a.ref_attr_name) if a.ref_attr_name else a for a in node.attribute}
         return {name: attribute for name, attribute in given.items() if attribute is not None}
+
+    def number(self, node: onnx.NodeProto, name: str) -> int:
+        """Return an integer attribute of ``node``; 0 if it is left out."""
+        attributes = self.attributes(node)
+        return attributes[name].i if name in attributes else 0
 
     def child(self) -> _Scope:
         return _Scope(
@@ -176,20 +195,20 @@ class _Tracer:
             scope.values[node.output[0]] = scope.values[node.input[0]]
 
     def _record(self, node: onnx.NodeProto, scope: _Scope) -> None:
-        attributes = scope.attributes(node)
+        layout = scope.number(node, "layout")
         elem_types = [scope.types[name] for name in node.input if name and scope.types.get(name)]
         # sequence_lens is the only input of another type.
         elem_types = [t for t in elem_types if t != onnx.TensorProto.INT32]
-        self._relate(node, _recurrent_axes(node, attributes), scope)
+        self._relate(node, _recurrent_axes(node, bool(layout)), scope)
         if node.output and node.output[0]:
-            self.facts.time_axes[node.output[0]] = attributes["layout"].i if "layout" in attributes else 0
+            self.facts.time_axes[node.output[0]] = layout
         self.facts.recurrent.append(
             Recurrent(
                 name=node.name or next(iter(node.output), node.op_type),
                 op_type=node.op_type,
                 version=scope.opset,
                 elem_type=elem_types[0] if elem_types else None,
-                layout=attributes["layout"].i if "layout" in attributes else 0,
+                layout=layout,
                 x_dims=scope.dims.get(node.input[0]),
                 state_dims=tuple(
                     d for name in node.input[4:7] for d in scope.dims.get(name, ()) if isinstance(d, int)
@@ -214,32 +233,20 @@ class _Tracer:
 
     def _use(self, node: onnx.NodeProto, index: int, uses: list[Uses], scope: _Scope) -> None:
         op_type = node.op_type
-        attributes = scope.attributes(node)
-        axis = attributes["axis"].i if "axis" in attributes else 0
         for use in uses:
-            if op_type in RECURRENT and index == 4:
-                time_axis = attributes["layout"].i if "layout" in attributes else 0
+            for op_types, inputs, flag in _USES:
+                if op_type in op_types and index in inputs:
+                    setattr(use, flag, True)
+            if op_type in _LENGTHS and index == _LENGTHS[op_type][0]:
+                time_axis = scope.number(node, _LENGTHS[op_type][1])
                 use.lengths.append(_axis_size(scope, node.input[0], time_axis))
-            elif op_type == "ReverseSequence" and index == 1:
-                time_axis = attributes["time_axis"].i if "time_axis" in attributes else 0
-                use.lengths.append(_axis_size(scope, node.input[0], time_axis))
-            elif op_type in RECURRENT and index in (1, 2, 3, 7, 8, 9, 10, 11):
-                use.is_weight = True
-            elif (op_type in RECURRENT and index in (5, 6)) or (op_type in STATE_AXES and index == 3):
-                use.is_state = True
-            elif op_type == "CausalConvWithState" and index in (1, 2):
-                use.is_weight = True
-            elif op_type == "LinearAttention":
-                use.is_key |= index == 1
-                use.is_decay |= index == 4
-                use.is_rate |= index == 5
             elif op_type in _INDEXES and index == _INDEXES[op_type][0]:
-                use.indices.append(_axis_size(scope, node.input[0], axis))
+                use.indices.append(_axis_size(scope, node.input[0], scope.number(node, "axis")))
             elif op_type in ("GatherND", "ScatterND") and index == 1:
                 # The last axis of the indices counts through as many axes of the data.
                 indexed = _axis_size(scope, node.input[1], -1)
                 axes = range(indexed) if isinstance(indexed, int) else range(1)
-                first = attributes["batch_dims"].i if "batch_dims" in attributes else 0
+                first = scope.number(node, "batch_dims")
                 use.indices += [_axis_size(scope, node.input[0], first + axis) for axis in axes]
             elif op_type == "OneHot" and index == 0:
                 depth = scope.values.get(node.input[1])
@@ -248,8 +255,6 @@ class _Tracer:
                 others = scope.values.get(node.input[1 - index])
                 known = set() if others is None else {float(v) for v in others.ravel() if _is_number(v)}
                 (use.equal_to if op_type == "Equal" else use.ordered_with).update(known)
-            use.is_shape |= index in _SHAPES.get(op_type, ())
-            use.is_count |= index in _COUNTS.get(op_type, ())
 
     def _results(self, node: onnx.NodeProto, scope: _Scope, taint: Taint) -> list[Origins]:
         graphs = {a.name: a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH}
@@ -304,18 +309,15 @@ def _dims_on_entry(node: onnx.NodeProto, index: int, scope: _Scope) -> Dims | No
     return dims[:axis] + dims[axis + 1 :]
 
 
-def _recurrent_axes(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> tuple[str, ...]:
-    batch_first = "layout" in attributes and attributes["layout"].i
+def _recurrent_axes(node: onnx.NodeProto, batch_first: bool) -> tuple[str, ...]:
     state = "NDH" if batch_first else "DNH"
     weights = ("DI.", "DH.") if node.op_type == QUANTIZED_LSTM else ("D.I", "D.H")
     return ("NTI" if batch_first else "TNI", *weights, "D.", "N", state, state, "D.")
 
 
 def _state_axes(node: onnx.NodeProto, scope: _Scope) -> tuple[str, ...]:
-    attributes = scope.attributes(node)
     axes = STATE_AXES[node.op_type]
-    is_last = "channels_last" in attributes and attributes["channels_last"].i
-    return ("NT.", *axes[1:]) if is_last else axes
+    return ("NT.", *axes[1:]) if scope.number(node, "channels_last") else axes
 
 
 def _is_number(value: Any) -> bool:

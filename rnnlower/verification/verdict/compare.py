@@ -49,6 +49,10 @@ _DEFAULTS: list[tuple[Any, float, float]] = [
     (np.dtype(np.float32), 1e-5, 1e-4),
     (np.dtype(np.float64), 1e-10, 1e-9),
 ]
+_SMALL_FLOATS = {
+    np.dtype(getattr(ml_dtypes, name))
+    for name in ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+}
 _SCALE_FLOOR = 0.1
 _STEPS_OF_TABLE = 64
 _MOST_TURNED_AXES = 5
@@ -97,12 +101,7 @@ def tolerance_for(
 
 def is_inexact(dtype: Any) -> bool:
     """Return whether ``dtype`` is a float, including the small ones of ml_dtypes."""
-    return np.issubdtype(dtype, np.floating) or np.dtype(dtype) in _small_floats()
-
-
-def _small_floats() -> set[Any]:
-    names = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
-    return {np.dtype(getattr(ml_dtypes, name)) for name in names}
+    return np.issubdtype(dtype, np.floating) or np.dtype(dtype) in _SMALL_FLOATS
 
 
 def compare_values(
