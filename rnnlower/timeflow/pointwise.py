@@ -58,8 +58,9 @@ def together(flow: Flow, node: ir.Node, tracks: Mapping[int, Track]) -> Track:
         if other.tail != track.tail and other.frames > 1 and track.frames > 1:
             raise CoupledError("combines values of different lengths")
     lag = max(0, *(other.lag for other in tracks.values()))
-    for index in tracks:
-        flow.settle(node, index, lag, tracks[index])
+    for index, each in tracks.items():
+        # The track may be on the axes of the result, of which an operand lacks the first ones.
+        flow.settle(node, index, lag, each.at(flow.tracked(node, index).axis))
     return track.with_(lag=lag, fill=0.0)
 
 

@@ -96,6 +96,15 @@ def test_a_constant_as_long_as_the_sequence(chunk: int, ahead: bool) -> None:
     assert metadata["limit"] == 40
 
 
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_positions_of_fewer_axes_wait_for_a_convolution(chunk: int) -> None:
+    swap = "Transpose <perm = [0, 2, 1]>"
+    smooth = f"t = {swap} (X) c = Conv <pads = [1, 1]> (t, K) x = {swap} (c)"
+    body = f"{smooth} {RANGE} e = Gather (table, numbers) z = Add (x, e) {GRU}"
+    source = model(f"{STATIC} {{ {body} }}", table=(300, 4), K=(4, 4, 3), **WEIGHTS)
+    stream(source, {"X": 1}, chunk=chunk, allow_delay=True)
+
+
 def test_a_constant_that_settles_has_no_end() -> None:
     table = np.ones((1, 40, 4), np.float32)
     table[:, :5] = np.arange(5)[:, None]
