@@ -33,9 +33,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import walk
+from rnnlower.graph.walk import default_opset, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import nothing_is_found
+
+_FIRST_BOOL_CONSTANT = 9
 
 
 class PlainLoopInputsPass(Pass):
@@ -54,7 +56,7 @@ class PlainLoopInputsPass(Pass):
         found = self.found(model)
         names = NameSource(names_in(model) if found else ())
         for body, index in found:
-            _replace(body, index, names)
+            _replace(body, index, names, default_opset(model))
         return ir.passes.PassResult(model, modified=bool(found))
 
 
@@ -65,13 +67,18 @@ def _is_read(given: ir.Value, index: int) -> bool:
     return bool(readers) or given.is_graph_output()
 
 
-def _replace(body: ir.Graph, index: int, names: NameSource) -> None:
+def _replace(body: ir.Graph, index: int, names: NameSource, opset: int) -> None:
     given = body.inputs[index]
     plain = ir.Value(name=names.fresh(f"{given.name}_plain"), type=given.type, shape=ir.Shape([]))
     given.replace_all_uses_with(plain, replace_graph_outputs=True)
     if index == 0:
-        node = ir.node("Squeeze", [given], outputs=[plain])
+        nodes = [ir.node("Squeeze", [given], outputs=[plain])]
+    elif opset >= _FIRST_BOOL_CONSTANT:
+        nodes = [ir.node("Constant", [], {"value": ir.tensor(np.array(True))}, outputs=[plain])]
     else:
-        node = ir.node("Constant", [], {"value": ir.tensor(np.array(True))}, outputs=[plain])
-    node.name = names.fresh(f"{given.name}/{node.op_type}")
-    body.insert_before(body[0], node)
+        one = ir.node("Constant", [], {"value": ir.tensor(np.array(1, np.float32))})
+        one.outputs[0].name = names.fresh(f"{given.name}_one")
+        nodes = [one, ir.node("Cast", one.outputs, {"to": int(ir.DataType.BOOL)}, outputs=[plain])]
+    for node in nodes:
+        node.name = names.fresh(f"{given.name}/{node.op_type}")
+    body.insert_before(body[0], nodes)

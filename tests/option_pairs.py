@@ -66,6 +66,8 @@ VALUES = {
     "max": ["T=8"],
     "steps": [2, 9],
     "rate": [100.0],
+    "connect": ["Y=X"],
+    "emit": ["python", "c", "ada"],
 }
 """Values to try by option, right and wrong ones. A flag is given, negated or left out."""
 

@@ -118,6 +118,7 @@ def test_options_are_the_command_lines() -> None:
         "fold",
         "freeze",
         "strip",
+        "namespaces",
         "progress",
     }
     shared |= {"dequantize", "assume_linear_before_reset", "compute_type", "gates", "lift"}

@@ -160,8 +160,7 @@ class Facts(NodeFacts):
         branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
         if taken is not None:
             never = branches.pop(1 if taken else 0)
-            if self._declared:
-                self._visit_graph(never)
+            self._visit_graph(never)
             self._visited |= {inner for inner, _ in walk(never)}
         for branch in branches:
             self._visit_graph(branch)

@@ -382,7 +382,7 @@ def test_inspect_json(path: Path) -> None:
     result = rnnlower("inspect", path, "--json").json
     assert set(result) == {
         *("ir_version", "opset", "recurrent", "warnings"),
-        *("inputs", "outputs", "ops", "bytes", "liftable", "notes", "provenance"),
+        *("inputs", "outputs", "ops", "bytes", "liftable", "notes", "provenance", "pad"),
     }
     model = onnx.load(path)
     assert [port["name"] for port in result["inputs"]] == [value.name for value in model.graph.input]

@@ -27,7 +27,7 @@ NESTED = """
     n = Identity (i)"""
 
 
-@pytest.mark.parametrize("opset", [11, 13, 21])
+@pytest.mark.parametrize("opset", [8, 11, 13, 21])
 @pytest.mark.parametrize(
     ("nodes", "shown"),
     [("x_t = Gather (x, i) n = Mul (i, i)", "n"), ("x_t = Gather (x, i)", "i"), (NESTED, "n")],
