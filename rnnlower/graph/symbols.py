@@ -104,6 +104,9 @@ def _sliced(given: Sequence[Array | None], dims: Dims | None) -> Dims | None:
     axes = axes if len(given) > 2 else None if starts is None else [*range(len(starts))]
     if dims is None or axes is None or not all(isinstance(axis, int) for axis in axes):
         return None
+    lengths = {len(each) for each in (starts, ends, axes, steps) if each is not None}
+    if len(lengths) > 1 or not all(-len(dims) <= axis < len(dims) for axis in axes):
+        return None  # The node is invalid, which is not for an analysis to tell.
     found: list[Any] = list(dims)
     for number, axis in enumerate(axes):
         size, found[axis] = dims[axis], None

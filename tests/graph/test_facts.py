@@ -353,3 +353,32 @@ def test_sizes_are_known_one_by_one() -> None:
     assert facts.constant(values["time"]) == [5]
     assert facts.sizes(values["rows"]) == [ir.SymbolicDim("N")]
     assert facts.dims(values["steps"]) == (ir.SymbolicDim("N"),)
+
+
+@pytest.mark.parametrize(("starts", "axes"), [("1", "5"), ("1", "1, 2")])
+def test_an_invalid_slice_has_no_known_shape(starts: str, axes: str) -> None:
+    count = axes.count(",") + 1
+    facts, values = known(
+        f"""main (float[T, 2, 3] x) => (float[A, B, C] y)
+        <int64[1] starts = {{{starts}}}, int64[1] ends = {{9}}, int64[{count}] axes = {{{axes}}}> {{
+            y = Slice (x, starts, ends, axes)
+        }}"""
+    )
+    assert facts.shape(values["y"]) is None
+
+
+def test_a_branch_that_is_never_taken_has_types() -> None:
+    facts, values = known(
+        """main (float[T, 2] x) => (float[A, B] y) <int64 two = {2}> {
+            shape = Shape (x)
+            rank = Size (shape)
+            is_matrix = Equal (rank, two)
+            y = If (is_matrix) <then_branch = matrix () => (float[A, B] a) { a = Identity (x) },
+                                else_branch = other () => (float[A, B] b) { c = Abs (x) b = Neg (c) }>
+        }"""
+    )
+    assert facts.shape(values["y"]) == (None, 2)
+    undeclared = Facts(facts.model, declared=False)
+    type_ = undeclared.type(values["c"])
+    assert type_ is not None
+    assert type_.dtype == ir.DataType.FLOAT
