@@ -11,13 +11,12 @@ from rnnlower.graph.cleanup import detach, remove_orphans
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
-from rnnlower.graph.splicing import replace_value
 from rnnlower.graph.walk import Located
 from rnnlower.lifting.attention import FoundAttention, Product, find_attention
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.over_time import OverTime
-from rnnlower.lifting.replacing import LiftedNode
+from rnnlower.lifting.replacing import LiftedNode, put_in_place
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.recurrent.state_operators import FIRST_OPSET, LINEAR_ATTENTION
 
@@ -47,17 +46,7 @@ def lift_attention(
         detach(e.nodes)
         remove_orphans(pool.values())
         raise
-    graph = frame.node.graph
-    assert graph is not None
-    graph.insert_before(frame.node, e.nodes)
-    for old, new in replaced:
-        replace_value(graph, frame.node, old, new)
-        facts.replaced(old, new)
-    for node in reversed(e.nodes):
-        remove_orphans(node.outputs)
-    remove_orphans([*frame.node.outputs, *(old for old, _ in replaced)])
-    if frame.node.graph is not None:
-        raise AssertionError(f"{located.label} still has readers")
+    put_in_place(facts, located, frame, e.nodes, replaced)
     if e.opset < FIRST_OPSET:
         model.opset_imports.setdefault(MICROSOFT, 1)
     sizes = found.products.dims(found.state.before)[1:]

@@ -107,17 +107,7 @@ class Lifter:
             detach(e.nodes)
             remove_orphans(pool.values())
             raise
-        graph = frame.node.graph
-        assert graph is not None
-        graph.insert_before(frame.node, e.nodes)
-        for old, new in replaced:
-            replace_value(graph, frame.node, old, new)
-            self._facts.replaced(old, new)
-        for node in reversed(e.nodes):
-            remove_orphans(node.outputs)
-        remove_orphans([*frame.node.outputs, *(old for old, _ in replaced)])
-        if frame.node.graph is not None:
-            raise AssertionError(f"{located.label} still has readers")
+        put_in_place(self._facts, located, frame, e.nodes, replaced)
         return nodes
 
     def _emit(
@@ -146,3 +136,24 @@ class Lifter:
         new = [(old, e.concat(parts, axes.get(old, 0))) for old, parts in replaced.items()]
         told = LiftedNode(located.name, located.path, frame.form)
         return [Lifted(one, told) for one in made], new
+
+
+def put_in_place(
+    facts: Facts,
+    located: Located,
+    frame: Frame,
+    nodes: Sequence[ir.Node],
+    replaced: Sequence[tuple[ir.Value, ir.Value]],
+) -> None:
+    """Put the nodes in the place of the frame, whose results are replaced; what nothing reads goes."""
+    graph = frame.node.graph
+    assert graph is not None
+    graph.insert_before(frame.node, nodes)
+    for old, new in replaced:
+        replace_value(graph, frame.node, old, new)
+        facts.replaced(old, new)
+    for node in reversed(nodes):
+        remove_orphans(node.outputs)
+    remove_orphans([*frame.node.outputs, *(old for old, _ in replaced)])
+    if frame.node.graph is not None:
+        raise AssertionError(f"{located.label} still has readers")
