@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.files.pad_metadata import PadMetadata
-from rnnlower.passes.options import PadOptions
 from rnnlower.passes.pad_lengths import PadLengthsPass
 from rnnlower.passes.reports import PadReport
+from rnnlower.passes.rewriting_options import PadOptions
 from rnnlower.passes.steps import settling
 from rnnlower.passes.steps.work import Step, Work, run
 

@@ -10,7 +10,7 @@ from rnnlower.errors import OpsetError
 from rnnlower.graph.walk import Located, walk
 from rnnlower.lowering.node_emitter import Listener
 from rnnlower.lowering.replacing import EMITTED
-from rnnlower.passes.options import LoweringOptions
+from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.reports import Report
 from rnnlower.passes.steps import choosing, emitting, preparing, settling, stateful
 from rnnlower.passes.steps.work import LoweringWork, Step, is_selected, leave_out, run

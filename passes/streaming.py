@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.walk import walk
-from rnnlower.passes.options import StreamOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.passes.reports import Report, StreamReport
+from rnnlower.passes.rewriting_options import StreamOptions
 from rnnlower.passes.steps import preparing, settling
 from rnnlower.passes.steps.work import Step, Work, run
 from rnnlower.passes.stream import StreamPass

@@ -17,21 +17,21 @@ import onnx_ir as ir
 from rnnlower.calling import log, model_function, options_function
 from rnnlower.files.model_io import ModelLike, load_model
 from rnnlower.inspection import RecurrentNode, find_warnings, inspect_model
-from rnnlower.passes.options import (
-    CalibrateOptions,
-    CheckOptions,
-    ConvertOptions,
-    Given,
-    LiftOptions,
+from rnnlower.passes.lowering_options import (
     LoopOptions,
     LoweringOptions,
     LowerOptions,
-    PadOptions,
-    Progress,
-    QuantizeOptions,
     ScanOptions,
-    StreamOptions,
     UnrollOptions,
+)
+from rnnlower.passes.measuring_options import CalibrateOptions, Given, QuantizeOptions
+from rnnlower.passes.options import Progress
+from rnnlower.passes.rewriting_options import (
+    CheckOptions,
+    ConvertOptions,
+    LiftOptions,
+    PadOptions,
+    StreamOptions,
 )
 
 if TYPE_CHECKING:

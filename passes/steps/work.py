@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, count_ops, default_opset, walk
-from rnnlower.passes.options import LoweringOptions, Options
+from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.options import Options
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.finding import is_recurrent
 

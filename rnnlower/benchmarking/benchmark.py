@@ -28,7 +28,7 @@ from rnnlower.graph.versions import notes_on_operators
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
-from rnnlower.passes.options import BENCH_STRATEGIES, BenchOptions
+from rnnlower.passes.measuring_options import BENCH_STRATEGIES, BenchOptions
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.targets import Target, find_target, target_names

@@ -11,7 +11,7 @@ from rnnlower.benchmarking.bench_result import BenchVariant, Status
 from rnnlower.errors import OpsetError, UnsupportedModelError
 from rnnlower.files.model_io import ModelLike, load_model, staged
 from rnnlower.graph.walk import count_ops
-from rnnlower.passes.options import LoweringOptions
+from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.verification.models import HeldModel
 

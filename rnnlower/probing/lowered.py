@@ -14,7 +14,7 @@ from rnnlower.errors import RnnLowerError
 from rnnlower.files.model_io import load_model
 from rnnlower.passes.copy_outputs import CopyOutputsPass
 from rnnlower.passes.keep_nan import KeepNaNPass
-from rnnlower.passes.options import LoweringOptions
+from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.passes.separate_sums import SeparateSumsPass
 from rnnlower.probing.asking import Asker, Question

@@ -16,7 +16,7 @@ from rnnlower.files.model_io import to_proto
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located, subgraphs_of, walk
 from rnnlower.lowering.node_emitter import Listener, NodeEmitter
-from rnnlower.passes.options import LoweringOptions
+from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.quantizing.recordings import Array, Feeds, open_model
 

@@ -19,7 +19,7 @@ from support.small_models import recurrent_model
 import rnnlower
 from rnnlower.cli.app import app
 from rnnlower.graph import restoring
-from rnnlower.passes import options
+from rnnlower.passes import lowering_options, rewriting_options
 from rnnlower.targets import adapting
 
 FUNCTIONS = ("unroll", "scan", "loop", "lower", "lift", "pad", "stream", "convert", "check")
@@ -35,7 +35,7 @@ CONSTANT = """
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_options_of_python_and_of_the_command_line_agree(name: str) -> None:
-    kind = getattr(options, f"{name.capitalize()}Options")
+    kind = (vars(lowering_options) | vars(rewriting_options))[f"{name.capitalize()}Options"]
     fields = {each.name for each in dataclasses.fields(kind) if each.init}
     assert set(inspect.signature(getattr(rnnlower, name)).parameters) == {"model"} | fields
     group: Any = typer.main.get_command(app)

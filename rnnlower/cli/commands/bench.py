@@ -19,7 +19,7 @@ from rnnlower.cli.running import (
     write_report,
 )
 from rnnlower.errors import RnnLowerError, UnsupportedModelError, UnverifiableError, VerificationError
-from rnnlower.passes.options import BenchOptions
+from rnnlower.passes.measuring_options import BenchOptions
 from rnnlower.wording import counted
 
 if TYPE_CHECKING:

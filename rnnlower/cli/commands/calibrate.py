@@ -7,7 +7,7 @@ import pathlib
 
 from rnnlower.cli.defining import Showing, command
 from rnnlower.cli.running import emit_result, say, say_notes
-from rnnlower.passes.options import CalibrateOptions
+from rnnlower.passes.measuring_options import CalibrateOptions
 from rnnlower.wording import counted
 
 

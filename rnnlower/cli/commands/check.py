@@ -11,7 +11,7 @@ import typer
 from rnnlower.cli.defining import Showing, command
 from rnnlower.cli.running import DIFFERENT, emit_result, say_notes
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.passes.options import CheckOptions
+from rnnlower.passes.rewriting_options import CheckOptions
 from rnnlower.wording import call, counted
 
 

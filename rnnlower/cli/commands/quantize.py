@@ -18,7 +18,7 @@ from rnnlower.cli.running import (
 )
 from rnnlower.cli.values import check_external_data
 from rnnlower.errors import OptionError, VerificationError
-from rnnlower.passes.options import QuantizeOptions
+from rnnlower.passes.measuring_options import QuantizeOptions
 from rnnlower.wording import counted
 
 if TYPE_CHECKING:

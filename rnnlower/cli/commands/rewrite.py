@@ -12,16 +12,8 @@ from rnnlower.cli.defining import Comparing, Showing, command
 from rnnlower.cli.running import emit_result, say, tell_of_rounding
 from rnnlower.cli.streams import with_names_of_streams
 from rnnlower.errors import OptionError
-from rnnlower.passes.options import (
-    ConvertOptions,
-    LiftOptions,
-    LoopOptions,
-    LowerOptions,
-    PadOptions,
-    ScanOptions,
-    StreamOptions,
-    UnrollOptions,
-)
+from rnnlower.passes.lowering_options import LoopOptions, LowerOptions, ScanOptions, UnrollOptions
+from rnnlower.passes.rewriting_options import ConvertOptions, LiftOptions, PadOptions, StreamOptions
 
 _KINDS = {"lift": "lifting", "pad": "padding", "stream": "stream", "convert": "conversion"}
 """What a command does, where that is no lowering."""

@@ -1,0 +1,197 @@
+"""The options of the lowerings: `unroll`, `scan`, `loop` and `lower`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, get_args
+
+from rnnlower import wording
+from rnnlower.arguments import check_choice, check_strings, integer
+from rnnlower.errors import OptionError
+from rnnlower.passes.options import RecurrentOptions
+
+if TYPE_CHECKING:
+    from rnnlower.targets.choosing import Native
+
+
+LOOPS = ("Loop", "Scan")
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweringOptions(RecurrentOptions):
+    """The options of a lowering by any strategy.
+
+    Attributes:
+        strategy: ``unroll``, ``scan``, ``loop``, or ``target``: chosen for the target.
+    """
+
+    strategy: str
+    _: dataclasses.KW_ONLY
+    opset: int | None = None
+    nodes: Sequence[str] | None = None
+    unroll_factor: int = 1
+    fold: bool | None = None
+    control_flow: str | None = None
+    strict: bool = False
+    native: Native = "auto"
+    max: Mapping[str, int] | None = None
+    namespaces: bool = False
+
+    @property
+    def folds(self) -> bool:
+        """True if constants are folded and If nodes of known condition are replaced."""
+        return self.fold if self.fold is not None else self.strategy == "target" or super().folds
+
+    @property
+    def may_freeze(self) -> bool:
+        """True if initializers that are graph inputs may become constants."""
+        return bool(self.freeze) or (self.freeze is None and self.runtime is not None)
+
+    @property
+    def unrolls(self) -> tuple[str, ...]:
+        """The model's own control flow operators that are unrolled."""
+        if self.control_flow == "unroll":
+            return LOOPS
+        if self.control_flow == "keep" or self.runtime is None:
+            return ()
+        return tuple(op_type for op_type in LOOPS if op_type not in self.runtime.control_flow.ops)
+
+    @property
+    def may_unroll(self) -> bool:
+        """True if some of the model's own control flow may be unrolled."""
+        return bool(self.unrolls) or (self.runtime is not None and self.control_flow is None)
+
+    @property
+    def emits(self) -> bool:
+        """True if recurrent nodes are replaced, and not kept by a profile."""
+        return not self.conforms
+
+    @property
+    def conforms(self) -> bool:
+        """True if recurrent nodes are kept in the form that a profile prescribes."""
+        return self.runtime is not None and bool(self.runtime.profile)
+
+    @property
+    def needs_lengths(self) -> bool:
+        """True if every sequence length must be a number."""
+        from rnnlower.targets.requirements import wants_numbers
+
+        return self.strategy == "unroll" or (self.runtime is not None and wants_numbers(self.runtime))
+
+    @property
+    def may_adapt(self) -> bool:
+        """True if the target's own operators may stay, with ops around them."""
+        return self.native != "lower"
+
+    @property
+    def shares_constants(self) -> bool:
+        """True if the target would copy a constant for each node that reads it."""
+        return self.runtime is not None and self.runtime.ops.copies_constants
+
+    @property
+    def separates_sums(self) -> bool:
+        """True if the target needs a Max in front of an activation, or of a product of a repetition."""
+        if self.runtime is None:
+            return False
+        alone = any(limit.alone_behind for limit in self.runtime.limits)
+        return bool(self.runtime.ops.inexact_behind_sum) or (alone and "Max" in self.runtime.op_types)
+
+    @property
+    def keeps_nan(self) -> bool:
+        """True if operators of the target make numbers of NaN."""
+        return self.runtime is not None and bool(self.runtime.ops.loses_nan)
+
+    @property
+    def replaces_loop_inputs(self) -> bool:
+        """True if the target gives the bodies of Loops a wrong number or condition."""
+        return self.runtime is not None and self.runtime.control_flow.keeps_gathered_axis
+
+    @property
+    def copies_outputs(self) -> bool:
+        """True if some outputs of the model are only right on the target as copies."""
+        ops = None if self.runtime is None else self.runtime.ops
+        return ops is not None and (ops.overwrites_outputs or bool(ops.copied_outputs))
+
+    @property
+    def has_factor(self) -> bool:
+        """True if a Scan or Loop takes several steps per iteration."""
+        return self.unroll_factor != 1
+
+    def __post_init__(self) -> None:
+        from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
+        from rnnlower.lowering.replacing import Gates
+        from rnnlower.targets.choosing import Native
+        from rnnlower.targets.requirements import check_opset
+
+        super().__post_init__()
+        if self.nodes is not None:
+            check_strings("nodes", self.nodes)
+        if self.namespaces and self.strip:
+            first, second = (wording.option(name) for name in ("namespaces", "strip"))
+            raise OptionError(
+                f"{second} removes the metadata that {first} adds", remedy=f"leave out {second}"
+            )
+        if self.control_flow not in (None, "keep", "unroll"):
+            name = wording.option("control-flow")
+            raise OptionError(f"{name} is {self.control_flow!r}; it must be keep or unroll")
+        if integer("unroll factor", self.unroll_factor) < 1:
+            raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
+        if self.compute_type not in (None, "float32"):
+            raise OptionError(f"the compute type is {self.compute_type!r}; it must be 'float32'")
+        check_choice("the gates are", self.gates, get_args(Gates), "they")
+        check_choice("native is", self.native, get_args(Native))
+        if self.native == "lower" and self.runtime is not None and self.runtime.profile:
+            raise OptionError(
+                f"target {self.runtime.name} is a profile, which keeps recurrent nodes",
+                remedy=f"leave out {wording.option('native', 'lower')}",
+            )
+        if self.opset is not None and not FIRST_OPSET <= integer("opset", self.opset) <= LAST_OPSET:
+            raise OptionError(
+                f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}"
+            )
+        if self.runtime is not None and self.opset is not None:
+            check_opset(self.runtime, self.opset)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UnrollOptions(LoweringOptions):
+    """The options of `rnnlower.unroll`."""
+
+    strategy: str = field(default="unroll", init=False)
+    unroll_factor: int = field(default=1, init=False)
+    target: None = field(default=None, init=False)
+    strict: bool = field(default=False, init=False)
+    native: Native = field(default="auto", init=False)
+    max: None = field(default=None, init=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScanOptions(LoweringOptions):
+    """The options of `rnnlower.scan`."""
+
+    strategy: str = field(default="scan", init=False)
+    control_flow: str | None = field(default=None, init=False)
+    target: None = field(default=None, init=False)
+    strict: bool = field(default=False, init=False)
+    native: Native = field(default="auto", init=False)
+    max: None = field(default=None, init=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoopOptions(ScanOptions):
+    """The options of `rnnlower.loop`."""
+
+    strategy: str = field(default="loop", init=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LowerOptions(LoweringOptions):
+    """The options of `rnnlower.lower`."""
+
+    NEEDS_TARGET = True
+
+    strategy: str = field(default="target", init=False)
+    target: str | os.PathLike[str] = field()
