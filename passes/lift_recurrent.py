@@ -36,6 +36,7 @@ from rnnlower.graph.walk import Located, default_opset, subgraphs_of, walk
 from rnnlower.lifting.attention import has_matrix
 from rnnlower.lifting.attention_emission import lift_attention
 from rnnlower.lifting.chains import find_chains
+from rnnlower.lifting.convolutions import causal_convolutions, lift_convolution
 from rnnlower.lifting.directions import join_directions
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.frames import scan_frame
@@ -61,7 +62,9 @@ class LiftRecurrentPass(Pass):
 
     Args:
         nodes: Shell wildcards; only Loop and Scan nodes whose name matches one of them are lifted.
-        steps: The least number of steps of a straight line; ``None``: straight lines stay.
+        steps: The least number of steps of a straight line; ``None``: straight lines stay, and so do
+            causal convolutions without a past.
+        convolutions: Whether to lift causal convolutions.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
 
     Attributes:
@@ -71,11 +74,17 @@ class LiftRecurrentPass(Pass):
     ENSURES = (_lifted_nodes_are_gone,)
 
     def __init__(
-        self, nodes: Sequence[str] | None = None, *, steps: int | None = 2, semantics: Semantics = "ort"
+        self,
+        nodes: Sequence[str] | None = None,
+        *,
+        steps: int | None = 2,
+        convolutions: bool = True,
+        semantics: Semantics = "ort",
     ) -> None:
         super().__init__()
         check_semantics(semantics)
         self._nodes, self._steps, self._semantics = nodes, steps, semantics
+        self._convolutions = convolutions
         self.lifted: list[LiftedNode] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -84,7 +93,7 @@ class LiftRecurrentPass(Pass):
         lifter = Lifter(model, self.facts, names, self._semantics)
         lifted: list[Lifted] = []
         kept: list[LiftedNode] = []
-        attentions: list[LiftedNode] = []
+        states: list[LiftedNode] = []
         for located, owner in list(_frames(model)):
             if not self._is_wanted(located):
                 continue
@@ -96,15 +105,35 @@ class LiftRecurrentPass(Pass):
                 except NotLiftableError as error:
                     if not has_matrix(self.facts, frame):
                         raise
-                    attentions.append(lift_attention(model, self.facts, names, located, frame, error))
+                    states.append(lift_attention(model, self.facts, names, located, frame, error))
             except NotLiftableError as error:
                 kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
+        for graph, path in _graphs(model) if self._convolutions else ():
+            self._lift_convolutions(model, names, graph, path, states, kept)
         for graph, path in _graphs(model) if self._steps is not None else ():
             straightener = Straightener(model, self.facts, names, self._semantics)
             self._lift_lines(straightener, graph, path, opset, lifted, kept)
         lifted = join_directions(model, self.facts, names, opset, lifted)
-        self.lifted = [*(each.report for each in lifted), *attentions, *kept]
-        return ir.passes.PassResult(model, modified=bool(lifted or attentions))
+        self.lifted = [*(each.report for each in lifted), *states, *kept]
+        return ir.passes.PassResult(model, modified=bool(lifted or states))
+
+    def _lift_convolutions(
+        self,
+        model: ir.Model,
+        names: NameSource,
+        graph: ir.Graph,
+        path: str,
+        lifted: list[LiftedNode],
+        kept: list[LiftedNode],
+    ) -> None:
+        for node in causal_convolutions(self.facts, graph, with_past=self._steps is None):
+            located = Located(node, node.name or f"Conv_{[*graph].index(node)}", path, default_opset(model))
+            if not self._is_wanted(located):
+                continue
+            try:
+                lifted.append(lift_convolution(model, self.facts, names, located))
+            except NotLiftableError as error:
+                kept.append(LiftedNode(located.name, path, "line", reason=str(error)))
 
     def _is_wanted(self, located: Located) -> bool:
         return self._nodes is None or any(matches(located, pattern) for pattern in self._nodes)

@@ -140,8 +140,11 @@ def inspect_model(model: ir.Model) -> list[RecurrentNode]:
 
 
 def find_liftable(model: ir.Model) -> list[LiftedNode]:
-    """List the Loops and Scans that `lift` would replace, and by what. Straight lines take too long."""
-    if not {"Loop", "Scan"} & op_types(model):
+    """List the Loops, Scans and Convs with a state that `lift` would replace, and by what.
+
+    Straight lines take too long.
+    """
+    if not {"Conv", "Loop", "Scan"} & op_types(model):
         return []
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 

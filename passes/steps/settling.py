@@ -17,6 +17,7 @@ from rnnlower.passes.steps import opset_moves
 from rnnlower.passes.steps.work import Work
 from rnnlower.passes.strip import StripPass
 from rnnlower.recurrent.exporter_warnings import find_suspicions
+from rnnlower.recurrent.state_operators import CAUSAL_CONV
 from rnnlower.recurrent.state_warnings import other_recurrences
 from rnnlower.wording import call, counted
 
@@ -44,17 +45,23 @@ def assume_linear_before_reset(work: Work) -> None:
 def lift(work: Work) -> None:
     """Lift the model's own recurrences.
 
-    Before: Loops and Scans that compute an LSTM, GRU, RNN or LinearAttention. After: these operators.
+    Before: Loops and Scans that compute an LSTM, GRU, RNN or LinearAttention, and if the target has a kernel
+    of it, Convs that compute a CausalConvWithState. After: these operators.
     """
-    if not {"Loop", "Scan"} & op_types(work.model):
+    target = getattr(work.options, "runtime", None)
+    convolutions = target is not None and target.has_foreign("com.microsoft", CAUSAL_CONV)
+    if not {"Loop", "Scan", *(["Conv"] if convolutions else [])} & op_types(work.model):
         return
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 
     patterns = getattr(work.options, "nodes", None)
-    lifting = LiftRecurrentPass(patterns, steps=None, semantics=work.options.semantics)
+    lifting = LiftRecurrentPass(
+        patterns, steps=None, convolutions=convolutions, semantics=work.options.semantics
+    )
     lifting(work.model, work.facts)
+    forms = {"line": "Conv", "loop": "Loop", "scan": "Scan"}
     work.notes += [
-        f"{node.form.capitalize()} {node.name!r} was taken for what it computes, {node.op_type} with "
+        f"{forms[node.form]} {node.name!r} was taken for what it computes, {node.op_type} with "
         f"{node.hidden_size} units; {wording.option('no-lift')} leaves it as it is"
         for node in lifting.lifted
         if node.op_type is not None

@@ -159,7 +159,7 @@ class NodeFacts:
             self._learn(value, type_, inferred)
         sizes = [self._sizes_in(value) for value in node.inputs]
         first = dims[0] if dims else None
-        if (shape := shape_of_sizes(node, sizes, first)) is not None:
+        if (shape := shape_of_sizes(node, sizes, dims)) is not None:
             self._learn(node.outputs[0], None, shape)
         if (
             made := compute_sizes(node, sizes, first, self._imports[""])

@@ -74,8 +74,15 @@ def _move(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Array | 
     return None if moved is None else np.asarray(_array(table)[moved[0]], object)
 
 
-def shape_of_sizes(node: ir.Node, inputs: Sequence[Array | None], dims: Dims | None) -> Dims | None:
-    """Return the shape of a node's output that sizes in its inputs determine."""
+def shape_of_sizes(
+    node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Dims | None]
+) -> Dims | None:
+    """Return the shape of a node's output that the sizes in its inputs, or those of its inputs, determine."""
+    if not node.domain and node.op_type in _SUMS:
+        given = [dims for dims, value in zip(shapes, node.inputs, strict=True) if value is not None]
+        found = None if None in given else _SUMS[node.op_type](node, inputs, given)
+        return found if any(isinstance(size, ir.SymbolicDim) for size in found or ()) else None
+    dims = shapes[0] if shapes else None
     if node.op_type == "Slice" and not node.domain and len(inputs) > 2:
         return _sliced(inputs[1:], dims)
     if node.op_type == "Range" and not node.domain and all(each is not None for each in inputs):
@@ -113,15 +120,82 @@ def _sliced(given: Sequence[Array | None], dims: Dims | None) -> Dims | None:
         start, end, step = (
             each[number] if each else None for each in (starts, ends, steps or [1] * len(axes))
         )
+        if step == 1 and not isinstance(size, int):
+            cut = _apply(operator.sub, _bounded(end, size), _bounded(start, size))
+            found[axis] = max(cut, 0) if isinstance(cut, int) else cut if _offset(cut) is not None else None
         if not isinstance(start, int) or not isinstance(end, int) or not isinstance(step, int) or not step:
             continue
-        is_whole = (start, step) == (0, 1) and end >= np.iinfo(np.int32).max
-        is_turned = (start, step) == (-1, -1) and end <= np.iinfo(np.int32).min
         if isinstance(size, int):
             found[axis] = len(range(*slice(start, end, step).indices(size)))
-        elif is_whole or is_turned:
+        elif (start, step) == (-1, -1) and end <= np.iinfo(np.int32).min:
             found[axis] = size
     return tuple(found)
+
+
+def _bounded(place: Any, size: Any) -> Any:
+    """Return where a cut at `place` is in an axis of a symbolic size, or ``None`` if that depends on it."""
+    least = _offset(size)
+    if isinstance(place, int):
+        if place >= np.iinfo(np.int32).max:
+            return size
+        is_inside = least is not None and abs(place) <= least
+        return None if not is_inside else place if place >= 0 else _apply(operator.add, size, place)
+    if place == size or _offset(place) is None:
+        return place if place == size else None
+    beyond, before = _apply(operator.sub, place, size), _apply(operator.sub, size, place)
+    return size if isinstance(beyond, int) else place if isinstance(before, int) else None
+
+
+def _offset(size: Any) -> int | None:
+    """Return how much a size is more than a symbol, which is at least 0; ``None`` for another expression."""
+    if not isinstance(size, ir.SymbolicDim):
+        return None
+    symbols = size.free_symbols()
+    rest = _apply(operator.sub, size, ir.SymbolicDim(*symbols)) if len(symbols) == 1 else None
+    return rest if isinstance(rest, int) else None
+
+
+def _concatenated(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
+    axis, rank = node.attributes.get_int("axis", 1), len(shapes[0])
+    if len({len(dims) for dims in shapes}) > 1 or not -rank <= axis < rank:
+        return None
+    sizes = [*zip(*shapes, strict=True)]
+    found = [next((size for size in each if isinstance(size, int)), each[0]) for each in sizes]
+    found[axis] = functools.reduce(functools.partial(_apply, operator.add), sizes[axis])
+    return tuple(found)
+
+
+def _convolved(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
+    (batch, _, *signal), (channels, _, *kernel) = shapes[:2]
+    axes = len(kernel)
+    if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or len(signal) != axes:
+        return None
+    pads = node.attributes.get_ints("pads", (0,) * 2 * axes)
+    strides, dilations = (node.attributes.get_ints(name, (1,) * axes) for name in ("strides", "dilations"))
+    found = []
+    for axis, (size, width) in enumerate(zip(signal, kernel, strict=True)):
+        span = _apply(operator.mul, _apply(operator.sub, width, 1), dilations[axis])
+        free = _apply(operator.sub, _apply(operator.add, size, pads[axis] + pads[axis + axes]), span)
+        last = _apply(operator.floordiv, _apply(operator.sub, free, 1), strides[axis])
+        found.append(_apply(operator.add, last, 1))
+    return (batch, channels, *found)
+
+
+def _padded(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
+    dims, axes = shapes[0], len(shapes[0])
+    pads = inputs[1] if len(inputs) > 1 else None
+    if pads is None or pads.shape != (2 * axes,) or len(inputs) > 3:
+        return None
+    both = zip(dims, pads[:axes], pads[axes:], strict=True)
+    return tuple(_apply(operator.add, _apply(operator.add, *each[:2]), each[2]) for each in both)
+
+
+_SUMS: Mapping[str, Callable[[ir.Node, Sequence[Array | None], Sequence[Any]], Dims | None]] = {
+    "Concat": _concatenated,
+    "Conv": _convolved,
+    "Pad": _padded,
+}
+"""Operators whose output has sums of sizes, which onnx's inference knows for numbers only."""
 
 
 def _reshaped(wanted: list[Any], dims: Dims | None, *, zero_copies: bool) -> Dims:

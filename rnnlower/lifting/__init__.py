@@ -2,5 +2,6 @@
 
 The step is read as equations, not as a pattern of nodes (`forms.py`, `evaluation.py`), and compared with
 those of the cells (`cells.py`). A step that updates a matrix is read as products of tensors (`products.py`)
-and compared with LinearAttention (`attention.py`). What does not agree exactly stays as it is.
+and compared with LinearAttention (`attention.py`); a depthwise Conv over a past and an input is a
+CausalConvWithState (`convolutions.py`). What does not agree exactly stays as it is.
 """

@@ -7,20 +7,16 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.cleanup import detach, remove_orphans
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import Located
 from rnnlower.lifting.attention import FoundAttention, Product, find_attention
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.over_time import OverTime
-from rnnlower.lifting.replacing import LiftedNode, put_in_place
+from rnnlower.lifting.replacing import LiftedNode, emit_state_operator, emitting, put_in_place
 from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.recurrent.state_operators import FIRST_OPSET, LINEAR_ATTENTION
-
-MICROSOFT = "com.microsoft"
+from rnnlower.recurrent.state_operators import LINEAR_ATTENTION
 
 
 def lift_attention(
@@ -38,17 +34,9 @@ def lift_attention(
         found = find_attention(facts, frame, body)
     except NotLiftableError as error:
         raise NotLiftableError(f"{no_cell}; as a LinearAttention: {error}") from None
-    pool = InitializerPool(model, names)
-    e = Emitter(located.opset, Scope(names, f"{located.name}/"), ir.DataType.FLOAT, pool)
-    try:
+    with emitting(model, names, located, ir.DataType.FLOAT) as e:
         replaced = _Emission(e, facts, frame, body, found).results(located.name)
-    except NotLiftableError:
-        detach(e.nodes)
-        remove_orphans(pool.values())
-        raise
-    put_in_place(facts, located, frame, e.nodes, replaced)
-    if e.opset < FIRST_OPSET:
-        model.opset_imports.setdefault(MICROSOFT, 1)
+    put_in_place(facts, located, frame.node, e.nodes, replaced)
     sizes = found.products.dims(found.state.before)[1:]
     size = math.prod(size for size in sizes if isinstance(size, int))
     return LiftedNode(located.name, located.path, frame.form, LINEAR_ATTENTION, "forward", size)
@@ -98,15 +86,7 @@ class _Emission:
             ir.AttrFloat32("scale", read.query.coef),
             ir.AttrString("update_rule", rule),
         ]
-        while inputs[-1] is None:
-            inputs.pop()
-        domain = "" if e.opset >= FIRST_OPSET else MICROSOFT
-        outputs = [ir.Value(name=e.names.fresh(role)) for role in ("output", "present_state")]
-        node = ir.Node(
-            domain, LINEAR_ATTENTION, inputs, attributes, outputs=outputs, name=e.names.source.fresh(name)
-        )
-        e.nodes.append(node)
-        e.everything.append(node)
+        outputs = emit_state_operator(e, name, LINEAR_ATTENTION, inputs, attributes)
         output = e.reshape(outputs[0], [batch, steps, heads, group, values])
         axes = [(0, self.row_axes), (2, self.head_axes), (3, groups), (4, (found.value_axis,))]
         places = {axis: place for place, own in axes for axis in own}

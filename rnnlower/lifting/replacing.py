@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -26,6 +27,7 @@ from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.surroundings import Result, find_results, require_states
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.node import Semantics
+from rnnlower.recurrent.state_operators import FIRST_OPSET, STATE_OUTPUTS
 
 _FIRST_OPSET = 7
 _FIRST_WITH_BFLOAT16 = 22
@@ -39,9 +41,9 @@ class LiftedNode:
         name: The name of the Loop or Scan, or of the first operator of a straight line.
         path: The subgraph that holds it.
         form: ``loop``, ``scan`` or ``line``.
-        op_type: LSTM, GRU, RNN or LinearAttention; ``None`` if it stays.
+        op_type: LSTM, GRU, RNN, LinearAttention or CausalConvWithState; ``None`` if it stays.
         direction: forward, reverse or bidirectional; ``None`` if it stays.
-        hidden_size: The number of units, or elements of a matrix; ``None`` if it stays.
+        hidden_size: The number of units, or elements of another state; ``None`` if it stays.
         reason: Why it stays.
     """
 
@@ -99,15 +101,9 @@ class Lifter:
         dtype = dtype_of(self._facts, found[0])
         if dtype == ir.DataType.BFLOAT16 and located.opset < _FIRST_WITH_BFLOAT16:
             raise NotLiftableError("recurrent operators have the type bfloat16 from opset 22 on")
-        pool = InitializerPool(self._model, self._names)
-        e = Emitter(located.opset, Scope(self._names, f"{located.name}/"), dtype, pool)
-        try:
+        with emitting(self._model, self._names, located, dtype) as e:
             nodes, replaced = self._emit(e, located, frame, found, results)
-        except NotLiftableError:
-            detach(e.nodes)
-            remove_orphans(pool.values())
-            raise
-        put_in_place(self._facts, located, frame, e.nodes, replaced)
+        put_in_place(self._facts, located, frame.node, e.nodes, replaced)
         return nodes
 
     def _emit(
@@ -138,22 +134,57 @@ class Lifter:
         return [Lifted(one, told) for one in made], new
 
 
+@contextlib.contextmanager
+def emitting(model: ir.Model, names: NameSource, located: Located, dtype: ir.DataType) -> Iterator[Emitter]:
+    """Give an emitter of what replaces a node; nothing of it is left if that is not liftable."""
+    pool = InitializerPool(model, names)
+    e = Emitter(located.opset, Scope(names, f"{located.name}/"), dtype, pool)
+    try:
+        yield e
+    except NotLiftableError:
+        detach(e.nodes)
+        remove_orphans(pool.values())
+        raise
+
+
+def emit_state_operator(
+    e: Emitter,
+    name: str,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Sequence[ir.Attr],
+    is_standard: bool = True,
+) -> list[ir.Value]:
+    """Emit a LinearAttention or CausalConvWithState; com.microsoft's where the standard has none such."""
+    while inputs[-1] is None:
+        inputs = inputs[:-1]
+    outputs = [ir.Value(name=e.names.fresh(role)) for role in STATE_OUTPUTS]
+    domain = "" if is_standard and e.opset >= FIRST_OPSET else "com.microsoft"
+    node = ir.Node(domain, op_type, inputs, attributes, outputs=outputs, name=e.names.source.fresh(name))
+    e.nodes.append(node)
+    e.everything.append(node)
+    return outputs
+
+
 def put_in_place(
     facts: Facts,
     located: Located,
-    frame: Frame,
+    node: ir.Node,
     nodes: Sequence[ir.Node],
     replaced: Sequence[tuple[ir.Value, ir.Value]],
 ) -> None:
-    """Put the nodes in the place of the frame, whose results are replaced; what nothing reads goes."""
-    graph = frame.node.graph
+    """Put nodes in the place of one, of whose results some are replaced; what nothing reads goes."""
+    graph = node.graph
     assert graph is not None
-    graph.insert_before(frame.node, nodes)
+    graph.insert_before(node, nodes)
     for old, new in replaced:
-        replace_value(graph, frame.node, old, new)
+        replace_value(graph, node, old, new)
         facts.replaced(old, new)
-    for node in reversed(nodes):
-        remove_orphans(node.outputs)
-    remove_orphans([*frame.node.outputs, *(old for old, _ in replaced)])
-    if frame.node.graph is not None:
+    for each in reversed(nodes):
+        remove_orphans(each.outputs)
+    remove_orphans([*node.outputs, *(old for old, _ in replaced)])
+    if node.graph is not None:
         raise AssertionError(f"{located.label} still has readers")
+    for each in nodes:
+        if each.domain:
+            facts.model.opset_imports.setdefault(each.domain, 1)

@@ -382,3 +382,38 @@ def test_a_branch_that_is_never_taken_has_types() -> None:
     type_ = undeclared.type(values["c"])
     assert type_ is not None
     assert type_.dtype == ir.DataType.FLOAT
+
+
+SUMS = {
+    "w = Concat <axis = 2> (p, x)": "T + 3",
+    "w = Concat <axis = -1> (x, p, x)": "2*T + 3",
+    "h = Concat <axis = 2> (p, x)  w = Conv <group = 2> (h, k)": "T",
+    "w = Conv <group = 2, pads = [3, 3]> (x, k)": "T + 3",
+    "w = Conv <group = 2, pads = [3, 0], strides = [2]> (x, k)": "floor(T/2 - 1/2) + 1",
+    "h = Conv <group = 2, pads = [3, 3]> (x, k)  w = Slice (h, zero, end, time)": "T",
+    "h = Conv <group = 2, pads = [3, 3]> (x, k)  w = Slice (h, zero, back, time)": "T",
+    "h = Concat <axis = 2> (p, x)  w = Slice (h, back, most, time)": "3",
+    "h = Concat <axis = 2> (p, x)  w = Slice (h, three, most, time)": "T",
+    "h = Concat <axis = 2> (p, x)  w = Slice (h, end, most, time)": "3",
+    "h = Concat <axis = 2> (p, x)  w = Slice (h, zero, five, time)": None,
+    "w = Slice (x, three, most, time)": None,
+    "w = Slice (x, zero, back, time)": None,
+    "w = Pad (x, pads)": "T + 3",
+}
+
+
+@pytest.mark.parametrize("text", SUMS)
+def test_sums_of_a_symbol_and_a_number_are_known(text: str) -> None:
+    facts, values = known(
+        """main (float[1, 2, T] x, float[1, 2, 3] p) => (float[A, B, C] w)
+        <float[2, 1, 4] k = {1, 2, 3, 4, 5, 6, 7, 8}, int64[1] zero = {0}, int64[1] time = {2},
+         int64[1] three = {3}, int64[1] five = {5}, int64[1] back = {-3},
+         int64[1] most = {9223372036854775807}, int64[6] pads = {0, 0, 3, 0, 0, 0}> {
+            s = Shape (x)  end = Gather (s, time) """
+        + text
+        + "}"
+    )
+    batch, channels, size = facts.dims(values["w"]) or ()
+    assert (batch, channels) == (1, 2)
+    own = size if isinstance(size, int) else size.value
+    assert str(own) == SUMS[text] or (SUMS[text] is None and "unknown" in str(own))

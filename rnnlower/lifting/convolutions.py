@@ -1,0 +1,241 @@
+"""Causal convolutions: a past and an input joined along time, a depthwise Conv, SiLU, the last steps kept.
+
+Without a past, the Conv pads the start, or both ends, and the steps behind the input are cut off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.names import NameSource
+from rnnlower.graph.walk import Located
+from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.frames import is_zero
+from rnnlower.lifting.replacing import LiftedNode, emit_state_operator, emitting, put_in_place
+from rnnlower.recurrent.state_operators import CAUSAL_CONV
+
+_TIME, _TURNED = 2, (0, 2, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Joined:
+    """A past and an input, joined along an axis.
+
+    Attributes:
+        parts: The values that are joined.
+        axis: The axis in their own layout.
+        turned: Whether a Transpose brings time to the end.
+        wholes: What holds both: the joined value, and what the Transpose makes of it.
+    """
+
+    parts: Sequence[ir.Value]
+    axis: int
+    turned: bool
+    wholes: Sequence[ir.Value]
+
+
+def causal_convolutions(facts: Facts, graph: ir.Graph, *, with_past: bool) -> list[ir.Node]:
+    """Return the Convs over one axis whose input is joined; unless `with_past`, also those that pad it."""
+    return [node for node in graph if _is_candidate(facts, node, with_past)]
+
+
+def _is_candidate(facts: Facts, node: ir.Node, with_past: bool) -> bool:
+    if node.domain or node.op_type != "Conv" or len(facts.dims(node.inputs[1]) or ()) != 3:
+        return False
+    joined = _joined(facts, node)
+    if joined is not None:
+        return joined.axis == _time_of(joined) or node.attributes.get_int("group", 1) > 1
+    is_depthwise = node.attributes.get_int("group", 1) == (facts.dims(node.inputs[1]) or ())[0]
+    return not with_past and is_depthwise and node.attributes.get_ints("pads", (0, 0))[0] > 0
+
+
+def lift_convolution(model: ir.Model, facts: Facts, names: NameSource, located: Located) -> LiftedNode:
+    """Replace a Conv and what is around it by a CausalConvWithState, at opset 26 and below com.microsoft's.
+
+    Raises:
+        NotLiftableError: It computes something else; nothing has changed.
+    """
+    conv = located.node
+    channels, width, dilation = _kernel(facts, conv)
+    span = (width - 1) * dilation
+    joined, pads = _joined(facts, conv), tuple(conv.attributes.get_ints("pads", (0, 0)))
+    signal, weight, *bias = conv.inputs
+    assert signal is not None
+    output, past, tails = conv.outputs[0], None, []
+    if joined is not None:
+        past, signal = _past_and_input(facts, joined, span, pads)
+        tails = list(_tails(facts, joined, conv, span))
+    elif pads == (span, span):
+        output = _without_end(facts, conv, signal, span)
+    elif pads != (span, 0):
+        raise NotLiftableError(f"it pads {pads[0]} steps, and its kernel looks back {span}")
+    output, has_silu = _with_silu(output)
+    with emitting(model, names, located, ir.DataType.FLOAT) as e:
+        if joined is not None and joined.turned:
+            signal = e.transpose(signal, _TURNED)
+            past = None if past is None else e.transpose(past, _TURNED)
+        attributes = [ir.AttrString("activation", "silu")] if has_silu else []
+        attributes += [ir.AttrInt64("dilation", dilation)] if dilation != 1 else []
+        # ai.onnx's operator has no dilation.
+        made, present = emit_state_operator(
+            e, located.name, CAUSAL_CONV, [signal, weight, *(bias or [None]), past], attributes, dilation == 1
+        )
+        replaced = [(output, made)]
+        for tail, is_turned in tails:
+            replaced.append((tail, e.transpose(present, _TURNED) if is_turned else present))
+    graph = conv.graph
+    assert graph is not None
+    put_in_place(facts, located, conv, e.nodes, replaced)
+    # The last steps may be read before the Conv.
+    graph.sort()
+    return LiftedNode(located.name, located.path, "line", CAUSAL_CONV, "forward", channels * span)
+
+
+def _joined(facts: Facts, conv: ir.Node) -> _Joined | None:
+    """Return what a Conv's input is joined of, if it is."""
+    value = conv.inputs[0]
+    assert value is not None
+    producer, wholes = value.producer(), [value]
+    turned = producer is not None and producer.op_type == "Transpose" and not producer.domain
+    if turned and producer is not None and producer.inputs[0] is not None:
+        if tuple(producer.attributes.get_ints("perm", (2, 1, 0))) != _TURNED:
+            return None
+        wholes = [producer.inputs[0], value]
+        producer = wholes[0].producer()
+    if producer is None or producer.domain or producer.op_type != "Concat":
+        return None
+    axis = producer.attributes.get_int("axis", 1) % 3
+    return _Joined([part for part in producer.inputs if part is not None], axis, turned, wholes)
+
+
+def _time_of(joined: _Joined) -> int:
+    return 1 if joined.turned else _TIME
+
+
+def _kernel(facts: Facts, conv: ir.Node) -> tuple[int, int, int]:
+    """Return the channels, taps and dilation of a Conv.
+
+    Raises:
+        NotLiftableError: A CausalConvWithState has no such kernel.
+    """
+    channels, features, width = facts.dims(conv.inputs[1]) or ()
+    group, type_ = conv.attributes.get_int("group", 1), facts.type(conv.inputs[0])
+    if not isinstance(channels, int) or not isinstance(width, int):
+        raise NotLiftableError("the sizes of its kernel are not known")
+    if group != channels or features != 1:
+        raise NotLiftableError(f"it has {group} groups for {channels} channels, and not one for each")
+    if conv.attributes.get_ints("strides", (1,)) != (1,):
+        raise NotLiftableError("it does not compute every step")
+    if conv.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        raise NotLiftableError("its padding follows from its input")
+    if width == 1:
+        raise NotLiftableError("its kernel does not look back")
+    if not isinstance(type_, ir.TensorType) or type_.dtype != ir.DataType.FLOAT:
+        raise NotLiftableError("it is not float32, in which a CausalConvWithState computes")
+    return channels, width, conv.attributes.get_ints("dilations", (1,))[0]
+
+
+def _past_and_input(
+    facts: Facts, joined: _Joined, span: int, pads: tuple[int, ...]
+) -> tuple[ir.Value | None, ir.Value]:
+    """Return the past, ``None`` for zeros, and the input."""
+    if joined.axis != _time_of(joined):
+        raise NotLiftableError(f"its input is joined along axis {joined.axis}, which is not time")
+    if len(joined.parts) != 2:
+        raise NotLiftableError(
+            f"its input is joined of {len(joined.parts)} parts, not of a past and an input"
+        )
+    if any(pads):
+        raise NotLiftableError("it pads a past and an input")
+    past, signal = joined.parts
+    steps = (facts.dims(past) or (None,) * 3)[joined.axis]
+    if steps != span:
+        known = steps if isinstance(steps, int) else "an unknown number of"
+        raise NotLiftableError(f"its past has {known} steps, and its kernel looks back {span}")
+    return None if is_zero(facts, past) else past, signal
+
+
+def _tails(facts: Facts, joined: _Joined, conv: ir.Node, span: int) -> Iterator[tuple[ir.Value, bool]]:
+    """Yield the values that are the last steps of past and input, and whether they are in another layout."""
+    for whole in joined.wholes:
+        axis = _TIME if whole is conv.inputs[0] else joined.axis
+        if whole.is_graph_output():
+            raise NotLiftableError(f"{whole.name!r}, its past and input, is an output")
+        for reader, _ in whole.uses():
+            if reader is conv or reader.op_type == "Shape" or reader.outputs[0] in joined.wholes:
+                continue
+            if reader.op_type != "Slice" or reader.domain or reader.graph is not conv.graph:
+                raise NotLiftableError(f"its past and input are read by {reader.op_type}")
+            start, end = _cut(facts, reader, axis)
+            (size,) = (facts.dims(whole) or (None,) * 3)[axis : axis + 1]
+            if start not in (-span, _less(size, span)) or not _is_end(end, size):
+                raise NotLiftableError(f"other steps are kept than the last {span}")
+            yield reader.outputs[0], whole is not conv.inputs[0]
+
+
+def _without_end(facts: Facts, conv: ir.Node, signal: ir.Value, span: int) -> ir.Value:
+    """Return the output of a Conv that pads both ends, without the steps behind the input."""
+    output, (size,) = conv.outputs[0], (facts.dims(signal) or (None,) * 3)[_TIME:]
+    readers = [reader for reader, _ in output.uses()]
+    if len(readers) == 1 and readers[0].op_type == "Slice" and not output.is_graph_output():
+        start, end = _cut(facts, readers[0], _TIME)
+        if start == 0 and end is not None and end in (-span, size):
+            return readers[0].outputs[0]
+    raise NotLiftableError("it sees steps behind the input")
+
+
+def _cut(facts: Facts, node: ir.Node, axis: int) -> tuple[Any, Any]:
+    """Return where a Slice starts and ends, as sizes; ``None`` if it cuts another axis, or has a stride."""
+    given: list[Sequence[Any] | None] = [
+        node.attributes.get_ints(name) if name in node.attributes else None
+        for name in ("starts", "ends", "axes")
+    ]
+    for place, value in enumerate(node.inputs[1:5]):
+        sizes = None if value is None else facts.sizes(value)
+        given[place : place + 1] = [None if sizes is None else sizes.reshape(-1).tolist()]
+    starts, ends, axes, *strides = given
+    if (
+        axes is None
+        or [each % 3 for each in axes if each is not None] != [axis]
+        or strides not in ([], [[1]])
+    ):
+        return None, None
+    return (None if starts is None else starts[0]), (None if ends is None else ends[0])
+
+
+def _less(size: Any, number: int) -> Any:
+    return None if size is None else size - number
+
+
+def _is_end(end: Any, size: Any) -> bool:
+    if isinstance(end, int) and end >= (size if isinstance(size, int) else np.iinfo(np.int32).max):
+        return True
+    return end is not None and end == size
+
+
+def _with_silu(value: ir.Value) -> tuple[ir.Value, bool]:
+    """Return the product of a value with its Sigmoid, or else the value; and whether it is that."""
+    readers = {reader for reader, _ in value.uses()}
+    if value.is_graph_output():
+        return value, False
+    for reader in readers:
+        if reader.op_type == "Swish" and not reader.domain and len(readers) == 1:
+            return (
+                (value, False)
+                if reader.attributes.get_float("alpha", 1.0) != 1
+                else (reader.outputs[0], True)
+            )
+        gate = reader.outputs[0]
+        if reader.op_type != "Sigmoid" or gate.is_graph_output() or len(readers) != 2:
+            continue
+        (product,) = readers - {reader}
+        is_own = {each for each, _ in gate.uses()} == {product} and product.op_type == "Mul"
+        if is_own and {*product.inputs} == {value, gate}:
+            return product.outputs[0], True
+    return value, False
