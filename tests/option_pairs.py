@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
 import itertools
 import json
 import random
@@ -32,13 +33,16 @@ from rnnlower.cli import app
 SKIPPED = ("help", "report", "plot", "new", "schema")
 """Options that are no choice (`--help`), or write files of their own."""
 SLOW = ("probe", "engines")
+RECORDINGS = "recordings.npz"
+"""Stands for recordings of the inputs of the model that is drawn."""
+
 VALUES = {
     "dims": ["T=4", "T=0", "nope=3", "T"],
     "input_shapes": ["X:5,2,3", "X:0,1,1", "Z:1"],
     "sets": ["X=1", "nope=1"],
     "nodes": ["*", "nope*"],
     "semantics": ["ort", "spec", "no"],
-    "opset": [7, 14, 18, 99],
+    "opset": [18, 7, 14, 99],
     "unroll_factor": [1, 3],
     "unroll_factors": [2],
     "control_flow": ["keep", "unroll"],
@@ -68,8 +72,18 @@ VALUES = {
     "rate": [100.0],
     "connect": ["Y=X"],
     "emit": ["python", "c", "ada"],
+    "calibration": [RECORDINGS, "missing.npz"],
+    "activations": ["int8", "int16", "int8-only", "int9"],
+    "scheme": ["qdq", "tflite", "pow2"],
+    "headroom": [1.0, 0.0],
+    "min_sqnr": [-100.0, 200.0],
+    "format": ["npz", "python", "csv"],
+    "ranges": ["missing/ranges.json"],
 }
-"""Values to try by option, right and wrong ones. A flag is given, negated or left out."""
+"""Values to try by option, right and wrong ones. A flag is given, negated or left out.
+
+An option that a command requires is always given; its first value is the one that most rows have.
+"""
 
 STRICTER = {"--atol", "--rtol"}
 """Options with which a result may differ although it is right."""
@@ -93,15 +107,16 @@ def choices(command: str) -> dict[str, list[Choice]]:
             words = [(option.opts[0], str(value)) for value in VALUES[option.name]]
         else:
             raise LookupError(f"{command}: no values to try for {option.opts[0]} ({option.name})")
-        found[option.name] = [(option.name, ()), *((option.name, each) for each in words)]
+        left_out = [] if option.required else [(option.name, ())]
+        found[option.name] = [*left_out, *((option.name, each) for each in words)]
     return found
 
 
 def pairwise(options: Sequence[Sequence[Choice]], rng: random.Random) -> Iterator[list[Choice]]:
     """Yield rows with one choice of each option, until every pair of choices has been in one.
 
-    A row begins with a pair that is not covered. Most others are left out: a refusal of one would hide what
-    the pair does.
+    A row begins with a pair that is not covered. Most others have their first choice, which is to be left
+    out where that is possible: a refusal of one would hide what the pair does.
     """
     if len(options) == 1:
         yield from ([choice] for choice in options[0])
@@ -115,19 +130,30 @@ def pairwise(options: Sequence[Sequence[Choice]], rng: random.Random) -> Iterato
         for option in options:
             name = option[0][0]
             if name not in row:
-                row[name] = rng.choice(option)[1] if rng.random() < 0.1 else ()
+                row[name] = (rng.choice(option) if rng.random() < 0.1 else option[0])[1]
         left -= {frozenset(pair) for pair in itertools.combinations(row.items(), 2)}
         yield [*row.items()]
 
 
 def write_models(folder: Path, count: int, seed: int) -> list[Path]:
-    """Write random models of one recurrent node each."""
+    """Write random models of one recurrent node each, half of open sizes, and recordings of 4 sequences."""
     rng = np.random.default_rng(seed)
     paths = []
     for number in range(count):
         paths.append(folder / f"model_{number}.onnx")
-        onnx.save(random_config(rng).build(), paths[-1])
+        config = random_config(rng)
+        config = config if number % 2 else dataclasses.replace(config, x_dims="symbolic")
+        onnx.save(config.build(), paths[-1])
+        inputs = [config.make_inputs(rng) for _ in range(4)]
+        names = set.intersection(*(set(each) for each in inputs))
+        stacks = {name: np.stack([each[name] for each in inputs]) for name in sorted(names)}
+        np.savez(recordings(paths[-1]), allow_pickle=False, **stacks)
     return paths
+
+
+def recordings(model: Path) -> Path:
+    """Return the file of recordings of a model."""
+    return model.with_suffix(".npz")
 
 
 def faults(words: Sequence[str], model: Path, folder: Path) -> tuple[int, list[str]]:
@@ -147,7 +173,12 @@ def faults(words: Sequence[str], model: Path, folder: Path) -> tuple[int, list[s
     if result.exit_code == 1 and words[0] not in ("check", "verify") and not STRICTER & {*words}:
         found.append(f"differs: {result.stderr}")
     names = {each.name for each in folder.iterdir()}
-    allowed = {"out.onnx", "out.onnx.data"} if result.exit_code == 0 else set()
+    # A script that calibrates has its arrays next to it.
+    allowed = (
+        {"out.onnx", "out.onnx.data", *(["out.npz"] if words[0] == "calibrate" else [])}
+        if result.exit_code == 0
+        else set()
+    )
     if names - allowed:
         found.append(f"left behind: {sorted(names - allowed)}")
     if model.read_bytes() != before:
@@ -202,7 +233,9 @@ def main() -> int:
             with tempfile.TemporaryDirectory(dir=name) as folder:
                 kinds = [each.name for each in group.commands[command].params]
                 sources = [str(model) for each in kinds if each in ("model", "reference", "candidate")]
+                sources += [RECORDINGS for each in kinds if each == "recordings"]
                 words = [command, *sources, *(word for _, each in row for word in each)]
+                words = [str(recordings(model)) if word == RECORDINGS else word for word in words]
                 words += ["-o", str(Path(folder) / "out.onnx")] if "output" in kinds else []
                 code, found = faults(words, model, Path(folder))
             codes[command][code] += 1

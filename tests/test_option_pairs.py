@@ -7,6 +7,9 @@ import random
 from pathlib import Path
 
 import option_pairs
+import typer.main
+
+from rnnlower.cli import app
 
 
 def test_every_pair_of_choices_is_drawn_once_at_least() -> None:
@@ -22,9 +25,13 @@ def test_every_pair_of_choices_is_drawn_once_at_least() -> None:
     assert len(rows) < len(wanted)
 
 
-def test_every_option_of_the_rewriting_commands_has_values_to_try() -> None:
-    for command in ("unroll", "scan", "loop", "lower", "stream", "convert", "check", "verify", "bench"):
-        assert all(len(each) > 1 for each in option_pairs.choices(command).values())
+def test_every_option_of_every_command_has_values_to_try() -> None:
+    commands = typer.main.get_command(app).commands
+    for command in {*commands} - {*option_pairs.SLOW}:
+        tried = option_pairs.choices(command)
+        assert all(tried.values()), command
+        required = {each.name for each in commands[command].params if each.required} & {*tried}
+        assert all((name, ()) not in tried[name] for name in required), command
 
 
 def test_faults_are_told(tmp_path: Path) -> None:

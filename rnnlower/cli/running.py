@@ -49,18 +49,18 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
                 command(*arguments, **given)
         except RnnLowerError as error:
             _fail(error, exit_code(error), json_, error)
-        except (MemoryError, RecursionError) as error:
-            problem = "not enough memory" if isinstance(error, MemoryError) else "nested too deeply"
-            _fail(UnsupportedModelError(f"{problem} for this model"), REFUSED, json_, error)
         except OSError as error:
-            # Buffered output would fail again at the end.
-            discard_stdout()
             name = f" {error.filename}" if isinstance(error.filename, str) else ""
+            if not name:
+                # Perhaps stdout itself: what is buffered would fail again at the end.
+                discard_stdout()
             problem = f"cannot read or write{name}: {error.strerror or error}"
             _fail(OptionError(problem), USAGE, json_, error)
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except Exception as error:
+            if problem := _shortage(error):
+                _fail(UnsupportedModelError(f"{problem} for this model"), REFUSED, json_, error)
             # A traceback would end with exit code 1, which means that two models differ.
             traceback.print_exc()
             problem = f"unexpected {type(error).__name__}: {error}"
@@ -68,6 +68,15 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
             _fail(UnsupportedModelError(problem, remedy=remedy), REFUSED, json_, error)
 
     return guarded
+
+
+def _shortage(error: Exception) -> str:
+    """Return what the process has too little of; empty if the error has another cause."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    # CPython has no type of its own for a thread that the system has no memory for.
+    thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    return "not enough memory" if thread or isinstance(error, MemoryError) else ""
 
 
 def _fail(error: RnnLowerError, code: int, json_: bool, cause: BaseException) -> NoReturn:

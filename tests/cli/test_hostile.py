@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -370,3 +371,13 @@ def test_a_body_that_fails_in_the_midst_of_its_conversion(tmp_path: Path) -> Non
     model.opset_import[0].version = 7
     path = saved(model, tmp_path)
     expect(invoke("convert", path, "--opset", 16, "-o", tmp_path / "out.onnx"), 3, "cannot become Loop-11")
+
+
+def test_no_memory_for_a_thread_is_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    result = invoke("scan", MODELS / "lstm14_defaults.onnx", "-o", tmp_path / "out.onnx")
+    expect(result, 3, "not enough memory for this model")
+    assert not list(tmp_path.iterdir())

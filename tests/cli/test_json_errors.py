@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -165,3 +168,12 @@ def test_json_has_no_infinity(tmp_path: Path) -> None:
     model = recurrent_model("RNN", activations=["LeakyRelu"], activation_alpha=[float("inf")])
     (node,) = run("inspect", save(model, tmp_path), "--json").json["recurrent"]
     assert node["attributes"]["activation_alpha"] == [None]
+
+
+def test_a_file_that_is_not_there_is_an_object(tmp_path: Path) -> None:
+    words = ["quantize", KEPT["FIXED"], "-o", "out.onnx", "--calibration", "absent.npz", "--json"]
+    line = [sys.executable, "-m", "rnnlower", *words]
+    # A process of its own: what is tested is its stdout itself.
+    result = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "absent.npz" in json.loads(result.stdout)["error"]["message"]
