@@ -6,7 +6,6 @@ from onnx import ModelProto, TensorProto, helper
 from refusal_models import (
     Case,
     branches,
-    cell,
     insert,
     lens,
     node,
@@ -252,7 +251,11 @@ PADDING = [
         PAD,
         model=text(17, "float[T, 3] X", "t = Transpose (X) Y = MatMul (X, t)"),
     ),
-    Case("padding in an old opset", PAD, model=cell(opset=8)),
+    Case(
+        "positions of several numbers",
+        PAD,
+        model=text(17, "float[T, 3] X", "n = Constant <value = int64[1, 2] {0, 1}> () Y = GatherND (X, n)"),
+    ),
     Case("several models on standard output", "pad model.onnx -o - --max T=8,16"),
     Case(
         "a source of one length",

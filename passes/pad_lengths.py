@@ -27,12 +27,17 @@ from rnnlower.arguments import integer
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.pad_metadata import PadMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.walk import dim_name
+from rnnlower.graph.versions import needed_opset
+from rnnlower.graph.walk import default_opset, dim_name
+from rnnlower.lowering import LAST_OPSET
+from rnnlower.padding.examples import FIRST_OPSET
 from rnnlower.padding.flow import PadFlow
+from rnnlower.padding.normalizing import unfold_groups
 from rnnlower.padding.sizes import NoRuleError, Size
 from rnnlower.passes.base import Pass
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
+from rnnlower.passes.steps.opset_moves import move
 from rnnlower.wording import option
 
 
@@ -89,12 +94,17 @@ class PadLengthsPass(Pass):
 
         Raises:
             OptionError: A dimension does not exist, or an axis does not.
+            OpsetError: The model is older than all that is emitted, and cannot be converted.
             UnsupportedModelError: A node does with padding what no rule undoes.
         """
         InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
+        opset = max(needed_opset(model), FIRST_OPSET)
+        if opset > default_opset(model):
+            move(model, range(opset, LAST_OPSET + 1), self.facts)
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
         self._open_axes(model)
+        unfold_groups(model)
         inputs = self._axes(model)
         rows = _rows(model, inputs) if self._per_row else {}
         flow = PadFlow(model, self._maxima, inputs, by_mask=self._by_mask, rows=rows).run()

@@ -44,17 +44,20 @@ _ENDED_BY_NEGATIVE = ("GatherND", "Slice")
 _LIKE_STANDARD = {
     ("com.microsoft", name): standard
     for name, standard in {
-        "DynamicQuantizeLSTM": ("LSTM", 8),
-        "DynamicQuantizeMatMul": ("MatMul", 2),
-        "FusedConv": ("Conv", 3),
-        "FusedGemm": ("Gemm", 3),
-        "FusedMatMul": ("MatMul", 2),
-        "MatMulIntegerToFloat": ("MatMul", 2),
+        "DynamicQuantizeLSTM": ("LSTM", range(8)),
+        "DynamicQuantizeMatMul": ("MatMul", range(2)),
+        "FusedConv": ("Conv", range(3)),
+        "FusedGemm": ("Gemm", range(3)),
+        "FusedMatMul": ("MatMul", range(2)),
+        "MatMulIntegerToFloat": ("MatMul", range(2)),
+        "QLinearAdd": ("Add", (0, 3)),
+        "QLinearMul": ("Mul", (0, 3)),
     }.items()
 }
-"""Operators with the outputs of a standard one, which reads only the first inputs."""
+"""Operators with the outputs of a standard one, which reads these inputs only."""
 _LIKE_FIRST_INPUT = {
     ("", "GroupNormalization"),
+    ("", "SimplifiedLayerNormalization"),
     *(
         ("com.microsoft", name)
         for name in (
@@ -62,6 +65,8 @@ _LIKE_FIRST_INPUT = {
             "FastGelu",
             "Gelu",
             "MultiHeadAttention",
+            "QLinearLeakyRelu",
+            "QLinearSigmoid",
             "QuickGelu",
             "RotaryEmbedding",
             "SkipLayerNormalization",
@@ -203,12 +208,13 @@ def infer(
         sizes, many = node.attributes.get_ints("qkv_hidden_sizes"), shapes[1][1]
         features = sizes[2] if sizes else many // 3 if isinstance(many, int) else None
         return [(types[0], (*shapes[0][:-1], features)), *unknown[1:]]
-    op_type, domain, used = node.op_type, node.domain, len(node.inputs)
+    op_type, domain, used = node.op_type, node.domain, [*range(len(node.inputs))]
     if (domain, op_type) in _LIKE_STANDARD:
-        (op_type, used), domain = _LIKE_STANDARD[domain, op_type], ""
+        (op_type, read), domain = _LIKE_STANDARD[domain, op_type], ""
+        used = [index for index in read if index < len(node.inputs)]
         types, shapes = _as_standard(node, op_type, types, shapes)
     version = opset_imports.get(domain)
-    given = [value is not None for value in node.inputs[:used]]
+    inputs = [(node.inputs[index] is not None, types[index], shapes[index]) for index in used]
     if version is None:
         return unknown
     if op_type in _ENDED_BY_NEGATIVE and any(isinstance(dim, int) and dim < 0 for dim in shapes[0] or ()):
@@ -219,15 +225,15 @@ def infer(
         if attribute.is_ref() or attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
             return unknown
         attributes.append(ir.serde.serialize_attribute(attribute).SerializeToString())
-    contents = (
+    contents = [
         (array.dtype, array.shape, array.tobytes()) if array is not None else None
-        for array in constants[:used]
-    )
+        for array in (constants[index] for index in used)
+    ]
     return [
         *_infer(
             (op_type, domain, version, max(ir_version, FREE_INITIALIZERS_IR)),
             tuple(attributes),
-            tuple(zip(given, types, shapes, contents, strict=False)),
+            tuple((*each, content) for each, content in zip(inputs, contents, strict=True)),
             tuple(bool(out.name) for out in node.outputs),
         )
     ]

@@ -8,14 +8,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.errors import InvalidModelError, UnsupportedModelError
+from rnnlower.errors import InvalidModelError
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import default_opset, dim_name
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
-from rnnlower.wording import call
+from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
 
-_FIRST_OPSET = 9
+FIRST_OPSET = 9
+"""The first opset with all that is emitted."""
+
 _OTHER_SIZES = ((29, 31), (37, 41))
 _FEWER_STEPS = (1, 2, 5)
 _FEW_STEPS = (1, 2, 4)
@@ -37,11 +40,6 @@ class Examples:
         self, model: ir.Model, maxima: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]]
     ) -> None:
         self.model, self.opset = model, default_opset(model)
-        if self.opset < _FIRST_OPSET:
-            raise UnsupportedModelError(
-                f"the model has opset {self.opset}; padding needs {_FIRST_OPSET} or higher",
-                remedy=f"convert it first ({call('convert', opset=17)})",
-            )
         self.axes: dict[ir.Value, Axes] = {}
         self._origins: dict[ir.Value, ir.Value] = {}
         self._sizes: set[Size] = {Size.of(symbol, maximum) for symbol, maximum in maxima.items()}
@@ -103,6 +101,7 @@ class Examples:
                 facts.assume(
                     value, tuple(own.get(axis, _number(dim, others)) for axis, dim in enumerate(value.shape))
                 )
+        parse_state_operators(find_recurrent(self.model, is_state_operator), facts)
         return facts.visit_all()
 
     def origin(self, value: ir.Value) -> ir.Value:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.walk import captured
-from rnnlower.padding.sizes import ROWS, Axes, NoRuleError
+from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size
 from rnnlower.padding.validity import Validity
 from rnnlower.timeflow.flow import located
 
@@ -126,8 +126,12 @@ class PadFlow(Validity):
                 raise NoRuleError("makes a length the size of another axis")
             if not size.fits(self._lengths, sizes):
                 raise NoRuleError("changes the number of steps in a way that is not followed")
-        self.axes[out] = axes
-        self._sizes |= set(axes.values())
+        # What every sequence fills has no padding.
+        self.axes[out] = {axis: size for axis, size in axes.items() if not self._is_constant(size)}
+        self._sizes |= set(self.axes[out].values())
+
+    def _is_constant(self, size: Size) -> bool:
+        return size.symbol != ROWS and len({*size.table[self.least[size.symbol] :]}) == 1
 
     def _has_contents(self, node: ir.Node) -> bool:
         """Return whether the contents of a node's outputs follow from constants and sizes, and note them."""

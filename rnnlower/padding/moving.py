@@ -73,6 +73,13 @@ def _refuse_fixed_length(
             )
 
 
+def _depth_to_space(flow: PadFlow, node: ir.Node) -> Axes:
+    axes, factor = flow.axes_of(node.inputs[0]), node.attributes.get_int("blocksize", 1)
+    if 1 in axes:
+        raise NoRuleError("has channels over time")
+    return {axis: size.via(factor if axis > 1 else 1) for axis, size in axes.items()}
+
+
 def _expand(flow: PadFlow, node: ir.Node) -> Axes:
     axes = flow.varying(node.outputs[0])
     own = broadcast(flow, node, [0], len(flow.shape(node.outputs[0])))
@@ -142,62 +149,6 @@ def _split(flow: PadFlow, node: ir.Node) -> list[Axes]:
     return [axes] * len(node.outputs)
 
 
-def _gather(flow: PadFlow, node: ir.Node) -> Axes:
-    data, indices = node.inputs[:2]
-    rank, axes, own = len(flow.shape(data)), flow.axes_of(data), flow.axes_of(indices)
-    along = node.attributes.get_int("axis", 0) % rank
-    if along in axes:
-        _gather_steps(flow, node, along, axes)
-    more = len(flow.shape(indices)) - 1
-    found = {axis + (more if axis > along else 0): size for axis, size in axes.items() if axis != along}
-    return found | {along + axis: size for axis, size in own.items()}
-
-
-def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
-    """Let positions that count from the end count from the last valid step."""
-    data, value = node.inputs[:2]
-    assert data is not None
-    assert value is not None
-    size, contents = axes[along], flow.contents(value)
-    if size.symbol == ROWS:
-        raise NoRuleError("takes single rows, each of which has a length of its own")
-    counts = [shape[along] for shape in flow.shapes(data)]
-    if contents is not None and any((each != contents[0]).any() for each in contents):
-        # A position that follows from the length is that number already, unless rows have their own.
-        behind = [each - count for each, count in zip(contents, counts, strict=True)]
-        if flow.rows is not None and (
-            contents[0].size != 1 or any((each != behind[0]).any() for each in behind)
-        ):
-            raise NoRuleError("reads steps at positions that differ from row to row")
-        contents = [each - counts[0] for each in contents[:1]] if flow.rows is not None else None
-    elif contents is not None:
-        flow.require(size, max(int(contents[0].max(initial=0)) + 1, int(-contents[0].min(initial=0))))
-        if (contents[0] >= 0).all():
-            return
-    elif flow.rows is not None:
-        raise NoRuleError("reads steps at positions that are computed while it runs")
-    emitter = flow.emitter_for(node)
-    if flow.rows is not None and contents is not None:
-        if contents[0].size != 1:
-            raise NoRuleError("reads several steps that count from the ends of rows")
-        behind_end = int(contents[0].item())
-        rank = len(flow.shape(data))
-        step = flow.last_steps(
-            emitter, data, along, axes, range(behind_end, behind_end + 1), rank, flow.dtype(data)
-        )
-        step = step if contents[0].ndim else emitter.with_axes("Squeeze", step, [along])
-        flow.replace(node, step, emitter)
-        return
-    dtype = flow.dtype(value)
-    count = flow.count(size, dtype)
-    if not len(flow.shape(value)):
-        count = emitter.squeeze(count, 0, [])
-    is_behind = emitter.op("Less", value, emitter.constant(np.array(0, dtype)), since=9)
-    steps = emitter.op("Where", is_behind, emitter.op("Add", value, count), value)
-    flow.place(emitter, node)
-    node.replace_input_with(1, steps)
-
-
 def _bounds(flow: PadFlow, node: ir.Node) -> dict[int, tuple[list[int], list[int], int]]:
     """Return for each axis that a Slice cuts its starts and ends at the example lengths, and the step."""
     rank = len(flow.shape(node.inputs[0]))
@@ -233,7 +184,7 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
         first = [start + size if start < 0 else start for start, size in zip(starts, sizes, strict=True)]
         is_front = len({*starts}) == 1 and starts[0] >= 0 and step > 0
         if is_front:
-            size = _front(flow, axes[axis], starts, ends, step, sizes)
+            axes[axis] = _front(flow, axes[axis], starts, ends, step, sizes)
         elif len(bounds) > 1:
             raise NoRuleError("cuts several axes, and time from its end")
         elif (step == -1 and first == [s - 1 for s in sizes]) or (starts[0] >= 2**31 - 1 and step == -1):
@@ -244,20 +195,16 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
         elif step == 1 and len({*out[axis]}) == 1:
             behind = [f - s for f, s in zip(first, sizes, strict=True)]
             _last_steps(flow, node, axis, axes, behind, out[axis][0])
-            size = None
-        else:
-            raise NoRuleError("cuts a part that counts from the end of the sequence")
-        if size is None:
             del axes[axis]
         else:
-            axes[axis] = size
+            raise NoRuleError("cuts a part that counts from the end of the sequence")
     return axes
 
 
 def _front(
     flow: PadFlow, size: Size, starts: list[int], ends: list[int], step: int, sizes: list[int]
-) -> Size | None:
-    """Return the size of a part that begins at a fixed step; ``None`` if every sequence has all of it."""
+) -> Size:
+    """Return the size of a part that begins at a fixed step."""
     if len({*ends}) > 1:
         behind = {
             min(end + have if end < 0 else end, have) - have for end, have in zip(ends, sizes, strict=True)
@@ -269,7 +216,7 @@ def _front(
         found = size.cut(starts[0], ends[0], step)
     # Of shorter sequences nothing would be left.
     flow.require(found, 1)
-    return None if len({*found.table[flow.least[size.symbol] :]}) == 1 else found
+    return found
 
 
 def _last_steps(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, behind: list[int], count: int) -> None:
@@ -323,20 +270,13 @@ def _trilu(flow: PadFlow, node: ir.Node) -> Axes:
     return flow.axes_of(node.inputs[0])
 
 
-def _one_hot(flow: PadFlow, node: ir.Node) -> Axes:
-    rank = len(flow.shape(node.outputs[0]))
-    axis = node.attributes.get_int("axis", -1) % rank
-    return {place + (place >= axis): size for place, size in flow.axes_of(node.inputs[0]).items()}
-
-
 MOVING: dict[str, Rule] = {
     "Concat": _concat,
     "ConstantOfShape": _filled,
+    "DepthToSpace": _depth_to_space,
     "Expand": _expand,
     "EyeLike": _trilu,
     "Flatten": _reshape,
-    "Gather": _gather,
-    "OneHot": _one_hot,
     "Range": _range,
     "Reshape": _reshape,
     "ReverseSequence": _reverse,

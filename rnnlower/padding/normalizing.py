@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.names import NameSource, names_in
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.flow import PadFlow, Rule
 from rnnlower.padding.ruling import features
@@ -91,6 +94,40 @@ def _channel_norm(flow: PadFlow, node: ir.Node) -> Axes:
 
 def _local_norm(flow: PadFlow, node: ir.Node) -> Axes:
     return features(flow, node, [1], "normalizes over neighboring steps")
+
+
+def unfold_groups(model: ir.Model) -> None:
+    """Give groups of channels their spatial axes, before InstanceNormalization, in place of one long axis.
+
+    PyTorch writes GroupNorm so below opset 21; time would be folded behind the channels of a group.
+    """
+    facts, pool = Facts(model), InitializerPool(model, NameSource(names_in(model)))
+    for node in model.graph:
+        value = node.inputs[0] if node.op_type == "InstanceNormalization" else None
+        before = value.producer() if value is not None and len(value.uses()) == 1 else None
+        if before is None or before.op_type != "Reshape" or not _is_unfolded(node.outputs[0], facts):
+            continue
+        shape, folded = facts.shape(before.inputs[0]), facts.constant(before.inputs[1])
+        if shape is None or folded is None or len(folded) != 3 or folded[1] <= 0 or folded[2] != -1:
+            continue
+        sizes = [-1 if each is None else each for each in shape]
+        if sizes[1] > 0 and sizes[2:].count(-1) <= 1:
+            new = (int(folded[0]), int(folded[1]), sizes[1] // int(folded[1]), *sizes[2:])
+            before.replace_input_with(1, pool.integers(new))
+            before.outputs[0].shape = node.outputs[0].shape = None
+
+
+def _is_unfolded(value: ir.Value, facts: Facts) -> bool:
+    """Return whether only Reshapes read a value, none of which copies its last sizes."""
+    shapes = [use.node.inputs[1] for use in value.uses() if use.node.op_type == "Reshape"]
+    if value.is_graph_output() or len(shapes) < len(value.uses()):
+        return False
+    return all(
+        (sizes[2:] != 0).all()
+        if (sizes := facts.constant(shape)) is not None
+        else shape is not None and (node := shape.producer()) is not None and node.op_type == "Shape"
+        for shape in shapes
+    )
 
 
 NORMALIZING: dict[str, Rule] = {

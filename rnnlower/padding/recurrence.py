@@ -16,6 +16,8 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
     axes = flow.axes_of(value)
     time, batch = (1, 0) if layout else (0, 1)
     if node.domain and time in axes:
+        if flow.rows is not None:
+            raise NoRuleError("quantizes rows by one range, while each has a length of its own")
         # Its range holds zero in any case.
         flow.fill(node, 0, time, 0.0)
     if 2 in axes or any(map(flow.axes_of, node.inputs[1:4])):

@@ -8,7 +8,8 @@ from rnnlower.padding.attention import ATTENTION
 from rnnlower.padding.combining import COMBINING
 from rnnlower.padding.flow import Rule
 from rnnlower.padding.moving import MOVING
+from rnnlower.padding.picking import PICKING
 from rnnlower.padding.recurrence import RECURRENCE
 from rnnlower.padding.windows import WINDOWS
 
-RULES: Mapping[str, Rule] = {**ATTENTION, **COMBINING, **MOVING, **WINDOWS, **RECURRENCE}
+RULES: Mapping[str, Rule] = {**ATTENTION, **COMBINING, **MOVING, **PICKING, **WINDOWS, **RECURRENCE}

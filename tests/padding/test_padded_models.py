@@ -5,44 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from support.padded_models import LSTM_BOTH, MODELS, padded_case, with_weights
+from support.padded_models import LSTM_BOTH, MODELS, MOST, differences, padded_case, session, with_weights
 
 import rnnlower
-
-MOST = 13
-
-
-def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-
-
-def _differences(source: onnx.ModelProto, padded: onnx.ModelProto, fill: float) -> dict[int, float]:
-    """Return the largest difference of the valid part at each length."""
-    entry = {each.key: each.value for each in padded.metadata_props}["rnnlower.pad"]
-    told, whole, fixed = json.loads(entry), _session(source), _session(padded)
-    axis, found = told["inputs"]["x"], {}
-    for length in range(told["least"]["T"], MOST + 1):
-        shape = [size if isinstance(size, int) else length for size in whole.get_inputs()[0].shape]
-        x = np.random.default_rng(length).normal(size=shape).astype(np.float32)
-        shape[axis] = MOST - length
-        padding = np.full(shape, fill, np.float32)
-        given = {"length": np.array([length])}
-        if told["form"] == "mask":
-            given = {"mask": (np.arange(MOST)[None] < length).astype(np.float32)}
-        (expected,) = whole.run(None, {"x": x})
-        (actual,) = fixed.run(None, {"x": np.concatenate([x, padding], axis), **given})
-        (output,) = whole.get_outputs()
-        if output.name in told["outputs"]:
-            valid = told["outputs"][output.name]
-            size = eval(valid["size"], {"T": length})
-            assert size == expected.shape[valid["axis"]]
-            actual = actual.take(range(size), valid["axis"])
-        assert actual.shape == expected.shape
-        found[length] = float(np.abs(actual.astype(float) - expected).max(initial=0))
-    return found
 
 
 @pytest.mark.parametrize("mask", [False, True])
@@ -52,7 +18,7 @@ def test_the_valid_part_is_right_at_every_length(name: str, mask: bool) -> None:
     padded = rnnlower.pad(source, max={"T": MOST}, mask=mask)
     assert "T" not in str([value.type for value in padded.graph.input])
     for fill in (0.0, 5.0, -300.0, float("nan")):
-        assert max(_differences(source, padded, fill).values()) < 2e-6
+        assert max(differences(source, padded, fill).values()) < 2e-6
 
 
 NOT_PER_ROW = {
@@ -116,7 +82,7 @@ def test_verify_knows_the_padding(name: str) -> None:
 def test_a_static_source_is_taken_with_its_axis() -> None:
     source = padded_case("bidirectional", str(MOST))
     padded = rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0})
-    assert max(_differences(padded_case("bidirectional"), padded, 7.0).values()) < 2e-6
+    assert max(differences(padded_case("bidirectional"), padded, 7.0).values()) < 2e-6
     assert rnnlower.verify(source, padded)
 
 
@@ -201,3 +167,24 @@ def test_shorter_sequences_than_a_number_of_steps_are_below_the_least() -> None:
     source = padded_case("largest three")
     padded = rnnlower.pad(source, max={"T": MOST})
     assert json.loads(padded.metadata_props[0].value)["least"] == {"T": 3}
+
+
+def test_an_old_model_is_converted_first() -> None:
+    source = rnnlower.convert(padded_case("tagger"), opset=7)
+    padded = rnnlower.pad(source, max={"T": MOST})
+    assert padded.opset_import[0].version == 9
+    assert rnnlower.verify(source, padded)
+
+
+def test_padded_positions_may_be_any_number() -> None:
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (int64[1, T] x) => (float[1, 3] z) '
+        "{ y = Gather <axis = 0> (V, x) z = ReduceMean <axes = [1], keepdims = 0> (y) }"
+    )
+    padded = rnnlower.pad(source, max={"T": MOST})
+    x = np.array([[2, 0, 1]])
+    (expected,) = session(source).run(None, {"x": x})
+    for fill in (0, 99, -99):
+        whole = np.concatenate([x, np.full((1, MOST - 3), fill)], 1)
+        (found,) = session(padded).run(None, {"x": whole, "length": np.array([3])})
+        np.testing.assert_allclose(found, expected, atol=1e-6)

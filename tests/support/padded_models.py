@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import numpy_helper
 
 _HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
@@ -21,6 +23,7 @@ _SIZES = {
     "E": (3, 4, 3),
     "V": (3, 3),
     "s": (3,),
+    "b1": (4, 1),
     "c1": (1, 1, 3),
     "P3": (3, 4),
 }
@@ -166,6 +169,10 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
 _SPATIAL = {
     # Each takes x[1, 3, T].
     "convolution": ("float[1, 4, T] z", "z = Conv <pads = [1, 1]> (x, C)"),
+    "a single window": (
+        "float[1, 4] z",
+        "a = Constant <value_ints = [2]> () y = Conv <strides = [20]> (x, C) z = Squeeze (y, a)",
+    ),
     "convolutions": (
         "float[1, 4, T] z",
         "y = Conv <pads = [1, 1]> (x, C, b) r = Sigmoid (y) z = Conv <pads = [2, 2], dilations = [2]> (r, G)",
@@ -235,6 +242,12 @@ _SPATIAL = {
     "mean of all": ("float[1, 3, 1] z", "z = GlobalAveragePool (x)"),
     "largest of all": ("float[1, 3, 1] z", "z = GlobalMaxPool (x)"),
     "norm of channels": ("float[1, 3, T] z", "z = InstanceNormalization (x, s, s)"),
+    "norm of groups, as PyTorch writes it": (
+        "float[1, 4, T] z",
+        "y = Conv <pads = [1, 1]> (x, C) n = Constant <value_ints = [0, 2, -1]> () r = Reshape (y, n) "
+        "o = Constant <value_floats = [1.0, 1.0]> () u = Constant <value_floats = [0.0, 0.0]> () "
+        "i = InstanceNormalization (r, o, u) s1 = Shape (y) v = Reshape (i, s1) z = Mul (v, b1)",
+    ),
     "zeros at both ends": (
         "float[1, 4, T] z",
         "p = Constant <value_ints = [0, 0, 1, 0, 0, 1]> () y = Pad (x, p) z = Conv (y, C)",
@@ -270,3 +283,37 @@ def with_weights(text: str) -> onnx.ModelProto:
             array = rng.normal(0, 0.6, shape).astype(np.float32)
             model.graph.initializer.append(numpy_helper.from_array(array, name))
     return model
+
+
+MOST = 13
+
+
+def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """Return a session on the CPU."""
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def differences(source: onnx.ModelProto, padded: onnx.ModelProto, fill: float) -> dict[int, float]:
+    """Return the largest difference of the valid part at each length."""
+    entry = {each.key: each.value for each in padded.metadata_props}["rnnlower.pad"]
+    told, whole, fixed = json.loads(entry), session(source), session(padded)
+    axis, found = told["inputs"]["x"], {}
+    for length in range(told["least"]["T"], MOST + 1):
+        shape = [size if isinstance(size, int) else length for size in whole.get_inputs()[0].shape]
+        x = np.random.default_rng(length).normal(size=shape).astype(np.float32)
+        shape[axis] = MOST - length
+        padding = np.full(shape, fill, np.float32)
+        given = {"length": np.array([length])}
+        if told["form"] == "mask":
+            given = {"mask": (np.arange(MOST)[None] < length).astype(np.float32)}
+        (expected,) = whole.run(None, {"x": x})
+        (actual,) = fixed.run(None, {"x": np.concatenate([x, padding], axis), **given})
+        (output,) = whole.get_outputs()
+        if output.name in told["outputs"]:
+            valid = told["outputs"][output.name]
+            size = eval(valid["size"], {"T": length})
+            assert size == expected.shape[valid["axis"]]
+            actual = actual.take(range(size), valid["axis"])
+        assert actual.shape == expected.shape
+        found[length] = float(np.abs(actual.astype(float) - expected).max(initial=0))
+    return found

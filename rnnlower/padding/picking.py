@@ -1,0 +1,125 @@
+"""Operators that pick elements by their positions."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.padding.flow import PadFlow, Rule
+from rnnlower.padding.sizes import ROWS, Axes, NoRuleError
+
+
+def _gather(flow: PadFlow, node: ir.Node) -> Axes:
+    data, indices = node.inputs[:2]
+    rank, axes, own = len(flow.shape(data)), flow.axes_of(data), flow.axes_of(indices)
+    along = node.attributes.get_int("axis", 0) % rank
+    if along in axes:
+        _gather_steps(flow, node, along, axes)
+    elif flow.contents(indices) is None:
+        for axis in own:
+            # Any number may stand there; the data has no such position.
+            flow.fill(node, 1, axis, 0)
+    more = len(flow.shape(indices)) - 1
+    found = {axis + (more if axis > along else 0): size for axis, size in axes.items() if axis != along}
+    return found | {along + axis: size for axis, size in own.items()}
+
+
+def _gather_elements(flow: PadFlow, node: ir.Node) -> Axes:
+    """Take single elements: where positions are over time, so is what they are taken from."""
+    data, indices = node.inputs[:2]
+    axes, own = flow.axes_of(data), flow.axes_of(indices)
+    along = node.attributes.get_int("axis", 0) % len(flow.shape(data))
+    for axis, size in axes.items():
+        if axis == along and flow.rows is not None:
+            raise NoRuleError("reads steps at positions that differ from row to row")
+        if axis == along:
+            _gather_steps(flow, node, along, axes)
+        elif own.get(axis, size) != size:
+            raise NoRuleError("combines values of different lengths")
+        elif axis not in own:
+            flow.require(size, flow.shape(indices)[axis])
+    return own
+
+
+def _gather_nd(flow: PadFlow, node: ir.Node) -> Axes:
+    """Take parts at positions in the first axes, which are not over time."""
+    data, indices = node.inputs[:2]
+    axes, own, batch = flow.axes_of(data), flow.axes_of(indices), node.attributes.get_int("batch_dims", 0)
+    shape = flow.shape(indices)
+    first = batch + shape[-1]
+    if any(batch <= axis < first for axis in axes) or len(shape) - 1 in own:
+        raise NoRuleError("reads steps at positions that consist of several numbers")
+    if any(own.get(axis, size) != size for axis, size in axes.items() if axis < batch):
+        raise NoRuleError("combines values of different lengths")
+    return own | {axis - first + len(shape) - 1: size for axis, size in axes.items() if axis >= first}
+
+
+def _scatter_nd(flow: PadFlow, node: ir.Node) -> Axes:
+    """Put parts at positions in the first axes, neither of which is over time."""
+    data, indices, updates = node.inputs[:3]
+    axes, shape = flow.axes_of(data), flow.shape(indices)
+    if flow.axes_of(indices) or any(axis < shape[-1] for axis in axes):
+        raise NoRuleError("writes steps at positions that consist of several numbers")
+    if {axis - shape[-1] + len(shape) - 1: size for axis, size in axes.items()} != flow.axes_of(updates):
+        raise NoRuleError("combines values of different lengths")
+    return axes
+
+
+def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
+    """Let positions that count from the end count from the last valid step."""
+    data, value = node.inputs[:2]
+    assert data is not None
+    assert value is not None
+    size, contents = axes[along], flow.contents(value)
+    if size.symbol == ROWS:
+        raise NoRuleError("takes single rows, each of which has a length of its own")
+    counts = [shape[along] for shape in flow.shapes(data)]
+    if contents is not None and any((each != contents[0]).any() for each in contents):
+        # A position that follows from the length is that number already, unless rows have their own.
+        behind = [each - count for each, count in zip(contents, counts, strict=True)]
+        if flow.rows is not None and (
+            contents[0].size != 1 or any((each != behind[0]).any() for each in behind)
+        ):
+            raise NoRuleError("reads steps at positions that differ from row to row")
+        contents = [each - counts[0] for each in contents[:1]] if flow.rows is not None else None
+    elif contents is not None:
+        flow.require(size, max(int(contents[0].max(initial=0)) + 1, int(-contents[0].min(initial=0))))
+        if (contents[0] >= 0).all():
+            return
+    elif flow.rows is not None:
+        raise NoRuleError("reads steps at positions that are computed while it runs")
+    emitter = flow.emitter_for(node)
+    if flow.rows is not None and contents is not None:
+        if contents[0].size != 1:
+            raise NoRuleError("reads several steps that count from the ends of rows")
+        behind_end = int(contents[0].item())
+        rank = len(flow.shape(data))
+        step = flow.last_steps(
+            emitter, data, along, axes, range(behind_end, behind_end + 1), rank, flow.dtype(data)
+        )
+        step = step if contents[0].ndim else emitter.with_axes("Squeeze", step, [along])
+        flow.replace(node, step, emitter)
+        return
+    dtype = flow.dtype(value)
+    count = flow.count(size, dtype)
+    if not len(flow.shape(value)):
+        count = emitter.squeeze(count, 0, [])
+    is_behind = emitter.op("Less", value, emitter.constant(np.array(0, dtype)), since=9)
+    steps = emitter.op("Where", is_behind, emitter.op("Add", value, count), value)
+    flow.place(emitter, node)
+    node.replace_input_with(1, steps)
+
+
+def _one_hot(flow: PadFlow, node: ir.Node) -> Axes:
+    rank = len(flow.shape(node.outputs[0]))
+    axis = node.attributes.get_int("axis", -1) % rank
+    return {place + (place >= axis): size for place, size in flow.axes_of(node.inputs[0]).items()}
+
+
+PICKING: dict[str, Rule] = {
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "OneHot": _one_hot,
+    "ScatterND": _scatter_nd,
+}
