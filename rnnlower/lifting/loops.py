@@ -70,16 +70,18 @@ class _Reading:
         Raises:
             NotLiftableError: The Loop may end at another time.
         """
-        conditions = list(self._conditions(self._body.outputs[0]))
         first = self._node.inputs[1] if len(self._node.inputs) > 1 else None
-        starts = [] if first is None else list(self._conditions(first))
-        if not conditions and not starts:
-            return self._node.inputs[0]
-        most = self._facts.constant(self._node.inputs[0])
+        starts = set() if first is None else {*self._conditions(first)}
+        conditions = {*self._conditions(self._body.outputs[0])}
+        count = self._node.inputs[0]
+        most = self._facts.constant(count)
+        is_endless = count is None or (most is not None and most > np.iinfo(np.int32).max)
         limits = {limit for index, limit in conditions if index == _Index(1, 1)}
-        begins = {limit for index, limit in starts if index == _Index(0, 0)}
-        is_endless = self._node.inputs[0] is None or (most is not None and most > np.iinfo(np.int32).max)
-        if not is_endless or len(limits) != 1 or len(conditions) != len([*limits]) or not begins <= limits:
+        limits |= set() if count is None or is_endless else {passed(count)}
+        # What compares the number of the iteration itself with the limit holds longer.
+        known = {(_Index(*moves), limit) for moves in ((1, 1), (1, 0)) for limit in limits}
+        begins = {(_Index(0, 0), limit) for limit in limits}
+        if len(limits) != 1 or not conditions <= known or not starts <= begins:
             raise NotLiftableError("its number of iterations is not known")
         return limits.pop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.forms import Form, Function, added, common_tags, multiplied
+from rnnlower.lifting.forms import Floats, Form, Function, added, common_tags, multiplied
 from rnnlower.recurrent.operators import FLOAT_TYPES, SPEC_PARAMETERS
 
 if TYPE_CHECKING:
@@ -68,7 +69,13 @@ def _neg(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 
 def _mul(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     first, second = (e.form(value) for value in node.inputs)
-    return [e.atoms.product(first, second, common_tags(first, second))]
+    product = e.atoms.product(first, second, common_tags(first, second))
+    type_ = e.facts.type(node.outputs[0])
+    if type_ is None or not (first.is_constant or second.is_constant):
+        return [product]
+    # 6 times the type's 1/6 is 1.
+    rounded = product.coefs.astype(type_.dtype.numpy()).astype(np.float64)
+    return [dataclasses.replace(product, coefs=np.where(rounded == 1, rounded, product.coefs))]
 
 
 def _div(e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -78,11 +85,20 @@ def _div(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [first.scaled(1 / second.constant, common_tags(first, second))]
 
 
+def _weights(e: Evaluator, value: ir.Value | None) -> Floats | None:
+    """Return the content of weights, which may be part of a state that never changes."""
+    constant = e.constant(value)
+    if constant is not None:
+        return constant.astype(np.float64)
+    form = e.form(value)
+    return form.constant if form.is_constant and not any(form.tags) else None
+
+
 def _gemm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    form, weights = e.form(node.inputs[0]), e.constant(node.inputs[1])
+    form, weights = e.form(node.inputs[0]), _weights(e, node.inputs[1])
     if weights is None or node.attributes.get_int("transA", 0) == 1:
         raise NotLiftableError("the weights of a step are not constant")
-    matrix = weights.astype(np.float64) * node.attributes.get_float("alpha", 1.0)
+    matrix = weights * node.attributes.get_float("alpha", 1.0)
     is_transposed = node.attributes.get_int("transB", 0) == 1
     made = multiplied(form, matrix.T if is_transposed else matrix)
     if len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -93,11 +109,11 @@ def _gemm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 
 
 def _matmul(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    left, right = (e.constant(value) for value in node.inputs)
+    left, right = e.constant(node.inputs[0]), _weights(e, node.inputs[1])
     if right is not None and right.ndim >= 2 and math.prod(right.shape[:-2]) == 1:
         form = e.form(node.inputs[0])
         front = max(right.ndim - max(len(form.shape), 2), 0)
-        made = multiplied(form, right.reshape(right.shape[-2:]).astype(np.float64))
+        made = multiplied(form, right.reshape(right.shape[-2:]))
         return [made.broadcast((*(1 for _ in range(front)), *made.shape))]
     if left is not None and left.ndim == 2:
         column = e.form(node.inputs[1])
@@ -149,6 +165,9 @@ def _clipped(e: Evaluator, form: Form, low: float, high: float) -> Form:
             inner = block.form.moved(lambda array: array[places], ("",))
             shape = form.shape
             form = inner.moved(lambda array: array.reshape(shape), form.tags)
+    if low == 0 and high not in (1, math.inf) and high > 0:
+        unit = e.atoms.function(Function("Clip", 0.0, 1.0), form.scaled(np.array(1 / high), form.tags))
+        return unit.scaled(np.array(high), form.tags)
     return e.atoms.function(Function("Clip", low, high), form)
 
 

@@ -29,12 +29,17 @@ GRU = """
     xn = MatMul (x, Wn)  rh = Mul (r, h)  hn = MatMul (rh, Rn)  cand = Add (xn, hn)
     rest = Sub (unit, z)  fresh = Mul (rest, cand)  kept = Mul (z, h)  new = Add (kept, fresh)
 """
+RELU6 = GRU.replace("fifth)  bz", "unit)  bz")
+for gate in "zr":
+    old = f"b{gate} = Mul (a{gate}, fifth)  c{gate} = Add (b{gate}, half)"
+    RELU6 = RELU6.replace(old, f"b{gate} = Add (a{gate}, three)  c{gate} = Clip (b{gate}, none, six)")
+    RELU6 = RELU6.replace(f"d{gate} = Min (c{gate}, unit)  {gate} = Max (d{gate}, none)", f"{gate} = Mul (c{gate}, sixth)")
 LOOP = """
-    main (float[N, 5, 3] X, float[2, 4] h0) => (OUTPUTS)
+    main (float[N, TIME, 3] X, float[2, 4] h0) => (OUTPUTS)
     <int64 most = {9223372036854775807}, bool on = {1}, int32 zero = {0}, int32 one = {1}, int32 end = {5},
      int64 by = {1}, int64 last_one = {4}, int64 steps = {5}, int64[1] front = {0},
      int64[1] after = {1}, float fifth = {0.2}, float half = {0.5}, float unit = {1}, float none = {0},
-     int64 two = {2}, int64[1] back = {-1}, int64[1] low = {-9223372036854775807}> {
+     float three = {3}, float six = {6}, float sixth = {0.16666667}, int64 two = {2}, int64[1] back = {-1}, int64[1] low = {-9223372036854775807}> {
         x_time = Transpose <perm = [1, 0, 2]> (X)
         BEFORE
         LOOP
@@ -62,9 +67,15 @@ BOTH = "float[T, 2, 4] Y, float[2, 4] last"
 
 
 def model_of(
-    loop: str = BODY, *, step: str = STEP, before: str = "", after: str = "", outputs: str = BOTH
+    loop: str = BODY,
+    *,
+    step: str = STEP,
+    before: str = "",
+    after: str = "",
+    outputs: str = BOTH,
+    time: str = "5",
 ) -> onnx.ModelProto:
-    text = LOOP.replace("LOOP", loop).replace("STEP", step).replace("BEFORE", before)
+    text = LOOP.replace("LOOP", loop).replace("STEP", step).replace("BEFORE", before).replace("TIME", time)
     text = text.replace("AFTER", after).replace("OUTPUTS", outputs)
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
     read = {name for node in itertools.chain(model.graph.node, *_bodies(model)) for name in node.input}
@@ -213,6 +224,39 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
         },
         ["RNN"],
     ),
+    "gates by Relu6": ({"step": RELU6}, ["GRU"]),
+    "an open length": (
+        {
+            "time": "T",
+            "before": "sizes = Shape (X) int_sizes = Cast <to = 6> (sizes) "
+            "length = Slice (int_sizes, after, second, front) limit = Squeeze (length, front) "
+            "most_steps = Cast <to = 7> (limit) none_yet = Cast <to = 1> (limit) any = Less (none, none_yet)",
+            "loop": replaced(
+                BODY,
+                ("(most, on, zero, h0)", "(most_steps, any, zero, h0)"),
+                (
+                    "goes = Less (next, end)",
+                    "long = Cast <to = 1> (next) number = Cast <to = 1> (n) last_step = Cast <to = 1> (limit) "
+                    "a = Less (number, last_step) b = Less (long, last_step) goes = And (a, b)",
+                ),
+            ),
+        },
+        ["RNN"],
+    ),
+    "a part of a state as weights": (
+        {
+            "step": STEP.replace("(h, R)", "(h, V)").replace("hr =", "V = Slice (both, front, fourth, after) hr ="),
+            "loop": replaced(
+                BODY,
+                ("time_end, last, Y", "time_end, last, both_end, Y"),
+                ("(most, on, zero, h0)", "(most, on, zero, h0, wide)"),
+                ("float[2, 4] h\n", "float[2, 4] h, float[4, 8] both\n"),
+                ("float[2, 4] after_h,", "float[2, 4] after_h, float[4, 8] both_again,"),
+                ("after_h = Identity (new)", "after_h = Identity (new) both_again = Identity (both)"),
+            ),
+        },
+        ["RNN"],
+    ),
     "a part of the steps": ({"loop": replaced(BODY, ("(most, on", "(two, on"))}, ["RNN"]),
     "steps from the second on": (
         {
@@ -310,6 +354,9 @@ EXTRA = {
     "lengths": np.full(B, T),
     "buffer_shape": np.array([T, B, H]),
     "front_one": np.array([1]),
+    "second": np.array([2]),
+    "fourth": np.array([4]),
+    "wide": np.linspace(-0.5, 0.5, 2 * H * H, dtype=np.float32).reshape(H, 2 * H),
 }
 
 
