@@ -149,7 +149,8 @@ class LiftRecurrentPass(Pass):
     ) -> None:
         failed: list[tuple[list[ir.Value], LiftedNode]] = []
         for chain in list(find_chains(self.facts, graph)):
-            first = chain[1].producer()
+            is_line = len(chain) > 1
+            first = chain[1].producer() if is_line else next((node for node, _ in chain[0].uses()), None)
             if first is None or any(_is_gone(value) for value in chain):
                 continue
             located = Located(first, first.name or f"{first.op_type}", path, opset)
@@ -157,12 +158,14 @@ class LiftRecurrentPass(Pass):
                 continue
             try:
                 line = match_line(self.facts, graph, chain, self._semantics)
-                if len(line.steps) < (self._steps or 0):
-                    reason = f"it has {len(line.steps)} steps, and a line has at least {self._steps}"
-                    raise NotLiftableError(reason)
+                is_line, count = True, len(line.steps)
+                if count < (self._steps or 0):
+                    steps = f"{count} step" if count == 1 else f"{count} steps"
+                    raise NotLiftableError(f"it has {steps}, and a line has at least {self._steps}")
                 lifted.append(straightener.lift(located, graph, line))
             except NotLiftableError as error:
-                failed.append((chain, LiftedNode(located.name, path, "line", reason=str(error))))
+                if is_line:
+                    failed.append((chain, LiftedNode(located.name, path, "line", reason=str(error))))
         kept += [each for chain, each in failed if not any(map(_is_gone, chain))]
 
 

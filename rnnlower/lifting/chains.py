@@ -16,6 +16,8 @@ from rnnlower.lifting.forms import Atoms, Form
 from rnnlower.recurrent.operators import FLOAT_TYPES
 
 PRODUCTS = ("Gemm", "MatMul")
+MOST = 60
+"""The most operators of a step whose end is not known."""
 _PASSED = ("Add", "Identity", "Mul", "Sub")
 """Operators through which a step reaches the input that it multiplies."""
 
@@ -84,19 +86,26 @@ class First(Leaves):
         like: Sequence[ir.Value],
     ) -> None:
         super().__init__(facts, atoms, state, region, known)
-        makers = [made for leaf in like if (made := leaf.producer()) is not None]
-        self._sources = {(node.op_type, node.inputs[0]) for node in makers}
+        self._sources = {source_of(leaf) for leaf in like}
 
     def _evaluate(self, value: ir.Value) -> None:
-        producer = value.producer()
-        if producer is None or (producer.op_type, producer.inputs[0]) in self._sources:
+        if value.producer() is None or source_of(value) in self._sources:
             self.give(value)
         else:
             Evaluator._evaluate(self, value)
 
 
+def source_of(value: ir.Value) -> tuple[str, ir.Value | None] | None:
+    """Return the operator that takes a value from another one, and the other one."""
+    producer = value.producer()
+    return None if producer is None else (producer.op_type, producer.inputs[0])
+
+
 def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
-    """Yield the values that constant weights multiply one after another, each depending on the one before."""
+    """Yield the values that constant weights multiply one after another, each depending on the one before.
+
+    Weights that occur once yield one value, and each part of it that may be a state which an input is joined to.
+    """
     order = {node: number for number, node in enumerate(graph)}
     groups: dict[object, dict[ir.Value, None]] = collections.defaultdict(dict)
     for node in graph:
@@ -109,12 +118,26 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
     seen: set[tuple[ir.Value, ...]] = set()
     for group in groups.values():
         values = sorted(group, key=lambda value: order.get(value.producer(), -1))  # type: ignore[arg-type]
-        values = _parts(order, values) if len(values) > 1 else values
-        if len(values) < 2 or tuple(values) in seen:
-            continue
-        seen.add(tuple(values))
-        if all(b in depending_on(order, a, b) for a, b in itertools.pairwise(values)):
-            yield values
+        if len(values) > 1:
+            found = [_parts(order, values)]
+        else:
+            node = values[0].producer()
+            parts = node.inputs if node is not None and node.op_type == "Concat" else ()
+            found = [values, *([part] for part in parts if part is not None)]
+        for chain in found:
+            if tuple(chain) not in seen:
+                seen.add(tuple(chain))
+                if all(b in depending_on(order, a, b) for a, b in itertools.pairwise(chain)):
+                    yield chain
+
+
+def find_ends(facts: Facts, graph: ir.Graph, state: ir.Value) -> Iterator[ir.Value]:
+    """Yield the values that may be the state after a step, the last one first."""
+    order = {node: number for number, node in enumerate(graph)}
+    most = MOST + min((order[node] for node, _ in state.uses() if node in order), default=0)
+    dims, region = facts.dims(state), depending_on(order, state, None, most)
+    for node in reversed([*order][: most + 1]):
+        yield from (out for out in node.outputs if out in region and facts.dims(out) == dims)
 
 
 def _parts(order: Mapping[ir.Node, int], values: list[ir.Value]) -> list[ir.Value]:
@@ -147,9 +170,13 @@ def depending_on(
 
 
 def element_before(leaf: ir.Value, after: ir.Value | None) -> ir.Value | None:
-    """Return what a step would read before two that read these parts of one Split."""
+    """Return what a step would read before two that read these parts of one Split, or before one of two."""
     node = leaf.producer()
-    if node is None or after is None or node.op_type != "Split" or after.producer() is not node:
+    if node is None or node.op_type != "Split":
+        return None
+    if after is None and len(node.outputs) == 2:  # noqa: PLR2004
+        return node.outputs[1 - node.outputs.index(leaf)]
+    if after is None or after.producer() is not node:
         return None
     first, second = (node.outputs.index(value) for value in (leaf, after))
     place = 2 * first - second

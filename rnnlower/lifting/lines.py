@@ -14,12 +14,21 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import sources
 from rnnlower.lifting.analysis import row_tags
 from rnnlower.lifting.cells import match_cell
-from rnnlower.lifting.chains import PRODUCTS, First, Leaves, depending_on, element_before
+from rnnlower.lifting.chains import (
+    MOST,
+    PRODUCTS,
+    First,
+    Leaves,
+    depending_on,
+    element_before,
+    find_ends,
+    source_of,
+)
 from rnnlower.lifting.comparison import is_like
 from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.forms import Atoms
-from rnnlower.lifting.frames import is_zero
+from rnnlower.lifting.frames import LAYOUT, is_zero
 from rnnlower.recurrent.node import Semantics
 
 
@@ -65,7 +74,24 @@ def match_line(facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semanti
     Raises:
         NotLiftableError: The steps are not those of one cell.
     """
-    return _Matching(facts, graph, chain, semantics).line()
+    if len(chain) > 1:
+        return _Matching(facts, graph, chain, semantics).line()
+    for end in find_ends(facts, graph, chain[0]):
+        try:
+            line = _Matching(facts, graph, [*chain, end], semantics).line()
+        except NotLiftableError:
+            continue
+        if len(line.steps) > 1 or line.cell.op_type != "RNN" or _is_given(facts, chain[0]):
+            return line
+    raise NotLiftableError("its only step is not that of a cell")
+
+
+def _is_given(facts: Facts, state: ir.Value) -> bool:
+    """Return whether a state comes from outside: only then an activation of two products is an RNN."""
+    value = state
+    while (producer := value.producer()) is not None and producer.op_type in (*LAYOUT, "Gather", "Split"):
+        value = producer.inputs[0] or value
+    return producer is None and facts.constant(state) is None
 
 
 class _Matching:
@@ -263,7 +289,7 @@ class _Matching:
         """Return the step behind a state whose new states are not known."""
         start = self._order.get(self._chain[k].producer(), 0)  # type: ignore[arg-type]
         before = self._order.get(self._chain[k - 1].producer(), 0) if k else 0  # type: ignore[arg-type]
-        most = start + 3 * max(start - before, 20) if end is None else self._order[end.producer()]  # type: ignore[index]
+        most = start + 3 * max(start - before, MOST // 3) if end is None else self._order[end.producer()]  # type: ignore[index]
         region = depending_on(self._order, self._chain[k], None, most)
         if c is not None:
             region |= depending_on(self._order, c, None, most)
@@ -359,7 +385,7 @@ class _Matching:
         except NotLiftableError:
             return None
         rest = [leaf for leaf in evaluator.leaves if leaf not in foreseen]
-        x = [leaf if leaf is not None or not rest else rest.pop(0) for leaf in before]
+        x = [_taken(rest, like) if leaf is None else leaf for leaf, like in zip(before, inputs, strict=True)]
         if None in x or len(rest) > (place is not None and c is None):
             return None
         c = rest[0] if rest else c
@@ -398,3 +424,9 @@ class _Matching:
         ):
             return value
         return producer.inputs[1] or value
+
+
+def _taken(rest: list[ir.Value], like: ir.Value) -> ir.Value | None:
+    """Take a value out of a list, if possible one that comes from where another one does."""
+    places = [place for place, value in enumerate(rest) if source_of(value) == source_of(like)]
+    return rest.pop(places[0] if places else 0) if rest else None

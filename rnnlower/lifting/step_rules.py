@@ -90,7 +90,10 @@ def _weights(e: Evaluator, value: ir.Value | None) -> Floats | None:
     constant = e.constant(value)
     if constant is not None:
         return constant.astype(np.float64)
-    form = e.form(value)
+    try:
+        form = e.form(value)
+    except NotLiftableError as error:
+        raise NotLiftableError("the weights of a step are not constant") from error
     return form.constant if form.is_constant and not any(form.tags) else None
 
 

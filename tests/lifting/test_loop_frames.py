@@ -33,7 +33,9 @@ RELU6 = GRU.replace("fifth)  bz", "unit)  bz")
 for gate in "zr":
     old = f"b{gate} = Mul (a{gate}, fifth)  c{gate} = Add (b{gate}, half)"
     RELU6 = RELU6.replace(old, f"b{gate} = Add (a{gate}, three)  c{gate} = Clip (b{gate}, none, six)")
-    RELU6 = RELU6.replace(f"d{gate} = Min (c{gate}, unit)  {gate} = Max (d{gate}, none)", f"{gate} = Mul (c{gate}, sixth)")
+    RELU6 = RELU6.replace(
+        f"d{gate} = Min (c{gate}, unit)  {gate} = Max (d{gate}, none)", f"{gate} = Mul (c{gate}, sixth)"
+    )
 LOOP = """
     main (float[N, TIME, 3] X, float[2, 4] h0) => (OUTPUTS)
     <int64 most = {9223372036854775807}, bool on = {1}, int32 zero = {0}, int32 one = {1}, int32 end = {5},
@@ -245,7 +247,9 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
     ),
     "a part of a state as weights": (
         {
-            "step": STEP.replace("(h, R)", "(h, V)").replace("hr =", "V = Slice (both, front, fourth, after) hr ="),
+            "step": STEP.replace("(h, R)", "(h, V)").replace(
+                "hr =", "V = Slice (both, front, fourth, after) hr ="
+            ),
             "loop": replaced(
                 BODY,
                 ("time_end, last, Y", "time_end, last, both_end, Y"),

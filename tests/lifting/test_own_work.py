@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 
 import numpy as np
 import onnx
@@ -43,3 +44,40 @@ def test_every_cell_comes_back_with_its_attributes(strategy: str, direction: str
     given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in proto.attribute}
     assert given["clip"] == 3.0
     assert not judge.differences(judge.run(lowered, inputs), judge.run(lifted, inputs), "float32")
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize(
+    ("count", "start", "direction"),
+    [
+        (1, "input", "forward"),
+        *itertools.product([2], ["omitted", "input"], ["forward", "reverse", "bidirectional"]),
+    ],
+)
+@pytest.mark.parametrize("is_more", [False, True])
+def test_a_line_comes_back_whose_weights_occur_once(
+    count: int, start: str, direction: str, op_type: str, is_more: bool
+) -> None:
+    given: dict[str, object] = {"initial_c": start} if op_type == "LSTM" else {}
+    if is_more:
+        given |= {"LSTM": {"P": "initializer"}, "GRU": {"linear_before_reset": 1}, "RNN": {"clip": 1.0}}[
+            op_type
+        ]
+    config = Config(
+        op_type=op_type,
+        opset=17,
+        seq_length=count,
+        direction=direction,
+        initial_h=start,
+        Y_h="graph",
+        **given,
+    )
+    inputs = config.make_inputs(np.random.default_rng(0))
+    lowered = judge.lower(config, "unroll", inputs)
+    lifted = rnnlower.lift(lowered, steps=count)
+    (node,) = rnnlower.inspect(lifted)
+    assert (node.op_type, node.direction, node.hidden_size) == (op_type, direction, config.hidden_size)
+    assert not judge.differences(judge.run(lowered, inputs), judge.run(lifted, inputs), "float32")
+    kept, report = rnnlower.lift.with_report(lowered, steps=count + 1)
+    assert rnnlower.inspect(kept) == []
+    assert f"it has {count} step" in (report.nodes[0].reason or "")
