@@ -1,8 +1,9 @@
-"""Chains of values that the same weights multiply, and the evaluation of a step between two of them."""
+"""Chains of values that the same weights multiply, and the steps between them."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,6 +12,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.lifting.analysis import row_tags
+from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.evaluation import Evaluator
 from rnnlower.lifting.forms import Atoms, Form
 from rnnlower.recurrent.operators import FLOAT_TYPES
@@ -20,6 +22,42 @@ MOST = 60
 """The most operators of a step whose end is not known."""
 _PASSED = ("Add", "Identity", "Mul", "Sub")
 """Operators through which a step reaches the input that it multiplies."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A step of a straight line.
+
+    Attributes:
+        leaves: What it reads, in the order of evaluation.
+        new: The new states, H first, as the next step reads them.
+        mask: The condition of the rows that have not ended; ``None`` if no row has.
+        bare: The new states without the choice between them and the old ones.
+    """
+
+    leaves: Sequence[ir.Value]
+    new: Sequence[ir.Value]
+    mask: ir.Value | None
+    bare: Sequence[ir.Value]
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A straight line.
+
+    Attributes:
+        cell: The cell, whose inputs are the positions of the leaves.
+        steps: The steps.
+        starts: The initial states; ``None`` for zeros.
+        tags: The axes of H.
+        shape: Its shape, with 1 for rows.
+    """
+
+    cell: Cell
+    steps: Sequence[Step]
+    starts: Sequence[ir.Value | None]
+    tags: tuple[str, ...]
+    shape: tuple[int, ...]
 
 
 class Leaves(Evaluator):
@@ -104,7 +142,7 @@ def source_of(value: ir.Value) -> tuple[str, ir.Value | None] | None:
 def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
     """Yield the values that constant weights multiply one after another, each depending on the one before.
 
-    Weights that occur once yield one value, and each part of it that may be a state which an input is joined to.
+    Weights that occur once yield one value, and each part of it, which may be a state that an input joins.
     """
     order = {node: number for number, node in enumerate(graph)}
     groups: dict[object, dict[ir.Value, None]] = collections.defaultdict(dict)
@@ -121,8 +159,8 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
         if len(values) > 1:
             found = [_parts(order, values)]
         else:
-            node = values[0].producer()
-            parts = node.inputs if node is not None and node.op_type == "Concat" else ()
+            maker = values[0].producer()
+            parts = maker.inputs if maker is not None and maker.op_type == "Concat" else ()
             found = [values, *([part] for part in parts if part is not None)]
         for chain in found:
             if tuple(chain) not in seen:
@@ -174,7 +212,7 @@ def element_before(leaf: ir.Value, after: ir.Value | None) -> ir.Value | None:
     node = leaf.producer()
     if node is None or node.op_type != "Split":
         return None
-    if after is None and len(node.outputs) == 2:  # noqa: PLR2004
+    if after is None and len(node.outputs) == 2:
         return node.outputs[1 - node.outputs.index(leaf)]
     if after is None or after.producer() is not node:
         return None

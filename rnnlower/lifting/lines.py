@@ -19,6 +19,8 @@ from rnnlower.lifting.chains import (
     PRODUCTS,
     First,
     Leaves,
+    Line,
+    Step,
     depending_on,
     element_before,
     find_ends,
@@ -30,42 +32,6 @@ from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.forms import Atoms
 from rnnlower.lifting.frames import LAYOUT, is_zero
 from rnnlower.recurrent.node import Semantics
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """A step of a straight line.
-
-    Attributes:
-        leaves: What it reads, in the order of evaluation.
-        new: The new states, H first, as the next step reads them.
-        mask: The condition of the rows that have not ended; ``None`` if no row has.
-        bare: The new states without the choice between them and the old ones.
-    """
-
-    leaves: Sequence[ir.Value]
-    new: Sequence[ir.Value]
-    mask: ir.Value | None
-    bare: Sequence[ir.Value]
-
-
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """A straight line.
-
-    Attributes:
-        cell: The cell, whose inputs are the positions of the leaves.
-        steps: The steps.
-        starts: The initial states; ``None`` for zeros.
-        tags: The axes of H.
-        shape: Its shape, with 1 for rows.
-    """
-
-    cell: Cell
-    steps: Sequence[Step]
-    starts: Sequence[ir.Value | None]
-    tags: tuple[str, ...]
-    shape: tuple[int, ...]
 
 
 def match_line(facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semantics: Semantics) -> Line:

@@ -16,13 +16,13 @@ from rnnlower.graph.restoring import undone_on_failure
 from rnnlower.graph.splicing import replace_value
 from rnnlower.graph.walk import Located, sources
 from rnnlower.lifting.analysis import Found, order_of, row_tags
+from rnnlower.lifting.chains import Line
 from rnnlower.lifting.emission import Made, emit_cell, emit_result, emit_state
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
 from rnnlower.lifting.forms import Atoms
 from rnnlower.lifting.frames import VIEWS, Series, State, passed
 from rnnlower.lifting.hoisting import part_of
-from rnnlower.lifting.lines import Line
 from rnnlower.lifting.replacing import Lifted, LiftedNode
 from rnnlower.lifting.row_masks import Lengths, lengths_of
 from rnnlower.lifting.surroundings import Result, require_mask, require_states

@@ -41,7 +41,8 @@ LOOP = """
     <int64 most = {9223372036854775807}, bool on = {1}, int32 zero = {0}, int32 one = {1}, int32 end = {5},
      int64 by = {1}, int64 last_one = {4}, int64 steps = {5}, int64[1] front = {0},
      int64[1] after = {1}, float fifth = {0.2}, float half = {0.5}, float unit = {1}, float none = {0},
-     float three = {3}, float six = {6}, float sixth = {0.16666667}, int64 two = {2}, int64[1] back = {-1}, int64[1] low = {-9223372036854775807}> {
+     float three = {3}, float six = {6}, float sixth = {0.16666667},
+     int64 two = {2}, int64[1] back = {-1}, int64[1] low = {-9223372036854775807}> {
         x_time = Transpose <perm = [1, 0, 2]> (X)
         BEFORE
         LOOP
@@ -238,7 +239,8 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
                 ("(most, on, zero, h0)", "(most_steps, any, zero, h0)"),
                 (
                     "goes = Less (next, end)",
-                    "long = Cast <to = 1> (next) number = Cast <to = 1> (n) last_step = Cast <to = 1> (limit) "
+                    "long = Cast <to = 1> (next) number = Cast <to = 1> (n) "
+                    "last_step = Cast <to = 1> (limit) "
                     "a = Less (number, last_step) b = Less (long, last_step) goes = And (a, b)",
                 ),
             ),
