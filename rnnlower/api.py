@@ -182,6 +182,7 @@ def calibrate(
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     sets: Mapping[str, Any] | None = None,
+    freeze: bool | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """Run the float model over recordings, and return what it reads in each call.
@@ -195,6 +196,7 @@ def calibrate(
         dims: As for `unroll`.
         input_shapes: As for `unroll`.
         sets: As for `unroll`.
+        freeze: As for `unroll`, but ``None`` takes them as constants.
         progress: As for `unroll`.
 
     Returns:
@@ -207,7 +209,9 @@ def calibrate(
     """
     from rnnlower.quantizing.calibrating import calibrate_model
 
-    options = CalibrateOptions(dims=dims, input_shapes=input_shapes, sets=sets, progress=progress)
+    options = CalibrateOptions(
+        dims=dims, input_shapes=input_shapes, sets=sets, freeze=freeze, progress=progress
+    )
     result = calibrate_model(load_model(model), recordings, options, ranges=ranges)
     log(result.notes)
     return result

@@ -320,7 +320,10 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "namespaces": Flag(
             "--namespaces", "Give emitted nodes the metadata by which viewers fold them: node, step, gate."
         ),
-        "no_provenance": Flag("--no-provenance", "Leave version, command and options out of the metadata."),
+        "provenance": Flag(
+            "--provenance/--no-provenance",
+            "Whether the metadata has the version, the command and its options.",
+        ),
         "plot": Flag("--plot FILE", "Draw a chart: a .png or an .svg."),
         "report": Flag(
             "--report FILE.html", "Write an HTML page about what was done and how it was verified."

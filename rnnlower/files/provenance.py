@@ -6,7 +6,7 @@ import dataclasses
 import importlib.metadata
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,16 @@ _MOST_ELEMENTS = 16
 """Larger values are described by their type and shape."""
 
 
-def provenance(command: str, options: Any) -> str:
-    """Return the entry for a command, with the fields of its options that are not as by default."""
+def record_provenance(
+    properties: MutableMapping[str, str], command: str, options: Any, *, wanted: bool
+) -> None:
+    """Replace the entry of a model's source by one for a command, unless none is wanted or all metadata go.
+
+    It has the fields of the command's options that are not as by default.
+    """
+    properties.pop(PROVENANCE_KEY, None)
+    if not wanted or options.strip:
+        return
     given = {
         field.name: _plain(value)
         for field in dataclasses.fields(options)
@@ -26,7 +34,8 @@ def provenance(command: str, options: Any) -> str:
         if (value := getattr(options, field.name)) != field.default and value not in (None, {}, [])
     }
     version = importlib.metadata.version("rnnlower")
-    return json.dumps({"version": version, "command": command, "options": given}, sort_keys=True)
+    entry = {"version": version, "command": command, "options": given}
+    properties[PROVENANCE_KEY] = json.dumps(entry, sort_keys=True)
 
 
 def read_provenance(properties: Mapping[str, str]) -> dict[str, Any] | None:

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import generate
+import numpy as np
 import onnx
 import pytest
 from support.cli_helpers import rnnlower
 
 MODEL = Path(generate.__file__).parent / "gru_two_layers_dynamic.onnx"
 KEY = "rnnlower.provenance"
+RECORDINGS = {"tokens": np.ones((4, 6, 2, 6), np.float32), "lengths": np.full((4, 2), 6, np.int32)}
 
 
 def entry(path: Path) -> str | None:
@@ -33,6 +35,18 @@ def test_the_same_input_and_options_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a.onnx", "b.onnx"):
         rnnlower("scan", MODEL, "-o", tmp_path / name, "--no-verify")
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def test_a_quantized_model_tells_its_origin_too(tmp_path: Path, out: Path) -> None:
+    recordings = tmp_path / "recordings.npz"
+    np.savez(recordings, **RECORDINGS)
+    given = ("--calibration", recordings, "--activations", "int16", "--no-verify")
+    rnnlower("quantize", MODEL, "-o", out, *given)
+    told = json.loads(entry(out) or "null")
+    assert told["command"] == "quantize"
+    assert told["options"] == {"activations": "int16", "calibration": [str(recordings)]}
+    rnnlower("quantize", MODEL, "-o", out, *given, "--no-provenance")
+    assert entry(out) is None
 
 
 @pytest.mark.parametrize("option", ["--no-provenance", "--strip"])

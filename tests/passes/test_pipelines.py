@@ -20,6 +20,7 @@ import rnnlower
 from rnnlower.cli.app import app
 from rnnlower.graph import restoring
 from rnnlower.passes import lowering_options, rewriting_options
+from rnnlower.passes.measuring_options import CalibrateOptions
 from rnnlower.targets import adapting
 
 FUNCTIONS = ("unroll", "scan", "loop", "lower", "lift", "pad", "stream", "convert", "check")
@@ -44,6 +45,11 @@ def test_the_options_of_python_and_of_the_command_line_agree(name: str) -> None:
     for each in dataclasses.fields(kind):
         if each.init and each.name not in ("progress", "chunk") and each.default is not dataclasses.MISSING:
             assert offered[each.name].default == each.default
+
+
+def test_calibrate_in_python_has_the_options_of_the_command() -> None:
+    fields = {each.name for each in dataclasses.fields(CalibrateOptions) if each.init}
+    assert fields <= {*inspect.signature(rnnlower.calibrate).parameters}
 
 
 def test_check_in_python_lists_what_the_command_lists(tmp_path: pathlib.Path) -> None:

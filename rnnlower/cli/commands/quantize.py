@@ -34,11 +34,13 @@ def quantize(
     verify: bool = True,
     min_sqnr: float = 20.0,
     external_data: str = "auto",
+    provenance: bool = True,
     showing: Showing,
 ) -> None:
     """Quantize a model with recurrent nodes: integers inside the recurrence, one scale for each role."""
     from rnnlower.cli.progress import Phases, progress
     from rnnlower.files.model_io import read_model, staged
+    from rnnlower.files.provenance import record_provenance
     from rnnlower.quantizing.quantize import quantize_model
 
     check_external_data(external_data)
@@ -55,6 +57,7 @@ def quantize(
         own = read_model(model)
         before = size_on_disk(model, own)
         report = quantize_model(own, dataclasses.replace(options, progress=tell))
+    record_provenance(own.metadata_props, "quantize", options, wanted=provenance)
     say_notes(report.notes, quiet)
     warn(report.warnings)
     worst = report.sqnr

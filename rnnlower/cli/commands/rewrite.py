@@ -29,7 +29,7 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
         options: Any,
         comparing: Comparing,
         external_data: str = "auto",
-        no_provenance: bool = False,
+        provenance: bool = True,
         showing: Showing,
     ) -> None:
         buckets = _buckets(options, output, showing)
@@ -37,7 +37,7 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
         for number, (each, path, shown) in enumerate(buckets):
             if number and not showing.quiet and not showing.json_:
                 print()
-            results.append(_run(name, model, path, each, comparing, external_data, no_provenance, shown))
+            results.append(_run(name, model, path, each, comparing, external_data, provenance, shown))
         if showing.json_:
             emit_result(results[0] if len(results) == 1 else {"buckets": results})
 
@@ -53,15 +53,14 @@ def _run(
     options: Any,
     comparing: Comparing,
     external_data: str,
-    no_provenance: bool,
+    provenance: bool,
     showing: Showing,
 ) -> dict[str, Any]:
     """Write one model; return the result for JSON."""
     from rnnlower import api
     from rnnlower.cli import tables
     from rnnlower.cli.rewriting import Rewriting
-    from rnnlower.files.provenance import PROVENANCE_KEY
-    from rnnlower.files.provenance import provenance as entry
+    from rnnlower.files.provenance import record_provenance
     from rnnlower.reporting import content
 
     run = Rewriting(name, model, output, comparing, showing, external_data, options.engine)
@@ -71,9 +70,7 @@ def _run(
     reading = options.reading() | {"sets": report.sets}
     if reading.get("dequantize") and getattr(options, "nodes", None):
         reading["dequantize"] = report.dequantized
-    own.metadata_props.pop(PROVENANCE_KEY, None)
-    if not (no_provenance or options.strip):
-        own.metadata_props[PROVENANCE_KEY] = entry(name, options)
+    record_provenance(own.metadata_props, name, options, wanted=provenance)
     verification = run.write(own, reading, report.notes, getattr(report, "warnings", ()))
     kind = _KINDS.get(name, "lowering")
     run.report(verification, lambda source: getattr(content, f"{kind}_sections")(source, own, report))
