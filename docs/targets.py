@@ -69,8 +69,9 @@ FORMAT = """\
 ## The format of a target file
 
 This is the file that `rnnlower targets --new` writes: all keys, each with an example and its meaning; the
-optional ones are comments. A file consists of claims. Each is a table with its `source`, or a guess. Shape
-inputs and constants are int64 regardless of `dtypes`.
+optional ones are comments. A file consists of claims. Each is a table with its `source`, or a guess; a
+`source` at the top is that of all claims that name none. Shape inputs and constants are int64 regardless of
+`dtypes`.
 """
 
 
@@ -108,7 +109,9 @@ def _operators(domain: str) -> str:
 
 
 def _section(target: Target) -> list[str]:
-    lines = [f"## {target.name}", "", f"{target.title}.", "", "| what | says | source |", "|---|---|---|"]
+    said_once = f" Where no source is named: {target.source}." if target.source else ""
+    lines = [f"## {target.name}", "", f"{target.title}.{said_once}", ""]
+    lines += ["| what | says | source |", "|---|---|---|"]
     if target.ops.allowed is not None:
         ops = f"{len(target.ops.allowed)} operators"
     else:
@@ -141,7 +144,7 @@ def _section(target: Target) -> list[str]:
     )
     for name, said, claim in rows:
         text = next(limits) if said is None else said
-        source = claim.source + (" **Guess**" if claim.guess else "")
+        source = ("" if claim.source == target.source else claim.source) + (" **Guess**" * claim.guess)
         lines.append(f"| {name.replace('_', ' ')} | {text} | {source} |")
     return lines
 

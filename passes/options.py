@@ -32,7 +32,7 @@ HELP = {
     "sets": "Values of graph inputs: ``{name: number, list or array}``. These inputs become constants.",
     "freeze": "Take initializers that are graph inputs, too, as constants. ``None``: only in a lowering for "
     "a target, and only below IR version 4, where no caller can override them.",
-    "strip": "Remove the metadata and names of nodes, and all doc strings.",
+    "strip": "Remove the metadata and names of nodes, and all doc strings, for the smallest file.",
     "namespaces": "Give emitted nodes the metadata by which viewers fold them: node, step and gate.",
     "semantics": "Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.",
     "target": "The name of a target, or the path of a .toml file that describes one.",
@@ -58,7 +58,7 @@ HELP = {
     "connect": "Of several models: ``{input: output}`` where an output feeds an input of another name.",
     "chunk": "Time steps per call, or with a rate a duration as ``10ms``; ``None``: any number of steps, "
     "different in each call.",
-    "rate": "Time steps per second.",
+    "rate": "Time steps per second, such as 16000 samples.",
     "time_axes": "Time axes of inputs, ``{name: axis}``, where they do not follow from the recurrent nodes.",
     "allow_delay": "Accept convolutions that look ahead, at the price of a delay.",
     "strategy": "``unroll``, ``scan`` or ``loop``: lower the recurrent nodes of the chunk, too. ``none``: "
@@ -78,7 +78,7 @@ HELP = {
     "QuantizeOptions.strategy": "``unroll``, ``scan``, ``loop``, or ``auto``: a straight line up to 32 "
     "steps, then a Scan, or a Loop where the target lacks it.",
     "QuantizeOptions.target": "The runtime that must run the result: the name of a target, or a .toml file.",
-    "StreamOptions.target": "Lower the recurrent nodes for this runtime instead.",
+    "StreamOptions.target": "Lower the recurrent nodes for this runtime.",
     "ConvertOptions.opset": "The version.",
     "LiftOptions.nodes": "Shell wildcards. Only Loop and Scan nodes whose name matches one are lifted, "
     "and lines whose first node's name does.",
@@ -93,7 +93,7 @@ HELP = {
     "unroll_factors": "Time steps in an iteration; each adds a form of scan and of loop.",
     "BenchOptions.inputs": "As for `rnnlower.verify`; of several sets of inputs the first is used.",
     "seed": "As for `rnnlower.verify`.",
-    "threads": "Threads of onnxruntime within an operator; 0 leaves it to onnxruntime.",
+    "threads": "Threads of onnxruntime within an operator; 0: its default.",
     "runs": "Timed runs of each form.",
     "warmup": "Runs before those, in each session.",
     "BenchOptions.dequantize": "As for `rnnlower.unroll`. The model as it is then computes other numbers: it "

@@ -21,6 +21,7 @@ from rnnlower.cli.values import (
     parse_shapes,
     parse_states,
 )
+from rnnlower.passes.options import HELP
 
 PANELS = (
     *("Model", "Target", "Streaming", "Conversion", "Calibration"),
@@ -46,13 +47,13 @@ class Flag:
 
     Attributes:
         form: Its names, and its value in --help, if it takes one.
-        help: Its description.
+        help: Its description; where it is empty, that of `HELP`.
         read: Makes of its text what the parameter takes.
         least: Its least value.
     """
 
     form: str
-    help: str
+    help: str = ""
     read: Callable[[Any], Any] = lambda value: value
     least: float | None = None
 
@@ -121,17 +122,14 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "Fold constants and replace If nodes of known condition. Default: done by `lower`, and where "
             "--set, --dim or --input-shape is given. What recurrent nodes read is always folded.",
         ),
-        "lift": Flag(
-            "--lift/--no-lift",
-            "Whether Loops and Scans that compute an LSTM, GRU or RNN become these operators first.",
-        ),
+        "lift": Flag("--lift/--no-lift"),
     },
     TARGET: {
         "target": Flag(
             "--target NAME|FILE",
             "The runtime: one of `rnnlower targets`, or a .toml file that describes one.",
         ),
-        "strict": Flag("--strict", "Fail if ops of the rest of the model do not fit the target."),
+        "strict": Flag("--strict"),
         "native": Flag(
             "--native MODE",
             "Whether the runtime's own recurrent operators stay, as they are or adapted: where that is "
@@ -144,7 +142,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "Time steps a call, or their duration at --rate; any: a different number in each call.",
             parse_chunk,
         ),
-        "rate": Flag("--rate HZ", "Time steps a second, such as 16000 samples.", least=0),
+        "rate": Flag("--rate HZ", least=0),
         "time_axes": Flag(
             "--time-axis INPUT:AXIS",
             "The time axis of an input, if it does not follow from the recurrent nodes; repeatable.",
@@ -158,8 +156,8 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "The largest size of a dimension that is a length, NAME=N,N: a model for each; repeatable.",
             parse_buckets,
         ),
-        "mask": Flag("--mask", "Take a mask of floats as an input, instead of a length."),
-        "per_row": Flag("--per-row", "Each row of a batch has a length, or a mask, of its own."),
+        "mask": Flag("--mask"),
+        "per_row": Flag("--per-row"),
         "pad.time_axes": Flag(
             "--time-axis INPUT:AXIS",
             "The time axis of an input whose length is static; repeatable.",
@@ -175,7 +173,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "--emit python|c|js",
             "Also write the code that calls the result, next to it: states, chunks and delay.",
         ),
-        "allow_delay": Flag("--allow-delay", "Accept convolutions that look ahead, at the price of a delay."),
+        "allow_delay": Flag("--allow-delay"),
     },
     CONVERSION: {
         "convert.opset": Flag("--opset N", "Default-domain opset of the result."),
@@ -185,21 +183,12 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "--calibration REC.npz|R.json",
             "Recordings, or ranges that `rnnlower calibrate` wrote; repeatable.",
         ),
-        "activations": Flag(
-            "--activations TYPE",
-            "int8: what goes into products has 8 bits, all else 16. int16, uint16: all have 16. "
-            "int8-only: all have 8.",
-        ),
-        "scheme": Flag(
-            "--scheme qdq|tflite|pow2",
-            "tflite: the integers of TensorFlow Lite's LSTM. pow2: scales are powers of two.",
-        ),
-        "headroom": Flag(
-            "--headroom X", "How much larger the ranges of 16-bit values are than what was seen."
-        ),
-        "per_tensor": Flag("--per-tensor", "One scale for a weight, not one for each output channel."),
-        "recurrent_only": Flag("--recurrent-only", "The rest of the model stays in float32."),
-        "integer_states": Flag("--integer-states", "The states of a step model come in and go out as int16."),
+        "activations": Flag("--activations TYPE"),
+        "scheme": Flag("--scheme qdq|tflite|pow2"),
+        "headroom": Flag("--headroom X"),
+        "per_tensor": Flag("--per-tensor"),
+        "recurrent_only": Flag("--recurrent-only"),
+        "integer_states": Flag("--integer-states"),
         "format": Flag(
             "--format npz|rknn|qnn|python",
             "npz: an array for each input, first axis the calls; python: a CalibrationDataReader.",
@@ -215,15 +204,10 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "target describes.",
         ),
         "unroll_factors": Flag("--unroll-factor K", "Also K time steps per iteration; repeatable.", least=1),
-        "quantize.strategy": Flag(
-            "--strategy auto|unroll|scan|loop",
-            "auto: a straight line up to 32 steps, else a Scan, or a Loop where the target lacks it.",
-        ),
+        "quantize.strategy": Flag("--strategy auto|unroll|scan|loop"),
         "quantize.target": Flag("--target NAME|FILE", "The runtime that must run what is emitted."),
-        "stream.strategy": Flag(
-            "--strategy FORM", "unroll, scan or loop: recurrent nodes are lowered as well; none: they stay."
-        ),
-        "stream.target": Flag("--target NAME|FILE", "Lower the recurrent nodes for this runtime."),
+        "stream.strategy": Flag("--strategy FORM"),
+        "stream.target": Flag("--target NAME|FILE"),
         "opset": Flag(
             "--opset N", "Default-domain opset of the result. Default: the source's, raised as far as needed."
         ),
@@ -233,29 +217,21 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "straight lines, too. Default: keep for `unroll`, what the target needs for `lower`.",
         ),
         "nodes": Flag("--node PATTERN", "Only nodes whose name matches (shell wildcards); repeatable."),
-        "steps": Flag("--steps N", "The least number of steps of a straight line.", least=1),
-        "unroll_factor": Flag("--unroll-factor K", "Time steps per iteration.", least=1),
-        "semantics": Flag(
-            "--semantics ort|spec", "Which to follow where onnxruntime and the ONNX spec differ."
-        ),
-        "dequantize": Flag(
-            "--dequantize", "Turn quantized recurrent operators into float ones, with dequantized weights."
-        ),
+        "steps": Flag("--steps N", least=1),
+        "unroll_factor": Flag("--unroll-factor K", least=1),
+        "semantics": Flag("--semantics ort|spec"),
+        "dequantize": Flag("--dequantize"),
         "assume_linear_before_reset": Flag(
             "--assume-linear-before-reset",
             "Read GRU nodes as linear_before_reset=1: corrects a fault of some PyTorch exporters.",
         ),
-        "compute_type": Flag(
-            "--compute-type float32", "Compute float16 and bfloat16 recurrences in float32, between Casts."
-        ),
-        "gates": Flag(
-            "--gates MODE", "auto, fused (one product for several gates) or separate (one for each gate)."
-        ),
+        "compute_type": Flag("--compute-type float32"),
+        "gates": Flag("--gates MODE"),
     },
     MEASURING: {
-        "threads": Flag("--threads N", "Threads of onnxruntime within an operator; 0: its default.", least=0),
-        "runs": Flag("--runs N", "Timed runs of each form.", least=1),
-        "warmup": Flag("--warmup N", "Runs before those, in each session.", least=0),
+        "threads": Flag("--threads N", least=0),
+        "runs": Flag("--runs N", least=1),
+        "warmup": Flag("--warmup N", least=0),
         "bench.on": Flag(
             "--on ENGINE", f"Time the forms on this runtime: {_ENGINE}. Default: onnxruntime.", _unless_none
         ),
@@ -281,10 +257,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "min_sqnr": Flag(
             "--min-sqnr DB", "The least ratio of signal to noise, of any output; below it nothing is written."
         ),
-        "quantize.inputs": Flag(
-            "--inputs REC.npz",
-            "Measure on these recordings. Default: a fourth of those of the calibration is set aside.",
-        ),
+        "quantize.inputs": Flag("--inputs REC.npz"),
         "states": Flag(
             "--state OUT=IN",
             "Feed this output into that input in the next call; repeatable. Default: by name and shape.",
@@ -314,12 +287,8 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "Whether tensors go into a data file. auto: if the source has one, or above 2 GB; share: they"
             " stay in the source's.",
         ),
-        "strip": Flag(
-            "--strip", "Remove metadata and names of nodes, and all doc strings, for the smallest file."
-        ),
-        "namespaces": Flag(
-            "--namespaces", "Give emitted nodes the metadata by which viewers fold them: node, step, gate."
-        ),
+        "strip": Flag("--strip"),
+        "namespaces": Flag("--namespaces"),
         "provenance": Flag(
             "--provenance/--no-provenance",
             "Whether the metadata has the version, the command and its options.",
@@ -342,7 +311,15 @@ _FLAGS: dict[str, dict[str, Flag]] = {
     },
 }
 
-OPTIONS = {name: flag for flags in _FLAGS.values() for name, flag in flags.items()}
+
+def _described(name: str, flag: Flag) -> Flag:
+    """Return an option with a description: its own, or that of Python's argument."""
+    command, _, argument = name.rpartition(".")
+    text = flag.help or HELP.get(f"{command.capitalize()}Options.{argument}") or HELP[argument]
+    return dataclasses.replace(flag, help=text.replace("``", ""))
+
+
+OPTIONS = {name: _described(name, flag) for flags in _FLAGS.values() for name, flag in flags.items()}
 """Every option by the name of its parameter, and of its command where it is another one there.
 
 Within a panel, --help shows them in this order.

@@ -46,7 +46,7 @@ def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection
         result["ops"]["source"] += _UNTRIED
     # Those of other domains last.
     result["ops"]["allowed"] = sorted(names, key=lambda name: ("." in name, name))
-    result["limits"] = [_with_remedy(limit, before.get("limits", ())) for limit in tables["limits"]]
+    result["limits"] = _grouped([_with_remedy(limit, before.get("limits", ())) for limit in tables["limits"]])
     known = [caution for caution in before.get("cautions", ()) if PROBED not in caution["source"]]
     result["cautions"] = [*tables["cautions"], *known]
     # How it sums, and which integers, is found out, or else not known.
@@ -55,6 +55,18 @@ def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection
     if "gates" in gates:
         result["arithmetic"] = gates | result.get("arithmetic", {})
     return result | {name: before[name] for name in before if name not in (*result, "arithmetic")}
+
+
+def _grouped(limits: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the limits, those that say the same of several operators as one."""
+    groups: list[dict[str, Any]] = []
+    for limit in limits:
+        same = next((group for group in groups if group | {"ops": limit["ops"]} == limit), None)
+        if same is None:
+            groups.append(dict(limit))
+        else:
+            same["ops"] = [*same["ops"], *limit["ops"]]
+    return groups
 
 
 def _with_remedy(limit: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

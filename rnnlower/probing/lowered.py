@@ -113,13 +113,12 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
         tables: The tables of the file that are known: a lowering keeps to their operators.
         dynamic: Whether sizes may be symbols.
     """
-    source = {"source": "a probe"}
-    draft: dict[str, Any] = {**tables, "recurrent": [], "shapes": {"static": not dynamic} | source}
+    draft: dict[str, Any] = {**tables, "recurrent": [], "shapes": {"static": not dynamic}}
     found: dict[str, bool] = {}
 
     def right(form: str, apart: bool, node: Node, more: Sequence[str] = (), key: str = "") -> bool:
         keys = found | ({key: True} if key else {})
-        flow = {"ops": [form, *more], "apart": apart} | keys | source
+        flow = {"ops": [form, *more], "apart": apart} | keys
         words = ", ".join([form, *(["apart"] if apart else []), *keys])
         return _lowered_right(asker, node, _target(draft | {"control_flow": flow}), "lower", words)
 
@@ -171,8 +170,7 @@ def gates(asker: Asker, tables: Tables) -> dict[str, Any]:
     nodes = [Node(op_type, sizes=_WIDE) for op_type in ("LSTM", "GRU")]
 
     def is_wrong(how: str) -> bool:
-        arithmetic = {"gates": how, "source": "a probe"}
-        target = _target({**tables, "recurrent": [], "arithmetic": arithmetic})
+        target = _target({**tables, "recurrent": [], "arithmetic": {"gates": how}})
         return any(_ask(asker, node, target, "lower", f"gates {how}")[0] == "wrong" for node in nodes)
 
     return {"gates": "separate"} if is_wrong("auto") and not is_wrong("separate") else {}

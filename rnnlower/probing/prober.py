@@ -28,7 +28,7 @@ from rnnlower.probing.quantized import quantized_rules
 from rnnlower.probing.trying_nodes import recurrent_rules
 from rnnlower.probing.writing import toml_text
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
-from rnnlower.targets.reading import parse_target, read_toml
+from rnnlower.targets.reading import parse_target, read_toml, with_sources
 from rnnlower.targets.target import Target
 from rnnlower.wording import counted
 
@@ -117,7 +117,7 @@ def probe_text(name: str, path: pathlib.Path | None, tell: Progress | None) -> s
     engine = find_engine(name)
     if not engine.installed:
         raise UnverifiableError(f"{engine.title} is not installed ({engine.missing})", remedy=engine.install)
-    before = read_toml(path) if path is not None and path.exists() else {}
+    before = with_sources(read_toml(path)) if path is not None and path.exists() else {}
     groups = _Groups(tell or (lambda *told: None))
     with Asker(engine, None if path is None else _partial(path), groups.question) as asker:
         tables = _tables(asker, groups)
@@ -148,37 +148,37 @@ def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
         # Older versions are asked where the range begins.
         opsets = cut
         limits = trying_operators.limits(asker, ops, opsets, dynamic)
-    source = {"source": _source(engine)}
-    tested = {"source": f"{source['source']}: ONNX's node tests of each operator"}
+    source = _source(engine)
+    tested = {"source": f"{source}: ONNX's node tests of each operator"}
     tables: dict[str, Any] = {
         "title": engine.title,
         "engine": engine.name,
-        "opset": {"range": opsets} | source,
-        "control_flow": {"ops": []} | source,
-        "shapes": {"static": not dynamic} | source,
-        "dtypes": {"allowed": dtypes} | source,
+        "source": source,
+        "opset": {"range": opsets},
+        "control_flow": {"ops": []},
+        "shapes": {"static": not dynamic},
+        "dtypes": {"allowed": dtypes},
         "ops": {"allowed": ops} | outputs(asker) | nans(asker, ops) | sums(asker, ops) | tested,
-        "limits": [limit | source for limit in (*limits, *types.lacking(asker, ops, dtypes))],
+        "limits": [*limits, *types.lacking(asker, ops, dtypes)],
     }
     groups.begin("control flow")
     flow = control_flow(asker, tables, dynamic)
-    tables["control_flow"] = flow | source
+    tables["control_flow"] = flow
     dynamic = dynamic and open_sizes(asker, tables)
-    tables["shapes"] = {"static": not dynamic} | source
+    tables["shapes"] = {"static": not dynamic}
     if found := types.arithmetic(asker, dtypes) | gates(asker, tables):
-        tables["arithmetic"] = found | source
+        tables["arithmetic"] = found
     groups.begin("recurrent nodes")
-    rules = recurrent_rules(asker, dynamic, flow["ops"], dtypes)
-    tables["recurrent"] = [rule | source for rule in rules]
+    tables["recurrent"] = recurrent_rules(asker, dynamic, flow["ops"], dtypes)
     groups.begin("adapted nodes")
     tables["recurrent"] = [each for rule in adaptations(asker, tables) for each in (rule, *_under_spec(rule))]
     groups.begin("quantized nodes")
     if quantized := quantized_rules(asker):
-        tables["recurrent"] += [rule | source for rule in quantized]
+        tables["recurrent"] += quantized
         tables["ops"]["allowed"] = [*ops, f"com.microsoft.{QUANTIZED_LSTM}"]
     groups.begin("lowered nodes")
-    tables["cautions"] = [caution | source for caution in cautions(asker, tables)]
-    return tables | {"tried": {"version": engine.version or "unknown"} | source}
+    tables["cautions"] = cautions(asker, tables)
+    return tables | {"tried": {"version": engine.version or "unknown"}}
 
 
 def _under_spec(rule: Mapping[str, Any]) -> list[dict[str, Any]]:

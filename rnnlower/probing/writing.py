@@ -18,12 +18,14 @@ _WIDTH = 100
 def toml_text(data: Mapping[str, Any]) -> str:
     """Return the TOML text of a target file: plain values, tables, and lists of tables."""
     lines = [f"{key} = {toml_value(value)}" for key, value in data.items() if isinstance(value, str)]
+    source = data.get("source")
     for key, value in data.items():
         tables = [(f"[{key}]", value)] if isinstance(value, dict) else []
         if isinstance(value, list):
             tables = [(f"[[{key}]]", row) for row in value]
         for head, table in tables:
-            lines += ["", head, *(_line(name, what) for name, what in table.items())]
+            said = {name: what for name, what in table.items() if name != "source" or what != source}
+            lines += ["", head, *(_line(name, what) for name, what in said.items())]
     return "\n".join(lines) + "\n"
 
 

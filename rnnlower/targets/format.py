@@ -383,6 +383,7 @@ class TargetFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     title: Annotated[str, _key("the name of the runtime for people", "Name of the runtime")] = ""
     engine: Annotated[str, _key("its name in `rnnlower engines`", "openvino")] = ""
+    source: Annotated[str, _key("the source of all claims that state none of their own", "...")] = ""
     runtime: Annotated[
         bool, _key("false: a tool or a profile, for another purpose than running models", True)
     ] = True

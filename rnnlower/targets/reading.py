@@ -103,7 +103,23 @@ def parse_target(name: str, text: str, path: str = "") -> Target:
     return _parse(name, tomllib.loads(text), path)
 
 
+def with_sources(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of a file in which every claim has its source; one that states none has the file's."""
+    source = data.get("source")
+
+    def stated(claim: Any) -> Any:
+        if not source or not isinstance(claim, dict) or "source" in claim or claim.get("guess"):
+            return claim
+        return claim | {"source": source}
+
+    return {
+        key: [stated(claim) for claim in value] if isinstance(value, list) else stated(value)
+        for key, value in data.items()
+    }
+
+
 def _parse(name: str, data: Mapping[str, Any], path: str = "") -> Target:
+    data = with_sources(data)
     _refuse_first(format_faults(data))
     target = msgspec.convert({"title": name, **data, "name": name, "path": path}, Target)
     _refuse_first(contradictions(target))

@@ -25,13 +25,19 @@ def schema() -> dict[str, Any]:
             key.pop("default", None)
             # A key that may be left out: TOML has no null.
             key |= key.pop("anyOf", [{}])[0]
-        if "source" in table["properties"]:
-            guess = {"required": ["guess"], "properties": {"guess": {"const": True}}}
-            table["anyOf"] = [{"required": ["source"]}, guess]
     tables["Ops"]["oneOf"] = [{"required": ["allowed"]}, {"required": ["absent"]}]
+    file = tables.pop("TargetFile")
+    guess = {"required": ["guess"], "properties": {"guess": {"const": True}}}
+    stated = {"anyOf": [{"required": ["source"]}, guess]}
+    claims = {
+        name: {"items": stated} if "items" in key else stated
+        for name, key in file["properties"].items()
+        if "$ref" in key or "$ref" in key.get("items", {})
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **tables.pop("TargetFile"),
+        **file,
+        "anyOf": [{"required": ["source"]}, {"properties": claims}],
         "title": "A target of rnnlower: what a runtime can run",
         "$defs": tables,
     }

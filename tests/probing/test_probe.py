@@ -315,13 +315,12 @@ def test_an_if_counts_where_several_run_with_a_cell_inside(
     monkeypatch.setattr(asking, "Attempts", one)
     monkeypatch.setattr(lowered, "_REAL", SIZES[:1])
     claims = read_toml(Path(reading.__file__).parent / "data" / "tract.toml")
-    tables = {name: claims[name] for name in ("title", "opset", "dtypes", "ops")}
+    tables = {name: claims[name] for name in ("title", "source", "opset", "dtypes", "ops")}
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
         flow = lowered.control_flow(asker, tables, dynamic=True)
         assert flow["ops"] == ["Scan"]
         assert flow["empty_scan"]
-        source = {"source": "a test"}
-        told = tables | {"control_flow": flow | source, "shapes": {"static": False} | source, "recurrent": []}
+        told = tables | {"control_flow": flow, "shapes": {"static": False}, "recurrent": []}
         found = lowered.cautions(asker, told)
     assert [caution["open"] for caution in found] == [["time"]] * texts
 

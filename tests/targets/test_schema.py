@@ -59,14 +59,27 @@ def faults(value: Any, rules: dict[str, Any], where: str = "") -> list[str]:
         return []
     found = [f"{where} lacks {name}" for name in rules.get("required", ()) if name not in value]
     required = rules.get("oneOf", [{"required": []}])
-    if "anyOf" in rules and "source" not in value and value.get("guess") is not True:
-        found.append(f"{where}: anyOf")
+    found += [] if _fits(value, {"anyOf": rules.get("anyOf", [{}])}) else [f"{where}: anyOf"]
     found += [] if sum({*each["required"]} <= {*value} for each in required) == 1 else [f"{where}: oneOf"]
     for name, inner in value.items():
         found += faults(name, rules.get("propertyNames", {}), f"{where}.{name}")
         inner_rules = rules.get("properties", {}).get(name) or rules["additionalProperties"]
         found += faults(inner, inner_rules, f"{where}.{name}") if inner_rules else [f"{where} has {name}"]
     return found
+
+
+def _fits(value: Any, rules: dict[str, Any]) -> bool:
+    """Return whether the alternatives of the schema, which name keys alone, allow a value."""
+    if "items" in rules:
+        return all(_fits(item, rules["items"]) for item in value)
+    if "const" in rules:
+        return bool(value == rules["const"])
+    own = rules.get("properties", {})
+    fits = [name in value for name in rules.get("required", ())]
+    fits += [_fits(value[name], own[name]) for name in own if name in value]
+    if "anyOf" in rules:
+        fits.append(any(_fits(value, each) for each in rules["anyOf"]))
+    return all(fits)
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.toml")), ids=lambda path: path.stem)
@@ -107,6 +120,16 @@ def test_a_guess_needs_no_source(tmp_path: Path) -> None:
     model = save(recurrent_model(inputs={"X": (1, [3, 2, 3])}), tmp_path)
     said = rnnlower("check", model, "--target", path, "-v").stdout
     assert "a guess about own: native LSTM\n" in said
+
+
+def test_a_source_at_the_top_is_that_of_all_claims_without_one(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, MINIMAL, '[[recurrent]]\nops = ["LSTM"]\n[[limits]]\nops = ["Pad"]\nguess = true\n'
+    )
+    path.write_text('source = "the manual"\n' + path.read_text(encoding="utf-8"), encoding="utf-8")
+    target = find_target(path)
+    assert [claim.source for claim in (target.recurrent[0], target.limits[0])] == ["the manual", ""]
+    assert faults(tomllib.loads(path.read_text()), schema()) == []
 
 
 def test_a_new_file_is_a_target_that_lowers(tmp_path: Path) -> None:
