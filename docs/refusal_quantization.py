@@ -57,6 +57,8 @@ QUANTIZATION = [
     Case("a recording of another type", CALIBRATE.replace("good.npz", "integers.npz")),
     Case("a recording that is not finite", CALIBRATE.replace("good", "nan")),
     Case("a folder that does not exist", CALIBRATE.replace("out.npz", "there/out.npz")),
+    Case("ranges in a folder that does not exist", f"{CALIBRATE} --ranges there/r.json"),
+    Case("ranges that are no .json", f"{CALIBRATE} --ranges ranges.npz"),
     Case(
         "a state that overflows",
         f"{CALIBRATE} --ranges r.json",

@@ -7,7 +7,7 @@ from typing import Any
 
 from rnnlower.benchmarking.bench_result import BenchResult
 from rnnlower.errors import OptionError
-from rnnlower.files.publishing import check_drawing
+from rnnlower.files.publishing import check_companion
 
 
 def check_chart(path: Path) -> None:
@@ -17,7 +17,7 @@ def check_chart(path: Path) -> None:
         OptionError: Another format than PNG or SVG, no folder to put it in, a folder in its place, or no
             matplotlib.
     """
-    check_drawing("--plot", path, (".png", ".svg"), "the chart is a .png or an .svg")
+    check_companion("--plot", path, (".png", ".svg"), "the chart is a .png or an .svg")
     _matplotlib()
 
 

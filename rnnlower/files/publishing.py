@@ -42,8 +42,8 @@ def check_destination(output: pathlib.Path) -> None:
             raise OptionError(f"{output} cannot be written: it is {kind} and not a file")
 
 
-def check_drawing(option: str, path: pathlib.Path, suffixes: Sequence[str], kind: str) -> None:
-    """Refuse a page or a chart that could not be written, before anything is done.
+def check_companion(option: str, path: pathlib.Path, suffixes: Sequence[str], kind: str) -> None:
+    """Refuse a page, a chart or ranges that could not be written, before anything is done.
 
     Raises:
         OptionError: Another suffix, no folder for it, or something in its place that a file cannot replace.

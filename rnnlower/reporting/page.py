@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 
 from rnnlower.errors import OptionError
-from rnnlower.files.publishing import check_drawing
+from rnnlower.files.publishing import check_companion
 
 _NUMBER = re.compile(r"[\d.,]+(e[+-]?\d+)?( ?[%x]| s)?( - [\d.]+)?|inf|nan|\?")
 _LONG = 24
@@ -59,7 +59,7 @@ def check_report(report: pathlib.Path | None, *others: pathlib.Path) -> None:
     """
     if report is None:
         return
-    check_drawing("--report", report, (".html", ".htm"), "the report is an .html file")
+    check_companion("--report", report, (".html", ".htm"), "the report is an .html file")
     if report.resolve() in {other.resolve() for other in others}:
         raise OptionError(f"--report {report}: that is one of the models")
 

@@ -179,3 +179,12 @@ def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
     for write in (found.save, found.save_ranges):
         with pytest.raises(OptionError, match="there is no folder"):
             write(tmp_path / "nothing" / "out")
+
+
+def test_nothing_is_written_if_the_ranges_cannot_be(tmp_path: Path) -> None:
+    model = save(LongMemory("GRU", 8).build(), tmp_path)
+    np.savez(tmp_path / "data.npz", X=recordings(2, 5))
+    line = ("calibrate", model, tmp_path / "data.npz", "-o", tmp_path / "out.npz")
+    result = command(*line, "--ranges", tmp_path / "absent" / "ranges.json", code=2)
+    assert "there is no folder" in result.stderr
+    assert not (tmp_path / "out.npz").exists()

@@ -25,9 +25,12 @@ def calibrate(
     """Write calibration data: what a model reads in each call, with its states carried."""
     from rnnlower.cli.progress import Phases, progress
     from rnnlower.files.model_io import read_model
+    from rnnlower.files.publishing import check_companion
     from rnnlower.quantizing.calibrating import calibrate_model
 
     quiet, json_ = showing.quiet, showing.json_
+    if ranges is not None:
+        check_companion("--ranges", ranges, (".json",), "the ranges are a .json file")
     with progress("reading", quiet, Phases(False)) as tell:
         calibration = calibrate_model(
             read_model(model),
