@@ -16,6 +16,13 @@ from refusal_models import (
     x,
 )
 
+BETWEEN = """
+    t = Transpose <perm = [1, 0, 2]> (X)
+    k = Transpose <perm = [0, 2, 1]> (t)
+    s = MatMul (t, k)
+    [look] w = Softmax (s)
+    Y = MatMul (w, t)
+"""
 STREAM = "stream model.onnx -o out.onnx"
 PAD = "pad model.onnx -o out.onnx --max T=8"
 
@@ -158,6 +165,11 @@ STREAMS = [
         "a chunk that does not divide the sequence, of which the end alone counts",
         f"{STREAM} --chunk 2",
         then(x(TensorProto.FLOAT, 5, 1, 3), only_final),
+    ),
+    Case(
+        "attention over all steps",
+        f"{STREAM} --time-axis X:0",
+        model=text(17, "float[T, 1, 3] X", BETWEEN),
     ),
     Case("no recurrent node", STREAM, model=text(17, "float[T, 3] X", "Y = Relu (X)")),
     Case("no such input", f"{STREAM} --time-axis Z:0"),

@@ -104,6 +104,10 @@ def _analyze(
         try:
             analysis = _follow(model, axes, steps, size, allow_delay=allow_delay)
         except ChunkError as error:
+            if any(each.at is error.at and each.steps != error.steps for each in needs):
+                problem = "cuts the time axis into a number of frames that does not depend on its length"
+                remedy = "the exporter wrote that for one length: export it for that length, or for any"
+                raise _refusal(model, CoupledError(problem, remedy, error.at)) from error
             needs.append(error)
             multiple, least = math.lcm(multiple, error.steps), max(least, error.least)
             size = -(-least // multiple) * multiple
@@ -197,7 +201,7 @@ def _finish(
     tracks: dict[str, Track] = {}
     places: dict[str, int] = {}
     for place, value in enumerate(flow.model.graph.outputs):
-        if flow.is_sized(value):
+        if value not in flow.tracks and flow.is_over_time(value):
             raise CoupledError(f"output {value.name!r} depends on the number of time steps")
         if value in flow.tracks:
             assert value.name is not None

@@ -36,7 +36,7 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("reverses time" if step < 0 else "leaves out steps")
     start, end = (_clamp(each[where], track.size) for each in (starts, ends))
     moves = flow.sample.steps != flow.sample.chunk
-    if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and _is_open(flow):
+    if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and flow.is_open:
         raise CoupledError("takes the first steps of the sequence")
     if start and start == track.size - track.inner and end == track.size and track.frames > 1:
         _last_only(flow, track, track.frames - 1)
@@ -54,16 +54,6 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         flow.ahead[node] = min(skipped, lag)
     frames = (end - start) // track.inner
     return track.longer(frames - track.frames).with_(lag=lag)
-
-
-def _is_open(flow: Flow) -> bool:
-    """Return whether the length of the sequence is dynamic in the model."""
-    inputs = {value.name: value for value in flow.model.graph.inputs}
-    for name, axis in flow.sample.axes.items():
-        shape = inputs[name].shape
-        if shape is not None and not isinstance(shape[axis], int):
-            return True
-    return False
 
 
 def _clamp(bound: int, size: int) -> int:

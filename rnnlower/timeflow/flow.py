@@ -20,6 +20,7 @@ from rnnlower.timeflow.tracks import (
     ChunkError,
     CoupledError,
     Sample,
+    Scores,
     Track,
     fix_batch,
     fix_shapes,
@@ -29,7 +30,7 @@ from rnnlower.timeflow.tracks import (
 LATEST = "latest"
 """A rule's result for an output that follows from the stream and has no time axis."""
 
-Outcome = Track | CoupledError | str | None
+Outcome = Track | Scores | CoupledError | str | None
 """The position of an output's frames. An error: it follows from the number of steps, and is not as long."""
 Rule: TypeAlias = "Callable[[Flow, ir.Node], Outcome | list[Outcome]]"
 
@@ -41,6 +42,7 @@ class Flow:
         model: The model; it is not changed.
         sample: The time axes of the inputs, and sizes.
         rules: For each operator, where the time of its inputs goes.
+        of_scores: The same for operators that take the scores of an attention.
         strict: Whether a node that couples time steps is an error; else its outputs have no time.
 
     Attributes:
@@ -48,6 +50,7 @@ class Flow:
         tracks: The position of the frames of each value that has any.
         pending: The values that follow from the number of steps alone, but are not as long as the sequence,
             with the error where a node cannot take that.
+        scores: The values that compare each step with each.
         latest: The values that follow from the stream without a time axis: a final state, the last frame.
             A chunk's is that of the sequence up to its end.
         edits: The edits of the graph.
@@ -57,7 +60,15 @@ class Flow:
         lost: The obstacles that were recorded, and if not strict, all others.
     """
 
-    def __init__(self, model: ir.Model, sample: Sample, rules: Mapping[str, Rule], *, strict: bool) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        sample: Sample,
+        rules: Mapping[str, Rule],
+        of_scores: Mapping[str, Rule],
+        *,
+        strict: bool,
+    ) -> None:
         self.model = model
         self.sample = sample
         self.strict = strict
@@ -65,13 +76,15 @@ class Flow:
         self.whole, self.part = (Facts(model, declared=True) for _ in range(2))
         self.tracks: dict[ir.Value, Track] = {}
         self.pending: dict[ir.Value, CoupledError] = {}
+        self.scores: dict[ir.Value, Scores] = {}
         self.latest: set[ir.Value] = set()
         self.edits: list[Edit] = []
         self.ahead: dict[ir.Node, int] = {}
         self.recurrent: list[ir.Node] = []
         self.lost: list[CoupledError] = []
         self.limits: int | None = None
-        self._rules = rules
+        self._rules, self._of_scores = rules, of_scores
+        self._by_size: set[ir.Value] = set()
         # The values of known content; true if it depends on the length.
         self._is_sized: dict[ir.Value, bool] = {}
 
@@ -111,11 +124,24 @@ class Flow:
 
     def streams(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from the stream."""
-        return value in self.tracks or value in self.latest
+        return value in self.tracks or value in self.latest or value in self.scores
 
     def is_over_time(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from the stream, or from the number of its steps."""
-        return value in self.tracks or value in self.pending or self.is_sized(value)
+        return any(value in each for each in (self.tracks, self.pending, self.scores)) or self.is_sized(value)
+
+    def follows_from_size(self, value: ir.Value | None) -> bool:
+        """Return whether a value follows from constants and from the sizes of the inputs alone."""
+        if value is None or value.producer() is not None:
+            return value is None or value in self._by_size
+        return value.is_initializer() and not value.is_graph_input()
+
+    @property
+    def is_open(self) -> bool:
+        """True if the length of the sequence is dynamic in the model."""
+        inputs = {value.name: value for value in self.model.graph.inputs}
+        shapes = [(inputs[name].shape, axis) for name, axis in self.sample.axes.items()]
+        return any(shape is not None and not isinstance(shape[axis], int) for shape, axis in shapes)
 
     def is_sized(self, value: ir.Value | None) -> bool:
         """Return whether a content depends on the length: a chunk's is not that of the whole sequence."""
@@ -291,6 +317,10 @@ class Flow:
             self._follow(node)
         except CoupledError as error:
             error.node = error.node or node
+            if node.outputs[0] in self._by_size:
+                # A mask, say, is known where it is applied.
+                self.pending |= dict.fromkeys(node.outputs, error)
+                return
             self._refuse_recorded()
             if self.strict:
                 raise
@@ -309,6 +339,9 @@ class Flow:
             raise CoupledError(
                 "has a body that reads values over time; only the main graph is streamed", remedy
             )
+        is_shape = node.op_type in ("Shape", "Size") and not node.domain
+        if is_shape or all(map(self.follows_from_size, (*in_body, *node.inputs))):
+            self._by_size.update(node.outputs)
         if self._has_content(node):
             return
         held = next((value for value in node.inputs if value in self.pending), None)
@@ -349,6 +382,10 @@ class Flow:
 
     def _apply(self, node: ir.Node) -> None:
         rule = self._rules.get(node.op_type) if not node.domain or carries_state(node) else None
+        if any(value in self.scores for value in node.inputs):
+            rule = self._of_scores.get("" if node.domain else node.op_type)
+            if rule is None:
+                raise CoupledError("computes with the scores of an attention in a way that is not followed")
         if rule is None:
             domain = f"{node.domain}." if node.domain else ""
             raise CoupledError(
@@ -362,6 +399,13 @@ class Flow:
                 if shape is not None and shape[one.axis : one.axis + 1] != (one.size,):
                     raise CoupledError("changes the length of the time axis in a way that is not followed")
                 self.tracks[out] = one
+            elif isinstance(one, Scores):
+                self.scores[out] = one
+                if shape is None:
+                    # A mask may be shorter than the example.
+                    self.whole.replaced(one.product.outputs[0], out)
+                    self.whole.assume(out, self._known_shape(one.product.outputs[0], "a result"))
+                continue
             elif isinstance(one, CoupledError):
                 self.pending[out] = one
             elif one == LATEST:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.timeflow.attention import compare
 from rnnlower.timeflow.edits import Replaced
 from rnnlower.timeflow.flow import Flow, Outcome, Rule, operand
 from rnnlower.timeflow.positions import accept, refuse_latest
@@ -133,7 +134,7 @@ def matmul(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("sums over time: a stream has no end")
     if None not in places:
         if -2 in places or -1 in places:
-            raise CoupledError("compares steps with each other, as attention does")
+            return compare(flow, node)
         return aligned(flow, node, (0, 1), rank)
     index, other = (0, 1) if a is not None else (1, 0)
     track = flow.tracked(node, index)

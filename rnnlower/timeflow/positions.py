@@ -112,6 +112,8 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
     assert value is not None
     array = flow.known(value)
     if array is None:
+        if value in flow.pending:
+            raise flow.pending[value]
         name = f"{value.name!r}"
         if value.is_graph_input():
             raise CoupledError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from rnnlower.timeflow.attention import SCORES
 from rnnlower.timeflow.bodies import LOOPS
 from rnnlower.timeflow.bounds import BOUNDS
 from rnnlower.timeflow.convolutions import WINDOWS
@@ -34,4 +35,4 @@ def follow(model: ir.Model, sample: Sample, *, strict: bool = False) -> Flow:
     Raises:
         CoupledError: A node couples time steps, and the flow is strict.
     """
-    return Flow(model, sample, RULES, strict=strict).run()
+    return Flow(model, sample, RULES, SCORES, strict=strict).run()

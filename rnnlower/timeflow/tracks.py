@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import dim_name
 from rnnlower.wording import call, option
 
@@ -161,6 +162,31 @@ class Track:
         else:
             last = [(own, offset, wide), (factor, more, stride)]
         return self.with_(stages=(*before, *last))
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Products of the query of each step, a row, with the key of each step, a column.
+
+    Attributes:
+        track: The frames of the rows.
+        keys: The frames of the keys, where they enter the product.
+        product: The product; its second input is the keys.
+        calls: Number of calls before the first real frame.
+        visible: For an example, whether a step, a row, looks at another one; ``None`` without a mask.
+        masks: For each mask, the node and the input, what it holds, and what hides a step.
+        outside: What the scores are for a step that is not visible, once that is known.
+        window: The number of steps that are visible, once that is known.
+    """
+
+    track: Track
+    keys: Track
+    product: ir.Node
+    calls: int
+    visible: Array | None = None
+    masks: tuple[tuple[ir.Node, int, Array, Array], ...] = ()
+    outside: Array | None = None
+    window: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

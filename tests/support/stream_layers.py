@@ -59,7 +59,7 @@ LAYERS: dict[str, tuple[Layer, bool]] = {}
 """Each layer, and whether it couples steps in a way that no state can carry."""
 
 
-def _layer(couples: bool = False) -> Callable[[Layer], Layer]:
+def layer(couples: bool = False) -> Callable[[Layer], Layer]:
     def enter(function: Layer) -> Layer:
         LAYERS[function.__name__.strip("_")] = (function, couples)
         return function
@@ -97,22 +97,22 @@ def _initial(b: Builder, x: str, dirs: int, units: int, kind: int) -> str:
     return b.op("ConstantOfShape", shape)
 
 
-@_layer()
+@layer()
 def _forward(b: Builder, x: str) -> str:
     return _recurrent(b, x, "forward")
 
 
-@_layer(couples=True)
+@layer(couples=True)
 def _reverse(b: Builder, x: str) -> str:
     return _recurrent(b, x, "reverse")
 
 
-@_layer(couples=True)
+@layer(couples=True)
 def _bidirectional(b: Builder, x: str) -> str:
     return _recurrent(b, x, "bidirectional")
 
 
-@_layer()
+@layer()
 def _over_features(b: Builder, x: str) -> str:
     """Emit a bidirectional recurrence over the features, with time folded into the batch."""
     rows = b.op("Reshape", x, b.ints(-1, FEATURES, 1))
@@ -124,12 +124,12 @@ def _over_features(b: Builder, x: str) -> str:
     return b.op("Reshape", back, shape)
 
 
-@_layer()
+@layer()
 def _linear(b: Builder, x: str) -> str:
     return b.op("Add", b.op("MatMul", x, b.weights(FEATURES, FEATURES)), b.weights(FEATURES))
 
 
-@_layer()
+@layer()
 def _gemm(b: Builder, x: str) -> str:
     """Emit a Gemm over rows, with batch and time folded together."""
     rows = b.op("Reshape", x, b.ints(-1, FEATURES))
@@ -137,29 +137,29 @@ def _gemm(b: Builder, x: str) -> str:
     return b.op("Reshape", y, b.op("Shape", x))
 
 
-@_layer()
+@layer()
 def _residual(b: Builder, x: str) -> str:
     return b.op("Add", x, b.op("Tanh", _causal(b, x)))
 
 
-@_layer()
+@layer()
 def _gated(b: Builder, x: str) -> str:
     first, second = b.op("Split", _linear(b, x), b.ints(3, 3), outputs=2, axis=-1)
     return b.op("Concat", b.op("Mul", first, b.op("Sigmoid", second)), second, axis=2)
 
 
-@_layer()
+@layer()
 def _norm(b: Builder, x: str) -> str:
     scale, shift = b.weights(FEATURES), b.weights(FEATURES)
     return b.op("LayerNormalization", x, scale, shift, axis=-1)
 
 
-@_layer()
+@layer()
 def _softmax(b: Builder, x: str) -> str:
     return b.op("Softmax", x, axis=-1)
 
 
-@_layer()
+@layer()
 def _batch_norm(b: Builder, x: str) -> str:
     y = b.op("Transpose", x, perm=[0, 2, 1])
     positive = b.constant(np.full(FEATURES, 1.5, np.float32))
@@ -167,13 +167,13 @@ def _batch_norm(b: Builder, x: str) -> str:
     return b.op("Transpose", y, perm=[0, 2, 1])
 
 
-@_layer()
+@layer()
 def _cumulative(b: Builder, x: str) -> str:
     small = b.op("Mul", x, b.constant(np.float32(0.01)))
     return b.op("CumSum", small, b.ints(1), exclusive=int(b.rng.integers(2)))
 
 
-@_layer()
+@layer()
 def _shifted(b: Builder, x: str) -> str:
     """Add the previous step to each: a first frame, and all frames but the last."""
     first = b.constant(np.full((1, 1, FEATURES), 0.5 * b.rng.integers(2), np.float32))
@@ -218,10 +218,10 @@ def _causal(b: Builder, x: str) -> str:
     return b.op("Slice", y, b.ints(0), b.ints(-front), b.ints(1)) if front else y
 
 
-_layer()(_causal)
+layer()(_causal)
 
 
-@_layer()
+@layer()
 def _pooled(b: Builder, x: str) -> str:
     channels = b.op("Transpose", x, perm=[0, 2, 1])
     pool = "MaxPool" if b.rng.random() < 0.5 else "AveragePool"
@@ -230,14 +230,14 @@ def _pooled(b: Builder, x: str) -> str:
     return b.op("Transpose", y, perm=[0, 2, 1])
 
 
-@_layer()
+@layer()
 def _strided(b: Builder, x: str) -> str:
     b.stride *= 2
     b.multiple = math.lcm(b.multiple, b.stride)
     return _conv(b, x, (2, 0), 1, 3, 2)
 
 
-def _transposed_conv(b: Builder, x: str, kernel: int, stride: int) -> str:
+def transposed_conv(b: Builder, x: str, kernel: int, stride: int) -> str:
     """Add a transposed convolution that ends with the last step."""
     channels = b.op("Transpose", x, perm=[0, 2, 1])
     y = b.op(
@@ -252,7 +252,7 @@ def _transposed_conv(b: Builder, x: str, kernel: int, stride: int) -> str:
     return b.op("Transpose", y, perm=[0, 2, 1])
 
 
-@_layer()
+@layer()
 def _reflected(b: Builder, x: str) -> str:
     """Begin with the mirror image of the first steps, as centered frames do."""
     front = int(b.rng.integers(1, 4))
@@ -260,16 +260,16 @@ def _reflected(b: Builder, x: str) -> str:
     return _conv(b, b.op("Pad", x, b.ints(0, front, 0, 0, 0, 0), mode="reflect"), (0, 0), 1, front + 1)
 
 
-@_layer()
+@layer()
 def _overlapping(b: Builder, x: str) -> str:
-    return _transposed_conv(b, x, int(b.rng.integers(1, 5)), 1)
+    return transposed_conv(b, x, int(b.rng.integers(1, 5)), 1)
 
 
-@_layer()
+@layer()
 def _up_and_down(b: Builder, x: str) -> str:
     stride = int(b.rng.integers(2, 4))
     if b.rng.random() < 0.5:
-        y = _transposed_conv(b, x, int(b.rng.integers(1, 8)), stride)
+        y = transposed_conv(b, x, int(b.rng.integers(1, 8)), stride)
     else:
         scales = b.constant(np.array([1, stride, 1], np.float32))
         modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -277,104 +277,7 @@ def _up_and_down(b: Builder, x: str) -> str:
     return _conv(b, y, (stride, 0), 1, stride + 1, stride)
 
 
-def _frames(b: Builder, x: str, hop: int, width: int) -> str:
-    """Emit a causal transform of frames, ``[batch, width * FEATURES, frames]``, that a chunk has to fit."""
-    b.multiple = math.lcm(b.multiple, b.stride * hop)
-    channels = b.op("Transpose", x, perm=[0, 2, 1])
-    weights = b.weights(width * FEATURES, FEATURES, width)
-    return b.op("Conv", channels, weights, pads=[width - hop, 0], strides=[hop])
-
-
-def _hop_and_width(b: Builder) -> tuple[int, int]:
-    hop = [2, 5][b.rng.integers(2)]
-    return hop, hop * int(b.rng.integers(1, 4)) - int(b.rng.integers(hop)) * int(b.rng.integers(2))
-
-
-@_layer()
-def _overlap_transposed(b: Builder, x: str) -> str:
-    hop, width = _hop_and_width(b)
-    width = max(width, hop)
-    y = _frames(b, x, hop, width)
-    y = b.op(
-        "ConvTranspose", y, b.weights(width * FEATURES, FEATURES, width), strides=[hop], pads=[0, width - hop]
-    )
-    return b.op("Transpose", y, perm=[0, 2, 1])
-
-
-def _length_of(b: Builder, frames: str, hop: int, width: int) -> tuple[str, str]:
-    """Return the number of frames, and the length of what they overlap to, as scalars."""
-    count = b.op("Gather", b.op("Shape", frames), b.constant(np.int64(2)), axis=0)
-    before = b.op("Mul", b.op("Sub", count, b.constant(np.int64(1))), b.constant(np.int64(hop)))
-    return count, b.op("Add", before, b.constant(np.int64(width)))
-
-
-@_layer()
-def _overlap_folded(b: Builder, x: str) -> str:
-    """Add frames by Col2Im, and cut off what the last ones have more."""
-    hop, width = _hop_and_width(b)
-    width = max(width, hop)
-    y = _frames(b, x, hop, width)
-    _, length = _length_of(b, y, hop, width)
-    sizes = b.op("Concat", b.ints(1), b.op("Reshape", length, b.ints(1)), axis=0)
-    y = b.op("Col2Im", y, sizes, b.ints(1, width), strides=[1, hop])
-    y = b.op("Squeeze", y, b.ints(2))
-    y = b.op("Transpose", y, perm=[0, 2, 1])
-    return b.op("Slice", y, b.ints(0), b.ints(hop - width), b.ints(1)) if width > hop else y
-
-
-@_layer()
-def _overlap_scattered(b: Builder, x: str) -> str:
-    """Add frames by ScatterND at computed places, time first."""
-    hop, width = _hop_and_width(b)
-    width = max(width, hop)
-    y = _frames(b, x, hop, width)
-    count, length = _length_of(b, y, hop, width)
-    numbers = b.op("Range", b.constant(np.int64(0)), count, b.constant(np.int64(1)))
-    firsts = b.op("Unsqueeze", b.op("Mul", numbers, b.constant(np.int64(hop))), b.ints(1))
-    places = b.op("Add", firsts, b.constant(np.arange(width)[None]))
-    places = b.op("Unsqueeze", b.op("Reshape", places, b.ints(-1)), b.ints(1))
-    rows = b.op("Reshape", y, b.ints(0, FEATURES, width, -1))
-    rows = b.op("Transpose", rows, perm=[3, 2, 0, 1])
-    batch = b.op("Slice", b.op("Shape", x), b.ints(0), b.ints(1), b.ints(0))
-    flat = b.op("Reshape", rows, b.op("Concat", b.ints(-1), batch, b.ints(FEATURES), axis=0))
-    shape = b.op("Concat", b.op("Reshape", length, b.ints(1)), batch, b.ints(FEATURES), axis=0)
-    y = b.op("ScatterND", b.op("ConstantOfShape", shape), places, flat, reduction="add")
-    y = b.op("Transpose", y, perm=[1, 0, 2])
-    return b.op("Slice", y, b.ints(0), b.ints(hop - width), b.ints(1)) if width > hop else y
-
-
-@_layer()
-def _overlap_shifted(b: Builder, x: str) -> str:
-    """Add the halves of frames, the second ones a hop later."""
-    hop = [2, 5][b.rng.integers(2)]
-    y = _frames(b, x, hop, 2 * hop)
-    halves = b.op("Reshape", y, b.ints(0, FEATURES, 2, hop, -1))
-    first, second = b.op(
-        "Split", b.op("Transpose", halves, perm=[2, 0, 1, 4, 3]), b.ints(1, 1), outputs=2, axis=0
-    )
-    parts = []
-    for half, pads in ((first, (0, 0, 0, 0, 0, hop)), (second, (0, 0, hop, 0, 0, 0))):
-        row = b.op("Reshape", b.op("Squeeze", half, b.ints(0)), b.ints(0, FEATURES, -1))
-        parts.append(b.op("Pad", row, b.ints(*pads)))
-    total = b.op("Transpose", b.op("Add", *parts), perm=[0, 2, 1])
-    return b.op("Slice", total, b.ints(0), b.ints(-hop), b.ints(1))
-
-
-@_layer()
-def _gathered_frames(b: Builder, x: str) -> str:
-    """Take frames by computed indices, and mix each to one step for a hop of one."""
-    width = int(b.rng.integers(2, 5))
-    padded = b.op("Pad", x, b.ints(0, width - 1, 0, 0, 0, 0))
-    size = b.op("Gather", b.op("Shape", padded), b.constant(np.int64(1)), axis=0)
-    count = b.op("Sub", size, b.constant(np.int64(width - 1)))
-    numbers = b.op("Range", b.constant(np.int64(0)), count, b.constant(np.int64(1)))
-    places = b.op("Add", b.op("Unsqueeze", numbers, b.ints(1)), b.constant(np.arange(width)[None]))
-    frames = b.op("Gather", padded, places, axis=1)
-    flat = b.op("Reshape", frames, b.ints(0, 0, width * FEATURES))
-    return b.op("MatMul", flat, b.weights(width * FEATURES, FEATURES))
-
-
-@_layer()
+@layer()
 def _pooled_by_hops(b: Builder, x: str) -> str:
     """Halve the rate by a pooling with overlap."""
     b.stride *= 2
@@ -386,7 +289,7 @@ def _pooled_by_hops(b: Builder, x: str) -> str:
     return b.op("Transpose", y, perm=[0, 2, 1])
 
 
-@_layer()
+@layer()
 def _group_norm(b: Builder, x: str) -> str:
     """Normalize groups of features of a frame, with time folded into the batch."""
     rows = b.op("Reshape", x, b.ints(-1, 2, FEATURES // 2))
@@ -394,7 +297,7 @@ def _group_norm(b: Builder, x: str) -> str:
     return b.op("Reshape", rows, b.op("Shape", x))
 
 
-@_layer()
+@layer()
 def _positions(b: Builder, x: str) -> str:
     """Add a row of a table to each step, or what follows from its number."""
     size = b.op("Slice", b.op("Shape", x), b.ints(1), b.ints(2), b.ints(0))
@@ -424,7 +327,7 @@ def _body(b: Builder, name: str, inputs: list[onnx.ValueInfoProto], step: str) -
     return helper.make_graph(nodes, b.name("body"), inputs, results)
 
 
-@_layer()
+@layer()
 def _scanned(b: Builder, x: str) -> str:
     name, step = b.name("carried"), b.name("x")
     float_ = onnx.TensorProto.FLOAT
@@ -437,7 +340,7 @@ def _scanned(b: Builder, x: str) -> str:
     return b.op("Scan", first, x, outputs=2, body=body, num_scan_inputs=1, **axes)[1]
 
 
-@_layer()
+@layer()
 def _looped(b: Builder, x: str) -> str:
     steps = b.op("Transpose", x, perm=[1, 0, 2])
     number, go, name, step = (b.name(each) for each in ("i", "go", "carried", "x"))
@@ -459,7 +362,7 @@ def _looped(b: Builder, x: str) -> str:
     return b.op("Transpose", y, perm=[1, 0, 2])
 
 
-@_layer()
+@layer()
 def _linear_attention(b: Builder, x: str) -> str:
     parts = [b.op("Tanh", b.op("MatMul", x, b.weights(FEATURES, FEATURES))) for _ in range(3)]
     heads = {"q_num_heads": 2, "kv_num_heads": 2}
@@ -468,7 +371,7 @@ def _linear_attention(b: Builder, x: str) -> str:
     ]
 
 
-@_layer()
+@layer()
 def _causal_with_state(b: Builder, x: str) -> str:
     channels = b.op("Transpose", x, perm=[0, 2, 1])
     weights = b.weights(FEATURES, 1, int(b.rng.integers(2, 5)))
@@ -476,40 +379,59 @@ def _causal_with_state(b: Builder, x: str) -> str:
     return b.op("Transpose", y, perm=[0, 2, 1])
 
 
-@_layer(couples=True)
+@layer()
+def _windowed_attention(b: Builder, x: str) -> str:
+    """Look back a few steps, by a mask of the distances."""
+    size = b.op("Gather", b.op("Shape", x), b.constant(np.int64(1)), axis=0)
+    numbers = b.op("Range", b.constant(np.int64(0)), size, b.constant(np.int64(1)))
+    distance = b.op("Sub", b.op("Unsqueeze", numbers, b.ints(1)), b.op("Unsqueeze", numbers, b.ints(0)))
+    window = b.constant(np.int64(b.rng.integers(1, 7)))
+    later, older = b.op("Less", distance, b.constant(np.int64(0))), b.op("Less", distance, window)
+    hidden = b.op("Or", later, b.op("Not", older))
+    query, key, value = (b.op("MatMul", b.op("Tanh", x), b.weights(FEATURES, FEATURES)) for _ in range(3))
+    scores = b.op("MatMul", query, b.op("Transpose", key, perm=[0, 2, 1]))
+    if b.rng.random() < 0.5:
+        none, nothing = b.constant(np.float32(-np.inf)), b.constant(np.float32(0))
+        scores = b.op("Add", scores, b.op("Where", hidden, none, nothing))
+    else:
+        scores = b.op("Where", hidden, b.constant(np.float32(-1e9)), scores)
+    return b.op("Add", x, b.op("MatMul", b.op("Softmax", scores, axis=-1), value))
+
+
+@layer(couples=True)
 def _centered(b: Builder, x: str) -> str:
     return _conv(b, x, (1, 1), 1, 3)
 
 
-@_layer(couples=True)
+@layer(couples=True)
 def _reduced(b: Builder, x: str) -> str:
     return b.op("Sub", x, b.op("ReduceMean", x, b.ints(1), keepdims=1))
 
 
-@_layer(couples=True)
+@layer(couples=True)
 def _attention(b: Builder, x: str) -> str:
     scores = b.op("Softmax", b.op("MatMul", x, b.op("Transpose", x, perm=[0, 2, 1])), axis=-1)
     return b.op("MatMul", scores, x)
 
 
-@_layer(couples=True)
+@layer(couples=True)
 def _over_time_softmax(b: Builder, x: str) -> str:
     return b.op("Softmax", x, axis=1)
 
 
-@_layer(couples=True)
+@layer(couples=True)
 def _flipped(b: Builder, x: str) -> str:
     return b.op("Slice", x, b.ints(-1), b.ints(-(2**62)), b.ints(1), b.ints(-1))
 
 
-@_layer(couples=True)
+@layer(couples=True)
 def _instance_norm(b: Builder, x: str) -> str:
     y = b.op("Transpose", x, perm=[0, 2, 1])
     y = b.op("InstanceNormalization", y, b.weights(FEATURES), b.weights(FEATURES))
     return b.op("Transpose", y, perm=[0, 2, 1])
 
 
-@_layer(couples=True)
+@layer(couples=True)
 def _next_step(b: Builder, x: str) -> str:
     later = b.op("Slice", x, b.ints(1), b.ints(2**62), b.ints(1))
     return b.op("Pad", later, b.ints(0, 0, 0, 0, 1, 0))

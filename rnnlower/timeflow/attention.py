@@ -1,0 +1,205 @@
+"""Attention over a window of the past: the keys and values that a mask leaves visible are a state."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.evaluation import Array, evaluate
+from rnnlower.graph.facts import Facts
+from rnnlower.timeflow.edits import Counted, Replaced
+from rnnlower.timeflow.flow import Flow, Outcome, Rule
+from rnnlower.timeflow.recurrence import wait_for_all
+from rnnlower.timeflow.tracks import CoupledError, Sample, Scores, Track
+
+_EXAMPLE = 1024
+"""The least number of frames for which a mask of a dynamic length is computed."""
+_HIDDEN = -1e8
+"""The largest number that a mask puts in the place of a score, or adds to it."""
+
+
+def compare(flow: Flow, node: ir.Node) -> Scores:
+    """Return the products of queries, which are rows, and keys, which are columns."""
+    queries, keys = flow.tracked(node, 0), flow.tracked(node, 1)
+    rank = len(flow.result(node))
+    if (queries.axis, keys.axis) != (len(flow.shape(node)) - 2, len(flow.shape(node, 1)) - 1):
+        raise CoupledError(_COMPARES)
+    if queries.is_folded or keys.is_folded:
+        raise CoupledError("compares steps with each other where time is folded with another axis")
+    queries, calls = wait_for_all(flow, {(node, 0): queries, (node, 1): keys})
+    return Scores(queries.at(rank - 2), keys.with_(lag=queries.lag, fill=0.0), node, calls)
+
+
+def _elementwise(flow: Flow, node: ir.Node) -> Outcome:
+    """Handle scores with numbers, or with a mask; after a softmax, numbers alone."""
+    scores = _common(flow, node)
+    numbers: list[Array | None] = []
+    for index, value in enumerate(node.inputs):
+        content = None
+        if value in flow.scores:
+            content = flow.scores[value].outside
+        elif value is not None:
+            content = flow.content(value)
+            shape = flow.shape_of(value)
+            if not flow.follows_from_size(value) or shape is None or {*shape[-2:]} - {1}:
+                content = None
+                scores = _masked(flow, node, index, scores)
+        numbers.append(content)
+    if scores.outside is None:
+        return scores
+    results = evaluate(node, numbers, flow.opset) if all(each is not None for each in numbers) else None
+    if results is None or results[0].size != 1:
+        raise CoupledError("computes with the weights of an attention in a way that is not followed")
+    return dataclasses.replace(scores, outside=results[0])
+
+
+def _common(flow: Flow, node: ir.Node) -> Scores:
+    first, *others = [flow.scores[value] for value in node.inputs if value in flow.scores]
+    if any(each.product is not first.product or each.visible is not first.visible for each in others):
+        raise CoupledError("combines the scores of different attentions")
+    return first
+
+
+def _masked(flow: Flow, node: ir.Node, index: int, scores: Scores) -> Scores:
+    """Return the scores with the mask that an operand is."""
+    value = node.inputs[index]
+    assert value is not None
+    if not flow.follows_from_size(value):
+        raise CoupledError(f"combines scores with {value.name!r}, which follows from values of the stream")
+    mask = _content(flow, value, scores.track)
+    hides = np.zeros(mask.shape, bool)
+    if node.op_type == "Add":
+        hides = mask <= _HIDDEN
+    elif node.op_type == "Where" and index == 0:
+        is_else = node.inputs[2] in flow.scores
+        other = flow.content(node.inputs[1 if is_else else 2])
+        if other is not None and (other <= _HIDDEN).all():
+            hides = mask if is_else else ~mask
+    visible = np.logical_not(np.all(hides.reshape(-1, *hides.shape[-2:]), axis=0))
+    if scores.visible is not None:
+        visible = np.logical_and(visible, scores.visible)
+    fill = mask[hides].reshape(-1)[:1] if hides.any() else mask.reshape(-1)[:1]
+    return dataclasses.replace(scores, visible=visible, masks=(*scores.masks, (node, index, mask, fill)))
+
+
+def _content(flow: Flow, value: ir.Value, track: Track) -> Array:
+    """Return a mask, steps by steps, for an example: it must not depend on the number of steps."""
+    if not flow.is_open:
+        examples = [flow.whole.constant(value)]
+    else:
+        frames = max(_EXAMPLE, 4 * track.chunk)
+        examples = [_example(flow, value, track, each) for each in (frames, frames // 2)]
+    if any(each is None or each.ndim < 2 for each in examples):
+        raise CoupledError("takes its mask from a computation that is not followed")
+    squares = []
+    for each in examples:
+        assert each is not None
+        size = max(each.shape[-2:])
+        squares.append(np.broadcast_to(each, (*each.shape[:-2], size, size)))
+    mask, part = squares[0], squares[-1]
+    size = part.shape[-1]
+    if not np.array_equal(mask[..., :size, :size], part):
+        raise CoupledError("takes its mask from the number of time steps, which a stream does not have")
+    return mask
+
+
+def _example(flow: Flow, value: ir.Value, track: Track, frames: int) -> Array | None:
+    chunk, sizes = flow.sample.chunk, flow.sample.sizes
+    steps = -(-int(frames / track.rate) // chunk) * chunk
+    facts, sample = Facts(flow.model, declared=True), Sample(flow.sample.axes, steps, chunk, sizes)
+    for each in flow.model.graph.inputs:
+        shape = sample.shape(each)
+        if shape is not None:
+            facts.assume(each, shape)
+    return facts.constant(value)
+
+
+def _softmax(flow: Flow, node: ir.Node) -> Outcome:
+    """Handle a softmax over the keys that the masks leave, which must lie in a window of the past."""
+    scores, rank = _common(flow, node), scores_rank(flow, node)
+    if node.attributes.get_int("axis", -1 if flow.opset >= _FIRST_OF_ONE_AXIS else 1) % rank != rank - 1:
+        raise CoupledError("normalizes over the steps that ask, not over those that they look at")
+    visible = scores.visible
+    if visible is None:
+        raise CoupledError(
+            "looks at all steps: no mask limits how far back it looks",
+            "export the model with a mask of a window, which each step looks back",
+        )
+    rows, columns = np.nonzero(visible)
+    if not visible.any(1).all() or (columns > rows).any():
+        raise CoupledError("has a mask that lets steps look at later steps, which a stream does not have yet")
+    window = int((rows - columns).max()) + 1
+    if 2 * window > len(visible):
+        raise CoupledError(
+            "has a mask that lets all steps look back to the first step, and a stream never ends",
+            "export the model with a mask of a window",
+        )
+    return dataclasses.replace(scores, outside=np.zeros(1, np.float32), window=window)
+
+
+def scores_rank(flow: Flow, node: ir.Node) -> int:
+    """Return the number of axes of the scores that a node takes."""
+    return flow.scores[next(value for value in node.inputs if value in flow.scores)].track.axis + 2
+
+
+_FIRST_OF_ONE_AXIS = 13
+
+
+def _mix(flow: Flow, node: ir.Node) -> Outcome:
+    """Handle the product of weights and values: those of the window before a chunk precede it."""
+    given, values = node.inputs[0], flow.track(node, 1)
+    scores = None if given is None else flow.scores.get(given)
+    if scores is None or values is None or values.axis != len(flow.shape(node, 1)) - 2:
+        raise CoupledError(_COMPARES)
+    if scores.outside is None or scores.outside.any():
+        raise CoupledError("sums over all steps: its weights are not masked")
+    track = scores.track
+    if values.lag > track.lag or values.is_folded or values.chunk != track.chunk:
+        raise CoupledError("sums values that are later than the keys, or run at another rate")
+    values = flow.settle(node, 1, track.lag, values)
+    before = scores.window - 1
+    for each, reader in ((scores.keys, scores.product), (values, node)):
+        if before:
+            flow.cache(reader, 1, each, before, 0.0, more=before, calls=scores.calls)
+    for mask in scores.masks:
+        _cut(flow, scores, *mask)
+    return track
+
+
+def _cut(flow: Flow, scores: Scores, node: ir.Node, index: int, mask: Array, fill: Array) -> None:
+    """Replace a mask by the part for each chunk, whose first ones look at no step before the first."""
+    chunk, before = scores.track.chunk, scores.window - 1
+    padded = np.concatenate([np.broadcast_to(fill, (*mask.shape[:-1], before)), mask], -1)
+    parts = [
+        padded[..., first : first + chunk, first : first + before + chunk]
+        for first in range(0, mask.shape[-1] - chunk + 1, chunk)
+    ]
+    settled = next(place for place in range(len(parts)) if _all_equal(parts[place:]))
+    if 2 * settled >= len(parts) > 1:
+        raise CoupledError("has a mask that differs from chunk to chunk")
+    late = [parts[0]] * scores.calls
+    table = np.concatenate([*late, *parts[: settled + 1]], -2)
+    table = flow.of_any_batch(table, "has a mask that differs", table.ndim - 2) if table.ndim > 3 else table
+    if settled + scores.calls == 0:
+        flow.edits.append(Replaced(node, index, table))
+        return
+    holds = (settled + scores.calls) * chunk
+    flow.edits.append(Counted(node, index, table.ndim - 2, chunk, table, holds))
+
+
+def _all_equal(parts: Sequence[Array]) -> bool:
+    return all(np.array_equal(each, parts[0]) for each in parts)
+
+
+_COMPARES = "compares steps with each other, as attention does"
+_ELEMENTWISE = "Add Cast Div Dropout Identity IsNaN Max Min Mul Neg Not Sub Tanh Where"
+
+SCORES: dict[str, Rule] = {
+    **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
+    "MatMul": _mix,
+    "Softmax": _softmax,
+}
+"""The rule of each operator that takes scores."""
