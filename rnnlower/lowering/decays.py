@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx_ir as ir
 
@@ -21,6 +19,7 @@ class Decays:
     def __init__(self, e: Emitter, values: ir.Value, size: int) -> None:
         self.e, self.values, self.size = e, values, size
         self._exponentials: dict[bytes, ir.Value] = {}
+        self._between: dict[int, ir.Value] = {}
 
     def since_start(self, group: int = 1) -> ir.Value:
         """Emit the decay of the state before the chunk at each step, `group` times each."""
@@ -34,33 +33,35 @@ class Decays:
         """Emit the decay over the whole chunk, in log space: ``[chunks, rows, 1, 1 or d_k]``."""
         return self._sums(np.ones((1, self.size)))
 
-    def between(self, allowed: np.ndarray) -> ir.Value:
-        """Emit the decay from the step of each column to that of each row, where allowed; else 0."""
-        e = self.e
-        later = e.op("Mul", self.values, constant_mask(e, np.tri(self.size, k=-1)))
-        group = len(allowed) // self.size
-        sums = e.op("MatMul", constant_mask(e, np.repeat(np.tri(self.size), group, axis=0)), later)
-        return e.op("Mul", e.op("Exp", sums), constant_mask(e, allowed))
+    def between(self, group: int = 1) -> ir.Value:
+        """Emit the decay from the step of each column to that of each row, `group` times each.
 
-    def halves(self, group: int) -> Iterator[tuple[ir.Value | None, ir.Value | None, np.ndarray]]:
-        """Yield factors of rows and columns, and the pairs for which their product is the decay between.
+        It is 1 for columns behind the row.
+        """
+        if group not in self._between:
+            e = self.e
+            later = e.op("Mul", self.values, constant_mask(e, np.tri(self.size, k=-1)))
+            rows = constant_mask(e, np.repeat(np.tri(self.size), group, axis=0))
+            self._between[group] = e.op("Exp", e.op("MatMul", rows, later))
+        return self._between[group]
 
-        A pair of steps lies in different halves of one block of some size; the decay is taken to the middle
-        and from the middle, both at most 1 if no decay grows.
+    def halves(self) -> tuple[ir.Value, np.ndarray]:
+        """Emit factors ``[chunks, rows, levels * steps, d_k]``; return the pairs ``[levels, steps, steps]``.
+
+        A pair of steps lies in different halves of one block of some size. On its level, the product of the
+        two factors is the decay between: to the middle of the block, and from the middle, both at most 1 if
+        no decay grows.
         """
         numbers, width = np.arange(self.size), 1
-        yield None, None, np.repeat(np.eye(self.size), group, axis=0)
+        steps, pairs = [], []
         while width < self.size:
             half = numbers // width
-            same = half[:, None] == half[None]
-            pairs = (half[:, None] == half[None] + 1) & (half[:, None] % 2 == 1)
-            since = np.repeat(np.tri(self.size) * same, group, axis=0)
-            yield (
-                self._exponential(since),
-                self._exponential(np.tri(self.size, k=-1).T * same),
-                np.repeat(pairs, group, axis=0),
-            )
+            is_second = half[:, None] % 2 == 1
+            since, until = np.tri(self.size), np.tri(self.size, k=-1).T
+            steps.append(np.where(is_second, since, until) * (half[:, None] == half[None]))
+            pairs.append((half[:, None] == half[None] + 1) & is_second)
             width *= 2
+        return self.e.op("Exp", self._sums(np.concatenate(steps))), np.stack(pairs)
 
     def _exponential(self, steps: np.ndarray) -> ir.Value:
         """Emit the decay over the steps that each row of a matrix of 0 and 1 names, once for each matrix."""

@@ -109,7 +109,6 @@ class _Chunks:
         some = e.dim_arithmetic("Add", node.steps, e.dim_arithmetic("Div", 1, _after(e, node.steps)))
         self.count = e.dim_arithmetic("Div", e.dim_arithmetic("Add", some, size - 1), size)
         self.total = e.dim_arithmetic("Mul", self.count, size)
-        self._decayed: list[ir.Value] | None = None
         self._lines = e.dim_arithmetic("Mul", self.count, self.rows)
 
     def results(self, run: Run | None) -> Results:
@@ -118,15 +117,14 @@ class _Chunks:
         key = self._split(n.key, n.key_size)
         update = self._split(n.value, n.value_size)
         decays = None if n.decay is None else Decays(e, self._decay(n.decay), self.size)
+        beta = None if n.beta is None else self._beta(n.beta)
+        scaled = None if beta is None else e.op("Mul", key, beta)
+        pairs, overlap = self._pairs(query, scaled, key, decays)
         from_state = None
-        if n.beta is not None:
-            beta = self._beta(n.beta)
-            scaled = e.op("Mul", key, beta)
-            overlap = self._pairs(scaled, key, decays, 1, inclusive=False)
+        if beta is not None and scaled is not None:
             known = e.op("Mul", update, beta)
             read = scaled if decays is None else e.op("Mul", scaled, decays.since_start())
             update, from_state = self._solve(overlap, [known, read])
-        pairs = self._pairs(query, key, decays, n.group, inclusive=True)
         to_end = e.transpose(_times(e, key, None if decays is None else decays.until_end()), [0, 1, 3, 2])
         total = None if decays is None else decays.total()
         query = _times(e, query, None if decays is None else decays.since_start(n.group))
@@ -182,33 +180,62 @@ class _Chunks:
     # Within a chunk.
 
     def _pairs(
-        self, left: ir.Value, right: ir.Value, decays: Decays | None, group: int, *, inclusive: bool
-    ) -> ir.Value:
-        """Return the products of each step's rows of `left` with those of the steps up to it, decayed."""
-        e, size = self.e, self.size
-        allowed = np.repeat(np.tri(size, k=0 if inclusive else -1), group, axis=0)
-        if decays is None or not self.node.decay_per_key:
-            product = e.op("MatMul", left, e.transpose(right, [0, 1, 3, 2]))
-            return e.op(
-                "Mul", product, constant_mask(e, allowed) if decays is None else decays.between(allowed)
-            )
-        total = None
-        if self._decayed is None:
-            keys = [_times(e, right, until) for _, until, _ in decays.halves(group)]
-            self._decayed = [e.transpose(each, [0, 1, 3, 2]) for each in keys]
-        for (since, _, mask), decayed in zip(decays.halves(group), self._decayed, strict=True):
-            product = e.op("MatMul", _times(e, left, since), decayed)
-            product = e.op("Mul", product, constant_mask(e, mask * allowed))
-            total = product if total is None else e.op("Add", total, product)
-        assert total is not None
-        return total
+        self, query: ir.Value, scaled: ir.Value | None, key: ir.Value, decays: Decays | None
+    ) -> tuple[ir.Value, ir.Value | None]:
+        """Return the decayed products of queries, and of scaled keys, with the keys of the steps before.
 
-    def _solve(self, lower: ir.Value, right: Sequence[ir.Value]) -> list[ir.Value]:
+        Those of a scaled key with the keys of its own step and later ones may be anything.
+        """
+        e, group = self.e, self.node.group
+        if decays is not None and self.node.decay_per_key:
+            return self._pairs_per_key(query, scaled, key, decays)
+        keys = e.transpose(key, [0, 1, 3, 2])
+        pairs = _times(e, e.op("MatMul", query, keys), None if decays is None else decays.between(group))
+        pairs = e.op("Mul", pairs, constant_mask(e, np.repeat(np.tri(self.size), group, axis=0)))
+        if scaled is None:
+            return pairs, None
+        return pairs, _times(e, e.op("MatMul", scaled, keys), None if decays is None else decays.between())
+
+    def _pairs_per_key(
+        self, query: ir.Value, scaled: ir.Value | None, key: ir.Value, decays: Decays
+    ) -> tuple[ir.Value, ir.Value | None]:
+        e, n, size, lines = self.e, self.node, self.size, self._lines
+        group, keys, width = n.group, n.key_size, size * n.key_size
+        if group > 1:
+            query = e.transpose(e.reshape(query, [lines, size, group, keys]), [0, 2, 1, 3])
+        query, key = e.reshape(query, [lines, group, size, keys]), e.reshape(key, [lines, 1, size, keys])
+        own = e.with_axes("ReduceSum", e.op("Mul", query, key), [3], keepdims=1)
+        pairs = e.op("Mul", own, constant_mask(e, np.eye(size)))
+        overlap = None
+        if size > 1:
+            factors, masks = decays.halves()
+            levels, rows = len(masks), group * size
+            left = [e.reshape(query, [lines, 1, group, width])]
+            if scaled is not None:
+                left.append(e.reshape(scaled, [lines, 1, 1, width]))
+                rows += size
+            factors = e.reshape(factors, [lines, levels, 1, width])
+            decayed = e.reshape(e.op("Mul", e.concat(left, 2), factors), [lines, levels, rows, keys])
+            right = e.op("Mul", e.reshape(key, [lines, 1, 1, width]), factors)
+            right = e.transpose(e.reshape(right, [lines, levels, size, keys]), [0, 1, 3, 2])
+            product = e.op("MatMul", decayed, right)
+            product = e.op("Mul", product, constant_mask(e, np.tile(masks, (1, rows // size, 1))))
+            total = e.with_axes("ReduceSum", product, [1], keepdims=0)
+            earlier, *rest = e.split(total, [group * size, rows - group * size][: len(left)], 1)
+            overlap = e.reshape(rest[0], [self.count, self.rows, size, size]) if rest else None
+            pairs = e.op("Add", pairs, e.reshape(earlier, [lines, group, size, size]))
+        if group > 1:
+            pairs = e.transpose(pairs, [0, 2, 1, 3])
+        return e.reshape(pairs, [self.count, self.rows, size * group, size]), overlap
+
+    def _solve(self, lower: ir.Value | None, right: Sequence[ir.Value]) -> list[ir.Value]:
         """Return the solutions of ``(I + lower) x = right`` of a strictly lower triangular matrix.
 
         The blocks on the diagonal are inverted; forward substitution goes from block to block.
         """
         e, size = self.e, self.size
+        if lower is None:
+            return [*right]
         if size <= _BLOCK or size % _BLOCK:
             inverse = self._inverse(lower, size)
             return [_product(e, inverse, each) for each in right]
