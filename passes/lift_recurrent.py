@@ -63,7 +63,7 @@ class LiftRecurrentPass(Pass):
     Args:
         nodes: Shell wildcards; only Loop and Scan nodes whose name matches one of them are lifted.
         steps: The least number of steps of a straight line; ``None``: straight lines stay, and so do
-            causal convolutions without a past.
+            causal convolutions without a past, or with one of zeros.
         convolutions: Whether to lift causal convolutions.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
 

@@ -58,6 +58,14 @@ def stream_model(model: ir.Model, options: StreamOptions) -> StreamReport:
     )
 
 
+def _lift(work: StreamWork) -> None:
+    """Lift the model's own recurrences.
+
+    Before: Loops, Scans and Convs over a past that compute recurrent operators. After: these operators.
+    """
+    settling.lift_all(work, convolutions=True)
+
+
 def _simplify(work: StreamWork) -> None:
     """Simplify as `settling.simplify_model` does, also where time must be followed through an If.
 
@@ -116,7 +124,7 @@ STREAM: Sequence[Step[StreamWork]] = (
         when=("assume_linear_before_reset",),
     ),
     Step(settling.warn_of_suspicions, "Nothing has been moved."),
-    Step(settling.lift, "A Loop couples time in ways that an operator does not.", when=("lift",)),
+    Step(_lift, "A Loop couples time in ways that an operator does not.", when=("lift",)),
     Step(settling.warn_of_other_recurrences, "The model's own Loops can be distinguished from emitted ones."),
     Step(_find_nodes, "Nodes that never run are gone."),
     Step(preparing.dequantize_recurrent, "Float operators have states, too.", when=("dequantize",)),

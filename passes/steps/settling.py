@@ -48,8 +48,12 @@ def lift(work: Work) -> None:
     Before: Loops and Scans that compute an LSTM, GRU, RNN or LinearAttention, and if the target has a kernel
     of it, Convs that compute a CausalConvWithState. After: these operators.
     """
-    target = getattr(work.options, "runtime", None)
-    convolutions = target is not None and target.has_foreign("com.microsoft", CAUSAL_CONV)
+    target = work.options.runtime
+    lift_all(work, convolutions=target is not None and target.has_foreign("com.microsoft", CAUSAL_CONV))
+
+
+def lift_all(work: Work, *, convolutions: bool) -> None:
+    """Lift Loops and Scans, and if asked for, convolutions over a past that is not zero."""
     if not {"Loop", "Scan", *(["Conv"] if convolutions else [])} & op_types(work.model):
         return
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass

@@ -41,7 +41,10 @@ class _Joined:
 
 
 def causal_convolutions(facts: Facts, graph: ir.Graph, *, with_past: bool) -> list[ir.Node]:
-    """Return the Convs over one axis whose input is joined; unless `with_past`, also those that pad it."""
+    """Return the Convs over one axis whose input is joined of others, and those that pad it.
+
+    With a past: without those that pad it, with zeros or otherwise.
+    """
     return [node for node in graph if _is_candidate(facts, node, with_past)]
 
 
@@ -49,6 +52,8 @@ def _is_candidate(facts: Facts, node: ir.Node, with_past: bool) -> bool:
     if node.domain or node.op_type != "Conv" or len(facts.dims(node.inputs[1]) or ()) != 3:
         return False
     joined = _joined(facts, node)
+    if joined is not None and with_past and is_zero(facts, joined.parts[0]):
+        return False
     if joined is not None:
         return joined.axis == _time_of(joined) or node.attributes.get_int("group", 1) > 1
     is_depthwise = node.attributes.get_int("group", 1) == (facts.dims(node.inputs[1]) or ())[0]
@@ -108,7 +113,7 @@ def _joined(facts: Facts, conv: ir.Node) -> _Joined | None:
             return None
         wholes = [producer.inputs[0], value]
         producer = wholes[0].producer()
-    if producer is None or producer.domain or producer.op_type != "Concat":
+    if producer is None or producer.domain or producer.op_type != "Concat" or len(producer.inputs) < 2:
         return None
     axis = producer.attributes.get_int("axis", 1) % 3
     return _Joined([part for part in producer.inputs if part is not None], axis, turned, wholes)

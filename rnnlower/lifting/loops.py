@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.iterations import iterations
 from rnnlower.lifting.errors import NotLiftableError
@@ -46,7 +47,7 @@ class _Reading:
 
     def frame(self) -> Frame:
         """Return the frame."""
-        given = [series for reader in self._body for series in self._read(reader)]
+        given = [series for reader in self._body if _is_read(reader) for series in self._read(reader)]
         made = [
             Series(inner, outer, 0, False)
             for inner, outer in zip(
@@ -192,10 +193,11 @@ class _Reading:
         elif writer.op_type in ("ScatterElements", "ScatterND"):
             _, place, update = writer.inputs
             assert update is not None
-            index = self._place_of(place)
             dims, given = self._facts.dims(state.before), self._facts.dims(update)
-            is_nd = writer.op_type == "ScatterND"
-            axis = 0 if is_nd else writer.attributes.get_int("axis", 0)
+            axis = writer.attributes.get_int("axis", 0)
+            if writer.op_type == "ScatterND":
+                axis, place = self._behind_whole_axes(place, dims)
+            index = self._place_of(place)
             if (
                 index is None
                 or dims is None
@@ -215,6 +217,22 @@ class _Reading:
             if written.window is not None:
                 raise NotLiftableError("the steps do not write every element of a tensor")
             yield dataclasses.replace(written, outer=state.end, reverse=written.reverse)
+
+    def _behind_whole_axes(self, place: ir.Value | None, dims: Dims | None) -> tuple[int, ir.Value | None]:
+        """Return the axis that the indices of a ScatterND cut, and the positions, if others are whole."""
+        joined = None if place is None else place.producer()
+        if joined is None or joined.op_type != "Concat" or dims is None or len(joined.inputs) >= len(dims):
+            return 0, place
+        *grids, place = joined.inputs
+        lead, last = dims[: len(grids)], joined.attributes.get_int("axis", 0)
+        for axis, grid in enumerate(map(self._facts.constant, grids)):
+            if grid is None or last not in (-1, grid.ndim - 1) or grid.shape[-1] != 1:
+                return 0, None
+            if grid.shape[: len(lead)] != lead:
+                return 0, None
+            if (np.moveaxis(grid, axis, -1) != np.arange(grid.shape[axis])).any():
+                return 0, None
+        return len(grids), place
 
     def _place_of(self, place: ir.Value | None) -> _Index | None:
         """Return the position to which a step writes: the same one for all elements."""
@@ -246,6 +264,14 @@ class _Reading:
             if not is_new and dims[axis] != 1:
                 raise NotLiftableError("the steps do not write every element of a tensor")
             yield Series(element, node.outputs[0], axis, place.slope == 0, is_kept=not is_new)
+
+
+def _is_read(node: ir.Node) -> bool:
+    """Return whether a node's elements are read, and not its shape alone."""
+    return any(
+        out.is_graph_output() or any(user.op_type != "Shape" for user, _ in out.uses())
+        for out in node.outputs
+    )
 
 
 class _Counters:

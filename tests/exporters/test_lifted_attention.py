@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -32,6 +32,34 @@ def delta_rule(
 
 
 @torch.jit.script
+def delta_rule_into_a_buffer(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, g: torch.Tensor, S: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    outputs = torch.zeros_like(v)
+    for t in range(q.size(2)):
+        S = S * g[:, :, t].exp()[..., None, None]
+        known = (S * k[:, :, t].unsqueeze(-1)).sum(dim=-2)
+        delta = (v[:, :, t] - known) * beta[:, :, t][..., None]
+        S = S + k[:, :, t].unsqueeze(-1) * delta.unsqueeze(-2)
+        outputs[:, :, t] = (S * q[:, :, t].unsqueeze(-1)).sum(dim=-2)
+    return outputs, S
+
+
+@torch.jit.script
+def delta_rule_into_rows(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, g: torch.Tensor, S: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    q, k, v = q.permute(2, 0, 1, 3), k.permute(2, 0, 1, 3), v.permute(2, 0, 1, 3)
+    beta, g, outputs = beta.permute(2, 0, 1), g.permute(2, 0, 1), torch.zeros_like(v)
+    for t in range(q.size(0)):
+        S = S * g[t].exp()[..., None, None]
+        known = (S * k[t].unsqueeze(-1)).sum(dim=-2)
+        S = S + k[t].unsqueeze(-1) * ((v[t] - known) * beta[t][..., None]).unsqueeze(-2)
+        outputs[t] = (S * q[t].unsqueeze(-1)).sum(dim=-2)
+    return outputs.permute(1, 2, 0, 3), S
+
+
+@torch.jit.script
 def state_space(
     x: torch.Tensor, b: torch.Tensor, c: torch.Tensor, dt: torch.Tensor, a: torch.Tensor, S: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,7 +72,8 @@ def state_space(
 
 
 class DeltaNet(nn.Module):
-    state = (2, 8, 8)
+    states: ClassVar[dict[str, tuple[int, ...]]] = {"S": (2, 8, 8)}
+    rule = staticmethod(delta_rule)
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,46 +91,64 @@ class DeltaNet(nn.Module):
         q, v = heads(self.q(x)).transpose(1, 2), heads(self.v(x)).transpose(1, 2)
         k = functional.normalize(heads(self.k(x)), dim=-1).transpose(1, 2)
         beta, g = torch.sigmoid(self.rate(x)), functional.logsigmoid(self.gate(x))
-        output, S = delta_rule(q, k, v, beta.transpose(1, 2), g.transpose(1, 2), S)
+        output, S = self.rule(q, k, v, beta.transpose(1, 2), g.transpose(1, 2), S)
         return self.out(output.transpose(1, 2).flatten(2)), S
 
 
+class DeltaNetIntoABuffer(DeltaNet):
+    rule = staticmethod(delta_rule_into_a_buffer)
+
+
+class DeltaNetIntoRows(DeltaNet):
+    rule = staticmethod(delta_rule_into_rows)
+
+
 class Mamba2(nn.Module):
-    state = (4, 8, 16)
+    states: ClassVar[dict[str, tuple[int, ...]]] = {"S": (4, 8, 16), "C": (64, 3)}
+    padding = 0
 
     def __init__(self) -> None:
         super().__init__()
         self.inner, self.out = nn.Linear(FEATURES, 32 + 32 + 32 + 4), nn.Linear(32, FEATURES)
-        self.conv, self.norm = nn.Conv1d(64, 64, 4, groups=64, padding=3), nn.LayerNorm(32)
-        self.a = nn.Parameter(torch.rand(4))
+        self.conv = nn.Conv1d(64, 64, 4, groups=64, padding=self.padding)
+        self.norm, self.a = nn.LayerNorm(32), nn.Parameter(torch.rand(4))
 
-    def forward(self, x: Any, S: Any) -> Any:
+    def forward(self, x: Any, S: Any, *past: Any) -> Any:
         z, xbc, dt = torch.split(self.inner(x), [32, 64, 4], -1)
-        xbc = functional.silu(self.conv(xbc.transpose(1, 2))[:, :, : x.shape[1]]).transpose(1, 2)
+        whole = torch.cat([*past, xbc.transpose(1, 2)], -1)
+        xbc = functional.silu(self.conv(whole)[:, :, : x.shape[1]]).transpose(1, 2)
         own, b, c = torch.split(xbc, [32, 16, 16], -1)
         own = own.reshape(own.shape[0], own.shape[1], 4, 8)
         y, S = state_space(own, b, c, functional.softplus(dt), -torch.exp(self.a), S)
-        return self.out(self.norm(y.flatten(2) * functional.silu(z))), S
+        output = self.out(self.norm(y.flatten(2) * functional.silu(z)))
+        return (output, S, *(whole[:, :, -3:] for _ in past))
+
+
+class PaddedMamba2(Mamba2):
+    states: ClassVar[dict[str, tuple[int, ...]]] = {"S": (4, 8, 16)}
+    padding = 3
 
 
 def export(module: Any, dynamic: bool) -> tuple[onnx.ModelProto, dict[str, np.ndarray], list[np.ndarray]]:
     torch.manual_seed(0)
     own = module().eval()
-    x, S = torch.randn(B, T, FEATURES), torch.randn(B, *module.state)
+    given = {"x": torch.randn(B, T, FEATURES)}
+    given |= {name: torch.randn(B, *shape) for name, shape in module.states.items()}
     file = io.BytesIO()
     torch.onnx.export(
         own,
-        (x, S),
+        tuple(given.values()),
         file,
         dynamo=False,
         opset_version=17,
-        input_names=["x", "S"],
-        output_names=["y", "S_out"],
+        input_names=[*given],
+        output_names=["y", *(f"{name}_out" for name in module.states)],
         dynamic_axes={"x": {1: "T"}, "y": {1: "T"}} if dynamic else {},
     )
     with torch.no_grad():
-        wanted = [value.numpy() for value in own(x, S)]
-    return onnx.load_from_string(file.getvalue()), {"x": x.numpy(), "S": S.numpy()}, wanted
+        wanted = [value.numpy() for value in own(*given.values())]
+    feeds = {name: value.numpy() for name, value in given.items()}
+    return onnx.load_from_string(file.getvalue()), feeds, wanted
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -109,31 +156,36 @@ def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray
     return list(session.run(None, feeds))
 
 
-CASES = [(DeltaNet, True), (DeltaNet, False), (Mamba2, False)]
+BLOCKS = [DeltaNet, DeltaNetIntoABuffer, DeltaNetIntoRows, Mamba2, PaddedMamba2]
 
 
-@pytest.mark.parametrize(("module", "dynamic"), CASES)
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("module", BLOCKS)
 def test_a_block_is_lifted_and_runs_in_chunks(module: Any, dynamic: bool) -> None:
     source, feeds, wanted = export(module, dynamic)
     assert "Loop" in {node.op_type for node in source.graph.node}
     lifted, report = rnnlower.lift.with_report(source)
-    assert [node.op_type for node in report.nodes] == ["LinearAttention"]
+    convolutions = ["CausalConvWithState"] if issubclass(module, Mamba2) else []
+    assert [node.op_type for node in report.nodes] == ["LinearAttention", *convolutions]
     chunks = rnnlower.scan(source, unroll_factor=4)
     kernel = rnnlower.lower(source, target="onnxruntime")
-    assert "com.microsoft" in {node.domain for node in kernel.graph.node}
+    kernels = {node.op_type for node in kernel.graph.node if node.domain == "com.microsoft"}
+    assert kernels == {"LinearAttention", *(convolutions if "C" in module.states else [])}
     for model in (source, lifted, chunks, kernel):
         for got, want in zip(run(model, feeds), wanted, strict=True):
             np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-4)
 
 
-def test_a_block_streams() -> None:
-    source, feeds, wanted = export(DeltaNet, True)
+@pytest.mark.parametrize("module", [DeltaNet, Mamba2])
+def test_a_block_streams(module: Any) -> None:
+    source, feeds, wanted = export(module, True)
     step = rnnlower.stream(source, chunk=3)
-    states = {value.name: value.name for value in step.graph.input if value.name != "x"}
-    (name,) = states
-    state, parts = feeds["S"], []
+    names = [value.name for value in step.graph.input if value.name != "x"]
+    assert names == [*module.states]
+    states, parts = [feeds[name] for name in names], []
     for start in range(0, T, 3):
-        y, state = run(step, {"x": feeds["x"][:, start : start + 3], name: state})
+        x = feeds["x"][:, start : start + 3]
+        y, *states = run(step, {"x": x, **dict(zip(names, states, strict=True))})
         parts.append(y)
-    np.testing.assert_allclose(np.concatenate(parts, 1), wanted[0], atol=1e-5, rtol=1e-4)
-    np.testing.assert_allclose(state, wanted[1], atol=1e-5, rtol=1e-4)
+    for got, want in zip([np.concatenate(parts, 1), *states], wanted, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-4)

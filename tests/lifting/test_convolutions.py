@@ -133,3 +133,14 @@ def test_inspect_lists_convolutions_with_a_state() -> None:
         assert [(node.form, node.op_type) for node in found] == [("line", "CausalConvWithState")] * (
             form == "whole"
         )
+
+
+def test_a_state_of_a_convolution_streams() -> None:
+    source, step = model(FORMS["whole"]), rnnlower.stream(model(FORMS["whole"]), chunk=2)
+    x, p = feeds_of(8).values()
+    want, state, parts = run(source, {"x": x, "p": p}), p, []
+    for start in range(0, 8, 2):
+        y, state = run(step, {"x": x[:, :, start : start + 2], "p": state}).values()
+        parts.append(y)
+    np.testing.assert_allclose(np.concatenate(parts, 2), want["y"], atol=1e-5)
+    np.testing.assert_array_equal(state, want["n"])
