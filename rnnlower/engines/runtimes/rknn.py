@@ -19,14 +19,17 @@ ABOUT = {
 def load(model: Model) -> Run:
     import os
 
+    import onnx
     from rknn.api import RKNN
 
+    # It refuses inputs that no node reads.
+    read = {name for node in onnx.load(model.path).graph.node for name in node.input}
     toolkit = RKNN(verbose=False)
     toolkit.config(target_platform=os.environ.get("RKNN_TARGET", "rk3588"))
-    inputs, outputs = list(model.inputs), list(model.outputs)
+    inputs, outputs = [name for name in model.inputs if name in read], list(model.outputs)
     steps = {
         "load_onnx": lambda: toolkit.load_onnx(
-            model=model.path, inputs=inputs, input_size_list=list(model.inputs.values())
+            model=model.path, inputs=inputs, input_size_list=[model.inputs[name] for name in inputs]
         ),
         "build": lambda: toolkit.build(do_quantization=False),
         "init_runtime": toolkit.init_runtime,
