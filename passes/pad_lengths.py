@@ -64,6 +64,7 @@ class PadLengthsPass(Pass):
 
     Attributes:
         metadata: The calling convention of the result.
+        notes: Those of the conversion of an old model.
 
     Raises:
         OptionError: There is no maximum, or it is below 2.
@@ -88,6 +89,7 @@ class PadLengthsPass(Pass):
         self._maxima, self._by_mask, self._per_row = dict(maxima), by_mask, per_row
         self._time_axes = dict(time_axes or {})
         self.metadata: PadMetadata | None = None
+        self.notes: list[str] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Pad the model.
@@ -100,7 +102,7 @@ class PadLengthsPass(Pass):
         InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
         opset = max(needed_opset(model), FIRST_OPSET)
         if opset > default_opset(model):
-            move(model, range(opset, LAST_OPSET + 1), self.facts)
+            self.notes = move(model, range(opset, LAST_OPSET + 1), self.facts)
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
         self._open_axes(model)
@@ -169,7 +171,8 @@ class PadLengthsPass(Pass):
                 axes = flow.lengths_of(value)
                 value.shape = ir.Shape(
                     [
-                        axes[place].full if place in axes else self._maxima.get(dim_name(dim) or "", dim)
+                        # A declaration may name the length where another size is.
+                        flow.shape(value)[place] if place in axes or dim_name(dim) in self._maxima else dim
                         for place, dim in enumerate(value.shape)
                     ]
                 )

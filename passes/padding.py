@@ -52,6 +52,7 @@ def _pad(work: PadWork) -> None:
     padding(work.model, work.facts)
     assert padding.metadata is not None
     work.metadata = padding.metadata
+    work.notes += padding.notes
 
 
 PAD: Sequence[Step[PadWork]] = (

@@ -54,7 +54,9 @@ def pad(work: LoweringWork) -> None:
     """
     from rnnlower.passes.pad_lengths import PadLengthsPass
 
-    PadLengthsPass(work.options.max or {})(work.model, work.facts)
+    padding = PadLengthsPass(work.options.max or {})
+    padding(work.model, work.facts)
+    work.notes += padding.notes
 
 
 @contract(ensures=[nodes_are_there])
