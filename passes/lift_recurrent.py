@@ -27,15 +27,18 @@ After ``LiftRecurrentPass()``::
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import Located, default_opset, subgraphs_of, walk
 from rnnlower.lifting.attention import has_matrix
 from rnnlower.lifting.attention_emission import lift_attention
-from rnnlower.lifting.chains import find_chains
+from rnnlower.lifting.chains import PRODUCTS, find_chains
 from rnnlower.lifting.convolutions import causal_convolutions, lift_convolution
 from rnnlower.lifting.directions import join_directions
 from rnnlower.lifting.errors import NotLiftableError
@@ -89,6 +92,45 @@ class LiftRecurrentPass(Pass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lift the recurrences."""
+        in_functions = self._open_functions(model)
+        is_modified = self._lift(model)
+        self.lifted += in_functions
+        return ir.passes.PassResult(model, modified=is_modified)
+
+    def _open_functions(self, model: ir.Model) -> list[LiftedNode]:
+        """Inline the functions in which there is something to lift; return what stays in the others."""
+        wanted = {*_FRAMES, *(PRODUCTS if self._steps is not None else ())}
+        functions = [
+            function
+            for function in functions_with(model, lambda node: not node.domain and node.op_type in wanted)
+            if all(
+                model.opset_imports.get(key, version) == version
+                for key, version in function.opset_imports.items()
+            )
+        ]
+        if not functions:
+            return []
+        known, tried = self._tried(model, []), self._tried(model, functions)
+        for function in functions if _count(tried) > _count(known) else ():
+            own = {node for node, _ in walk(function)}
+            holders = functions_with(model, own.__contains__)
+            if holders and _count(opened := self._tried(model, holders)) > _count(known):
+                inline_functions(model, holders)
+                self.facts.forget()
+                known = opened
+        return [node for node in tried if node.reason is not None and node not in known]
+
+    def _tried(self, model: ir.Model, functions: Sequence[ir.Function]) -> list[LiftedNode]:
+        """Return what would be lifted once functions are inlined, and what would stay."""
+        trial = model.clone()
+        inline_functions(trial, [trial.functions[function.identifier()] for function in functions])
+        lifting = copy.copy(self)
+        lifting.facts = Facts(trial)
+        lifting._lift(trial)
+        return lifting.lifted
+
+    def _lift(self, model: ir.Model) -> bool:
+        """Lift what is outside of functions; return whether there was anything."""
         names, opset = NameSource(names_in(model)), default_opset(model)
         lifter = Lifter(model, self.facts, names, self._semantics)
         lifted: list[Lifted] = []
@@ -115,7 +157,7 @@ class LiftRecurrentPass(Pass):
             self._lift_lines(straightener, graph, path, opset, lifted, kept)
         lifted = join_directions(model, self.facts, names, opset, lifted)
         self.lifted = [*(each.report for each in lifted), *states, *kept]
-        return ir.passes.PassResult(model, modified=bool(lifted or states))
+        return bool(lifted or states)
 
     def _lift_convolutions(
         self,
@@ -158,7 +200,8 @@ class LiftRecurrentPass(Pass):
                 continue
             try:
                 line = match_line(self.facts, graph, chain, self._semantics)
-                is_line, count = True, len(line.steps)
+                # Of a step in a body, the body's node says more.
+                is_line, count = is_line or not path, len(line.steps)
                 if count < (self._steps or 0):
                     steps = f"{count} step" if count == 1 else f"{count} steps"
                     raise NotLiftableError(f"it has {steps}, and a line has at least {self._steps}")
@@ -167,6 +210,11 @@ class LiftRecurrentPass(Pass):
                 if is_line:
                     failed.append((chain, LiftedNode(located.name, path, "line", reason=str(error))))
         kept += [each for chain, each in failed if not any(map(_is_gone, chain))]
+
+
+def _count(nodes: Sequence[LiftedNode]) -> int:
+    """Return how many were lifted."""
+    return sum(node.op_type is not None for node in nodes)
 
 
 def _is_gone(value: ir.Value) -> bool:

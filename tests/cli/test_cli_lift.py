@@ -82,3 +82,59 @@ def test_inspect_names_what_can_be_lifted(scanned: Path) -> None:
     (node,) = rnnlower("inspect", scanned, "--json").json["liftable"]
     assert {"form": "scan", "op_type": "GRU", "direction": "forward"}.items() <= node.items()
     assert "`rnnlower lift` makes recurrent nodes of" in rnnlower("inspect", scanned).stdout
+
+
+FUNCTION = """<ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+main (float[5, 2, 3] X, float[2, 4] h) => (float[5, 2, 4] Y) { TEXT }
+<domain: "own", opset_import: ["" : 17]>
+cell (X, h) => (Y) { W = Constant <value = WEIGHTS3> () R = Constant <value = WEIGHTS4> () BODY }
+<domain: "own", opset_import: ["" : 17]>
+other (X) => (Y) { Y = Neg (X) }
+"""
+SCANNED = """
+    last, Y = Scan <num_scan_inputs = 1, body = step (float[2, 4] before, float[2, 3] x)
+    => (float[2, 4] after, float[2, 4] y) {
+        a = MatMul (x, W)  b = MatMul (before, R)  sum = Add (a, b)  after = Tanh (sum)  y = ENDING (after)
+    }> (h, X)
+"""
+CALLED_STEP = "a = MatMul (X, W)  b = MatMul (h, R)  sum = Add (a, b)  Y = Tanh (sum)"
+CALLS = """
+    axes = Constant <value = int64[1] {0}> ()
+    x0, x1, x2, x3, x4 = Split <axis = 0> (X)
+    s0 = Squeeze (x0, axes) s1 = Squeeze (x1, axes) s2 = Squeeze (x2, axes) s3 = Squeeze (x3, axes)
+    s4 = Squeeze (x4, axes) h1 = own.cell (s0, h) h2 = own.cell (s1, h1) h3 = own.cell (s2, h2)
+    h4 = own.cell (s3, h3) h5 = own.cell (s4, h4) u1 = Unsqueeze (h1, axes) u2 = Unsqueeze (h2, axes)
+    u3 = Unsqueeze (h3, axes) u4 = Unsqueeze (h4, axes) u5 = Unsqueeze (h5, axes)
+    Y = Concat <axis = 0> (u1, u2, u3, u4, u5)
+"""
+
+
+def with_functions(text: str, body: str) -> onnx.ModelProto:
+    text = FUNCTION.replace("TEXT", text).replace("BODY", body)
+    for size in (3, 4):
+        numbers = ", ".join(f"{(7 * k) % 11 / 11 - 0.5:.3f}" for k in range(4 * size))
+        text = text.replace(f"WEIGHTS{size}", f"float[{size}, 4] {{{numbers}}}")
+    return onnx.parser.parse_model(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        ("Z = own.cell (X, h) Y = own.other (Z)", SCANNED.replace("ENDING", "Identity")),
+        (CALLS.replace("Y = Concat", "Z = Concat") + "Y = own.other (Z)", CALLED_STEP),
+    ],
+    ids=["a Scan in a function", "a line of calls"],
+)
+def test_what_is_in_a_function_is_lifted(text: str, body: str, tmp_path: Path, out: Path) -> None:
+    path = save(with_functions(text, body), tmp_path)
+    (node,) = rnnlower("lift", path, "-o", out, "--json").json["nodes"]
+    assert (node["op_type"], node["hidden_size"]) == ("RNN", 4)
+    assert [function.name for function in onnx.load(out).functions] == ["other"]
+
+
+def test_a_function_in_which_nothing_is_lifted_stays(tmp_path: Path, out: Path) -> None:
+    model = with_functions("Y = own.cell (X, h)", SCANNED.replace("ENDING", "Sin"))
+    run = rnnlower("lift", save(model, tmp_path), "-o", out, "--json")
+    (node,) = run.json["nodes"]
+    assert "no cell returns" in node["reason"]
+    assert onnx.printer.to_text(onnx.load(out).functions[0]) == onnx.printer.to_text(model.functions[0])
