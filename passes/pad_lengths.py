@@ -105,7 +105,7 @@ class PadLengthsPass(Pass):
             self.notes = move(model, range(opset, LAST_OPSET + 1), self.facts)
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
-        self._open_axes(model)
+        open_axes(model, self._maxima, self._time_axes)
         unfold_groups(model)
         inputs = self._axes(model)
         rows = _rows(model, inputs) if self._per_row else {}
@@ -114,21 +114,6 @@ class PadLengthsPass(Pass):
         self.metadata.write(model.metadata_props)
         self._fix(model, flow)
         return ir.passes.PassResult(model, modified=True)
-
-    def _open_axes(self, model: ir.Model) -> None:
-        """Give the static time axes of inputs the name of the length."""
-        inputs = {value.name: value for value in model.graph.inputs}
-        for name, axis in self._time_axes.items():
-            if name not in inputs or (shape := inputs[name].shape) is None:
-                raise OptionError(f"the model has no input {name!r} of known shape")
-            if not -len(shape) <= axis < len(shape):
-                raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
-            if len(self._maxima) != 1:
-                raise OptionError(f"{option('time-axis')} goes with one length, not with several")
-            (symbol,) = self._maxima
-            inputs[name].shape = ir.Shape(
-                [ir.SymbolicDim(symbol) if place == axis % len(shape) else d for place, d in enumerate(shape)]
-            )
 
     def _axes(self, model: ir.Model) -> dict[str, dict[int, str]]:
         """Return for each input over time its axis and its length."""
@@ -176,6 +161,26 @@ class PadLengthsPass(Pass):
                         for place, dim in enumerate(value.shape)
                     ]
                 )
+
+
+def open_axes(model: ir.Model, maxima: Mapping[str, int], time_axes: Mapping[str, int]) -> None:
+    """Give the static time axes of inputs the name of the length.
+
+    Raises:
+        OptionError: There is no such axis, or several lengths.
+    """
+    inputs = {value.name: value for value in model.graph.inputs}
+    for name, axis in time_axes.items():
+        if name not in inputs or (shape := inputs[name].shape) is None:
+            raise OptionError(f"the model has no input {name!r} of known shape")
+        if not -len(shape) <= axis < len(shape):
+            raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
+        if len(maxima) != 1:
+            raise OptionError(f"{option('time-axis')} goes with one length, not with several")
+        (symbol,) = maxima
+        inputs[name].shape = ir.Shape(
+            [ir.SymbolicDim(symbol) if place == axis % len(shape) else d for place, d in enumerate(shape)]
+        )
 
 
 def _metadata(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.files.pad_metadata import PadMetadata
-from rnnlower.passes.pad_lengths import PadLengthsPass
+from rnnlower.passes.pad_lengths import PadLengthsPass, open_axes
 from rnnlower.passes.reports import PadReport
 from rnnlower.passes.rewriting_options import PadOptions
 from rnnlower.passes.steps import settling
@@ -39,6 +39,15 @@ def pad_model(model: ir.Model, options: PadOptions) -> PadReport:
     return PadReport(metadata=work.metadata, **work.summary())
 
 
+def _open_axes(work: PadWork) -> None:
+    """Open the length.
+
+    Before: inputs of a static length. After: the length has its name, unless a shape that is given fixes it.
+    """
+    open_axes(work.model, work.options.max, work.options.time_axes or {})
+    work.facts.forget()
+
+
 def _pad(work: PadWork) -> None:
     """Pad.
 
@@ -56,6 +65,7 @@ def _pad(work: PadWork) -> None:
 
 
 PAD: Sequence[Step[PadWork]] = (
+    Step(_open_axes, "Sizes that follow from the length are not to be folded."),
     Step(settling.freeze_dims, "Later steps know more if sizes are static.", when=("fixes_sizes",)),
     Step(settling.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
     Step(settling.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),

@@ -86,6 +86,12 @@ def test_a_static_source_is_taken_with_its_axis() -> None:
     assert rnnlower.verify(source, padded)
 
 
+def test_a_static_length_is_not_folded() -> None:
+    source = padded_case("mean by hand", str(MOST), "B")
+    padded = rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0}, dims={"B": 1})
+    assert rnnlower.verify(source, padded)
+
+
 def test_a_static_length_in_a_shape_is_refused() -> None:
     source = with_weights(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[13, 1, 3] x) => (float[13, 4] z) '
