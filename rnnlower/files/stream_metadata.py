@@ -29,6 +29,7 @@ class StreamMetadata:
         unreached: For each output whose whole sequence has more frames at its end than the stream ever gives,
             their number.
         limit: The time steps of a stream, where there are positions for so many alone.
+        steps: The time steps of the model of whole sequences, where their number is fixed.
     """
 
     chunk: int | None
@@ -40,12 +41,13 @@ class StreamMetadata:
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     unreached: Mapping[str, int] = dataclasses.field(default_factory=dict)
     limit: int | None = None
+    steps: int | None = None
 
     def write(self, properties: MutableMapping[str, str]) -> None:
         """Write the entries into the metadata of a model."""
         stream = dataclasses.asdict(self)
         properties[STATE_KEY] = json.dumps(stream.pop("states"))
-        for name in ("rates", "unreached", "limit"):
+        for name in ("rates", "unreached", "limit", "steps"):
             if not stream[name]:
                 del stream[name]
         properties[STREAM_KEY] = json.dumps(stream)
@@ -58,8 +60,8 @@ class StreamMetadata:
         stream, states = json.loads(properties[STREAM_KEY]), json.loads(properties[STATE_KEY])
         chunk, inputs, outputs, delay = (stream[key] for key in ("chunk", "inputs", "outputs", "delay"))
         start, rates, unreached = (stream.get(name, {}) for name in ("start", "rates", "unreached"))
-        limit = stream.get("limit")
-        return cls(chunk, inputs, outputs, delay, states, start, rates, unreached, limit)
+        limit, steps = stream.get("limit"), stream.get("steps")
+        return cls(chunk, inputs, outputs, delay, states, start, rates, unreached, limit, steps)
 
 
 def state_stem(name: str) -> str:

@@ -15,7 +15,7 @@ from rnnlower.timeflow.axes import fixed_steps, samples
 from rnnlower.timeflow.edits import Cached, Edit
 from rnnlower.timeflow.flow import Flow, located
 from rnnlower.timeflow.rules import follow
-from rnnlower.timeflow.tracks import ChunkError, CoupledError, Track, fix_batch
+from rnnlower.timeflow.tracks import ChunkError, CoupledError, Track, fix_batch, fix_length
 from rnnlower.wording import counted, option
 
 _ANY = (11, 7)
@@ -105,9 +105,8 @@ def _analyze(
             analysis = _follow(model, axes, steps, size, allow_delay=allow_delay)
         except ChunkError as error:
             if any(each.at is error.at and each.steps != error.steps for each in needs):
-                problem = "cuts the time axis into a number of frames that does not depend on its length"
-                remedy = "the exporter wrote that for one length: export it for that length, or for any"
-                raise _refusal(model, CoupledError(problem, remedy, error.at)) from error
+                problem = "has a shape that an exporter wrote for one length of the sequence"
+                raise _refusal(model, CoupledError(problem, fix_length(), error.at)) from error
             needs.append(error)
             multiple, least = math.lcm(multiple, error.steps), max(least, error.least)
             size = -(-least // multiple) * multiple

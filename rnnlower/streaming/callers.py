@@ -97,11 +97,13 @@ class Stream:
 '''
 
 _JS = """\
-// The caller's side of a streamed model, for onnxruntime-node and onnxruntime-web: call() takes one chunk.
-// Outputs are late: the first `delay` time steps of them belong to no frame.
+// The caller's side of a streamed model, for onnxruntime-node and -web: write() takes frames of any
+// number, flush() ends a recording.
 
 const DESCRIPTION = @DESCRIPTION@;
 const ARRAYS = { float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array };
+
+const product = (sizes) => sizes.reduce((a, b) => a * b, 1);
 
 class Stream {
   // ort: the module; session: an InferenceSession; constants: tensors that are the same in every call.
@@ -115,8 +117,10 @@ class Stream {
   // Begin a new recording.
   reset() {
     this.state = {};
+    this.rest = {};
+    this.late = DESCRIPTION.delay;
     for (const [name, { type, shape, start }] of Object.entries(DESCRIPTION.states)) {
-      const size = shape.reduce((a, b) => a * b, 1);
+      const size = product(shape);
       const flat = [start].flat(Infinity);
       const array = new ARRAYS[type](size);
       for (let i = 0; i < size; i++) {
@@ -127,7 +131,7 @@ class Stream {
     }
   }
 
-  // Run one chunk: tensors by input name. Return the outputs that are not states.
+  // Run one chunk: tensors by input name. Return the outputs that are not states, late by the delay.
   async call(chunk) {
     const outputs = { ...(await this.session.run({ ...chunk, ...this.constants, ...this.state })) };
     for (const [output, name] of Object.entries(DESCRIPTION.feeds)) {
@@ -136,6 +140,84 @@ class Stream {
     }
     return outputs;
   }
+
+  // Take frames: tensors by input name. Return the outputs of whole chunks, or nothing yet.
+  async write(frames) {
+    const inputs = Object.entries(DESCRIPTION.inputs);
+    for (const [name, axis] of inputs) {
+      this.rest[name] = name in this.rest ? this.join([this.rest[name], frames[name]], axis) : frames[name];
+    }
+    const found = [];
+    while (inputs.every(([name, axis]) => this.rest[name].dims[axis] >= DESCRIPTION.chunk)) {
+      const chunk = {};
+      for (const [name, axis] of inputs) {
+        chunk[name] = this.cut(this.rest[name], axis, 0, DESCRIPTION.chunk);
+        this.rest[name] = this.cut(this.rest[name], axis, DESCRIPTION.chunk);
+      }
+      const outputs = await this.call(chunk);
+      const skipped = Math.min(this.late, DESCRIPTION.chunk);
+      for (const [name, axis] of Object.entries(DESCRIPTION.outputs)) {
+        const size = outputs[name].dims[axis];
+        outputs[name] = this.cut(outputs[name], axis, (size * skipped) / DESCRIPTION.chunk);
+      }
+      this.late -= skipped;
+      found.push(outputs);
+    }
+    const joined = found.length ? { ...found[found.length - 1] } : {};
+    for (const [name, axis] of found.length ? Object.entries(DESCRIPTION.outputs) : []) {
+      joined[name] = this.join(found.map((each) => each[name]), axis);
+    }
+    return joined;
+  }
+
+  // Feed zeros until the last frame has left; return the rest of the outputs.
+  async flush() {
+    const steps = Object.entries(DESCRIPTION.inputs).map(([name, axis]) => this.rest[name].dims[axis]);
+    const left = Math.max(...steps) + DESCRIPTION.delay;
+    const zeros = {};
+    for (const [name, axis] of Object.entries(DESCRIPTION.inputs)) {
+      const { type, dims } = this.rest[name];
+      const shape = [...dims];
+      shape[axis] = Math.ceil(left / DESCRIPTION.chunk) * DESCRIPTION.chunk - dims[axis];
+      zeros[name] = new this.ort.Tensor(type, new ARRAYS[type](product(shape)), shape);
+    }
+    const outputs = await this.write(zeros);
+    for (const [name, axis] of Object.entries(DESCRIPTION.outputs)) {
+      if (name in outputs) {
+        outputs[name] = this.cut(outputs[name], axis, 0, Math.round(left * (DESCRIPTION.rates[name] ?? 1)));
+      }
+    }
+    this.reset();
+    return outputs;
+  }
+
+  // Return the part of a tensor from `first` to `last` on an axis.
+  cut({ type, data, dims }, axis, first, last = dims[axis]) {
+    const shape = [...dims];
+    shape[axis] = Math.max(Math.min(last, dims[axis]) - first, 0);
+    const inner = product(dims.slice(axis + 1));
+    const [row, wide] = [dims[axis] * inner, shape[axis] * inner];
+    const array = new ARRAYS[type](product(shape));
+    for (let i = 0; i * wide < array.length; i++) {
+      array.set(data.subarray(i * row + first * inner, i * row + first * inner + wide), i * wide);
+    }
+    return new this.ort.Tensor(type, array, shape);
+  }
+
+  // Concatenate tensors on an axis.
+  join(tensors, axis) {
+    const shape = [...tensors[0].dims];
+    shape[axis] = tensors.reduce((sum, each) => sum + each.dims[axis], 0);
+    const array = new ARRAYS[tensors[0].type](product(shape));
+    for (let i = 0, at = 0; at < array.length; i++) {
+      for (const { data, dims } of tensors) {
+        const wide = product(dims.slice(axis));
+        array.set(data.subarray(i * wide, (i + 1) * wide), at);
+        at += wide;
+      }
+    }
+    return new this.ort.Tensor(tensors[0].type, array, shape);
+  }
 }
 
 module.exports = { Stream, DESCRIPTION };
@@ -143,31 +225,43 @@ module.exports = { Stream, DESCRIPTION };
 
 _C = """\
 /* The caller's side of a streamed model that emx-onnx-cgen has compiled: link it with that file.
-   Outputs are late: the first STREAM_DELAY time steps of them belong to no frame. */
+   After the last chunk, call stream_flush STREAM_FLUSH times: the outputs are late by STREAM_DELAY steps. */
 
 #include <stdint.h>
 #include <string.h>
 
 #define STREAM_CHUNK @CHUNK@
 #define STREAM_DELAY @DELAY@
+#define STREAM_FLUSH ((STREAM_DELAY + STREAM_CHUNK - 1) / STREAM_CHUNK)
 
 extern void model(@PARAMETERS@);
 
 /* The states of one stream. */
 typedef struct {
 @FIELDS@
+    int late; /* time steps that are still to be skipped */
 } stream_state;
 
 /* Begin a new recording. */
 void stream_reset(stream_state *state) {
 @RESET@
+    state->late = STREAM_DELAY;
 }
 
-/* Run one chunk. */
-void stream_call(stream_state *state@VALUES@) {
+/* Run one chunk. Return the time steps at the start of the outputs that belong to no frame: skip them. */
+int stream_call(stream_state *state@VALUES@) {
     stream_state next;
+    int skipped = state->late < STREAM_CHUNK ? state->late : STREAM_CHUNK;
     model(@ARGUMENTS@);
+    next.late = state->late - skipped;
     *state = next;
+    return skipped;
+}
+
+/* Run one chunk of zeros after the last one. Return the same. */
+int stream_flush(stream_state *state@REST@) {
+@ZEROS@
+    return stream_call(state@FLUSHED@);
 }
 """
 
@@ -208,10 +302,11 @@ def _in_javascript(model: ir.Model, stream: StreamMetadata) -> str:
             "start": stream.start.get(name, 0.0),
         }
     description = {
-        "chunk": stream.chunk,
+        "chunk": stream.chunk or 1,
         "delay": stream.delay,
         "inputs": dict(stream.inputs),
         "outputs": dict(stream.outputs),
+        "rates": dict(stream.rates),
         "feeds": dict(stream.states),
         "states": states,
     }
@@ -228,6 +323,7 @@ def _type(value: ir.Value, known: dict[str, str]) -> str:
 def _in_c(model: ir.Model, stream: StreamMetadata) -> str:
     inputs, outputs = list(model.graph.inputs), list(model.graph.outputs)
     fields, reset, values, arguments, parameters = [], [], [], [], []
+    rest, zeros, flushed = [], [], []
     taken = {name: f"s{number}" for number, name in enumerate(stream.states.values())}
     for number, value in enumerate((*inputs, *outputs)):
         is_input, name = number < len(inputs), str(value.name)
@@ -239,6 +335,11 @@ def _in_c(model: ir.Model, stream: StreamMetadata) -> str:
         if state is None:
             values.append(f", {const}{kind} v{number}{dims} /* {name} */")
             arguments.append(f"v{number}")
+            flushed.append(f", v{number}")
+            if is_input and name in stream.inputs:
+                zeros.append(f"    static const {kind} v{number}{dims};")
+            else:
+                rest.append(values[-1])
             continue
         arguments.append(f"{'state->' if is_input else 'next.'}{state}")
         if is_input:
@@ -247,7 +348,8 @@ def _in_c(model: ir.Model, stream: StreamMetadata) -> str:
     text = _C.replace("@CHUNK@", str(stream.chunk)).replace("@DELAY@", str(stream.delay))
     text = text.replace("@PARAMETERS@", ", ".join(parameters)).replace("@FIELDS@", "\n".join(fields))
     text = text.replace("@RESET@", "\n".join(reset)).replace("@VALUES@", "".join(values))
-    return text.replace("@ARGUMENTS@", ", ".join(arguments))
+    text = text.replace("@ARGUMENTS@", ", ".join(arguments)).replace("@REST@", "".join(rest))
+    return text.replace("@ZEROS@", "\n".join(zeros)).replace("@FLUSHED@", "".join(flushed))
 
 
 def _start(start: object, kind: str, state: str, shape: list[int]) -> list[str]:

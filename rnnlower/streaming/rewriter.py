@@ -81,6 +81,7 @@ class StreamRewriter:
             rates={name: rate for name, track in analysis.outputs.items() if (rate := track.rate) != 1},
             unreached=analysis.unreached,
             limit=analysis.limit,
+            steps=analysis.steps,
         ).write(self._model.metadata_props)
         return self._states
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, operand
 from rnnlower.timeflow.positions import filled, number_steps
-from rnnlower.timeflow.tracks import CoupledError, Track
+from rnnlower.timeflow.tracks import CoupledError, Track, fix_length
 
 _AXES_AS_INPUT = 13
 """The first Squeeze whose axes are an input."""
@@ -68,6 +68,8 @@ def _split(flow: Flow, node: ir.Node) -> Outcome:
 def _reshaped(flow: Flow, node: ir.Node) -> Outcome:
     """Return the position of the frames after a change of shape."""
     track, before, after = moved_track(flow, node), flow.shape(node), flow.result(node)
+    if math.prod(before) != math.prod(after):
+        raise CoupledError("has a shape that an exporter wrote for one length of the sequence", fix_length())
     ahead = math.prod(before[: track.axis]) * track.outer
     places = []
     passed = 1

@@ -235,6 +235,11 @@ def fix_shapes() -> str:
     return f"fix dynamic dimensions other than time ({option('dim')}, {option('input-shape')})"
 
 
+def fix_length() -> str:
+    """Return the remedy if an exporter wrote sizes of one length."""
+    return f"fix the length to that one ({option('input-shape')}), or export for any length"
+
+
 MODERN_OPSET = 7
 """The first opset with today's broadcasting, of which onnx infers all shapes."""
 

@@ -73,6 +73,8 @@ class Chunks(ByLength):
         steps = [count * chunk for count in sorted(calls)]
         limit = self.stream.limit or steps[-1]
         steps = [each for each in steps if each <= limit] or [limit]
+        if self.stream.steps is not None:
+            return [dict.fromkeys(self.axes, self.stream.steps)]
         for value in graph.input:
             dims = dims_of(value)
             if value.name in self.axes and dims is not None:
