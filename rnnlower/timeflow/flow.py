@@ -319,12 +319,13 @@ class Flow:
             error.node = error.node or node
             if node.outputs[0] in self._by_size:
                 # A mask, say, is known where it is applied.
-                self.pending |= dict.fromkeys(node.outputs, error)
+                self.pending |= dict.fromkeys(node.outputs, error.with_traceback(None))
                 return
             self._refuse_recorded()
             if self.strict:
                 raise
-            self.lost.append(error)
+            # With a traceback it would keep this flow, and all contents, alive.
+            self.lost.append(error.with_traceback(None))
 
     def _refuse_recorded(self) -> None:
         if self.strict and self.lost:

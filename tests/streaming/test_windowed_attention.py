@@ -91,10 +91,11 @@ def test_mask_of_a_table(chunk: int) -> None:
     assert metadata["limit"] == 300
 
 
-@pytest.mark.parametrize("chunk", [1, 5])
+@pytest.mark.parametrize("chunk", [1, 5, 20])
 def test_mask_of_a_static_length(chunk: int) -> None:
     text = f"{OPEN.replace('b, n', '2, 40')} {{ {LENGTH} {QUERIES} {APPLY['chosen']} {RESULT} }}"
-    stream(_with(model(text, 17, **WEIGHTS), hidden=_band(40)), {"X": 1}, chunk=chunk)
+    metadata = stream(_with(model(text, 17, **WEIGHTS), hidden=_band(40)), {"X": 1}, chunk=chunk)
+    assert "limit" not in metadata
 
 
 def test_two_layers_after_a_look_ahead() -> None:
