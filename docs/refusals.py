@@ -69,6 +69,7 @@ a missing or malformed option is not listed.
 | cannot read or write FILE: REASON | 2 | a chart of `bench` cannot be drawn there |
 | FORMS: not what the model computes | 1 | `bench` made a form that is wrong |
 | with scales too small to round, NAME differs by D: a quantizer is misplaced | 1 | `quantize` made a fault |
+| the float model is unstable: if its inputs move by a millionth, NAME moves by D | 3 | its rounding grows |
 | ROLE of node NODE has no quantizers | 1 | `quantize` made a fault |
 | onnxruntime's quantizer fails on the rest of the model: REASON; REMEDY | 3 | it does, in its own words |
 | RUNTIME does not run the result: REASON | 4 | a runtime of `quantize --on` refuses it, in its own words |

@@ -162,7 +162,8 @@ def _arithmetic(arithmetic: Arithmetic) -> str:
     gates = "gates as they run fastest" if arithmetic.gates == "auto" else f"{arithmetic.gates} gates"
     summed = arithmetic.accumulates and f"; products of float16 are summed in {arithmetic.accumulates}"
     integers = "" if arithmetic.quantized is None else f"; integers: {', '.join(arithmetic.quantized)}"
-    return gates + summed + integers
+    loose = arithmetic.unclipped and f"; quantizers left out: {', '.join(arithmetic.unclipped)}"
+    return gates + summed + integers + (loose or "")
 
 
 def _prices(costs: Mapping[str, float]) -> str:

@@ -14,6 +14,8 @@ import argparse
 import collections
 import contextlib
 import dataclasses
+import functools
+import itertools
 import os
 import pathlib
 import pickle
@@ -228,22 +230,36 @@ def _is_told(
     return False
 
 
-def quantizer_faults() -> Iterator[tuple[str, str, str, bool]]:
-    """Yield operator, role, fault, and whether `quantize` sees the fault in the quantizers of the role."""
+def quantizer_faults() -> Iterator[tuple[str, str, str, str, float | None]]:
+    """Yield scheme, operator, role, fault, and the dB; None if `quantize` refuses a fault at the role.
+
+    The first of each operator has no fault.
+    """
     sys.path.append(str(pathlib.Path(__file__).parent.parent / "benchmarks"))
     from long_memory import LongMemory, recordings
 
-    for op_type in ("LSTM", "GRU", "RNN"):
-        source, data = LongMemory(op_type, 16).build(), {"X": recordings(4, 40)}
-        report = rnnlower.quantize.with_report(source, calibration=data, verify=True)[1]
-        for role in sorted({entry["role"] for entry in report.scales}):
-            for fault in QUANTIZER_FAULTS:
-                with planted(fault, role):
-                    try:
-                        faulty = rnnlower.quantize.with_report(source, calibration=data, verify=True)[1]
-                        yield op_type, role, fault, (faulty.sqnr or 0) < _DECIBELS
-                    except rnnlower.VerificationError:
-                        yield op_type, role, fault, True
+    schemes = [("qdq", "int8"), ("qdq", "int16"), ("qdq", "uint16"), ("tflite", "int8"), ("pow2", "int8")]
+    for (scheme, activations), op_type in itertools.product(schemes, ("LSTM", "GRU", "RNN")):
+        if scheme == "tflite" and op_type != "LSTM":
+            continue
+        source, label = LongMemory(op_type, 16).build(), f"{scheme} {activations}"
+        quantize = functools.partial(
+            rnnlower.quantize.with_report,
+            source,
+            calibration={"X": recordings(4, 40)},
+            scheme=scheme,
+            activations=activations,
+            verify=True,
+        )
+        report = quantize()[1]
+        yield label, op_type, "", "none", report.sqnr
+        roles = sorted({entry["role"] for entry in report.scales})
+        for role, fault in itertools.product(roles, QUANTIZER_FAULTS):
+            with planted(fault, role):
+                try:
+                    yield label, op_type, role, fault, quantize()[1].sqnr
+                except rnnlower.VerificationError:
+                    yield label, op_type, role, fault, None
 
 
 def main() -> int:
@@ -256,10 +272,14 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.quantizers:
         outcomes = list(quantizer_faults())
-        missed = [outcome for outcome in outcomes if not outcome[-1]]
-        print(f"faults in quantizers: {len(outcomes)}, seen: {len(outcomes) - len(missed)}")
-        print("\n".join(", ".join(map(str, each[:3])) for each in missed))
-        return bool(missed)
+        faults = [each for each in outcomes if each[3] != "none"]
+        low = [each[-1] or 0 for each in outcomes if each[3] == "none"]
+        missed = [each for each in faults if (each[-1] or 0) > _DECIBELS]
+        print(f"without a fault: {min(low):.1f} dB or more")
+        print(f"faults in quantizers: {len(faults)}, seen: {len(faults) - len(missed)}")
+        print(f"highest dB of a fault: {max(each[-1] or 0 for each in faults):.1f}")
+        print("\n".join(", ".join(map(str, each)) for each in missed))
+        return bool(missed) or min(low) < _DECIBELS
     start = time.monotonic()
     figures = Figures()
     for number in range(arguments.first, arguments.count, _AT_ONCE):

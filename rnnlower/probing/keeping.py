@@ -49,8 +49,8 @@ def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection
     result["limits"] = _grouped([_with_remedy(limit, before.get("limits", ())) for limit in tables["limits"]])
     known = [caution for caution in before.get("cautions", ()) if PROBED not in caution["source"]]
     result["cautions"] = [*tables["cautions"], *known]
-    # How it sums, and which integers, is found out, or else not known.
-    found = ("accumulates", "quantized")
+    # How it sums, and which integers it has, is found out, or else not known.
+    found = ("accumulates", "quantized", "unclipped")
     gates = {name: value for name, value in before.get("arithmetic", {}).items() if name not in found}
     if "gates" in gates:
         result["arithmetic"] = gates | result.get("arithmetic", {})

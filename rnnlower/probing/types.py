@@ -96,13 +96,31 @@ def _quantized(dtype: str) -> Question:
 
 
 def arithmetic(asker: Asker, types: Sequence[str]) -> dict[str, Any]:
-    """Return in which type products of float16 are summed, and which products of integers are right."""
+    """Return in which type products of float16 are summed, and which integers it computes or leaves out."""
     answer = asker.ask("a float16 sum of 1 and 4,096 times 2^-11", _small_terms) if "float16" in types else ""
     found = {"right": "float32", "wrong": "float16"}.get(answer)
     right = [kind for kind in _OF_PRODUCT if asker.right(f"a product of {kind}", _product, kind)]
-    return ({} if found is None else {"accumulates": found}) | (
-        {"quantized": right} if 0 < len(right) < len(_OF_PRODUCT) else {}
+    kinds = dict.fromkeys(kind for pair in _OF_PRODUCT.values() for kind in pair)
+    loose = [
+        kind
+        for kind in kinds
+        if asker.ask(f"numbers beyond {kind}", _between_quantizers, kind, 1) == "wrong"
+        and asker.right(f"numbers of {kind}", _between_quantizers, kind, 4)
+    ]
+    return (
+        ({} if found is None else {"accumulates": found})
+        | ({"quantized": right} if 0 < len(right) < len(_OF_PRODUCT) else {})
+        | ({"unclipped": loose} if loose else {})
     )
+
+
+def _between_quantizers(dtype: str, largest: float) -> Question:
+    """Make a question about numbers up to 3 between quantizers that have those up to `largest`."""
+    lines = ("Q = QuantizeLinear (X, s, z)", "D = DequantizeLinear (Q, s, z)", "Y = Add (D, D)")
+    nodes = [onnx.parser.parse_node(line) for line in lines]
+    scale = np.float32(2 * largest / 2 ** np.iinfo(dtype).bits)
+    inputs = {"X": np.array([[-3, -1, -0.25, 0, 0.5, 3]], np.float32), "s": scale, "z": _middle(dtype)}
+    return question(nodes, inputs, ["Y"], 21, {"s", "z"})
 
 
 def _product(kind: str) -> Question:

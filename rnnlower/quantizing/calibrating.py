@@ -114,7 +114,7 @@ def calibrate_model(
         session.close()
     options.tell("observing")
     found = find_ranges(model, calls) if ranges else None
-    return Calibration(calls, len(given.sequences), found, notes)
+    return Calibration(calls, len(given.sequences), found, [*notes, *given.notes()])
 
 
 def _write_npz(calibration: Calibration, path: pathlib.Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError, open_on
 from rnnlower.errors import UnverifiableError
@@ -137,9 +138,11 @@ def measure(
                 try:
                     got = _whole(carrying, session, sequence)
                 except UnverifiableError as error:
-                    if kind != "on":
-                        raise
-                    raise UnverifiableError(f"{on} does not run the result: {error.__cause__}") from error
+                    where = on if kind == "on" else "onnxruntime"
+                    raise UnverifiableError(
+                        f"{where} does not run the result: {error.__cause__}",
+                        remedy=f"keep the rest in float32 ({wording.option('recurrent-only', True)})",
+                    ) from error
                 for name, array in wanted.items():
                     noise = noises.setdefault(name, {}).setdefault(kind, Noise())
                     noise.add(array, got[name], _axis(recordings, name, array, length))

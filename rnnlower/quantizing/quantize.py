@@ -27,7 +27,7 @@ from rnnlower.quantizing.placement import capture_integers, own_constants
 from rnnlower.quantizing.preparing import prepare
 from rnnlower.quantizing.quantizers import Quantization
 from rnnlower.quantizing.ranges_file import read_ranges
-from rnnlower.quantizing.recordings import Feeds, Recordings, Session, list_of, open_model, open_source
+from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, list_of, open_model, open_source
 from rnnlower.quantizing.rest import quantize_rest
 from rnnlower.quantizing.schemes import Scheme
 from rnnlower.quantizing.tflite import TfliteScheme
@@ -46,6 +46,9 @@ _SHORT = 32
 
 _SET_ASIDE = 4
 """One of this many recordings is kept for the measurement."""
+
+_SENSITIVE, _DRAWS = 1e-2, 8
+"""The share of such a difference from which on it may be the model's own, and how often that is asked."""
 
 _EQUAL = 1e-3
 """The difference, next to the largest value, up to which models without visible rounding count as equal."""
@@ -111,6 +114,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
     strategy = _strategy(model, options)
     source = to_proto(model)
     data = _Data.read(source, options)
+    notes += data.recordings.notes()
     if options.integer_states and any(each.keys() & data.recordings.states.values() for each in data.held):
         raise OptionError("the recordings hold states, and integer states are carried: leave them out")
     floats = open_source(source)
@@ -123,13 +127,14 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
             # With scales too small to round, the result must be what the float model computes.
             options.tell("verifying")
             held = [[call.feeds for call in data.recordings.calls(floats, each)] for each in data.held]
-            fine = dataclasses.replace(quantization, fine=True, encodings={}, announced=set())
-            _prove_placement(floats, to_proto(_lowered(model.clone(), strategy, fine)), held[0][0])
+            fine = dataclasses.replace(quantization, fine=True, encodings={}, bare=set())
+            known = [*feeds, *held[0]]
+            _prove_placement(floats, to_proto(_lowered(model.clone(), strategy, fine)), known[0])
         options.tell("quantizing")
         rest, words = _rest(source, feeds, options, scheme)
         notes += words
         result = _lowered(load_model(rest), strategy, quantization, options.runtime)
-        for role in sorted(quantization.announced - quantization.encodings.keys()):
+        for role in sorted(quantization.bare):
             raise VerificationError(f"{role.name!r} of node {role.node!r} has no quantizers")
         if options.integer_states:
             notes += carry_integers(result)
@@ -142,6 +147,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
             clipped = clipped_shares(model, held, quantization)
     finally:
         floats.close()
+    notes += _left_out(quantization, options.runtime)
     warnings = [_narrow()] if options.activations == "int8-only" else []
     report = QuantizeReport(
         [_entry(role, quantization, clipped) for role in sorted(quantization.encodings)],
@@ -169,6 +175,17 @@ def _check_target(options: QuantizeOptions) -> None:
             f"target {options.runtime.name} does not compute products of {options.activations}",
             remedy=f"choose {' or '.join(wording.option('activations', each) for each in known)}",
         )
+
+
+def _left_out(quantization: Quantization, target: Target | None) -> list[str]:
+    """Return a note on quantizers that the target is known to leave out."""
+    known = () if target is None or target.arithmetic is None else target.arithmetic.unclipped
+    left = sorted({each.dtype.name.lower() for each in quantization.encodings.values()} & {*known})
+    if target is None or not left:
+        return []
+    return [
+        f"target {target.name} leaves out quantizers of {' and '.join(left)}: it computes in floats there"
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,6 +278,7 @@ def _prove_placement(floats: Session, fine: onnx.ModelProto, feeds: Feeds) -> No
     """Compare a model whose scales are too small for any rounding to be seen with the float model.
 
     Raises:
+        UnsupportedModelError: They differ, and so does the float model from itself.
         VerificationError: They differ: a quantizer is not where it belongs.
     """
     wanted = floats.run(feeds)
@@ -273,9 +291,33 @@ def _prove_placement(floats: Session, fine: onnx.ModelProto, feeds: Feeds) -> No
         largest = max(float(np.abs(array).max(initial=0.0)), 1e-6)
         difference = float(np.abs(got[name].astype(np.float64) - array).max(initial=0.0))
         if not difference <= _EQUAL * largest:
+            _refuse_unstable(floats, feeds, name, array, difference)
             raise VerificationError(
                 f"with scales too small to round, {name} differs by {difference:g}: a quantizer is misplaced"
             )
+
+
+def _refuse_unstable(floats: Session, feeds: Feeds, name: str, wanted: Array, difference: float) -> None:
+    """Refuse a model whose own result moves that much when its inputs move by a millionth.
+
+    Raises:
+        UnsupportedModelError: It does.
+    """
+    rng, moved = np.random.default_rng(0), 0.0
+    for _ in range(_DRAWS):
+        nearby = {
+            key: each * (1 + 1e-6 * rng.choice((-1, 1), each.shape)).astype(each.dtype)
+            if each.dtype.kind == "f"
+            else each
+            for key, each in feeds.items()
+        }
+        found = floats.run(nearby)[name].astype(np.float64)
+        moved = max(moved, float(np.abs(found - wanted).max(initial=0.0)))
+    if not moved < _SENSITIVE * difference:
+        raise UnsupportedModelError(
+            f"the float model is unstable: if its inputs move by a millionth, {name} moves by {moved:g}",
+            remedy="give shorter recordings, or some on which its values stay small",
+        )
 
 
 def _entry(role: Role, quantization: Quantization, clipped: Mapping[Role, float]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from rnnlower.quantizing.schemes import Encoding, Scheme
 
 _WEIGHT, _ADDEND = " weight", "addend"
 
-_FINE = 2**20
+_FINE, _LEAST_STEP = 2.0**-60, 2.0**-100
 
 
 @dataclasses.dataclass
@@ -32,14 +32,14 @@ class Quantization:
         fine: Whether scales are too small for any rounding to be seen, and nothing is clipped. Such a model
             computes what the float model does, if every quantizer is where it belongs.
         encodings: The encodings that were used.
-        announced: The roles of the values that need quantizers.
+        bare: The roles of values that need quantizers, and have none.
     """
 
     scheme: Scheme
     ranges: Ranges
     fine: bool = False
     encodings: dict[Role, Encoding] = dataclasses.field(default_factory=dict)
-    announced: set[Role] = dataclasses.field(default_factory=set)
+    bare: set[Role] = dataclasses.field(default_factory=set)
 
     def listener(self, located: Located) -> Quantizers:
         """Return the quantizers of a node."""
@@ -93,12 +93,12 @@ class Quantizers:
         if role in self._all.scheme.unrounded or (value in self._read and not role.endswith(FACTOR)):
             # Without a bias, the sum is the product.
             return value
-        if not role.endswith((_ADDEND, _WEIGHT)) and constant_of(value) is None:
-            self._all.announced.add(Role(str(self._located), direction, role))
         key = (e, value, role)
         if key not in self._made:
-            self._made[key] = self._quantized(e, value, role, direction)
-            self._read.add(self._made[key])
+            made = self._made[key] = self._quantized(e, value, role, direction)
+            self._read.add(made)
+            if made is value and not role.endswith((_ADDEND, _WEIGHT)) and constant_of(value) is None:
+                self._all.bare.add(Role(str(self._located), direction, role))
         return self._made[key]
 
     def _quantized(self, e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:
@@ -112,7 +112,8 @@ class Quantizers:
             return value
         encoding = self._all.encoding(self._located, role, direction)
         if self._all.fine:
-            step = e.scalar(encoding.scale / _FINE)
+            # Of a power of two, even the values of a model that grows are multiples.
+            step = e.scalar(max(encoding.rounded().scale * _FINE, _LEAST_STEP))
             return _one(e, "Mul", _one(e, "Round", _one(e, "Div", value, step)), step)
         scale, zero_point = _parameters(e, encoding)
         return _one(

@@ -20,6 +20,7 @@ from rnnlower.engines.session import IsolatedSession, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.stream_metadata import StreamMetadata
 from rnnlower.passes.measuring_options import Given
+from rnnlower.wording import counted
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]
@@ -83,9 +84,8 @@ class Recordings:
             # States in a recording make each of its sequences one call.
             yield sequence
             return
-        size = self.stream.chunk or 1
+        size, steps = self._sizes(sequence)
         timed = {name: axis for name, axis in self.stream.inputs.items() if name in sequence}
-        steps = min(sequence[name].shape[axis] for name, axis in timed.items())
         if steps < size:
             raise OptionError(f"a recording has {steps} time steps, and a call of the model takes {size}")
         for first in range(0, steps - size + 1, size):
@@ -93,6 +93,23 @@ class Recordings:
                 name: np.take(array, range(first, first + size), axis=timed[name]) if name in timed else array
                 for name, array in sequence.items()
             }
+
+    def _sizes(self, sequence: Feeds) -> tuple[int, int]:
+        """Return the steps of a call, and those of a sequence."""
+        assert self.stream is not None
+        axes = self.stream.inputs.items()
+        return self.stream.chunk or 1, min(
+            sequence[name].shape[axis] for name, axis in axes if name in sequence
+        )
+
+    def notes(self) -> list[str]:
+        """Return a note if the last steps of sequences fill no chunk."""
+        if self.stream is None:
+            return []
+        carried = [each for each in self.sequences if not set(self.states.values()) <= each.keys()]
+        left = [count for size, steps in map(self._sizes, carried) if (count := steps % size)]
+        words = f"the last {max(left, default=0)} steps (or fewer) of {counted(len(left), 'recording')}"
+        return [f"{words} fill no chunk of {self.stream.chunk}, and are left out"] if left else []
 
     def _start(self, given: Feeds) -> Feeds:
         """Return the states of the first call, with as many rows as its inputs have."""

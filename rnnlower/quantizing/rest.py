@@ -8,14 +8,33 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.files.model_io import load_model
 from rnnlower.folders import temporary_folder
 from rnnlower.processes import Child
 from rnnlower.quantizing.recordings import Feeds
 from rnnlower.quantizing.schemes import Scheme
 
 _CHILD = Child()
+
+_COUNTING = (
+    "Add",
+    "Ceil",
+    "Div",
+    "Floor",
+    "Log",
+    "Max",
+    "Min",
+    "Mul",
+    "Pow",
+    "Round",
+    "Sqrt",
+    "Sub",
+    "Where",
+)
+"""Operators by which models compute positions."""
 
 
 def quantize_rest(model: onnx.ModelProto, calls: Sequence[Feeds], scheme: Scheme) -> onnx.ModelProto:
@@ -38,6 +57,26 @@ def quantize_rest(model: onnx.ModelProto, calls: Sequence[Feeds], scheme: Scheme
     return onnx.load_model_from_string(data)
 
 
+def _counting(model: onnx.ModelProto) -> list[str]:
+    """Return the names of the nodes whose floats become whole numbers, such as positions: they stay exact."""
+    graph = load_model(model).graph
+    whole = {node for node in graph if node.op_type == "Cast" and _to(node).is_integer()}
+    for node in reversed(graph):
+        readers = {reader for reader, _ in node.outputs[0].uses()}
+        if (
+            node.op_type in _COUNTING
+            and readers
+            and readers <= whole
+            and not node.outputs[0].is_graph_output()
+        ):
+            whole.add(node)
+    return [str(node.name) for node in whole]
+
+
+def _to(node: ir.Node) -> ir.DataType:
+    return ir.DataType(node.attributes["to"].as_int())
+
+
 def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool, headroom: float) -> bytes:
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.calibrate import create_calibrator
@@ -58,7 +97,9 @@ def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool, hea
     logging.disable(logging.WARNING)
     try:
         with temporary_folder() as folder:
-            options: dict[str, Any] = {"ActivationSymmetric": kind == "QInt16"}
+            # A Relu that quantizers stand for is lost where a runtime leaves them out.
+            options: dict[str, Any] = {"QDQKeepRemovableActivations": True}
+            options["ActivationSymmetric"] = kind == "QInt16"
             if headroom > 1:
                 source = folder / "source.onnx"
                 source.write_bytes(data)
@@ -76,6 +117,7 @@ def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool, hea
                 per_channel=per_channel,
                 activation_type=getattr(QuantType, kind),
                 weight_type=QuantType.QInt8,
+                nodes_to_exclude=_counting(model),
                 extra_options=options,
             )
             return (folder / "model.onnx").read_bytes()

@@ -337,6 +337,13 @@ class Arithmetic(Claim, frozen=True):
         tuple[Annotated[str, _one_of(ACTIVATIONS)], ...] | None,
         _key("the --activations of `quantize` whose products it computes; left out: all", ["int8-only"]),
     ] = None
+    unclipped: Annotated[
+        tuple[DType, ...],
+        _key(
+            "integers whose quantizers it leaves out: it computes in floats there, and clips nothing",
+            ["int16"],
+        ),
+    ] = ()
 
 
 _Prices = dict[Annotated[str, _one_of(names_of_prices(native=False))], float]

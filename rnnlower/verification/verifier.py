@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 
+from rnnlower import wording
 from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.session import LacksKernelError, LoadError, RunError, brief
@@ -25,7 +26,7 @@ from rnnlower.verification.inputs.overriding import Overrides
 from rnnlower.verification.inputs.trials import Trial, fed_back, generate_trials, input_maker
 from rnnlower.verification.integers import SATURATION, may_saturate
 from rnnlower.verification.interface import accepted_by, feedable_inputs, interface_problems, required_inputs
-from rnnlower.verification.models import HeldModel, ModelLike, RunModel, hold
+from rnnlower.verification.models import HeldModel, ModelLike, RunModel, hold, op_types
 from rnnlower.verification.padded import Padded
 from rnnlower.verification.procedures import Pairs, Procedure, faults_of_reference
 from rnnlower.verification.readings import as_read
@@ -281,6 +282,14 @@ class _Verification:
         differs_there = runner.runtime is not None and outputs and not same
         if differs_there and engines["reference"] == "onnxruntime" and may_saturate(runner.reference.proto):
             runner.note(SATURATION)
+        given = self.options.feeds is not None or self.options.inputs is not None
+        models = (runner.candidate, runner.reference)
+        candidate, reference = ("QuantizeLinear" in op_types(model.proto) for model in models)
+        if outputs and not same and not given and candidate and not reference:
+            runner.note(
+                "the quantizers of the candidate clip what their calibration did not see, and these inputs "
+                f"were generated: compare on recordings ({wording.option('inputs', 'FILE.npz')})"
+            )
         result = VerificationResult(
             equal=same and not problems,
             engines=engines,

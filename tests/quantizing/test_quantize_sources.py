@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from long_memory import LongMemory, recordings
 from onnx import helper, numpy_helper
+from support.cli_helpers import rnnlower as command
+from support.cli_helpers import save
 
 import rnnlower
 from rnnlower.errors import UnsupportedModelError
@@ -192,3 +196,55 @@ def test_a_known_number_of_steps_behind_other_nodes() -> None:
     assert not source.graph.value_info
     report = rnnlower.quantize.with_report(source, calibration={"X": recordings(2, 12)})[1]
     assert report.strategy == "unroll"
+
+
+def with_larger(model: onnx.ModelProto, name: str, factor: float, offset: float = 0) -> onnx.ModelProto:
+    """The model with the magnitudes of a weight scaled; an offset makes them positive."""
+    tensor = next(each for each in model.graph.initializer if each.name == name)
+    array = numpy_helper.to_array(tensor) * np.float32(factor)
+    changed = np.abs(array) + np.float32(offset) if offset else array
+    tensor.CopyFrom(numpy_helper.from_array(changed, name))
+    return model
+
+
+def test_values_that_grow_beyond_integers(tmp_path: Path) -> None:
+    """No quantizer is misplaced: the recordings reach values of other magnitudes."""
+    model = LongMemory("GRU", 1, steps=5).build()
+    model.graph.node[0].attribute.append(helper.make_attribute("activations", ["Relu", "Relu"]))
+    for letter in "WRB":
+        with_larger(model, f"first.{letter}", 1, 0.5)
+    sequences = np.abs(recordings(4, 5)) * np.array([1, 1, 1, 9], np.float32).reshape(4, 1, 1, 1)
+    np.savez(tmp_path / "rec.npz", X=sequences)
+    source, out = save(model, tmp_path), tmp_path / "out.onnx"
+    failed = command("quantize", source, "-o", out, "--calibration", tmp_path / "rec.npz", code=1)
+    assert "beyond the range of the calibration" in failed.stderr
+    assert not out.exists()
+
+
+def test_a_model_that_is_unstable_itself() -> None:
+    model = with_larger(LongMemory("RNN", 16, steps=100).build(), "first.R", 6)
+    with pytest.raises(UnsupportedModelError, match="the float model is unstable"):
+        rnnlower.quantize.with_report(model, calibration={"X": recordings(4, 100)}, verify=True)
+
+
+def test_steps_that_fill_no_chunk_are_told() -> None:
+    step = rnnlower.stream(LongMemory("LSTM", 8).build(), chunk=8)
+    calibration = rnnlower.calibrate(step, {"X": recordings(2, 43)})
+    note = "the last 3 steps (or fewer) of 2 recordings fill no chunk of 8, and are left out"
+    assert [*calibration.notes] == [note]
+    report = rnnlower.quantize.with_report(step, calibration={"X": recordings(2, 43)}, verify=True)[1]
+    assert note in report.notes
+    assert not rnnlower.calibrate(step, {"X": recordings(2, 40)}).notes
+
+
+def test_quantizers_that_a_target_leaves_out_are_told() -> None:
+    def notes(activations: str) -> Sequence[str]:
+        return rnnlower.quantize.with_report(
+            LongMemory("GRU", 8).build(),
+            calibration={"X": recordings(2, 8)},
+            activations=activations,
+            target="openvino",
+        )[1].notes
+
+    assert "target openvino leaves out quantizers of uint16: it computes in floats there" in notes("uint16")
+    assert not notes("int8-only")

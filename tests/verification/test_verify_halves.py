@@ -9,10 +9,12 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from long_memory import LongMemory, recordings
 from onnx import helper
 from onnx.helper import np_dtype_to_tensor_dtype
 from support.small_models import info, lowered_by, model_of, weights
 
+import rnnlower
 from rnnlower.errors import OptionError
 from rnnlower.verification import verify
 
@@ -176,3 +178,13 @@ def test_a_tolerance_is_a_type_or_a_number() -> None:
         verify(model, model, tolerance="float8")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="follows from a type"):
         verify(model, model, tolerance="float16", atol=1e-3)
+
+
+def test_a_quantized_recurrence_is_compared_on_recordings() -> None:
+    """Generated inputs exceed the ranges of the calibration, and clipping is no fault."""
+    source = LongMemory("LSTM", 16).build()
+    result = rnnlower.quantize(source, calibration={"X": recordings(4, 40)})
+    assert verify(source, result, tolerance="int8", inputs={"X": recordings(1, 40, seed=9)[0]})
+    generated = verify(source, result, tolerance="int8")
+    assert not generated
+    assert any("compare on recordings (inputs=" in note for note in generated.skipped)

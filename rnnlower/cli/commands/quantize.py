@@ -24,6 +24,9 @@ from rnnlower.wording import counted
 if TYPE_CHECKING:
     from rnnlower.quantizing.quantize import QuantizeReport
 
+_MUCH = 0.01
+"""The share of clipped values that is worth a word."""
+
 
 @command("report", "verify")
 def quantize(
@@ -66,7 +69,7 @@ def quantize(
         name = min(report.outputs, key=lambda each: each.least).name
         error = VerificationError(
             f"output {name!r} has {worst:.1f} dB, --min-sqnr is {min_sqnr:g}; {output} was not written",
-            remedy="give more recordings, --activations int16, or --recurrent-only: the rest in float32",
+            remedy=_remedy(report),
         )
     with staged(own, output, external_data) as stage:
         size = stage.size
@@ -81,6 +84,17 @@ def quantize(
         tell_difference(error, "--min-sqnr 0 writes it all the same, for inspection")
     wrote = f"rnnlower: wrote {output} ({size:,} bytes; the source has {before:,})"
     say(wrote, quiet or json_)
+
+
+def _remedy(report: QuantizeReport) -> str:
+    """Return a remedy for a low ratio: what is clipped needs other recordings than what is rounded."""
+    worst = max(report.scales, key=lambda entry: entry["clipped"] or 0)
+    if (worst["clipped"] or 0) > _MUCH:
+        return (
+            f"give recordings that span those set aside: of {worst['role']!r} of node {worst['node']!r}, "
+            f"{worst['clipped']:.0%} of the values are beyond the range of the calibration"
+        )
+    return "give more recordings, --activations int16, or --recurrent-only: the rest in float32"
 
 
 def _print(report: QuantizeReport, verbose: bool) -> None:

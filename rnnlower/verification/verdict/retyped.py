@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from rnnlower.engines.session import Array
+from rnnlower.verification.inputs.uses import RECURRENT
 from rnnlower.verification.models import HeldModel, copy_of, graphs_in, nodes_in
 
 SMALL_FLOATS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
@@ -118,23 +119,27 @@ def _biases_added(model: HeldModel, magnitudes: Array) -> Array:
 def moved_weights(model: HeldModel, kind: str, seed: int, kept: Any = ()) -> HeldModel:
     """Return the model with its float constants as far off as rounding to a type may take them.
 
-    Those of the magnitudes `kept` stay; for an integer type, all that have fewer than two axes.
+    Those of the magnitudes `kept` stay; for an integer type, biases, and all that have fewer than two axes.
     """
     rng = np.random.default_rng(seed)
     whole = kind not in SMALL_FLOATS.values()
+    nodes = nodes_in(model.proto.graph, *model.proto.functions) if whole else ()
+    biases = {name for node in nodes if node.op_type in RECURRENT for name in node.input[3:]}
 
     def move(array: Array) -> Array:
         if whole and array.ndim < 2:
             return array
         return np.where(np.isin(np.abs(array), kept), array, moved_by_rounding(array, kind, rng))
 
-    return _changed(model, move, attributes=not whole)
+    return _changed(model, move, attributes=not whole, kept=biases)
 
 
-def _changed(model: HeldModel, change: Callable[[Array], Array], attributes: bool = True) -> HeldModel:
+def _changed(
+    model: HeldModel, change: Callable[[Array], Array], attributes: bool = True, kept: Collection[str] = ()
+) -> HeldModel:
     """Return the model with its float constants changed: tensors, and `attributes` that may become some."""
     other = copy_of(model.with_data())
-    _change_tensors(other, _FLOATS, change)
+    _change_tensors(other, _FLOATS, change, kept)
     # A clip is such a constant, too: lowered, it is a tensor.
     for node in nodes_in(other.graph, *other.functions) if attributes else ():
         for attribute in node.attribute:
@@ -167,11 +172,16 @@ def small_floats(model: onnx.ModelProto) -> set[str]:
     return {SMALL_FLOATS[kind] for kind in found if kind in SMALL_FLOATS}
 
 
-def _change_tensors(model: onnx.ModelProto, kinds: Collection[int], change: Callable[[Array], Array]) -> None:
-    """Change the arrays of initializers and constants of these types."""
+def _change_tensors(
+    model: onnx.ModelProto,
+    kinds: Collection[int],
+    change: Callable[[Array], Array],
+    kept: Collection[str] = (),
+) -> None:
+    """Change the arrays of initializers and constants of these types, but not those of the names `kept`."""
 
     def change_one(tensor: TensorProto) -> None:
-        if tensor.data_type in kinds:
+        if tensor.data_type in kinds and tensor.name not in kept:
             tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), tensor.name))
 
     for graph in graphs_in(model.graph):

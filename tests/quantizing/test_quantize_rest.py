@@ -1,0 +1,67 @@
+"""`quantize`: what is around the recurrence, by onnxruntime's tool."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from long_memory import LongMemory, recordings
+from onnx import TensorProto, helper, numpy_helper
+
+import rnnlower
+
+
+def surrounded(*lines: str, constants: dict[str, np.ndarray], output: str) -> onnx.ModelProto:
+    """Two layers of 16 units, with nodes behind whose result is `output`."""
+    model = LongMemory("GRU", 16, layers=2).build()
+    model.graph.node.extend(map(onnx.parser.parse_node, lines))
+    for number, node in enumerate(model.graph.node):
+        node.name = node.name or f"behind_{number}"
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, ["T", 1, None]))
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+@pytest.mark.parametrize("activations", ["int8", "int16", "uint16"])
+def test_a_relu_stays_next_to_its_quantizers(activations: str) -> None:
+    """A runtime that leaves quantizers out would compute without it."""
+    weights = {"w": np.random.default_rng(0).normal(size=(12, 12)).astype(np.float32)}
+    lines = ("positive = Relu (scores)", "result = MatMul (positive, w)")
+    source = surrounded(*lines, constants=weights, output="result")
+    result, report = rnnlower.quantize.with_report(
+        source, calibration={"X": recordings(4, 40)}, activations=activations, verify=True
+    )
+    assert "Relu" in [node.op_type for node in result.graph.node]
+    assert report.sqnr > 30
+
+
+def test_positions_stay_exact() -> None:
+    """A logarithm of a rounded distance may be infinite, and no index."""
+    constants = {
+        "zero": np.array(0, np.int64),
+        "one": np.array(1, np.int64),
+        "factor": np.float32(2.5),
+        "table": np.random.default_rng(0).normal(size=(400, 12)).astype(np.float32),
+    }
+    lines = (
+        "sizes = Shape (scores)",
+        "steps = Gather (sizes, zero)",
+        "end = Add (steps, one)",
+        "distance = Range (one, end, one)",
+        f"far = Cast <to = {TensorProto.FLOAT}> (distance)",
+        "small = Log (far)",
+        "bucket = Mul (small, factor)",
+        f"index = Cast <to = {TensorProto.INT64}> (bucket)",
+        "rows = Gather (table, index)",
+        "bias = Unsqueeze (rows, axis)",
+        "result = Add (scores, bias)",
+    )
+    source = surrounded(*lines, constants=constants, output="result")
+    result, report = rnnlower.quantize.with_report(
+        source, calibration={"X": recordings(4, 40)}, activations="int8", verify=True
+    )
+    (multiply,) = (node for node in result.graph.node if "bucket" in node.output)
+    assert list(multiply.input) == ["small", "factor"]
+    assert report.sqnr > 25
