@@ -164,7 +164,8 @@ class Recordings:
                 f"{label} holds {min(stacks)} sequences of one input and {max(stacks)} of another"
             )
         return [
-            {name: array if counts[name] is None else array[index] for name, array in arrays.items()}
+            # An element of a vector would be a number, and no array.
+            {name: array if counts[name] is None else array[index, ...] for name, array in arrays.items()}
             for index in range(min(stacks, default=1))
         ]
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from long_memory import LongMemory, recordings
 from onnxruntime import InferenceSession
@@ -188,3 +189,18 @@ def test_nothing_is_written_if_the_ranges_cannot_be(tmp_path: Path) -> None:
     result = command(*line, "--ranges", tmp_path / "absent" / "ranges.json", code=2)
     assert "there is no folder" in result.stderr
     assert not (tmp_path / "out.npz").exists()
+
+
+def test_a_stack_of_scalars() -> None:
+    """One scalar for each sequence."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        scaled (float[4, 1, 16] X, float factor) => (float[4, 1, 16] scaled) { scaled = Mul (X, factor) }
+    """)
+    source = LongMemory("GRU", 4, steps=4).build()
+    source.graph.input.append(model.graph.input[1])
+    source.graph.node.insert(0, model.graph.node[0])
+    source.graph.node[1].input[0] = "scaled"
+    data = {"X": recordings(3, 4), "factor": np.array([1, 2, 3], np.float32)}
+    calls = rnnlower.calibrate(source, data).calls
+    assert [call["factor"].tolist() for call in calls] == [1, 2, 3]
