@@ -57,9 +57,14 @@ def quantize_rest(model: onnx.ModelProto, calls: Sequence[Feeds], scheme: Scheme
     return onnx.load_model_from_string(data)
 
 
-def _counting(model: onnx.ModelProto) -> list[str]:
+def _grouped(graph: ir.Graph) -> list[str]:
+    """Return the names of transposed convolutions in groups, whose bias onnxruntime (1.32) has no scales for."""
+    found = (node for node in graph if node.op_type == "ConvTranspose")
+    return [str(node.name) for node in found if node.attributes.get_int("group", 1) > 1]
+
+
+def _counting(graph: ir.Graph) -> list[str]:
     """Return the names of the nodes whose floats become whole numbers, such as positions: they stay exact."""
-    graph = load_model(model).graph
     whole = {node for node in graph if node.op_type == "Cast" and _to(node).is_integer()}
     for node in reversed(graph):
         readers = {reader for reader, _ in node.outputs[0].uses()}
@@ -90,6 +95,7 @@ def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool, hea
             return next(self._left, None)
 
     model = onnx.load_model_from_string(data)
+    graph = load_model(model).graph
     # A MatMul is quantized by a class of its own.
     kinds = {node.op_type for node in model.graph.node} & {*QDQRegistry, "MatMul"}
     if not kinds:
@@ -117,7 +123,7 @@ def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool, hea
                 per_channel=per_channel,
                 activation_type=getattr(QuantType, kind),
                 weight_type=QuantType.QInt8,
-                nodes_to_exclude=_counting(model),
+                nodes_to_exclude=_counting(graph) + (_grouped(graph) if per_channel else []),
                 extra_options=options,
             )
             return (folder / "model.onnx").read_bytes()

@@ -65,3 +65,22 @@ def test_positions_stay_exact() -> None:
     (multiply,) = (node for node in result.graph.node if "bucket" in node.output)
     assert list(multiply.input) == ["small", "factor"]
     assert report.sqnr > 25
+
+
+def test_a_transposed_convolution_in_groups_stays_in_floats() -> None:
+    """onnxruntime's tool has too few scales for its bias, and would fail."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "filters": rng.normal(size=(2, 1, 3)).astype(np.float32),
+        "shifts": rng.normal(size=2).astype(np.float32),
+        "halves": np.array([0, 2, 6], np.int64),
+        "whole": np.array([0, 1, 12], np.int64),
+    }
+    lines = (
+        "parts = Reshape (scores, halves)",
+        "wide = ConvTranspose <group = 2, pads = [1, 1]> (parts, filters, shifts)",
+        "result = Reshape (wide, whole)",
+    )
+    source = surrounded(*lines, constants=constants, output="result")
+    report = rnnlower.quantize.with_report(source, calibration={"X": recordings(4, 40)}, verify=True)[1]
+    assert report.sqnr > 25
