@@ -58,7 +58,7 @@ def quantize_rest(model: onnx.ModelProto, calls: Sequence[Feeds], scheme: Scheme
 
 
 def _grouped(graph: ir.Graph) -> list[str]:
-    """Return the names of transposed convolutions in groups, whose bias onnxruntime (1.32) has no scales for."""
+    """Return the names of transposed convolutions in groups, which onnxruntime (1.32) fails on."""
     found = (node for node in graph if node.op_type == "ConvTranspose")
     return [str(node.name) for node in found if node.attributes.get_int("group", 1) > 1]
 
