@@ -15,8 +15,7 @@ all digits beside a decay such as -1e4. A chunk of one step is the recurrence it
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -26,6 +25,7 @@ from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.strategies.repeating import Recurrence, Run, State
 from rnnlower.lowering.strategies.unroll import run_unrolled
 from rnnlower.lowering.timeseries import Axes, TimeSeries
+from rnnlower.recurrent.state_operators import AttentionNode
 
 _NOTHING_LEFT = -1e3
 """A decay below which nothing is left of a state in float32; a product of a mask and -inf would be NaN."""
@@ -35,50 +35,6 @@ _EVERYTHING = 1e3
 """A decay above which a state overflows in one step."""
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearAttention:
-    """A LinearAttention node, its inputs in the type of the arithmetic.
-
-    Attributes:
-        query: Shape ``[B, T, H_q * d_k]``.
-        key: Shape ``[B, T, H * d_k]``.
-        value: Shape ``[B, T, H * d_v]``.
-        past: The state before, of shape ``[B, H, d_k, d_v]``; ``None``: zeros.
-        decay: Shape ``[B, T, H]`` or ``[B, T, H * d_k]``; ``None`` for the rules without a gate.
-        beta: Shape ``[B, T, H]`` or ``[B, T, 1]``; ``None`` for the rules without delta.
-        batch: B.
-        steps: T.
-        heads: H.
-        group: Query heads of each head.
-        key_size: d_k.
-        value_size: d_v.
-        decay_per_key: Whether each row of the state has a decay of its own.
-        beta_per_head: Whether each head has a rate of its own.
-        scale: Factor of the output.
-    """
-
-    query: ir.Value
-    key: ir.Value
-    value: ir.Value
-    past: ir.Value | None
-    decay: ir.Value | None
-    beta: ir.Value | None
-    batch: Dim
-    steps: Dim
-    heads: int
-    group: int
-    key_size: int
-    value_size: int
-    decay_per_key: bool
-    beta_per_head: bool
-    scale: float
-
-    @property
-    def decays(self) -> int:
-        """The number of decays of a head."""
-        return self.key_size if self.decay_per_key else 1
-
-
 _BLOCK = 16
 """Steps of the blocks whose triangular matrices are inverted."""
 
@@ -86,38 +42,49 @@ Results = tuple[ir.Value, ir.Value]
 """The output ``[B, T, H_q * d_v]`` and the state ``[B, H, d_k, d_v]``."""
 
 
-def emit_linear_attention(e: Emitter, node: LinearAttention, chunk: int, run: Run | None) -> Results:
+def emit_linear_attention(
+    e: Emitter, node: AttentionNode, inputs: Mapping[str, ir.Value], chunk: int, run: Run | None
+) -> Results:
     """Emit the node in chunks of steps.
 
     Args:
         e: The emitter, whose type is that of the arithmetic.
-        node: The node.
+        node: The node, the sizes of whose heads are known.
+        inputs: Its inputs, in the type of the arithmetic.
         chunk: Steps of a chunk, a power of two.
         run: The strategy that takes the state from chunk to chunk. ``None``: one triangular product, which
             the rules without delta allow.
     """
-    return _Chunks(e, node, chunk).results(run)
+    return _Chunks(e, node, inputs, chunk).results(run)
 
 
 class _Chunks:
     """The chunks of a node: values ``[chunks, rows, steps, width]``, with a row for each head of a batch."""
 
-    def __init__(self, e: Emitter, node: LinearAttention, size: int) -> None:
-        self.e, self.node, self.size = e, node, size
-        self.rows = e.dim_arithmetic("Mul", node.batch, node.heads)
+    def __init__(self, e: Emitter, node: AttentionNode, inputs: Mapping[str, ir.Value], size: int) -> None:
+        self.e, self.node, self.inputs, self.size = e, node, inputs, size
+        query = inputs["query"]
+        self.batch: Dim = e.dim(query, 0) if node.batch is None else node.batch
+        self.steps: Dim = e.dim(query, 1) if node.steps is None else node.steps
+        outer = max(node.query_heads, node.heads)
+        self.group, self.decays = outer // node.heads, node.key_size if node.decay_per_key else 1
+        self.query = self._repeat(query, node.query_heads, outer)
+        self.key = self._repeat(inputs["key"], node.key_heads, node.heads)
+        self.rows = e.dim_arithmetic("Mul", self.batch, node.heads)
         # No steps are one chunk, too, of steps that change nothing.
-        some = e.dim_arithmetic("Add", node.steps, e.dim_arithmetic("Div", 1, _after(e, node.steps)))
+        some = e.dim_arithmetic("Add", self.steps, e.dim_arithmetic("Div", 1, _after(e, self.steps)))
         self.count = e.dim_arithmetic("Div", e.dim_arithmetic("Add", some, size - 1), size)
         self.total = e.dim_arithmetic("Mul", self.count, size)
         self._lines = e.dim_arithmetic("Mul", self.count, self.rows)
 
     def results(self, run: Run | None) -> Results:
         e, n = self.e, self.node
-        query = self._split(e.op("Mul", n.query, e.scalar(n.scale)), n.key_size, n.group)
-        key = self._split(n.key, n.key_size)
-        update = self._split(n.value, n.value_size)
-        decays = None if n.decay is None else Decays(e, self._decay(n.decay), self.size)
-        beta = None if n.beta is None else self._beta(n.beta)
+        decay, rate = self.inputs.get("decay"), self.inputs.get("beta")
+        query = self._split(e.op("Mul", self.query, e.scalar(n.scale)), n.key_size, self.group)
+        key = self._split(self.key, n.key_size)
+        update = self._split(self.inputs["value"], n.value_size)
+        decays = None if decay is None else Decays(e, self._decay(decay), self.size)
+        beta = None if rate is None else self._beta(rate)
         scaled = None if beta is None else e.op("Mul", key, beta)
         pairs, overlap = self._pairs(query, scaled, key, decays)
         from_state = None
@@ -127,7 +94,7 @@ class _Chunks:
             update, from_state = self._solve(overlap, [known, read])
         to_end = e.transpose(_times(e, key, None if decays is None else decays.until_end()), [0, 1, 3, 2])
         total = None if decays is None else decays.total()
-        query = _times(e, query, None if decays is None else decays.since_start(n.group))
+        query = _times(e, query, None if decays is None else decays.since_start(self.group))
         if run is None:
             assert from_state is None
             before, after = self._triangular(to_end, update, total)
@@ -135,42 +102,51 @@ class _Chunks:
         else:
             output, update, after = self._one_by_one(run, to_end, update, from_state, query, total)
         output = e.op("Add", output, e.op("MatMul", pairs, update))
-        state = e.reshape(after, [n.batch, n.heads, n.key_size, n.value_size])
+        state = e.reshape(after, [self.batch, n.heads, n.key_size, n.value_size])
         return self._join(output), state
 
     # Layout.
 
+    def _repeat(self, value: ir.Value, own: int, heads: int) -> ir.Value:
+        """Return ``[B, T, heads * d_k]`` with each head several times, next to each other."""
+        e, width = self.e, self.node.key_size
+        if own == heads:
+            return value
+        parted = e.reshape(value, [self.batch, self.steps, own, 1, width])
+        ones = e.constant(np.ones((heads // own, 1), e.dtype.numpy()))
+        return e.reshape(e.op("Mul", parted, ones), [self.batch, self.steps, heads * width])
+
     def _split(self, value: ir.Value, width: int, group: int = 1) -> ir.Value:
         """Pad ``[B, T, H * group * width]``; return ``[chunks, rows, size * group, width]``."""
         e, n = self.e, self.node
-        missing = e.dim_arithmetic("Sub", self.total, n.steps)
+        missing = e.dim_arithmetic("Sub", self.total, self.steps)
         if missing != 0:
-            value = e.concat([value, e.zeros([n.batch, missing, n.heads * group * width])], 1)
-        several = e.dim_arithmetic("Mul", n.batch, self.count)
+            value = e.concat([value, e.zeros([self.batch, missing, n.heads * group * width])], 1)
+        several = e.dim_arithmetic("Mul", self.batch, self.count)
         value = e.reshape(value, [several, self.size, n.heads, group * width])
         value = e.transpose(value, [0, 2, 1, 3])
-        if n.batch != 1:
-            value = e.reshape(value, [n.batch, self.count, n.heads, self.size * group * width])
+        if self.batch != 1:
+            value = e.reshape(value, [self.batch, self.count, n.heads, self.size * group * width])
             value = e.transpose(value, [1, 0, 2, 3])
         return e.reshape(value, [self.count, self.rows, self.size * group, width])
 
     def _join(self, value: ir.Value) -> ir.Value:
         """Return ``[B, T, H * group * d_v]`` of ``[chunks, rows, size * group, d_v]``."""
         e, n = self.e, self.node
-        width = n.group * n.value_size
-        if n.batch != 1:
-            value = e.reshape(value, [self.count, n.batch, n.heads, self.size * width])
+        width = self.group * n.value_size
+        if self.batch != 1:
+            value = e.reshape(value, [self.count, self.batch, n.heads, self.size * width])
             value = e.transpose(value, [1, 0, 2, 3])
-        several = e.dim_arithmetic("Mul", n.batch, self.count)
+        several = e.dim_arithmetic("Mul", self.batch, self.count)
         value = e.transpose(e.reshape(value, [several, n.heads, self.size, width]), [0, 2, 1, 3])
-        value = e.reshape(value, [n.batch, self.total, n.heads * width])
-        if isinstance(self.total, int) and self.total == n.steps:
+        value = e.reshape(value, [self.batch, self.total, n.heads * width])
+        if isinstance(self.total, int) and self.total == self.steps:
             return value
-        return e.slice(value, [0], [n.steps], [1])
+        return e.slice(value, [0], [self.steps], [1])
 
     def _decay(self, decay: ir.Value) -> ir.Value:
         kept = self.e.clip(decay, _NOTHING_LEFT, _EVERYTHING)
-        return self._split(kept, self.node.key_size if self.node.decay_per_key else 1)
+        return self._split(kept, self.decays)
 
     def _beta(self, beta: ir.Value) -> ir.Value:
         if not self.node.beta_per_head:
@@ -186,7 +162,7 @@ class _Chunks:
 
         Those of a scaled key with the keys of its own step and later ones may be anything.
         """
-        e, group = self.e, self.node.group
+        e, group = self.e, self.group
         if decays is not None and self.node.decay_per_key:
             return self._pairs_per_key(query, scaled, key, decays)
         keys = e.transpose(key, [0, 1, 3, 2])
@@ -200,7 +176,7 @@ class _Chunks:
         self, query: ir.Value, scaled: ir.Value | None, key: ir.Value, decays: Decays
     ) -> tuple[ir.Value, ir.Value | None]:
         e, n, size, lines = self.e, self.node, self.size, self._lines
-        group, keys, width = n.group, n.key_size, size * n.key_size
+        group, keys, width = self.group, n.key_size, size * n.key_size
         if group > 1:
             query = e.transpose(e.reshape(query, [lines, size, group, keys]), [0, 2, 1, 3])
         query, key = e.reshape(query, [lines, group, size, keys]), e.reshape(key, [lines, 1, size, keys])
@@ -290,13 +266,13 @@ class _Chunks:
     ) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Return what each query reads of the state, what each step adds, and the last state."""
         e, n, size, rows = self.e, self.node, self.size, self.rows
-        keys, values, queries = n.key_size, n.value_size, size * n.group
+        keys, values, queries = n.key_size, n.value_size, size * self.group
         factor = None if total is None else e.op("Exp", total)
         if factor is not None:
-            factor = e.reshape(factor, [self.count, rows, n.decays, 1])
+            factor = e.reshape(factor, [self.count, rows, self.decays, 1])
         given = {"k": to_end, "u": update, "q": query, "w": from_state, "g": factor}
         shapes = {"k": (keys, size), "u": (size, values), "q": (queries, keys), "w": (size, keys)}
-        shapes["g"] = (n.decays, 1)
+        shapes["g"] = (self.decays, 1)
         axes = Axes(self.count, rows)
         inputs = {
             name: TimeSeries(e, axes, shapes[name], stacked=value, name=name)
@@ -321,7 +297,8 @@ class _Chunks:
                 new = b.op("Add", b.op("Mul", state, part["g"]) if "g" in part else state, new)
             return [new], [read, *([added] if from_state is not None else [])]
 
-        initial = None if n.past is None else e.reshape(n.past, [rows, keys, values])
+        past = self.inputs.get("past_state")
+        initial = None if past is None else e.reshape(past, [rows, keys, values])
         widths = [(queries, values), *([(size, values)] if from_state is not None else [])]
         recurrence = Recurrence(
             axes,
@@ -341,7 +318,8 @@ class _Chunks:
         """Return the state before each chunk and after the last: sums of the decayed changes before it."""
         e, n, rows = self.e, self.node, self.rows
         shape = [n.key_size, n.value_size]
-        past = e.zeros([1, rows, *shape]) if n.past is None else e.reshape(n.past, [1, rows, *shape])
+        given = self.inputs.get("past_state")
+        past = e.zeros([1, rows, *shape]) if given is None else e.reshape(given, [1, rows, *shape])
         changes = e.concat([past, e.op("MatMul", to_end, update)], 0)
         count = _after(e, self.count)
         if total is None:
@@ -349,9 +327,9 @@ class _Chunks:
             states = e.op("MatMul", _before(e, count, count, 0), e.reshape(changes, [count, one]))
         else:
             # [rows, decays, chunks, 1] and [rows, decays, chunks + 1, d_k / decays * d_v].
-            decay = e.transpose(e.reshape(total, [self.count, rows, n.decays, 1]), [1, 2, 0, 3])
-            wide = n.key_size // n.decays * n.value_size
-            changes = e.transpose(e.reshape(changes, [count, rows, n.decays, wide]), [1, 2, 0, 3])
+            decay = e.transpose(e.reshape(total, [self.count, rows, self.decays, 1]), [1, 2, 0, 3])
+            wide = n.key_size // self.decays * n.value_size
+            changes = e.transpose(e.reshape(changes, [count, rows, self.decays, wide]), [1, 2, 0, 3])
             since = e.op(
                 "MatMul",
                 _before(e, count, self.count, 1),

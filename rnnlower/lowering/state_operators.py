@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import onnx_ir as ir
 
 from rnnlower.lowering.causal_conv import emit_causal_conv
-from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.linear_attention import LinearAttention, emit_linear_attention
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.linear_attention import emit_linear_attention
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.recurrent.state_operators import AttentionNode, ConvolutionNode, StateNode
 
@@ -74,7 +73,8 @@ def lower_state_operator(e: Emitter, node: StateNode, form: ChunkForm | None) ->
     }
     if isinstance(node, AttentionNode):
         assert form is not None
-        results = _attention(e, node, inputs, form)
+        run = None if form.strategy is None else STRATEGIES[form.strategy].run
+        results = emit_linear_attention(e, node, inputs, form.steps, run)
     else:
         assert isinstance(node, ConvolutionNode)
         results = emit_causal_conv(e, node, inputs)
@@ -89,46 +89,3 @@ def lower_state_operator(e: Emitter, node: StateNode, form: ChunkForm | None) ->
         result.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in dims])
         outputs.append(result)
     return outputs
-
-
-def _attention(
-    e: Emitter, node: AttentionNode, inputs: dict[str, ir.Value], form: ChunkForm
-) -> tuple[ir.Value, ir.Value]:
-    query = inputs["query"]
-    batch: Dim = e.dim(query, 0) if node.batch is None else node.batch
-    steps: Dim = e.dim(query, 1) if node.steps is None else node.steps
-    queries = max(node.query_heads, node.heads)
-    if queries != node.query_heads:
-        query = _repeat(e, query, [batch, steps, node.query_heads, node.key_size], queries)
-    key = inputs["key"]
-    if node.heads != node.key_heads:
-        key = _repeat(e, key, [batch, steps, node.key_heads, node.key_size], node.heads)
-    chunks = LinearAttention(
-        query=query,
-        key=key,
-        value=inputs["value"],
-        past=inputs.get("past_state"),
-        decay=inputs.get("decay"),
-        beta=inputs.get("beta"),
-        batch=batch,
-        steps=steps,
-        heads=node.heads,
-        group=queries // node.heads,
-        key_size=node.key_size,
-        value_size=node.value_size,
-        decay_per_key=node.decay_per_key,
-        beta_per_head=node.beta_per_head,
-        scale=node.scale,
-    )
-    run = None if form.strategy is None else STRATEGIES[form.strategy].run
-    return emit_linear_attention(e, chunks, form.steps, run)
-
-
-def _repeat(e: Emitter, value: ir.Value, sizes: list[Dim], heads: int) -> ir.Value:
-    """Return ``[batch, steps, heads * width]`` with each head several times, next to each other."""
-    batch, steps, own, width = sizes
-    assert isinstance(own, int)
-    assert isinstance(width, int)
-    parted = e.reshape(value, [batch, steps, own, 1, width])
-    ones = e.constant(np.ones((heads // own, 1), e.dtype.numpy()))
-    return e.reshape(e.op("Mul", parted, ones), [batch, steps, heads * width])

@@ -263,11 +263,20 @@ class _Parser:
         self._check_state(past, (batch, heads, key_size, value_size))
         scale = self._attribute("scale") or (1 / math.sqrt(key_size) if key_size else 0.0)
         outer = max(queries, heads)
-        common = self.located, self.inputs, self.dtype, self.state_dtype, _size(batch), _size(steps)
         output = batch, steps, outer * value_size or None
         dims_out = output, (batch, heads, key_size or None, value_size or None)
-        sizes = rule, queries, keys, heads, key_size, value_size
-        return AttentionNode(*common, dims_out, *sizes, decays > heads, betas > 1, scale)
+        return AttentionNode(
+            *(self.located, self.inputs, self.dtype, self.state_dtype, _size(batch), _size(steps), dims_out),
+            update_rule=rule,
+            query_heads=queries,
+            key_heads=keys,
+            heads=heads,
+            key_size=key_size,
+            value_size=value_size,
+            decay_per_key=decays > heads,
+            beta_per_head=betas > 1,
+            scale=scale,
+        )
 
     def convolution(self) -> ConvolutionNode:
         activation = self._attribute("activation")

@@ -11,11 +11,14 @@ import onnxruntime
 import pytest
 from support.linear_attention import RULES, linear_attention
 
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.walk import Located
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.linear_attention import LinearAttention, emit_linear_attention
+from rnnlower.lowering.linear_attention import emit_linear_attention
 from rnnlower.lowering.strategies import STRATEGIES
+from rnnlower.recurrent.state_operators import AttentionNode, parse_state_operators
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,25 +73,18 @@ def lowered(case: Case, chunk: int, strategy: str | None) -> onnx.ModelProto:
     model = ir.Model(graph, ir_version=10)
     names = NameSource(set(inputs))
     e = Emitter(21, Scope(names, "a/"), ir.DataType.FLOAT, InitializerPool(model, names))
-    node = LinearAttention(
-        inputs["query"],
-        inputs["key"],
-        inputs["value"],
-        inputs.get("past_state"),
-        inputs.get("decay"),
-        inputs.get("beta"),
-        e.dim(inputs["query"], 0) if case.dynamic else case.batch,
-        e.dim(inputs["query"], 1) if case.dynamic else case.steps,
-        case.heads,
-        case.group,
-        case.key_size,
-        case.value_size,
-        case.per_key,
-        case.beta_per_head,
-        case.scale or 1 / np.sqrt(case.key_size),
-    )
+    attributes = {
+        "update_rule": case.rule,
+        "q_num_heads": case.heads * case.group,
+        "kv_num_heads": case.heads,
+        "scale": case.scale,
+    }
+    order = ("query", "key", "value", "past_state", "decay", "beta")
+    operator = ir.node("LinearAttention", [inputs.get(name) for name in order], attributes)
+    (node,) = parse_state_operators([Located(operator, "a", "", 27)], Facts(model))
+    assert isinstance(node, AttentionNode)
     run = None if strategy is None else STRATEGIES[strategy].run
-    outputs = emit_linear_attention(e, node, chunk, run)
+    outputs = emit_linear_attention(e, node, inputs, chunk, run)
     graph.extend(e.nodes)
     for value in outputs:
         value.type = ir.TensorType(ir.DataType.FLOAT)
