@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Question, question
@@ -32,6 +32,35 @@ SIZES = (
     (16, 16, 16, 16),
 )
 _ITERATIONS = 2
+_PLACES = {
+    "If": """
+        place (float[1] on) => () <float[1] zero = {{0}}> {{
+            is_on = Greater (on, zero)
+            {outputs} = If (is_on)
+                <then_branch = then () => ({in_then}) {{}}, else_branch = else () => ({in_else}) {{}}>
+        }}
+    """,
+    "Loop": """
+        place () => () <int64 most = {{2}}, bool first = {{1}}> {{
+            x_last, {outputs} = Loop (most, first, X) <
+                body = body (int64 i, bool go, {x}) => (bool on, {next_x}, {in_body}) {{
+                    next_X = Neg (body_X)
+                    on = Identity (go)
+                }}
+            >
+        }}
+    """,
+    "Scan": """
+        place () => () <int64[1] first = {{0}}> {{
+            x_0 = Neg (X)
+            x_1 = Unsqueeze (x_0, first)
+            x_2 = Unsqueeze (X, first)
+            xs = Concat <axis = 0> (x_1, x_2)
+            {outputs} = Scan <num_scan_inputs = 1, body = body ({x}) => ({in_body}) {{}}> (xs)
+        }}
+    """,
+}
+"""The nodes around a body, which the recurrent node is put into."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,97 +262,36 @@ def _in_body(asked: Question, place: str, node: onnx.NodeProto, outputs: list[st
     """Return the question with the node in a body: of an If that is taken, or of two iterations."""
     model = onnx.ModelProto.FromString(asked.model.SerializeToString())
     graph = model.graph
-    shapes = {value.name: list(_shape(value)) for value in graph.output}
+    shapes = {value.name: _shape(value) for value in (*graph.input, *graph.output)}
+
+    # OpenCV refuses a body without shapes.
+    def declared(prefix: str, names: Sequence[str]) -> str:
+        return ", ".join(f"float[{', '.join(map(str, shapes[name]))}] {prefix}{name}" for name in names)
+
+    made = {f"in_{body}": declared(f"{body}_", outputs) for body in ("then", "else", "body")}
+    made |= {"x": declared("body_", ["X"]), "next_x": declared("next_", ["X"])}
+    around = onnx.parser.parse_graph(_PLACES[place].format(outputs=", ".join(outputs), **made))
+    for body in (attribute.g for each in around.node for attribute in each.attribute if attribute.g.output):
+        inner = onnx.NodeProto.FromString(node.SerializeToString())
+        inner.name = f"{body.name}_node"
+        inner.input[0] = body.input[-1].name if body.input else "X"
+        inner.output[:] = [name and f"{body.name}_{name}" for name in node.output]
+        body.node.insert(0, inner)
     index = next(index for index, each in enumerate(graph.node) if each.name == node.name)
-    del graph.node[index]
-    made = _PLACES[place](node, graph, outputs)
-    for offset, each in enumerate(made):
-        graph.node.insert(index + offset, each)
+    nodes = [*graph.node[:index], *around.node, *graph.node[index + 1 :]]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(around.initializer)
+    graph.input.extend(around.input)
     if place != "If":
         del graph.output[:]
         shown = [helper.make_tensor_value_info(name, 1, [_ITERATIONS, *shapes[name]]) for name in outputs]
         graph.output.extend(shown)
-    feeds = [feeds for feeds, _ in asked.trials]
-    if place == "If":
-        graph.input.append(helper.make_tensor_value_info("on", 1, [1]))
-        feeds = [{**each, "on": np.ones(1, np.float32)} for each in feeds]
+    on = {value.name: np.ones(1, np.float32) for value in around.input}
     onnx.checker.check_model(model, full_check=True)
+    feeds = [{**fed, **on} for fed, _ in asked.trials]
     return Question(model, [(each, evaluate(model, each)) for each in feeds])
 
 
 def _shape(value: onnx.ValueInfoProto) -> list[int | str]:
     return [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
-
-
-def _body(node: onnx.NodeProto, outputs: list[str], prefix: str, x: str) -> tuple[Any, list[str]]:
-    """Return the node with other names for its outputs and X, and the names of the outputs."""
-    inner = onnx.NodeProto.FromString(node.SerializeToString())
-    inner.input[0] = x
-    inner.name = f"{prefix}node"
-    names = [f"{prefix}{name}" for name in outputs]
-    for index, name in enumerate(inner.output):
-        inner.output[index] = name and f"{prefix}{name}"
-    return inner, names
-
-
-def _values(graph: onnx.GraphProto, outputs: list[str], names: list[str]) -> list[onnx.ValueInfoProto]:
-    """Return the outputs of a body in the shapes of the graph's; OpenCV refuses a body without shapes."""
-    shapes = {value.name: _shape(value) for value in graph.output}
-    return [
-        helper.make_tensor_value_info(name, 1, shapes[output])
-        for output, name in zip(outputs, names, strict=True)
-    ]
-
-
-def _constant(graph: onnx.GraphProto, name: str, value: Any) -> str:
-    graph.initializer.append(numpy_helper.from_array(np.array(value), name))
-    return name
-
-
-def _if(node: onnx.NodeProto, graph: onnx.GraphProto, outputs: list[str]) -> list[onnx.NodeProto]:
-    branches = {}
-    for branch in ("then_branch", "else_branch"):
-        inner, names = _body(node, outputs, f"{branch}_", "X")
-        branches[branch] = helper.make_graph([inner], branch, [], _values(graph, outputs, names))
-    greater = helper.make_node(
-        "Greater", ["on", _constant(graph, "zero", np.zeros(1, np.float32))], ["is_on"]
-    )
-    return [greater, helper.make_node("If", ["is_on"], outputs, **branches)]
-
-
-def _loop(node: onnx.NodeProto, graph: onnx.GraphProto, outputs: list[str]) -> list[onnx.NodeProto]:
-    inner, names = _body(node, outputs, "in_", "x")
-    nodes = [inner, helper.make_node("Neg", ["x"], ["x_next"]), helper.make_node("Identity", ["go"], ["on"])]
-    given = [
-        helper.make_tensor_value_info("i", onnx.TensorProto.INT64, []),
-        helper.make_tensor_value_info("go", onnx.TensorProto.BOOL, []),
-        *_typed_like(graph, "X", "x"),
-    ]
-    made = [
-        helper.make_tensor_value_info("on", onnx.TensorProto.BOOL, []),
-        *_typed_like(graph, "X", "x_next"),
-        *_values(graph, outputs, names),
-    ]
-    body = helper.make_graph(nodes, "body", given, made)
-    start = [_constant(graph, "most", np.int64(_ITERATIONS)), _constant(graph, "first", np.bool_(True)), "X"]
-    return [helper.make_node("Loop", start, ["x_last", *outputs], body=body)]
-
-
-def _scan(node: onnx.NodeProto, graph: onnx.GraphProto, outputs: list[str]) -> list[onnx.NodeProto]:
-    inner, names = _body(node, outputs, "in_", "x")
-    body = helper.make_graph([inner], "body", _typed_like(graph, "X", "x"), _values(graph, outputs, names))
-    several = [
-        helper.make_node("Neg", ["X"], ["x_0"]),
-        helper.make_node("Unsqueeze", ["x_0", _constant(graph, "first", [0])], ["x_1"]),
-        helper.make_node("Unsqueeze", ["X", "first"], ["x_2"]),
-        helper.make_node("Concat", ["x_1", "x_2"], ["xs"], axis=0),
-    ]
-    return [*several, helper.make_node("Scan", ["xs"], outputs, body=body, num_scan_inputs=1)]
-
-
-def _typed_like(graph: onnx.GraphProto, name: str, new: str) -> list[onnx.ValueInfoProto]:
-    (value,) = (value for value in graph.input if value.name == name)
-    return [helper.make_tensor_value_info(new, 1, _shape(value))]
-
-
-_PLACES: Mapping[str, Any] = {"If": _if, "Loop": _loop, "Scan": _scan}
