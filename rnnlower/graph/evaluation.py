@@ -190,6 +190,8 @@ def infer(
     constants: Sequence[Array | None],
     opset_imports: Mapping[str, int],
     ir_version: int,
+    *,
+    strict: bool = False,
 ) -> list[tuple[ir.TypeProtocol | None, Dims | None]]:
     """Infer type and shape of each output of a node without subgraphs, with onnx's inference.
 
@@ -197,6 +199,7 @@ def infer(
         node: The node.
         types, shapes, constants: The known data of each of its inputs; of contents those that `may_be_sizes`.
         opset_imports, ir_version: Those of the model.
+        strict: Raise an InferenceError where onnx's inference finds a fault; otherwise nothing is known then.
 
     Raises:
         InvalidModelError: A size below 0 would make onnx's inference abort the process.
@@ -235,6 +238,7 @@ def infer(
             tuple(attributes),
             tuple((*each, content) for each, content in zip(inputs, contents, strict=True)),
             tuple(bool(out.name) for out in node.outputs),
+            strict,
         )
     ]
 
@@ -271,6 +275,7 @@ def _infer(
     attributes: tuple[bytes, ...],
     inputs: tuple[tuple[bool, ir.TypeProtocol | None, Dims | None, tuple[Any, Any, bytes] | None], ...],
     outputs: tuple[bool, ...],
+    strict: bool,
 ) -> tuple[tuple[ir.TypeProtocol | None, Dims | None], ...]:
     """Infer the outputs of a node; a straight line repeats the nodes of a step many times."""
     op_type, domain, version, ir_version = operator
@@ -294,8 +299,10 @@ def _infer(
             array = np.frombuffer(buffer, dtype).reshape(shape)
             model.graph.initializer.append(onnx.numpy_helper.from_array(array, f"i{index}"))
     try:
-        graph = onnx.shape_inference.infer_shapes(model).graph
+        graph = onnx.shape_inference.infer_shapes(model, strict_mode=strict).graph
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        if strict:
+            raise
         return tuple((None, None) for _ in outputs)
     found = {value.name: value.type for value in graph.value_info}
     return tuple(_from_proto(found.get(f"o{index}"), names) for index in range(len(outputs)))

@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnnlower.graph.evaluation import infer
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.versions import version_at
 from rnnlower.opset.version_fit import misfit
 from rnnlower.opset.view import View, describe
@@ -245,39 +247,24 @@ class Step(View):
 
     def _infer(self, node: ir.Node) -> None:
         types = self.session.types
-        inputs = {str(v.name): v for v in node.inputs if v is not None}
-        known: dict[str, onnx.TypeProto] = {}
-        for name, value in inputs.items():
-            dtype = types.dtype(value)
-            if dtype is None:
-                return
-            proto = ir.serde.serialize_type(ir.TensorType(dtype))
-            shape = types.shape(value)
-            if shape is not None:
-                ir.serde.serialize_shape_into(proto, shape)
-            known[name] = proto
-        arrays = {name: types.array(value, SHOWN) for name, value in inputs.items()}
-        data = {
-            name: onnx.numpy_helper.from_array(array, name)
-            for name, array in arrays.items()
-            if array is not None
-        }
-        onnx_schema = onnx.defs.get_schema(node.op_type, self.opset, "")
+        dtypes = [types.dtype(value) for value in node.inputs]
+        if any(each is None and value is not None for each, value in zip(dtypes, node.inputs, strict=True)):
+            return
         try:
-            found = onnx.shape_inference.infer_node_outputs(
-                onnx_schema,
-                ir.to_proto(node),
-                known,
-                data,
-                opset_imports=[onnx.helper.make_opsetid("", self.opset)],
+            found = infer(
+                node,
+                [None if dtype is None else ir.TensorType(dtype) for dtype in dtypes],
+                [None if (shape := types.shape(value)) is None else tuple(shape) for value in node.inputs],
+                [types.array(value, SHOWN) for value in node.inputs],
+                {"": self.opset},
+                FREE_INITIALIZERS_IR,
+                strict=True,
             )
         except onnx.shape_inference.InferenceError as error:
             self.refuse(f"opset {self.opset} cannot express it: {error}")
-        for value in node.outputs:
-            result = found.get(str(value.name))
-            if result is not None:
-                type_ = ir.serde.deserialize_type_proto_for_type(result)
-                types.record(value, type_, ir.serde.deserialize_type_proto_for_shape(result))
+        for value, (type_, dims) in zip(node.outputs, found, strict=True):
+            if type_ is not None:
+                types.record(value, type_, None if dims is None else ir.Shape(dims))
 
     def _take_over(self, old: ir.Value, new: ir.Value, users: Sequence[Any]) -> ir.Node:
         heir = new.producer()
