@@ -46,8 +46,16 @@ def default_opset(model: ir.Model) -> int:
     return model.opset_imports.get("", 1)
 
 
-def walk(graph: ir.Graph | ir.Function, path: str = "") -> Iterator[tuple[ir.Node, str]]:
-    """Yield all nodes of a graph and of its subgraphs with their paths, in the order of the graph."""
+def walk(
+    graph: ir.Graph | ir.Function, path: str = "", names: Mapping[ir.Node, str] | None = None
+) -> Iterator[tuple[ir.Node, str]]:
+    """Yield all nodes of a graph and of its subgraphs with their paths, in the order of the graph.
+
+    Args:
+        graph: The graph.
+        path: Its path.
+        names: The names of nodes in paths, where nodes have been added since; `name_of` gives the others'.
+    """
     for index, node in enumerate(graph):
         yield node, path
         if not node.attributes:
@@ -57,10 +65,15 @@ def walk(graph: ir.Graph | ir.Function, path: str = "") -> Iterator[tuple[ir.Nod
                 continue
             subgraphs = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value
             for number, subgraph in enumerate(subgraphs):
-                name = node.name or f"{node.op_type}_{index}"
+                name = (names or {}).get(node) or name_of(node, index)
                 suffix = f"{attribute.name}_{number}" if len(subgraphs) > 1 else attribute.name
                 inner = f"{name}/{suffix}"
-                yield from walk(subgraph, f"{path}/{inner}" if path else inner)
+                yield from walk(subgraph, f"{path}/{inner}" if path else inner, names)
+
+
+def name_of(node: ir.Node, index: int) -> str:
+    """Return the name of a node; an unnamed one goes by its operator and its position in its graph."""
+    return node.name or f"{node.op_type}_{index}"
 
 
 def walk_all(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:

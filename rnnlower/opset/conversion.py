@@ -23,7 +23,7 @@ from rnnlower.graph.versions import (
     note_on_operator,
     version_at,
 )
-from rnnlower.graph.walk import default_opset, subgraphs_of
+from rnnlower.graph.walk import default_opset, subgraphs_of, walk
 from rnnlower.opset import functions
 from rnnlower.opset.report import Adaptation, OpsetReport
 from rnnlower.opset.step import Row, Step
@@ -39,7 +39,6 @@ FIRST_OPSET_WITH_FUNCTIONS = 15
 LEGACY_ATTRIBUTE = "consumed_inputs"
 # Below this opset, onnx infers shapes for almost no operator version.
 INFERRED_FROM = 6
-GRAPH_TYPES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = None) -> OpsetReport:
@@ -146,23 +145,9 @@ def _move_graph(session: Session, root: ir.Graph, source: int, target: int, path
         if source < opset == INFERRED_FROM and root is session.model.graph:
             root.opset_imports[""] = opset
             session.types.learn(session.model)
-        for graph, where in _graphs_with_paths(session, root, path):
-            for node in [each for each in graph if each.op_type in changed]:
-                _cross(session, graph, node, opset, opset + direction, where)
-
-
-def _graphs_with_paths(session: Session, root: ir.Graph, path: str) -> list[tuple[ir.Graph, str]]:
-    found = [(root, path)]
-    for node in root:
-        for name, attribute in node.attributes.items():
-            if attribute.is_ref() or attribute.type not in GRAPH_TYPES:
-                continue
-            graphs = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value
-            for number, graph in enumerate(graphs):
-                inner = f"{session.labels.get(node, node.name)}/{name}"
-                inner += f"_{number}" if len(graphs) > 1 else ""
-                found += _graphs_with_paths(session, graph, f"{path}/{inner}" if path else inner)
-    return found
+        for node, where in [*walk(root, path, session.labels)]:
+            if node.op_type in changed:
+                _cross(session, node, opset, opset + direction, where)
 
 
 def _is_judged(session: Session, node: ir.Node) -> bool:
@@ -172,11 +157,10 @@ def _is_judged(session: Session, node: ir.Node) -> bool:
 
 
 def _check_known(session: Session, root: ir.Graph, opset: int, path: str) -> None:
-    for graph, where in _graphs_with_paths(session, root, path):
-        for node in graph:
-            if _is_judged(session, node) and (first := _version(node, opset, where).since) > opset:
-                note = note_on_operator(node.op_type, opset, first)
-                session.report.notes += [] if note in session.report.notes else [note]
+    for node, where in walk(root, path, session.labels):
+        if _is_judged(session, node) and (first := _version(node, opset, where).since) > opset:
+            note = note_on_operator(node.op_type, opset, first)
+            session.report.notes += [] if note in session.report.notes else [note]
 
 
 def _version(node: ir.Node, opset: int, path: str) -> Version:
@@ -191,8 +175,9 @@ def _version(node: ir.Node, opset: int, path: str) -> Version:
     return version
 
 
-def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbor: int, path: str) -> None:
-    if node.graph is None or not _is_judged(session, node):
+def _cross(session: Session, node: ir.Node, opset: int, neighbor: int, path: str) -> None:
+    graph = node.graph
+    if not isinstance(graph, ir.Graph) or not _is_judged(session, node):
         return
     old = _version(node, opset, path)
     new = version_at(node.op_type, neighbor)
@@ -220,19 +205,15 @@ def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbo
         _note(session, step, row)
     if step.emits_for_source:
         for emitted in list(step.emitted):
-            _cross_emitted(session, graph, emitted, opset, neighbor, path)
+            _cross_emitted(session, emitted, opset, neighbor, path)
     for value in inputs:
         _drop_unused(value)
 
 
-def _cross_emitted(
-    session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbor: int, path: str
-) -> None:
-    bodies = [each for graph in subgraphs_of(node) for each in (graph, *graph.subgraphs())]
-    _cross(session, graph, node, opset, neighbor, path)
-    for body in bodies:
-        for inner in list(body):
-            _cross(session, body, inner, opset, neighbor, path)
+def _cross_emitted(session: Session, node: ir.Node, opset: int, neighbor: int, path: str) -> None:
+    inner = [each for body in subgraphs_of(node) for each, _ in walk(body)]
+    for each in (node, *inner):
+        _cross(session, each, opset, neighbor, path)
 
 
 def _is_ahead(node: ir.Node, old: Version, new: Version) -> bool:
@@ -259,9 +240,7 @@ def _drop_unused(value: ir.Value) -> None:
         node = pending.pop().producer()
         if node is None or node.domain or node.graph is None:
             continue
-        if any(each.type in GRAPH_TYPES for each in node.attributes.values()):
-            continue
-        if any(each.uses() or each.is_graph_output() for each in node.outputs):
+        if [*subgraphs_of(node)] or any(each.uses() or each.is_graph_output() for each in node.outputs):
             continue
         pending += [each for each in node.inputs if each is not None]
         node.graph.remove(node, safe=True)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.versions import Version
-from rnnlower.graph.walk import roots
+from rnnlower.graph.walk import name_of, roots
 from rnnlower.opset.report import OpsetReport
 from rnnlower.opset.value_types import ValueTypes
 from rnnlower.opset.version_fit import present
@@ -50,7 +50,7 @@ class Session:
         for graph in roots(self.model):
             for each in (graph, *graph.subgraphs()):
                 for index, node in enumerate(each):
-                    self.labels.setdefault(node, node.name or f"{node.op_type}_{index}")
+                    self.labels.setdefault(node, name_of(node, index))
 
     def fresh(self, base: str) -> str:
         """Return an unused name: `base` itself if it is free."""
