@@ -14,7 +14,7 @@ from rnnlower.passes.contracts import Condition
 
 
 class Pass(ir.passes.InPlacePass):
-    """A pass that does all it is to do, or nothing: after a failure the model is as it was.
+    """A pass that completes, or leaves the model unchanged.
 
     That is so for a pass on its own, which remembers the model. Called with facts, it is a part of a pipeline
     or of another pass and remembers nothing: a pipeline works on a copy, which a failure throws away, and the

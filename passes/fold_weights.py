@@ -85,7 +85,7 @@ class FoldWeightsPass(Pass):
         for value, values in needed.items():
             array = arrays[value]
             freed = sum(tensor.nbytes for tensor in map(constant_of, values) if tensor is not None)
-            # Zeros are left out again: they are what a state is without an initial value.
+            # Zeros are always folded: a zero initial state is dropped later.
             if not self._may_grow and array.any() and array.nbytes > freed + _SLACK_BYTES:
                 continue
             folded = pool.of(ir.Tensor(arrays[value]), str(value.name))

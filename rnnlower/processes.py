@@ -104,7 +104,7 @@ class Child:
         return answer
 
     def start(self) -> int:
-        """Start the process if it is not running, and return how often it was started.
+        """Start the process if it is not running, and return how many times it was started.
 
         A higher number than before means that the state of the process is lost.
         """

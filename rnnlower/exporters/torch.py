@@ -189,7 +189,7 @@ def _sizes_alone() -> Iterator[None]:
 
 
 def _with_own_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Infer shapes anew where sizes are dynamic: behind a layer, PyTorch declares the example's."""
+    """Infer shapes anew where sizes are dynamic: after a layer, PyTorch declares the example's."""
     shapes = [value.type.tensor_type.shape for value in model.graph.input]
     if any(dim.dim_param for shape in shapes for dim in shape.dim):
         del model.graph.value_info[:]

@@ -180,7 +180,3 @@ def _append(
         getattr(result.graph, kind).extend(getattr(graph, kind))
     result.graph.output.extend(value for value in graph.output if value.name not in used)
     result.functions.extend(own.functions)
-
-
-def _elem_type(value: onnx.ValueInfoProto) -> int:
-    return value.type.tensor_type.elem_type

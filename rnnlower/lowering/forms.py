@@ -150,7 +150,7 @@ class Form:
         )
 
     def reset(self, products: Products, r: ir.Value, h: ir.Value) -> ir.Value:
-        """``r (h R^T + Rbh)``, GRU's reset gate behind the product."""
+        """``r (h R^T + Rbh)``, GRU's reset gate after the product."""
         p, bias = products.p, products.p.recurrent_bias
         product = products.recurrent("h", h, bias)
         if bias is not None:

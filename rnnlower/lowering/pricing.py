@@ -103,10 +103,10 @@ def count(
         fused: Activations that the runtime fuses with a preceding Gemm.
     """
     parts = [Counts()]
-    behind_gemm = {node.output[0] for node in graph.node if node.op_type == "Gemm"}
+    after_gemm = {node.output[0] for node in graph.node if node.op_type == "Gemm"}
     for node in graph.node:
         parts.append(_own(node, shapes, constants))
-        if node.op_type in fused and node.input[0] in behind_gemm:
+        if node.op_type in fused and node.input[0] in after_gemm:
             parts.append(Counts(nodes=-1, elements=-_size(shapes, node.output[0])))
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:

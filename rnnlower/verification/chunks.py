@@ -108,8 +108,8 @@ class Chunks(ByLength):
         if self.stream.states and all(steps < 2 * (self.stream.chunk or 1) for steps in groups):
             steps = max(groups)
             runner.note(
-                f"the source takes {steps} time step{'s' * (steps > 1)}, which is one call: that states are "
-                "carried from call to call was not shown; a source of more steps shows it"
+                f"the source takes {steps} time step{'s' * (steps > 1)}, which is one call: carrying states "
+                "between calls was not tested; a source with more steps would test it"
             )
 
     def _steps(self, trial: Trial) -> int:

@@ -27,7 +27,7 @@ _PARAMETERS: Mapping[str, Mapping[str, float]] = {
     "Softsign": {},
     "Tanh": {},
 }
-"""The activations behind a product, with the defaults of their parameters."""
+"""The activations after a product, with the defaults of their parameters."""
 
 
 def _activated(e: Emitter, x: ir.Value, name: str, parameters: Sequence[float | None]) -> ir.Value | None:

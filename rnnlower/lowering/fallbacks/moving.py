@@ -131,13 +131,13 @@ def _scatter_around_box(
         return None
     sizes = [end - start for start, end in box]
     inner = e.op("Reshape", updates, e.integers(*sizes, *shape[len(box) :]), since=5)
-    # From outside inwards: what lies before and behind the box on each axis that it does not fill.
+    # From outside inwards: what lies before and after the box on each axis that it does not fill.
     around = []
     for axis, (start, end) in enumerate(box):
         if (start, end) != (0, shape[axis]):
             bounds = [(0, start), (start, end), (end, shape[axis])]
-            before, x, behind = (e.slice(x, [a], [b], [axis]) if a < b else None for a, b in bounds)  # type: ignore[assignment]
-            around.append((axis, before, behind))
+            before, x, after = (e.slice(x, [a], [b], [axis]) if a < b else None for a, b in bounds)  # type: ignore[assignment]
+            around.append((axis, before, after))
     for axis, first, last in reversed(around):
         inner = e.concat([part for part in (first, inner, last) if part is not None], axis)
     return inner

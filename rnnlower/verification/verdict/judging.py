@@ -293,7 +293,7 @@ class _SecondLook:
         return name in self._doubt.noise and (found.shape, found.dtype) == (expected.shape, expected.dtype)
 
     def _within_range(self, name: str) -> OutputComparison | None:
-        """Compare values that neither overflow in the reference nor equal it in float64; ``None`` if unequal.
+        """Compare elements that do not overflow and still differ in float64; ``None`` if unequal.
 
         Only where the reference overflows or amplifies rounding: elsewhere a candidate that is correct in
         float64 alone, such as one that overflows where the reference does not, is wrong. ``None``, too, if
