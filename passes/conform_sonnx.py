@@ -22,13 +22,12 @@ After ``ConformSonnxPass()``::
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import Emitters, LoweredNode, replace_node
@@ -38,6 +37,7 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import FIRST_OPSET, departures, last_steps
+from rnnlower.targets.adapting import AdaptedNode
 
 
 def _nodes_conform(model: ir.Model, conforming: ConformSonnxPass) -> bool:
@@ -85,7 +85,7 @@ class ConformSonnxPass(Pass):
             if located.node.op_type == "LSTM" and default_opset(model) >= FIRST_OPSET:
                 # Located again: an input may be an output of a node that has just been replaced.
                 node = parse_recurrent(located)
-                if node.dtype is not None:
+                if node.dtype is not None and node.inputs["X"].shape is not None:
                     e = emitters.at(located.name, node.dtype)
                     located = dataclasses.replace(located, node=_conform(e, node))
                     reason = "the profile keeps the operator"
@@ -102,75 +102,49 @@ class ConformSonnxPass(Pass):
 
 def _conform(e: Emitter, node: ResolvedNode) -> ir.Node:
     """Replace a node by one without correctable departures."""
-    inputs = _inputs(e, node)
-    attributes = [*_attributes(node).values()]
-    lstm = ir.Node("", "LSTM", inputs, attributes, outputs=_outputs(e, node), name=node.node.name)
+    form = _ConformingNode(e, node)
+    results = form.emit()
+    (lstm,) = form.recurrent
+    lstm.name, lstm.doc_string = node.node.name, node.node.doc_string
     lstm.metadata_props.update(node.node.metadata_props)
-    lstm.doc_string = node.node.doc_string
-    e.nodes.append(lstm)
-    replace_node(node.node, _results(e, node, lstm.outputs), e.nodes, mark=True)
+    replace_node(node.node, results, e.nodes, mark=True)
     return lstm
 
 
-def _inputs(e: Emitter, node: ResolvedNode) -> list[ir.Value | None]:
-    given = dict[str, ir.Value | None](node.inputs)
-    directions, hidden_size, batch = node.num_directions, node.hidden_size, node.batch_size
-    if node.layout:
-        # A constant stays a constant.
-        for name in ("X", *node.state_names):
-            value = given.get(name)
-            tensor = constant_of(value)
-            if tensor is not None:
-                given[name] = e.constant(tensor.numpy().transpose(1, 0, 2))
-            elif value is not None:
-                given[name] = e.transpose(value, [1, 0, 2])
-    zeros = {"B": [directions, 8 * hidden_size], "P": [directions, 3 * hidden_size]}
-    if batch is not None:
-        zeros |= {name: [directions, batch, hidden_size] for name in node.state_names}
-    for name, shape in zeros.items():
-        if given.get(name) is None:
-            given[name] = e.zeros(shape)
-    if given.get("sequence_lens") is None and batch is not None and node.seq_length is not None:
-        given["sequence_lens"] = e.constant(np.full(batch, node.seq_length, np.int32))
-    order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-    return [given.get(name) for name in order]
+class _ConformingNode(AdaptedNode):
+    """An LSTM with all that the profile wants written out, as far as the sizes are known, to be emitted."""
 
+    def __init__(self, e: Emitter, node: ResolvedNode) -> None:
+        states = () if node.batch_size is None else node.state_names
+        super().__init__(e, node, ["Y", "B", *states])
 
-def _attributes(node: ResolvedNode) -> dict[str, ir.Attr]:
-    names = [activation.name for functions in node.activations for activation in functions]
-    return dict(node.node.attributes) | {
-        "activations": ir.AttrStrings("activations", names),
-        "hidden_size": ir.AttrInt64("hidden_size", node.hidden_size),
-        "input_forget": ir.AttrInt64("input_forget", int(node.input_forget)),
-        "layout": ir.AttrInt64("layout", 0),
-    }
+    def _inputs(self) -> dict[str, ir.Value]:
+        e, node, given = self.e, self._node, super()._inputs()
+        if "P" not in given:
+            given["P"] = e.zeros([node.num_directions, 3 * node.hidden_size])
+        if "sequence_lens" not in given and node.batch_size is not None and node.seq_length is not None:
+            given["sequence_lens"] = e.constant(np.full(node.batch_size, node.seq_length, np.int32))
+        return given
 
+    def _attributes(self, direction: str) -> list[ir.Attr]:
+        node = self._node
+        names = [activation.name for functions in node.activations for activation in functions]
+        written = {
+            "activations": ir.AttrStrings("activations", names),
+            "hidden_size": ir.AttrInt64("hidden_size", node.hidden_size),
+            "input_forget": ir.AttrInt64("input_forget", int(node.input_forget)),
+            "layout": ir.AttrInt64("layout", 0),
+        }
+        return [*{**node.node.attributes, **written}.values()]
 
-def _outputs(e: Emitter, node: ResolvedNode) -> list[ir.Value]:
-    """Return Y, and Y_h and Y_c if they are needed."""
-    wanted = [
-        True,
-        node.used("Y_h") and last_steps(node) is None,
-        node.used("Y_c"),
-    ]
-    while not wanted[-1]:
-        wanted.pop()
-    names = ("Y", "Y_h", "Y_c")
-    return [
-        ir.Value(name=e.names.fresh(name) if want else "") for name, want in zip(names, wanted, strict=False)
-    ]
+    def _wants(self, name: str) -> bool:
+        return super()._wants(name) and (name != "Y_h" or last_steps(self._node) is None)
 
-
-def _results(e: Emitter, node: ResolvedNode, outputs: Sequence[ir.Value]) -> dict[str, ir.Value]:
-    """Return the node's old outputs by name."""
-    values = dict(zip(("Y", "Y_h", "Y_c"), outputs, strict=False))
-    if node.used("Y_h") and last_steps(node) is not None:
-        values["Y_h"] = _last_state(e, node, values["Y"])
-    results = {name: value for name, value in values.items() if node.used(name)}
-    if node.layout:
-        turns = {"Y": [2, 0, 1, 3], "Y_h": [1, 0, 2], "Y_c": [1, 0, 2]}
-        results = {name: e.transpose(value, turns[name]) for name, value in results.items()}
-    return results
+    def _run(self, inputs: Mapping[str, ir.Value], direction: str, directions: int) -> dict[str, ir.Value]:
+        outputs = super()._run(inputs, direction, directions)
+        if self._node.used("Y_h") and last_steps(self._node) is not None:
+            outputs["Y_h"] = _last_state(self.e, self._node, outputs["Y"])
+        return outputs
 
 
 def _last_state(e: Emitter, node: ResolvedNode, Y: ir.Value) -> ir.Value:

@@ -196,11 +196,14 @@ class AdaptedNode:
             *kept,
         ]
 
+    def _wants(self, name: str) -> bool:
+        return self._node.used(name) or name in self._changes
+
     def _outputs(self, directions: int) -> list[ir.Value]:
         """Return those that are used or have to be there; others before them have no name."""
         node = self._node
         names = OUTPUT_NAMES[: 3 if node.op_type == "LSTM" else 2]
-        wanted = [node.used(name) or name in self._changes for name in names]
+        wanted = [self._wants(name) for name in names]
         while not wanted[-1]:
             wanted.pop()
         X = node.inputs["X"].shape
