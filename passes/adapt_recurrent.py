@@ -31,9 +31,9 @@ from rnnlower.passes.contracts import no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.targets.adapting import AdaptedNode
-from rnnlower.targets.choosing import native_changes
+from rnnlower.targets.adapting import AdaptedNode, find_changes
 from rnnlower.targets.format import ADAPTABLE
+from rnnlower.targets.native import OnTarget
 from rnnlower.targets.target import Target
 
 
@@ -102,7 +102,7 @@ class AdaptRecurrentPass(Pass):
         if self._nodes is not None:
             return [*self._nodes.items()]
         found = [
-            (located, native_changes(located, self._target, self._semantics))
+            (located, find_changes(OnTarget(located, self._target, self._semantics)))
             for located in find_recurrent(model)
         ]
         return [(located, changes) for located, changes in found if changes]

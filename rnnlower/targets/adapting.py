@@ -11,36 +11,35 @@ import onnx_ir as ir
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import detach
 from rnnlower.graph.constants import constant_of
-from rnnlower.graph.walk import Located
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.sketching import sketch_emitter
-from rnnlower.recurrent.node import ResolvedNode, Semantics
+from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.targets.format import RecurrentRule
-from rnnlower.targets.native import lacking
-from rnnlower.targets.target import Target
+from rnnlower.targets.native import OnTarget
 
 _TURN_BACK = {"Y": [2, 0, 1, 3], "Y_h": [1, 0, 2], "Y_c": [1, 0, 2]}
 _DIRECTION_AXIS = {"Y": 1, "Y_h": 0, "Y_c": 0}
 
 
-def find_changes(
-    located: Located, node: ResolvedNode, target: Target, semantics: Semantics
-) -> frozenset[str] | None:
-    """Return the changes that make the target run the node; ``None``: none that may be made are enough."""
-    if node.is_quantized or node.dtype is None or node.inputs["X"].shape is None:
+def find_changes(place: OnTarget) -> frozenset[str] | None:
+    """Return the changes that make the target run the node: nothing if it runs the node as it is.
+
+    ``None``: none that may be made are enough.
+    """
+    if not place.misfits():
+        return frozenset()
+    node = place.node
+    if place.target.profile or node.is_quantized or node.dtype is None or node.inputs["X"].shape is None:
         return None
-    rules = (rule for rule in target.recurrent if node.node.op_type in rule.ops and rule.adapt)
-    found = (_changes_for(located, node, rule, semantics, target) for rule in rules)
+    found = (_changes_for(place, rule) for rule in place.rules if rule.adapt)
     return next((changes for changes in found if changes is not None), None)
 
 
-def _changes_for(
-    located: Located, node: ResolvedNode, rule: RecurrentRule, semantics: Semantics, target: Target
-) -> frozenset[str] | None:
+def _changes_for(place: OnTarget, rule: RecurrentRule) -> frozenset[str] | None:
     """Return the same, for one rule: what the node lacks is changed, then what the result still lacks."""
     changes: frozenset[str] = frozenset()
-    lacks = lacking(located, rule, semantics)
+    located, node, lacks = place.located, place.node, place.lacking(rule)
     while lacks:
         if lacks <= changes or not lacks <= {*rule.adapt}:
             return None
@@ -48,12 +47,13 @@ def _changes_for(
         if "reverse" in lacks and node.seq_length is None:
             return None
         changes |= lacks
-        e = sketch_emitter(node, located.opset, target)
+        e = sketch_emitter(node, located.opset, place.target)
         form = AdaptedNode(e, node, changes)
         try:
             form.emit()
-            places = [dataclasses.replace(located, node=each) for each in form.recurrent]
-            lacks = frozenset[str]().union(*(lacking(each, rule, semantics) for each in places))
+            inner = [dataclasses.replace(located, node=each) for each in form.recurrent]
+            places = [dataclasses.replace(place, located=each) for each in inner]
+            lacks = frozenset[str]().union(*(each.lacking(rule) for each in places))
         except (OpsetError, MissingOperatorError):
             return None
         finally:
@@ -67,7 +67,7 @@ class AdaptedNode:
     Args:
         e: The emitter.
         node: The node.
-        changes: What is to be changed, each by the key of `lacking`. What cannot be changed stays.
+        changes: What is to be changed, each by the key of `OnTarget.lacking`. What cannot be changed stays.
 
     Attributes:
         recurrent: The recurrent nodes of the form.

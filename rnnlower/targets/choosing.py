@@ -30,9 +30,8 @@ from rnnlower.lowering.sketching import (
 )
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode, Semantics
-from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.adapting import AdaptedNode, find_changes
-from rnnlower.targets.native import native_misfits, native_rule
+from rnnlower.targets.native import OnTarget
 from rnnlower.targets.target import Target
 
 _MOST_UNROLLED = 256
@@ -100,16 +99,17 @@ class Chooser:
 
     def choose(self, located: Located) -> Choice:
         """Return the decision on a node whose types and sizes are noted."""
-        changes = None if self.native == "lower" else native_changes(located, self.target, self.semantics)
+        place = OnTarget(located, self.target, self.semantics)
+        changes = None if self.native == "lower" else find_changes(place)
         if changes is None:
             return Choice("lower")
-        own = self._own(located, changes)
+        own = self._own(place, changes)
         if self.target.profile:
             return Choice("keep", "it conforms")
-        reason = _why_kept(located, self.target, self.semantics) if own.strategy == "keep" else ""
+        reason = _why_kept(place) if own.strategy == "keep" else ""
         if self.native == "keep" or own.price is None:
             return Choice(own.strategy, reason, changes=changes)
-        found = [own, *self._others(located)]
+        found = [own, *self._others(place)]
         prices = _prices(found)
         if cheapest(found).strategy not in ("keep", "adapt"):
             return Choice("lower", prices=prices)
@@ -119,8 +119,9 @@ class Chooser:
 
     def candidates(self, located: Located) -> list[Candidate]:
         """Return the ways to run a node whose types and sizes are noted; the target's own operator first."""
-        changes = native_changes(located, self.target, self.semantics)
-        return [*([] if changes is None else [self._own(located, changes)]), *self._others(located)]
+        place = OnTarget(located, self.target, self.semantics)
+        changes = find_changes(place)
+        return [*([] if changes is None else [self._own(place, changes)]), *self._others(place)]
 
     def plan(
         self,
@@ -150,27 +151,27 @@ class Chooser:
         assert best.form is not None
         return Plan(best.strategy, factor, reason or _cheapest_of(prices), best.form, prices, best.needs)
 
-    def _own(self, located: Located, changes: frozenset[str]) -> Candidate:
+    def _own(self, place: OnTarget, changes: frozenset[str]) -> Candidate:
         """Return the target's own operator, as it is or with these changes."""
-        node, target = self._parse(located), self.target
+        node, target = place.node, self.target
         strategy = "adapt" if changes else "keep"
         if node.dtype is None or node.inputs["X"].shape is None or not target.prices.native:
             return Candidate(strategy, None, {}, Counts())
-        e = sketch_emitter(node, located.opset, target)
+        e = sketch_emitter(node, place.located.opset, target)
         try:
             AdaptedNode(e, node, changes).emit()
             return native_candidate(e, node, target, strategy)
         finally:
             detach(e.everything)
 
-    def _others(self, located: Located) -> list[Candidate]:
+    def _others(self, place: OnTarget) -> list[Candidate]:
         """Return the lowered forms; none where the node cannot be lowered."""
-        node = self._parse(located)
+        node = place.node
         if node.dtype is None or not node.hidden_size:
             return []
         strategies, _ = _strategies(self.target, node)
         try:
-            return self._lowered(node, Weights(self.private, node.dtype), located.opset, strategies)
+            return self._lowered(node, Weights(self.private, node.dtype), place.located.opset, strategies)
         except (MissingOperatorError, OpsetError):
             return []
 
@@ -180,23 +181,9 @@ class Chooser:
         task = Task(node, weights, opset, self.target, self.preferences)
         return candidates(task, strategies, self.sketches)
 
-    def _parse(self, located: Located) -> ResolvedNode:
-        return parse_recurrent(located, self.semantics, lenient=True)
 
-
-def native_changes(located: Located, target: Target, semantics: Semantics) -> frozenset[str] | None:
-    """Return what must change around the target's own operator: nothing if it runs the node as it is.
-
-    ``None``: it is right in no form.
-    """
-    if not native_misfits(located, target, semantics):
-        return frozenset()
-    node = parse_recurrent(located, semantics, lenient=True)
-    return None if target.profile else find_changes(located, node, target, semantics)
-
-
-def _why_kept(located: Located, target: Target, semantics: Semantics) -> str:
-    rule = native_rule(located, target, semantics)
+def _why_kept(place: OnTarget) -> str:
+    rule, target = place.rule(), place.target
     if rule is not None and rule.tried and target.tried is not None:
         return f"{target.name} {target.tried.version} ran this form right at {rule.tried}"
     return f"{target.name} says that it takes this form, which was not tried"

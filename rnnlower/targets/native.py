@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -57,7 +58,7 @@ def natives_of_model(
         infer_input_types(model, facts)
     judged: dict[ir.Node, list[Misfit]] = {located.node: [] for located in found}
     for located, twin in pairs:
-        judged[located.node] += native_misfits(twin, target, semantics)
+        judged[located.node] += OnTarget(twin, target, semantics).misfits()
     return {node: list(dict.fromkeys(misfits)) for node, misfits in judged.items()}
 
 
@@ -75,103 +76,109 @@ def _at_calls(model: ir.Model, found: Sequence[Located]) -> Iterator[tuple[Locat
         yield located, dataclasses.replace(twin, name=located.name, path=located.path)
 
 
-def native_misfits(located: Located, target: Target, semantics: Semantics) -> list[Misfit]:
-    """Return why the target does not run a recurrent node of known types and sizes as it is."""
-    found = _of_profile(located, target)
-    if found is None:
-        remedy = wording.call("lower", target=target.address)
-        found = [(text, remedy, claim) for text, claim in _native_reasons(located, target, semantics)]
-    return [
-        Misfit(located.path, located.name, located.node.op_type, text, remedy, claim.source, claim.guess)
-        for text, remedy, claim in found
-    ]
+@dataclasses.dataclass(frozen=True)
+class OnTarget:
+    """A recurrent node of known types and sizes, which a target may run.
 
+    Attributes:
+        located: The node.
+        target: The target.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
+    """
 
-def _of_profile(located: Located, target: Target) -> list[tuple[str, str, Claim]] | None:
-    """Return the node's departures from the target's profile, or ``None`` if the target has no profile."""
-    rule = next((rule for rule in target.recurrent if rule.profile), None)
-    if rule is None:
-        return None
-    return [
-        (f"{departure.subject} {departure.what}", departure.remedy, rule)
-        for departure in departures(located)
-        if departure.level == "error"
-    ]
+    located: Located
+    target: Target
+    semantics: Semantics
 
+    @functools.cached_property
+    def node(self) -> ResolvedNode:
+        """The node as it is read."""
+        return parse_recurrent(self.located, self.semantics, lenient=True)
 
-def _native_reasons(located: Located, target: Target, semantics: Semantics) -> list[Reason]:
-    rules = [rule for rule in target.recurrent if located.node.op_type in rule.ops]
-    if not rules:
-        name = ".".join(filter(None, (located.node.domain, located.node.op_type)))
-        return [(f"{target.name} has no {name}", target.ops)]
-    if any(attribute.is_ref() for attribute in located.node.attributes.values()):
-        return [("its attributes depend on the function's caller", rules[0])]
-    node = parse_recurrent(located, semantics, lenient=True)
-    judged = [(rule, list(_broken(rule, node, semantics, located.path))) for rule in rules]
-    rule, broken = min(judged, key=lambda pair: len(pair[1]))
-    return [
-        (
-            _VERDICTS["wrong" if key in rule.wrong else rule.otherwise].format(
-                target=target.name, what=f"{node.op_type} with {what}"
-            ),
-            rule,
-        )
-        for key, what in broken
-    ]
+    @property
+    def rules(self) -> list[RecurrentRule]:
+        """The target's rules about the operator."""
+        return [rule for rule in self.target.recurrent if self.located.node.op_type in rule.ops]
 
+    def misfits(self) -> list[Misfit]:
+        """Return why the target does not run the node as it is."""
+        node, profile = self.located, next((rule for rule in self.target.recurrent if rule.profile), None)
+        if profile is None:
+            remedy = wording.call("lower", target=self.target.address)
+            found = [(text, remedy, claim) for text, claim in self._reasons()]
+        else:
+            errors = (each for each in departures(node) if each.level == "error")
+            found = [(f"{each.subject} {each.what}", each.remedy, profile) for each in errors]
+        return [
+            Misfit(node.path, node.name, node.node.op_type, text, remedy, claim.source, claim.guess)
+            for text, remedy, claim in found
+        ]
 
-def native_rule(located: Located, target: Target, semantics: Semantics) -> RecurrentRule | None:
-    """Return the rule by which the target runs a node as it is: one without `native_misfits`."""
-    node = parse_recurrent(located, semantics, lenient=True)
-    fitting = (rule for rule in target.recurrent if located.node.op_type in rule.ops and not rule.profile)
-    return next((rule for rule in fitting if not any(_broken(rule, node, semantics, located.path))), None)
+    def rule(self) -> RecurrentRule | None:
+        """Return the rule by which the target runs the node as it is: one without `misfits`."""
+        return next((rule for rule in self.rules if not rule.profile and not self.lacking(rule)), None)
 
+    def lacking(self, rule: RecurrentRule) -> frozenset[str]:
+        """Return the properties of the node that a rule does not allow, as keys of its `wrong`."""
+        return frozenset(key for key, _ in self._broken(rule))
 
-def lacking(located: Located, rule: RecurrentRule, semantics: Semantics) -> frozenset[str]:
-    """Return the properties of a node that a rule does not allow, as keys of its `wrong`."""
-    node = parse_recurrent(located, semantics, lenient=True)
-    return frozenset(key for key, _ in _broken(rule, node, semantics, located.path))
+    def _reasons(self) -> list[Reason]:
+        node, target = self.located.node, self.target
+        if not self.rules:
+            name = ".".join(filter(None, (node.domain, node.op_type)))
+            return [(f"{target.name} has no {name}", target.ops)]
+        if any(attribute.is_ref() for attribute in node.attributes.values()):
+            return [("its attributes depend on the function's caller", self.rules[0])]
+        judged = [(rule, list(self._broken(rule))) for rule in self.rules]
+        rule, broken = min(judged, key=lambda pair: len(pair[1]))
+        return [
+            (
+                _VERDICTS["wrong" if key in rule.wrong else rule.otherwise].format(
+                    target=target.name, what=f"{node.op_type} with {what}"
+                ),
+                rule,
+            )
+            for key, what in broken
+        ]
 
-
-def _broken(
-    rule: RecurrentRule, node: ResolvedNode, semantics: Semantics, path: str
-) -> Iterator[tuple[str, str]]:
-    """Yield the properties of a node that a rule does not allow: the key of `wrong`, and a description."""
-    if rule.semantics is not None and semantics not in rule.semantics:
-        yield "semantics", wording.option("semantics", semantics)
-    if rule.dtypes is not None and (node.dtype is None or str(node.dtype.numpy()) not in rule.dtypes):
-        yield "type", "an unknown type" if node.dtype is None else f"type {node.dtype.numpy()}"
-    if 0 in (node.seq_length, node.batch_size):
-        yield "empty", "no time steps or no rows"
-    yield from _broken_sizes(rule, node, path)
-    if op_type := repeated_by(node.inputs["X"], rule.not_behind):
-        yield "repeated", f"an X that {op_type} repeats"
-    if rule.directions is not None and node.direction not in rule.directions:
-        yield node.direction, f"direction {node.direction}"
-    for name in node.inputs:
-        if rule.inputs is not None and name not in ("X", "W", "R", *rule.inputs):
-            yield name, f"input {name}"
-    for name in rule.needs:
-        if name not in node.inputs and name not in node.outputs and name not in node.node.attributes:
-            yield name, f"no {name}"
-    for name in rule.not_empty:
-        if name in _left_empty(node):
-            yield name, f"an empty name for {name}"
-    if rule.most_inputs is not None and len(node.node.inputs) > rule.most_inputs:
-        yield "inputs", f"{len(node.node.inputs)} inputs written, empty ones included,"
-    if not rule.nested and path:
-        yield "nested", "a place in a body"
-    for name in rule.constant:
-        if name in node.inputs and constant_of(node.inputs[name]) is None:
-            yield name, f"an input {name} that is not a constant"
-    for name in rule.fixed:
-        if name in node.inputs and origin(node.inputs[name]) == "runtime":
-            yield name, f"an input {name} that constants do not determine"
-    for name, allowed in rule.attributes.items():
-        value = _attribute(node, name)
-        if value is not None and value not in allowed:
-            yield name, f"attribute {name} = {value}"
-    yield from _broken_activations(rule, node)
+    def _broken(self, rule: RecurrentRule) -> Iterator[tuple[str, str]]:
+        """Yield the properties that a rule does not allow: the key of `wrong`, and a description."""
+        node, path = self.node, self.located.path
+        if rule.semantics is not None and self.semantics not in rule.semantics:
+            yield "semantics", wording.option("semantics", self.semantics)
+        if rule.dtypes is not None and (node.dtype is None or str(node.dtype.numpy()) not in rule.dtypes):
+            yield "type", "an unknown type" if node.dtype is None else f"type {node.dtype.numpy()}"
+        if 0 in (node.seq_length, node.batch_size):
+            yield "empty", "no time steps or no rows"
+        yield from _broken_sizes(rule, node, path)
+        if op_type := repeated_by(node.inputs["X"], rule.not_behind):
+            yield "repeated", f"an X that {op_type} repeats"
+        if rule.directions is not None and node.direction not in rule.directions:
+            yield node.direction, f"direction {node.direction}"
+        for name in node.inputs:
+            if rule.inputs is not None and name not in ("X", "W", "R", *rule.inputs):
+                yield name, f"input {name}"
+        for name in rule.needs:
+            if name not in node.inputs and name not in node.outputs and name not in node.node.attributes:
+                yield name, f"no {name}"
+        for name in rule.not_empty:
+            if name in _left_empty(node):
+                yield name, f"an empty name for {name}"
+        if rule.most_inputs is not None and len(node.node.inputs) > rule.most_inputs:
+            yield "inputs", f"{len(node.node.inputs)} inputs written, empty ones included,"
+        if not rule.nested and path:
+            yield "nested", "a place in a body"
+        for name in rule.constant:
+            if name in node.inputs and constant_of(node.inputs[name]) is None:
+                yield name, f"an input {name} that is not a constant"
+        for name in rule.fixed:
+            if name in node.inputs and origin(node.inputs[name]) == "runtime":
+                yield name, f"an input {name} that constants do not determine"
+        for name, allowed in rule.attributes.items():
+            value = _attribute(node, name)
+            if value is not None and value not in allowed:
+                yield name, f"attribute {name} = {value}"
+        yield from _broken_activations(rule, node)
 
 
 def _broken_sizes(rule: RecurrentRule, node: ResolvedNode, path: str) -> Iterator[tuple[str, str]]:
