@@ -6,9 +6,9 @@ and its results are padded to the longest row with zeros, where Scan-8 leaves th
 
 from __future__ import annotations
 
-from typing import Any
-
+import numpy as np
 import onnx_ir as ir
+from onnx_ir.tape import Tape
 
 from rnnlower.opset.step import Step
 
@@ -20,17 +20,19 @@ def scan_9_up(step: Step) -> None:
     lengths, *values = step.node.inputs
     given = [value for value in (lengths, *values) if value is not None]
     rows = [_row_of(step, value) for value in given]
-    writer = _Rows(step)
+    # Of opset 9, like the node.
+    tape = Tape()
     if lengths is None:
-        outputs = writer.scan(body, rows, scans, directions)
+        turns = {"scan_input_directions": list(directions)} if directions else {}
+        attributes = {"body": body, "num_scan_inputs": scans, **turns}
+        outputs = [*tape.op_multi_out("Scan", rows, attributes, num_outputs=len(body.outputs))]
     else:
-        outputs = writer.loop(body, rows[0], rows[1:], directions or [0] * scans)
+        outputs = _loop(step, tape, body, rows[0], rows[1:], directions or [0] * scans)
     for outer, value in zip(step.node.outputs, outputs, strict=True):
         dtype, shape = step.dtype(outer), step.shape(outer)
         value.type = None if dtype is None else ir.TensorType(dtype)
         value.shape = None if shape is None else ir.Shape(shape[1:])
-    name = step.session.fresh(f"{step.node.name or 'scan'}_batch")
-    graph = ir.Graph(rows, outputs, nodes=writer.nodes, name=name)
+    graph = ir.Graph(rows, outputs, nodes=_named(step, tape), name=_fresh(step, "batch"))
     step.node.attributes.clear()
     step.set_inputs(*given)
     step.set("body", ir.AttrGraph("body", graph))
@@ -46,118 +48,83 @@ def _row_of(step: Step, value: ir.Value) -> ir.Value:
     return row
 
 
-class _Rows:
-    """A writer of the nodes, of opset 9, that process one row."""
-
-    def __init__(self, step: Step) -> None:
-        self.step = step
-        self.nodes: list[ir.Node] = []
-
-    def scan(
-        self, body: ir.Graph, rows: list[ir.Value], scans: int, directions: list[int] | None
-    ) -> list[ir.Value]:
-        """Write the Scan of a row without lengths."""
-        attributes: dict[str, Any] = {"body": body, "num_scan_inputs": scans}
-        if directions:
-            attributes["scan_input_directions"] = list(directions)
-        return self._add(self.nodes, "Scan", rows, attributes, len(body.outputs))
-
-    def loop(
-        self, body: ir.Graph, length: ir.Value, rows: list[ir.Value], directions: list[int]
-    ) -> list[ir.Value]:
-        """Write the Loop of a row with lengths, whose results are padded."""
-        states = len(rows) - len(directions)
-        elements = list(body.outputs)
-        inner: list[ir.Node] = []
-        loop_body = self._loop_body(body, length, rows[states:], directions, inner)
-        results = self._add(
-            self.nodes, "Loop", [length, None, *rows[:states]], {"body": loop_body}, len(elements)
+def _loop(
+    step: Step, tape: Tape, body: ir.Graph, length: ir.Value, rows: list[ir.Value], directions: list[int]
+) -> list[ir.Value]:
+    """Add the Loop of a row with lengths, whose results are padded."""
+    states = len(rows) - len(directions)
+    elements = list(body.outputs)
+    results = tape.op_multi_out(
+        "Loop",
+        [length, None, *rows[:states]],
+        {"body": _loop_body(step, body, length, rows[states:], directions)},
+        num_outputs=len(elements),
+    )
+    shape = tape.op("Shape", [rows[states]])
+    longest = tape.op("Slice", [shape], {"axes": [0], "starts": [0], "ends": [1]})
+    filled = (
+        _filled(
+            step,
+            tape,
+            value,
+            tape.op("Sub", [longest, tape.op("Unsqueeze", [length], {"axes": [0]})]),
+            element,
         )
-        longest = self._size(self.nodes, rows[states])
-        return results[:states] + [
-            self._filled(value, length, longest, element)
-            for value, element in zip(results[states:], elements[states:], strict=True)
-        ]
+        for value, element in zip(results[states:], elements[states:], strict=True)
+    )
+    return [*results[:states], *filled]
 
-    def _loop_body(
-        self,
-        body: ir.Graph,
-        length: ir.Value,
-        sequences: list[ir.Value],
-        directions: list[int],
-        nodes: list[ir.Node],
-    ) -> ir.Graph:
-        number = ir.Value(name=self._fresh("step"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
-        goes_on = ir.Value(
-            name=self._fresh("go_on"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([])
-        )
-        one = self._const(nodes, 1)
-        last = self._one(nodes, "Sub", [length, one])
-        backwards = self._one(nodes, "Sub", [last, number])
-        states = list(body.inputs)[: len(body.inputs) - len(sequences)]
-        elements = list(body.inputs)[len(states) :]
-        for element, sequence, direction in zip(elements, sequences, directions, strict=True):
-            position = backwards if direction else number
-            ir.convenience.replace_all_uses_with(
-                element, self._one(nodes, "Gather", [sequence, position], axis=0), replace_graph_outputs=True
-            )
-        outputs, own = list(body.outputs), list(body)
-        initializers = list(body.initializers.values())
-        body.inputs.clear()
-        body.outputs.clear()
-        body.initializers.clear()
-        body.remove(own)
-        nodes += own
-        # If an output of a Loop's body were one of its inputs, one value would need two names.
-        results = [self._one(nodes, "Identity", [value]) for value in (goes_on, *outputs)]
-        return ir.Graph(
-            [number, goes_on, *states],
-            results,
-            nodes=nodes,
-            initializers=initializers,
-            name=body.name,
-            doc_string=body.doc_string,
-            metadata_props=dict(body.metadata_props),
-        )
 
-    def _filled(
-        self, value: ir.Value, length: ir.Value, longest: ir.Value, element: ir.Value | None
-    ) -> ir.Value:
-        nodes = self.nodes
-        missing = self._one(nodes, "Sub", [longest, self._one(nodes, "Unsqueeze", [length], axes=[0])])
-        shape = self._one(nodes, "Shape", [value])
-        rest = self._one(nodes, "Slice", [shape], axes=[0], starts=[1], ends=[2**31 - 1])
-        wanted = self._one(nodes, "Concat", [missing, rest], axis=0)
-        dtype = self.step.known_dtype(element) if element is not None else ir.DataType.FLOAT
-        zero = ir.Tensor(ir.tensor([0], ir.DataType.INT64).numpy().astype(dtype.numpy()), dtype=dtype)
-        zeros = self._one(nodes, "ConstantOfShape", [wanted], value=ir.AttrTensor("value", zero))
-        return self._one(nodes, "Concat", [value, zeros], axis=0)
+def _loop_body(
+    step: Step, body: ir.Graph, length: ir.Value, sequences: list[ir.Value], directions: list[int]
+) -> ir.Graph:
+    number = ir.Value(name=_fresh(step, "step"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
+    goes_on = ir.Value(name=_fresh(step, "go_on"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+    tape = Tape()
+    one = tape.op("Constant", [], {"value": ir.tensor(1, ir.DataType.INT64)})
+    backwards = tape.op("Sub", [tape.op("Sub", [length, one]), number])
+    states = list(body.inputs)[: len(body.inputs) - len(sequences)]
+    elements = list(body.inputs)[len(states) :]
+    for element, sequence, direction in zip(elements, sequences, directions, strict=True):
+        part = tape.op("Gather", [sequence, backwards if direction else number], {"axis": 0})
+        ir.convenience.replace_all_uses_with(element, part, replace_graph_outputs=True)
+    outputs, own, before = list(body.outputs), list(body), len(tape.nodes)
+    initializers = list(body.initializers.values())
+    body.inputs.clear()
+    body.outputs.clear()
+    body.initializers.clear()
+    body.remove(own)
+    # If an output of a Loop's body were one of its inputs, one value would need two names.
+    results = [tape.op("Identity", [value]) for value in (goes_on, *outputs)]
+    made = _named(step, tape)
+    return ir.Graph(
+        [number, goes_on, *states],
+        results,
+        nodes=[*made[:before], *own, *made[before:]],
+        initializers=initializers,
+        name=body.name,
+        doc_string=body.doc_string,
+        metadata_props=dict(body.metadata_props),
+    )
 
-    def _size(self, nodes: list[ir.Node], value: ir.Value) -> ir.Value:
-        shape = self._one(nodes, "Shape", [value])
-        return self._one(nodes, "Slice", [shape], axes=[0], starts=[0], ends=[1])
 
-    def _const(self, nodes: list[ir.Node], number: int) -> ir.Value:
-        return self._one(nodes, "Constant", [], value=ir.tensor(number, ir.DataType.INT64))
+def _filled(step: Step, tape: Tape, value: ir.Value, missing: ir.Value, element: ir.Value | None) -> ir.Value:
+    """Add zeros for the missing steps of a value."""
+    rest = tape.op("Slice", [tape.op("Shape", [value])], {"axes": [0], "starts": [1], "ends": [2**31 - 1]})
+    wanted = tape.op("Concat", [missing, rest], {"axis": 0})
+    dtype = step.known_dtype(element) if element is not None else ir.DataType.FLOAT
+    zero = ir.Tensor(np.zeros(1, dtype.numpy()), dtype=dtype)
+    return tape.op("Concat", [value, tape.op("ConstantOfShape", [wanted], {"value": zero})], {"axis": 0})
 
-    def _one(
-        self, nodes: list[ir.Node], op_type: str, inputs: list[ir.Value | None], **attributes: Any
-    ) -> ir.Value:
-        return self._add(nodes, op_type, inputs, attributes, 1)[0]
 
-    def _add(
-        self,
-        nodes: list[ir.Node],
-        op_type: str,
-        inputs: list[ir.Value | None] | list[ir.Value],
-        attributes: dict[str, Any],
-        count: int,
-    ) -> list[ir.Value]:
-        node = ir.node(op_type, inputs, attributes, num_outputs=count, name=self._fresh(op_type.lower()))
+def _named(step: Step, tape: Tape) -> list[ir.Node]:
+    """Return the nodes that were added, with names."""
+    for node in tape.nodes:
+        node.name = _fresh(step, node.op_type.lower())
         for value in node.outputs:
-            value.name = self._fresh(f"{op_type.lower()}_row")
-        nodes.append(node)
-        return list(node.outputs)
+            value.name = _fresh(step, f"{node.op_type.lower()}_row")
+    return list(tape.nodes)
 
-    def _fresh(self, what: str) -> str:
-        return self.step.session.fresh(f"{self.step.node.name or 'scan'}_{what}")
+
+def _fresh(step: Step, what: str) -> str:
+    return step.session.fresh(f"{step.node.name or 'scan'}_{what}")
