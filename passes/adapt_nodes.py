@@ -30,7 +30,7 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.versions import version_at
-from rnnlower.graph.walk import walk
+from rnnlower.graph.walk import called, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.lowering.node_emitter import AttributeValue, make_node
@@ -126,7 +126,7 @@ class AdaptNodesPass(Pass):
         if graph is None or (used and used[-1] >= len(results)):
             detach(writer.nodes)
             return False
-        self.adapted.setdefault(key, []).append(node.name or str(node.outputs[0].name))
+        self.adapted.setdefault(key, []).append(called(node))
         graph.insert_before(node, writer.nodes)
         node.resize_outputs(min(len(results), len(node.outputs)))
         for result, old in zip(results, node.outputs, strict=False):
@@ -172,7 +172,7 @@ class _NodeWriter(Emitter):
     def __init__(
         self, node: ir.Node, facts: Facts, names: NameSource, pool: InitializerPool, refused: Refused
     ) -> None:
-        scope = Scope(names, f"{node.name or node.outputs[0].name}/")
+        scope = Scope(names, f"{called(node)}/")
         type_ = facts.type(node.inputs[0]) if node.inputs else None
         dtype = type_.dtype if isinstance(type_, ir.TensorType) else ir.DataType.FLOAT
         super().__init__(facts.opset, scope, dtype, pool)

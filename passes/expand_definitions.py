@@ -26,7 +26,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import inline_functions
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.versions import Version, version_at
-from rnnlower.graph.walk import default_opset, subgraphs_of, walk
+from rnnlower.graph.walk import called, default_opset, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import has_node
 
@@ -93,7 +93,7 @@ class ExpandDefinitionsPass(Pass):
             proto = _definition(model, self.facts, node)
             if proto is None or not self._helps(proto, model):
                 continue
-            self.expanded.setdefault(node.op_type, []).append(node.name or str(node.outputs[0].name))
+            self.expanded.setdefault(node.op_type, []).append(called(node))
             function = ir.serde.deserialize_function(proto)
             function.domain, function.name = _DOMAIN, names.fresh(node.name or node.op_type)
             function.opset_imports.clear()

@@ -32,7 +32,7 @@ import onnx_ir as ir
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.splicing import replace_outputs
-from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.graph.walk import called, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import Emitters
 from rnnlower.passes.base import Pass
@@ -75,7 +75,7 @@ class KeepNaNPass(Pass):
         if found:
             emitters = Emitters(model)
             for node in found:
-                self.kept.setdefault(node.op_type, []).append(node.name or str(node.outputs[0].name))
+                self.kept.setdefault(node.op_type, []).append(called(node))
                 with emitters.before(node) as e:
                     kept = _keep(e, node, self.facts)
                 self.facts.replaced(node.outputs[0], kept)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import walk
+from rnnlower.graph.walk import called, walk
 from rnnlower.passes.capture_states import CaptureStatesPass
 from rnnlower.passes.correct_shapes import CorrectShapesPass
 from rnnlower.passes.fold_constants import FoldConstantsPass
@@ -33,7 +33,7 @@ def simplify(
     for each in (*simplifying, RemoveUnusedPass(), correcting):
         each(model, facts)
     return correcting.notes + [
-        f"If {node.name or node.outputs[0].name!r} stays: {reason}"
+        f"If {called(node)!r} stays: {reason}"
         for node, _ in walk(model.graph)
         if node.op_type == "If" and not node.domain and (reason := decided_by(model, node.inputs[0]))
     ]

@@ -21,7 +21,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnnlower.graph.splicing import splice
-from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.graph.walk import called, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import has_node
 
@@ -57,7 +57,7 @@ class TakeBranchesPass(Pass):
                     self._take(model, inner)
                 continue
             name = "then_branch" if taken else "else_branch"
-            self.taken[node.name or str(node.outputs[0].name)] = name
+            self.taken[called(node)] = name
             branch = node.attributes[name].as_graph()
             self._take(model, branch)
             splice(model, node, branch)

@@ -34,7 +34,7 @@ from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.iterations import iterations
 from rnnlower.graph.splicing import replace_outputs
-from rnnlower.graph.walk import Located, default_opset, subgraphs_of, walk
+from rnnlower.graph.walk import Located, called, default_opset, subgraphs_of, walk
 from rnnlower.lowering.replacing import Emitters
 from rnnlower.passes.base import Pass
 from rnnlower.passes.fold_constants import FoldConstantsPass
@@ -101,7 +101,7 @@ class UnrollControlFlowPass(Pass):
         if self._strict:
             for node, path in walk(model.graph):
                 if self._is_wanted(node):
-                    located = Located(node, _label(node), path, default_opset(model))
+                    located = Located(node, called(node), path, default_opset(model))
                     raise UnsupportedModelError(_why_not(model, node), node=located)
         return ir.passes.PassResult(model, modified=bool(self.unrolled))
 
@@ -131,17 +131,13 @@ class UnrollControlFlowPass(Pass):
                 asked = f"leave out {wording.option('control-flow')}"
                 raise UnsupportedModelError(
                     f"its {count:,} iterations make more than {_MOST_NODES:,} nodes in a straight line",
-                    node=Located(node, _label(node), "", writer.facts.opset),
+                    node=Located(node, called(node), "", writer.facts.opset),
                     remedy=asked if self._strict else unasked,
                 )
-            self.unrolled[_label(node)] = count
+            self.unrolled[called(node)] = count
             writer.unroll(node, count)
             done = True
         return done
-
-
-def _label(node: ir.Node) -> str:
-    return node.name or str(node.outputs[0].name)
 
 
 def _why_not(model: ir.Model, node: ir.Node) -> str:
@@ -217,7 +213,7 @@ class _Writer:
         graph = node.graph
         assert graph is not None
         copy = body.clone(allow_outer_scope_values=True)
-        prefix = f"{_label(node)}/{step}/"
+        prefix = f"{called(node)}/{step}/"
         for each in (copy, *copy.subgraphs()):
             inner = [value for value in each.inputs if each is not copy]
             for value in (*inner, *(out for made in each for out in made.outputs)):

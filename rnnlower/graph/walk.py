@@ -76,6 +76,11 @@ def name_of(node: ir.Node, index: int) -> str:
     return node.name or f"{node.op_type}_{index}"
 
 
+def called(node: ir.Node) -> str:
+    """Return the node's name; an unnamed node goes by its first output, or else by its operator."""
+    return node.name or next((out.name for out in node.outputs if out.name), node.op_type)
+
+
 def walk_all(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
     """Yield the nodes of the main graph and of the functions, as `walk` does."""
     yield from walk(model.graph)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
-from rnnlower.graph.walk import Located, default_opset
+from rnnlower.graph.walk import Located, called, default_opset
 from rnnlower.lowering.dialect import ANY, Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import PLAIN, Form
@@ -127,7 +127,7 @@ class Emitters:
     @contextlib.contextmanager
     def before(self, node: ir.Node) -> Iterator[Emitter]:
         """Yield an emitter of what moves data; its nodes are then inserted before a node."""
-        e = self.at(node.name or str(node.outputs[0].name), ir.DataType.FLOAT)
+        e = self.at(called(node), ir.DataType.FLOAT)
         yield e
         assert node.graph is not None
         node.graph.insert_before(node, e.nodes)

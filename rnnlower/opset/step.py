@@ -13,6 +13,7 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import infer
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.versions import version_at
+from rnnlower.graph.walk import called
 from rnnlower.opset.version_fit import misfit
 from rnnlower.opset.view import View, describe
 
@@ -67,12 +68,12 @@ class Step(View):
             self.node.resize_outputs(count)
         for value in self.node.outputs[:count]:
             if not value.name:
-                value.name = self.session.fresh(self._base())
+                value.name = self.session.fresh(called(self.node))
 
     def const(self, contents: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
         """Add a constant of `dtype` next to the node."""
         array = np.asarray(contents, dtype.numpy())
-        name = self.session.fresh(f"{self._base()}_const")
+        name = self.session.fresh(f"{called(self.node)}_const")
         tensor = ir.Tensor(array, dtype=dtype, name=name)
         if self.opset >= 9 or dtype in CONSTANT_1_TYPES:
             node = ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)})
@@ -103,12 +104,12 @@ class Step(View):
         """Add a node with one output next to the node, and return its output."""
         given = {name: value for name, value in attributes.items() if value is not None}
         node = ir.node(op_type, list(inputs), given)
-        return self._insert(node, [self.session.fresh(f"{self._base()}_{op_type.lower()}")])[0]
+        return self._insert(node, [self.session.fresh(f"{called(self.node)}_{op_type.lower()}")])[0]
 
     def emit_reference(self, reference: ir.Attr) -> ir.Value:
         """Add a Constant whose value is a parameter of the enclosing function."""
         return self._insert(
-            ir.node("Constant", [], {reference.name: reference}), [self.session.fresh(self._base())]
+            ir.node("Constant", [], {reference.name: reference}), [self.session.fresh(called(self.node))]
         )[0]
 
     def write_for_source(self) -> None:
@@ -211,14 +212,10 @@ class Step(View):
             return self.op(op_type, value, axes=list(axes), **attributes)
         return self.op(op_type, value, self.const(list(axes)), **attributes)
 
-    def _base(self) -> str:
-        outputs = [value.name for value in self.node.outputs if value.name]
-        return str(self.node.name or (outputs[0] if outputs else self.node.op_type))
-
     def place(self, node: ir.Node) -> None:
         """Put a finished node, whose outputs are named, next to the node."""
         if not node.name:
-            node.name = self.session.fresh(f"{self._base()}_{node.op_type}")
+            node.name = self.session.fresh(f"{called(self.node)}_{node.op_type}")
         node.metadata_props.update(self.node.metadata_props)
         origins = self.session.origins
         origins[node] = origins.get(self.node) or describe(self.node)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.graph.constants import constant_of
-from rnnlower.graph.walk import REARRANGING, Located, reached, walk_all
+from rnnlower.graph.walk import REARRANGING, Located, called, reached, walk_all
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -55,9 +55,8 @@ def _unknown_operators(model: ir.Model) -> Iterator[Suspicion]:
         known = is_recurrent(node) or node.op_identifier() in model.functions
         if known or not _RECURRENT_NAME.search(node.op_type):
             continue
-        name = node.name or next((out.name for out in node.outputs if out.name), None) or "(unnamed)"
         yield Suspicion(
-            f"{node.op_type} node {'/'.join(filter(None, (path, name)))!r}",
+            f"{node.op_type} node {'/'.join(filter(None, (path, called(node))))!r}",
             f"operator {node.domain or 'ai.onnx'}.{node.op_type} has the name of a recurrence",
             "it is not a known operator and stays as it is",
             "export the model with LSTM, GRU or RNN if its target lacks the operator",

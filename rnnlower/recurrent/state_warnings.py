@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import Located, captured, reached, read_by, subgraphs_of, walk, walk_all
+from rnnlower.graph.walk import Located, called, captured, reached, read_by, subgraphs_of, walk, walk_all
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
@@ -31,7 +31,7 @@ def other_recurrences(model: ir.Model) -> list[Suspicion]:
     found = []
     for node, path in walk_all(model):
         if states := list(_multiplied_states(node)):
-            name = node.name or next((out.name for out in node.outputs if out.name), "") or node.op_type
+            name = called(node)
             found.append(_written_out(node, f"{path}/{name}" if path else name, states))
     return found
 
