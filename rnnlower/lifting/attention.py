@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -20,7 +20,7 @@ from rnnlower.lifting.frames import Frame, State, root
 from rnnlower.lifting.products import Products
 from rnnlower.lifting.terms import Factor, Term
 
-_MOVES = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_MOVES = ("Cast", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 _POSITIVE = ("Exp", "Sigmoid")
 
 
@@ -109,7 +109,12 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
     kept, changed, added = _sorted(terms, state.before)
     reads = products.with_states([after])
     read = _find_read(frame, reads, after, state.before, products, names)
-    return _matched(facts, state, products, names, kept, changed, added, read)
+    outer = {series.inner: series.outer for series in frame.given}
+    if kept.coef <= 0 or not all(
+        _is_positive(facts, value, outer) for value, _ in _without(kept, state.before)[1]
+    ):
+        raise NotLiftableError("the factor of its state may be negative")
+    return _matched(state, products, names, kept, changed, added, read)
 
 
 def _on_axes(term: Term, state: Term) -> Term:
@@ -165,7 +170,6 @@ def _product(coef: float, factors: Counter[Factor]) -> Product:
 
 
 def _matched(
-    facts: Facts,
     state: State,
     products: Products,
     names: tuple[int, ...],
@@ -179,8 +183,6 @@ def _matched(
     if own != names:
         raise NotLiftableError("its state is moved in each step")
     decay = Counter(factors)
-    if kept.coef <= 0 or not all(_is_positive(facts, value) for value, _ in decay):
-        raise NotLiftableError("the factor of its state may be negative")
     if added.summed:
         raise NotLiftableError("what is added to its state is a sum")
     writes = Counter(added.factors)
@@ -258,9 +260,10 @@ def _value_axis(names: tuple[int, ...], key_axis: int, products: Products, facto
     return free[-1]
 
 
-def _is_positive(facts: Facts, value: ir.Value) -> bool:
-    """Return whether no element of a value is negative."""
+def _is_positive(facts: Facts, value: ir.Value, outer: Mapping[ir.Value, ir.Value]) -> bool:
+    """Return whether no element of a value is negative; `outer` has the series of elements of a step."""
     while True:
+        value = outer.get(value, value)
         constant = facts.constant(value)
         if constant is not None:
             return bool((constant >= 0).all())

@@ -106,6 +106,7 @@ class DeltaNetIntoRows(DeltaNet):
 class Mamba2(nn.Module):
     states: ClassVar[dict[str, tuple[int, ...]]] = {"S": (4, 8, 16), "C": (64, 3)}
     padding = 0
+    space = staticmethod(state_space)
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,13 +114,14 @@ class Mamba2(nn.Module):
         self.conv = nn.Conv1d(64, 64, 4, groups=64, padding=self.padding)
         self.norm, self.a = nn.LayerNorm(32), nn.Parameter(torch.rand(4))
 
-    def forward(self, x: Any, S: Any, *past: Any) -> Any:
+    def forward(self, x: Any, S: Any, C: Any = None) -> Any:
+        past = [] if C is None else [C]
         z, xbc, dt = torch.split(self.inner(x), [32, 64, 4], -1)
         whole = torch.cat([*past, xbc.transpose(1, 2)], -1)
         xbc = functional.silu(self.conv(whole)[:, :, : x.shape[1]]).transpose(1, 2)
         own, b, c = torch.split(xbc, [32, 16, 16], -1)
         own = own.reshape(own.shape[0], own.shape[1], 4, 8)
-        y, S = state_space(own, b, c, functional.softplus(dt), -torch.exp(self.a), S)
+        y, S = self.space(own, b, c, functional.softplus(dt), -torch.exp(self.a), S)
         output = self.out(self.norm(y.flatten(2) * functional.silu(z)))
         return (output, S, *(whole[:, :, -3:] for _ in past))
 
@@ -189,3 +191,67 @@ def test_a_block_streams(module: Any) -> None:
         parts.append(y)
     for got, want in zip([np.concatenate(parts, 1), *states], wanted, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-4)
+
+
+def delta_step(S: Any, of_step: Any) -> Any:
+    q, k, v, beta, g = of_step
+    S = S * g.exp()[..., None, None]
+    known = (S * k.unsqueeze(-1)).sum(dim=-2)
+    S = S + k.unsqueeze(-1) * ((v - known) * beta[..., None]).unsqueeze(-2)
+    return S, (S * q.unsqueeze(-1)).sum(dim=-2)
+
+
+def delta_rule_by_scan(*given: Any) -> Any:
+    from torch._higher_order_ops.scan import scan
+
+    *series, S = given
+    S, outputs = scan(delta_step, S, tuple(each.movedim(2, 0) for each in series))
+    return outputs.movedim(0, 2), S
+
+
+def space_step(S: Any, of_step: Any) -> Any:
+    x, b, c, dt, decay = of_step
+    S = S * decay[..., None, None] + torch.einsum("bh,bn,bhp->bhpn", dt, b, x)
+    return S, torch.einsum("bhpn,bn->bhp", S, c) + x
+
+
+def state_space_by_scan(x: Any, b: Any, c: Any, dt: Any, a: Any, S: Any) -> Any:
+    from torch._higher_order_ops.scan import scan
+
+    series = (x, b, c, dt, torch.exp(dt * a))
+    S, outputs = scan(space_step, S, tuple(each.movedim(1, 0) for each in series))
+    return outputs.movedim(0, 1), S
+
+
+class DeltaNetByScan(DeltaNet):
+    rule = staticmethod(delta_rule_by_scan)
+
+
+class Mamba2ByScan(Mamba2):
+    space = staticmethod(state_space_by_scan)
+
+
+@pytest.mark.parametrize("module", [DeltaNetByScan, Mamba2ByScan])
+def test_a_block_with_a_scan_is_lifted(module: Any) -> None:
+    pytest.importorskip("torch._higher_order_ops.scan")
+    torch.manual_seed(0)
+    own, given = module().eval(), [torch.randn(B, T, FEATURES)]
+    given += [torch.randn(B, *shape) for shape in module.states.values()]
+    sizes = ({1: torch.export.Dim("T", min=2, max=4096)}, *[None] * len(module.states))
+    names = {
+        "input_names": ["x", *module.states],
+        "output_names": ["y", *(f"{n}_out" for n in module.states)],
+    }
+    program = torch.onnx.export(own, tuple(given), dynamo=True, verbose=False, dynamic_shapes=sizes, **names)
+    source, wanted = program.model_proto, [value.detach().numpy() for value in own(*given)]
+    assert "Scan" in {node.op_type for node in source.graph.node}
+    lifted, report = rnnlower.lift.with_report(source)
+    convolutions = ["CausalConvWithState"] if "C" in module.states else []
+    assert [node.op_type for node in report.nodes] == ["LinearAttention", *convolutions]
+    chunks, kernel = rnnlower.scan(source, unroll_factor=4), rnnlower.lower(source, target="onnxruntime")
+    feeds = {name: value.numpy() for name, value in zip(names["input_names"], given, strict=True)}
+    for model in (source, lifted, chunks, kernel):
+        for got, want in zip(run(model, feeds), wanted, strict=True):
+            np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-4)
+    step = rnnlower.stream(source, chunk=3)
+    assert [value.name for value in step.graph.input] == names["input_names"]

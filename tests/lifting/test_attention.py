@@ -120,3 +120,14 @@ def test_the_definition_comes_back(seed: int) -> None:
     for value, want in zip(run(lifted, feeds).values(), case.expected(feeds), strict=True):
         assert value.shape == want.shape
         assert np.abs(value - want).max(initial=0) < 1e-5 * max(1, np.abs(want).max(initial=0))
+
+
+def test_a_decay_may_be_computed_for_all_steps_before() -> None:
+    model = scan(without_axis(STAYS["negative"]))
+    model.graph.node[0].input[4] = "decay"
+    model.graph.node.insert(0, onnx.helper.make_node("Exp", ["G"], ["decay"]))
+    lifted, report = rnnlower.lift.with_report(model)
+    assert [node.op_type for node in report.nodes] == ["LinearAttention"]
+    feeds = feeds_of(9, 2)
+    for got, want in zip(run(lifted, feeds).values(), run(model, feeds).values(), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-4, rtol=1e-4)

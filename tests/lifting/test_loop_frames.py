@@ -160,6 +160,27 @@ def scattered(index: str = "time") -> Mapping[str, str]:
     }
 
 
+def scattered_behind_rows(grid: str = "rows") -> Mapping[str, str]:
+    """Return a Loop that writes ``buffer[:, t]``."""
+    return {
+        "before": "space = ConstantOfShape (row_buffer_shape)",
+        "loop": replaced(
+            BODY,
+            ("time_end, last, Y", "time_end, last, filled"),
+            ("(most, on, zero, h0)", "(most, on, zero, h0, space)"),
+            ("float[2, 4] h\n", "float[2, 4] h, float[2, 5, 4] made\n"),
+            ("float[2, 4] y)", "float[2, 5, 4] y)"),
+            (
+                "y = Identity (new)",
+                "place = Cast <to = 7> (time) all = Expand (place, rows_shape) "
+                f"spot = Concat <axis = -1> ({grid}, all) row = Unsqueeze (new, after) "
+                "y = ScatterND (made, spot, row)",
+            ),
+        ),
+        "after": "Y = Transpose <perm = [1, 0, 2]> (filled)",
+    }
+
+
 FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
     "a counter": ({}, ["RNN"]),
     "hard gates and a linear candidate": ({"step": GRU}, ["GRU"]),
@@ -331,6 +352,7 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
         ["RNN"],
     ),
     "a buffer": (scattered(), ["RNN"]),
+    "a buffer behind whole rows": (scattered_behind_rows(), ["RNN"]),
     "the last state alone": ({"outputs": "float[2, 4] last"}, ["RNN"]),
     "all states alone": ({"outputs": "float[T, 2, 4] Y"}, ["RNN"]),
     "reversed before and after": (
@@ -359,6 +381,9 @@ EXTRA = {
     "one_four": np.array([1, H]),
     "lengths": np.full(B, T),
     "buffer_shape": np.array([T, B, H]),
+    "row_buffer_shape": np.array([B, T, H]),
+    "rows": np.arange(B).reshape(B, 1, 1),
+    "rows_shape": np.array([B, 1, 1]),
     "front_one": np.array([1]),
     "second": np.array([2]),
     "fourth": np.array([4]),
@@ -429,6 +454,7 @@ FAULTS: dict[str, Mapping[str, str]] = {
         **scattered(),
         "loop": scattered()["loop"].replace("(most, on,", "(two, on,"),
     },
+    "a buffer with its rows turned": scattered_behind_rows("turned_rows"),
     "a buffer that is written from the end": scattered("p").copy()
     | {"loop": scattered("p")["loop"].replace("place = Cast", "p = Sub (last_one, n) place = Cast")},
     "a buffer of ones": {**scattered(), "before": "room = ConstantOfShape (buffer_shape) space = Exp (room)"},
@@ -476,6 +502,7 @@ EXTRA |= {
     "uneven": np.array([T, 2]),
     "nearly": np.array([-2]),
     "first_place": np.array(0),
+    "turned_rows": np.array([[[1]], [[0]]]),
 }
 
 
