@@ -57,7 +57,7 @@ _FRAMES = {"Loop": loop_frame, "Scan": scan_frame}
 def _lifted_nodes_are_gone(model: ir.Model, lifting: LiftRecurrentPass) -> bool:
     """Return whether no Loop or Scan that was lifted is left."""
     gone = {(each.path, each.name) for each in lifting.lifted if each.op_type and each.form != "line"}
-    return not gone & {(located.path, located.name) for located, _ in _frames(model)}
+    return not gone & {(located.path, located.name) for located, _ in frames(model)}
 
 
 class LiftRecurrentPass(Pass):
@@ -136,7 +136,7 @@ class LiftRecurrentPass(Pass):
         lifted: list[Lifted] = []
         kept: list[LiftedNode] = []
         states: list[LiftedNode] = []
-        for located, owner in list(_frames(model)):
+        for located, owner in list(frames(model)):
             if not self._is_wanted(located):
                 continue
             form = located.node.op_type.lower()
@@ -232,7 +232,7 @@ def _graphs(model: ir.Model) -> Iterator[tuple[ir.Graph, str]]:
     yield from found.items()
 
 
-def _frames(model: ir.Model) -> Iterator[tuple[Located, ir.Node | None]]:
+def frames(model: ir.Model) -> Iterator[tuple[Located, ir.Node | None]]:
     """Yield the Loop and Scan nodes of a model, the inner ones first, each with the node around it."""
     opset = default_opset(model)
 

@@ -46,7 +46,8 @@ def lift(work: Work) -> None:
     """Lift the model's own recurrences.
 
     Before: Loops and Scans that compute an LSTM, GRU, RNN or LinearAttention, and if the target has a kernel
-    of it, Convs that compute a CausalConvWithState. After: these operators.
+    of it, Convs that compute a CausalConvWithState. After: these operators, unless the target's prices say
+    that they cost more.
     """
     target = work.options.runtime
     lift_all(work, convolutions=target is not None and target.has_foreign("com.microsoft", CAUSAL_CONV))
@@ -57,11 +58,21 @@ def lift_all(work: Work, *, convolutions: bool) -> None:
     if not {"Loop", "Scan", *(["Conv"] if convolutions else [])} & op_types(work.model):
         return
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
+    from rnnlower.passes.steps.lifting_prices import prices_of_lifting
 
     patterns = getattr(work.options, "nodes", None)
     lifting = LiftRecurrentPass(
         patterns, steps=None, convolutions=convolutions, semantics=work.options.semantics
     )
+    target = getattr(work.options, "runtime", None)
+    prices = None if target is None else prices_of_lifting(work.model, lifting, target)
+    if target is not None and prices is not None and prices[0] < prices[1]:
+        own, lifted = (f"{price:.3g}" for price in prices)
+        work.notes.append(
+            f"Loops and Scans stay as they are: target {target.name} takes {own} µs for them by its prices, "
+            f"and {lifted} µs for the operators that they compute"
+        )
+        return
     lifting(work.model, work.facts)
     forms = {"line": "Conv", "loop": "Loop", "scan": "Scan"}
     work.notes += [

@@ -29,7 +29,7 @@ from rnnlower.lowering.weights import Weights, arithmetic
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import OUTPUT_NAMES
 
-_USUAL_STEPS, _USUAL_ROWS = 100, 1
+USUAL_STEPS, _USUAL_ROWS = 100, 1
 """Sizes by which a node of dynamic length or batch is priced."""
 
 _ERROR_OF_PRICES = 0.03
@@ -224,7 +224,7 @@ def sketch_emitter(
 def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
     """Count the emitted nodes; unknown sizes count as one."""
     X = node.inputs["X"]
-    steps, rows = node.seq_length or _USUAL_STEPS, node.batch_size or _USUAL_ROWS
+    steps, rows = node.seq_length or USUAL_STEPS, node.batch_size or _USUAL_ROWS
     known = {X: [*([rows, steps] if node.layout else [steps, rows]), node.input_size or 1]}
     if not node.is_quantized:
         units = [node.num_directions, len(node.cell.gates) * node.hidden_size]

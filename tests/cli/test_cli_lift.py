@@ -13,6 +13,10 @@ from support.small_models import recurrent_model
 
 import rnnlower as library
 from rnnlower.graph.walk import op_types
+from rnnlower.passes import LiftRecurrentPass
+from rnnlower.passes.steps import lifting_prices
+from rnnlower.passes.steps.lifting_prices import prices_of_lifting
+from rnnlower.targets import find_target
 
 
 @pytest.fixture
@@ -138,3 +142,20 @@ def test_a_function_in_which_nothing_is_lifted_stays(tmp_path: Path, out: Path) 
     (node,) = run.json["nodes"]
     assert "no cell returns" in node["reason"]
     assert onnx.printer.to_text(onnx.load(out).functions[0]) == onnx.printer.to_text(model.functions[0])
+
+
+def test_lower_lifts_what_is_cheaper_by_the_prices_of_the_target(
+    scanned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, model = find_target("onnxruntime"), ir.load(scanned)
+    own, lifted = prices_of_lifting(model, LiftRecurrentPass(steps=None), target) or (0.0, 0.0)
+    assert own > lifted > 0
+    assert "GRU" in op_types(ir.from_proto(library.lower(onnx.load(scanned), target="onnxruntime")))
+    monkeypatch.setattr(lifting_prices, "prices_of_lifting", lambda *given: (1.0, 2.0))
+    kept, report = library.lower.with_report(onnx.load(scanned), target="onnxruntime")
+    assert op_types(ir.from_proto(kept)) == op_types(model)
+    assert any("Loops and Scans stay as they are" in note for note in report.notes)
+
+
+def test_what_a_target_lacks_has_no_price(scanned: Path) -> None:
+    assert prices_of_lifting(ir.load(scanned), LiftRecurrentPass(steps=None), find_target("tinygrad")) is None
