@@ -174,7 +174,9 @@ class _Reading:
                 return series if is_whole else dataclasses.replace(series, window=(start, start + steps))
         is_first = index == _Index(1, 0)
         is_last = index == _Index(-1, -1) or (
-            (index.slope, index.offset) == (-1, 0) and is_size(self._facts, index.value, outer, axis, less=1)
+            index.slope == -1
+            and index.offset in (-1, 0)
+            and is_size(self._facts, index.value, outer, axis, less=1 + index.offset)
         )
         fits = steps == size if steps is not None else is_size(self._facts, self._size, outer, axis)
         if not fits or not (is_first or is_last):

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.forms import Floats, Form, Function, added, common_tags, multiplied
+from rnnlower.lifting.forms import Floats, Form, Function, added, common_tags, constant_form, multiplied
 from rnnlower.recurrent.operators import FLOAT_TYPES, SPEC_PARAMETERS
 
 if TYPE_CHECKING:
@@ -209,6 +209,32 @@ def _where(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     raise NotLiftableError("Where is not part of a cell")
 
 
+def _lstm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    """Evaluate an LSTM of one step, as which PyTorch's script exporter writes an LSTMCell."""
+    inputs: list[ir.Value | None] = list(node.inputs)
+    X, W, R, B, lengths, h, c, P = inputs + [None] * (8 - len(inputs))
+    dims, weights = None if X is None else e.dims(X), [e.constant(value) for value in (W, R, B)]
+    if {*node.attributes} - {"hidden_size"} or lengths is not None or P is not None or h is None or c is None:
+        raise NotLiftableError("an LSTM in a step is more than a cell")
+    if dims is None or dims[0] != 1 or any(array is None for array in weights):
+        raise NotLiftableError("an LSTM in a step has several steps, or weights that are not constant")
+    w, r, b = (array[0].astype(np.float64) for array in weights if array is not None)
+    products = multiplied(e.form(X), w.T), multiplied(e.form(h), r.T)
+    total = added(*products, common_tags(*products))
+    total = added(total, constant_form(b.reshape(2, -1).sum(axis=0)), total.tags)
+    gates = []
+    for number, name in enumerate(("Sigmoid", "Sigmoid", "Sigmoid", "Tanh")):
+        part = total.moved(lambda array, at=number: np.split(array, 4, -1)[at], total.tags)  # type: ignore[misc]
+        gates.append(e.atoms.function(Function(name), part))
+    i, o, f, g = gates
+    kept, new = (e.atoms.product(*pair, common_tags(*pair)) for pair in ((f, e.form(c)), (i, g)))
+    cell = added(kept, new, common_tags(kept, new))
+    squashed = e.atoms.function(Function("Tanh"), cell)
+    hidden = e.atoms.product(o, squashed, common_tags(o, squashed))
+    Y = hidden.moved(lambda array: np.expand_dims(array, 0), ("", *hidden.tags))
+    return [Y, hidden, cell]
+
+
 _FUNCTIONS = ("Elu", "Exp", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 
 RULES: Mapping[str, Rule] = {
@@ -221,6 +247,7 @@ RULES: Mapping[str, Rule] = {
     "Tile": _filled,
     "Gemm": _gemm,
     "Identity": _identity,
+    "LSTM": _lstm,
     "Log": _log,
     "MatMul": _matmul,
     "Max": _bound(True),

@@ -375,6 +375,81 @@ def test_cells_are_lifted(name: str, dynamo: bool) -> None:
             np.testing.assert_allclose(have, want.detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
+class ScriptedLSTM(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(FEATURES, H)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h, c = torch.zeros(x.size(1), 4), torch.zeros(x.size(1), 4)
+        out: list[torch.Tensor] = []
+        for t in range(x.size(0)):
+            h, c = self.cell(x[t], (h, c))
+            out.append(h)
+        return torch.stack(out)
+
+
+class ScriptedGRU(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.x, self.h = nn.Linear(FEATURES, 3 * H), nn.Linear(H, 3 * H)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(x.size(1), 4)
+        for t in range(x.size(0)):
+            xz, xr, xn = self.x(x[t]).chunk(3, 1)
+            hz, hr, hn = self.h(h).chunk(3, 1)
+            n, z = torch.tanh(xn + torch.sigmoid(xr + hr) * hn), torch.sigmoid(xz + hz)
+            h = n + z * (h - n)
+        return h
+
+
+class ScriptedRNN(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.x, self.h = nn.Linear(FEATURES, H), nn.Linear(H, H)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(x.size(1), 4)
+        out: list[torch.Tensor] = []
+        for t in range(x.size(0)):
+            h = torch.tanh(self.x(x[x.size(0) - 1 - t]) + self.h(h))
+            out.append(h)
+        return torch.stack(out)
+
+
+class ScriptedNorm(ScriptedRNN):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(x.size(1), 4)
+        for t in range(x.size(0)):
+            h = torch.tanh(nn.functional.layer_norm(self.x(x[t]) + self.h(h), [4]))
+        return h
+
+
+SCRIPTED = {ScriptedLSTM: ["LSTM"], ScriptedGRU: ["GRU"], ScriptedRNN: ["RNN"], ScriptedNorm: []}
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["static", "open"])
+@pytest.mark.parametrize("kind", SCRIPTED)
+def test_a_loop_of_a_script_is_lifted(kind: Any, is_open: bool) -> None:
+    torch.manual_seed(0)
+    module, x, buffer = kind().eval(), torch.randn(T, B, FEATURES), io.BytesIO()
+    axes = {"x": {0: "T", 1: "B"}} if is_open else None
+    script = torch.jit.script(module)
+    torch.onnx.export(
+        script, (x,), buffer, dynamo=False, opset_version=17, input_names=["x"], dynamic_axes=axes
+    )
+    model = onnx.load_from_string(buffer.getvalue())
+    assert "Loop" in [node.op_type for node in model.graph.node]
+    lifted, report = rnnlower.lift.with_report(model)
+    found = [node.op_type for node in lifted.graph.node if node.op_type in (*RECURRENT, "Loop")]
+    assert found == (SCRIPTED[kind] or ["Loop"]), [node.reason for node in report.nodes]
+    session = onnxruntime.InferenceSession(lifted.SerializeToString(), providers=["CPUExecutionProvider"])
+    for given in [x, torch.randn(2 * T, 1, FEATURES)] if is_open else [x]:
+        (actual,) = session.run(None, {"x": given.numpy()})
+        np.testing.assert_allclose(actual, module(given).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
 def exported(module: Any, x: Any, dynamo: bool) -> onnx.ModelProto:
     if dynamo:
         return torch.onnx.export(module, (x,), dynamo=True, verbose=False).model_proto

@@ -13,6 +13,7 @@ from support.judge import recurrent_left, run
 import rnnlower
 
 SIZES = {"W4": (3, 16), "R4": (4, 16), "B4": (16,), "W3": (3, 12), "R3": (4, 12), "B3": (12,)}
+SIZES |= {"W_": (1, 16, 3), "R_": (1, 16, 4), "B_": (1, 32)}
 SIZES |= {"W1": (3, 4), "R1": (4, 4), "B1": (4,), "zeros": (2, 4), "V": (4, 3)}
 
 LSTM = """
@@ -125,6 +126,23 @@ def written_out(step: str, count: int) -> str:
 
 def test_a_loop_of_keras_becomes_an_lstm() -> None:
     assert lifted(model_of(KERAS, LSTM)) == ["LSTM"]
+
+
+@pytest.mark.parametrize(("attributes", "becomes"), [("", ["LSTM"]), (", input_forget = 1", [])])
+def test_a_scan_around_an_lstm_of_one_step_becomes_an_lstm(attributes: str, becomes: list[str]) -> None:
+    step = f"""
+        axes = Constant <value = int64[1] {{0}}> ()
+        xs = Unsqueeze (x, axes)  hs = Unsqueeze (h, axes)  cs = Unsqueeze (c, axes)
+        all, hn, cn = LSTM <hidden_size = 4{attributes}> (xs, W_, R_, B_, , hs, cs)
+        h_new = Squeeze (hn, axes)  c_new = Squeeze (cn, axes)
+    """
+    model = model_of(SCAN, step)
+    result = rnnlower.lift(model)
+    assert [node.op_type for node in result.graph.node if node.op_type in ("LSTM", "Scan")] == (
+        becomes or ["Scan"]
+    )
+    for name, array in run(model, inputs_of(model)).items():
+        np.testing.assert_allclose(run(result, inputs_of(model))[name], array, rtol=1e-4, atol=1e-5)
 
 
 def test_a_scan_becomes_an_lstm() -> None:
