@@ -19,7 +19,8 @@ from support.small_models import run_onnxruntime
 class Only(Anything):
     """The dialect of some operators."""
 
-    ops: frozenset[str] = frozenset()
+    ops: frozenset[str]
+    name: str = "own"
 
     def has(self, op_type: str, dtype: ir.DataType | None = None) -> bool:
         return op_type in self.ops
@@ -41,7 +42,7 @@ class Workbench:
         graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="workbench")
         self.model = ir.Model(graph, ir_version=8)
         self._names = names = NameSource()
-        dialect = ANY if ops is None else Only("own", ops=frozenset(ops))
+        dialect = ANY if ops is None else Only(frozenset(ops))
         pool = InitializerPool(self.model, names)
         self.e = Emitter(opset, Scope(names, ""), ir.DataType.FLOAT, pool, dialect)
 
