@@ -91,6 +91,15 @@ QUANTIZATION = [
     Case("a folder that exists", "calibrate model.onnx good.npz -o nothing --format qnn"),
     Case("a Loop", CALIBRATE, model=text(17, "float[2, 1, 3] X, int64 n, bool c", LOOP)),
     Case("no recurrent node", CALIBRATE, model=text(17, "float[2, 1, 3] X", "Y = Neg (X)")),
+    Case(
+        "a model that is quantized already",
+        f"{QUANTIZE} good.npz",
+        model=text(
+            17,
+            "float[2, 1, 3] X, float s, int8 z",
+            "q = QuantizeLinear (X, s, z) Y = DequantizeLinear (q, s, z)",
+        ),
+    ),
     Case("a node that is quantized already", f"{QUANTIZE} good.npz", model=quantized()),
     Case("weights in float64", f"{QUANTIZE} good.npz", double("X", "W", "R", "B", "Y", "Y_h", "Y_c")),
     Case("a node in a branch", f"{CALIBRATE} --ranges r.json", model=in_branch()),

@@ -54,12 +54,13 @@ def prepare(model: ir.Model, options: CalibrateOptions) -> list[str]:
     notes = run(PREPARATION, Work(model, options)).notes
     found = find_recurrent(model)
     if not found:
-        other = "use onnxruntime.quantization on it"
-        loops = not op_types(model).isdisjoint(LOOPS)
-        raise UnsupportedModelError(
-            "the model has no LSTM, GRU or RNN node",
-            remedy="make one of the Loop or Scan first (`rnnlower lift`)" if loops else other,
-        )
+        operators = op_types(model)
+        remedy = "use onnxruntime.quantization on it"
+        if "QuantizeLinear" in operators:
+            remedy = "it has quantizers already: quantize the float model instead"
+        elif not operators.isdisjoint(LOOPS):
+            remedy = "make one of the Loop or Scan first (`rnnlower lift`)"
+        raise UnsupportedModelError("the model has no LSTM, GRU or RNN node", remedy=remedy)
     for located in found:
         if located.node.domain:
             raise UnsupportedModelError(

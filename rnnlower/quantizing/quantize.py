@@ -163,11 +163,18 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
 
 
 def _check_target(options: QuantizeOptions) -> None:
-    """Refuse types in which the target does not compute products.
+    """Refuse a target without quantizers, or types in which it does not compute products.
 
     Raises:
-        UnsupportedModelError: It is known not to compute them.
+        UnsupportedModelError: It has none, or is known not to compute them.
     """
+    target = options.runtime
+    if target is not None and not (target.has("QuantizeLinear") and "int8" in target.dtypes.allowed):
+        raise UnsupportedModelError(
+            f"target {target.name} takes no model that is quantized: it has no QuantizeLinear to int8",
+            remedy="if its own tool quantizes, give that the result of "
+            f"`{wording.call('lower', target=target.address)}` and the data of `rnnlower calibrate`",
+        )
     arithmetic = None if options.runtime is None else options.runtime.arithmetic
     known = None if arithmetic is None else arithmetic.quantized
     if options.runtime is not None and known is not None and options.activations not in known:

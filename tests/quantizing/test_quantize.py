@@ -264,7 +264,7 @@ def test_powers_of_two(op_type: str, activations: str, least: float) -> None:
         ("tract", "int8", "products of int8; choose activations="),
         ("opencv", "uint16", "products of uint16; choose activations="),
         ("ort-qnn", "int8", "int8; choose activations=.int16. or activations=.uint16. or"),
-        ("mnn", "int8-only", "QuantizeLinear, which target mnn lacks"),
+        ("mnn", "int8-only", "target mnn takes no model that is quantized"),
         ("tidl", "uint16", "type uint16 is not one of"),
     ],
 )
