@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.files.model_io import to_proto
 from rnnlower.graph.constants import constant_of
@@ -163,9 +164,12 @@ def _expose(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tuple[st
         if graph is not model.graph:
             owner = owners.get(graph)
             if owner is None or owner.op_type != "Scan":
+                options = {"target": "onnxruntime", "native": "keep", "control-flow": "unroll"}
+                unrolling = wording.call("lower", **options)
                 raise UnsupportedModelError(
                     f"node {role.node!r} is in a subgraph, where its ranges cannot be observed",
-                    remedy="take the branch (--set), or unroll the control flow first",
+                    remedy=f"set inputs that decide branches or shapes ({wording.sets('NAME')}), "
+                    f"or unroll Loops first: `{unrolling}`",
                 )
             graph.outputs.append(outer)
             outer = _scanned(owner, f"rnnlower.role.{number}.steps")
