@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 from support.judge import run
+from support.state_models import ConvolutionCase, random_case
 
 import rnnlower
 from rnnlower.inspection import find_liftable
@@ -144,3 +147,18 @@ def test_a_state_of_a_convolution_streams() -> None:
         parts.append(y)
     np.testing.assert_allclose(np.concatenate(parts, 2), want["y"], atol=1e-5)
     np.testing.assert_array_equal(state, want["n"])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_lowered_operator_comes_back(seed: int) -> None:
+    case = random_case(seed)
+    if not isinstance(case, ConvolutionCase):
+        case = ConvolutionCase("com.microsoft", 21, steps=seed % 5 + 1, dilation=seed % 3 + 1)
+    case = dataclasses.replace(case, dtype="float32", dynamic=False)
+    lifted, report = rnnlower.lift.with_report(rnnlower.unroll(case.model()))
+    # A kernel of one tap has no state.
+    assert [node.op_type for node in report.nodes] == ["CausalConvWithState"] * (case.width > 1)
+    feeds = case.feeds(seed)
+    for got, want in zip(run(lifted, feeds).values(), case.expected(feeds), strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-5)
