@@ -102,7 +102,7 @@ EXPORTS = [
     for exporter in ("torchscript", "dynamo")
     if (name, exporter) not in NOT_EXPORTED
 ]
-TARGETS = [name for name in ("openvino", "tract", "opencv") if not RUNTIMES[name].engine.missing]
+TARGETS = [name for name in ("openvino", "tract", "opencv", "ort-qnn") if not RUNTIMES[name].engine.missing]
 
 
 def exported(name: str, exporter: str, folder: Path) -> tuple[onnx.ModelProto, str]:
