@@ -73,7 +73,9 @@ rnnlower quantize model.onnx -o again.onnx --calibration ranges.json --inputs sa
   is quantized by onnxruntime's tool, or stays in float32 (`--recurrent-only`).
 - Models of `rnnlower stream` are called chunk by chunk, with their states carried: `calibrate` writes the
   inputs and states of each call, for onnxruntime (`--format npz`, `python`), RKNN and QNN. Steps at the end
-  of a recording that do not fill a chunk are left out.
+  of a recording that do not fill a chunk are left out, with a note.
+- `rnnlower verify model.onnx quantized.onnx --tolerance int8 --inputs recording.npz` compares the two; inputs
+  that are generated exceed the ranges of the calibration.
 - `--integer-states` makes int16 of the state inputs and outputs of such a model; notes give their scales.
 - 16-bit integers are for NPUs. onnxruntime's CPU kernels have none: between QuantizeLinear and
   DequantizeLinear it computes in float32, slower than the float model.
@@ -98,8 +100,9 @@ onnxruntime's default session, on one thread:
 {real}
 
 The same files on other runtimes (`--on`): *exact*, or by how many dB the result is better or worse than the
-file as it is written. A runtime with better figures computes in float32 what the file says in integers; what
-is wrong is below `--min-sqnr`, which refuses it:
+file as it is written. A runtime with better figures computes in float32 what the file says in integers, as
+OpenVINO does between quantizers of 16 bits (`quantize --target openvino` says so); what is wrong is below
+`--min-sqnr`, which refuses it:
 
 {real_there}
 
