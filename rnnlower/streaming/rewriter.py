@@ -16,6 +16,7 @@ from rnnlower.graph.splicing import replace_outputs, take_place
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.streaming.analysis import Analysis
 from rnnlower.timeflow.edits import (
+    Blanked,
     Bypassed,
     Cached,
     Counted,
@@ -57,6 +58,7 @@ class StreamRewriter:
     def rewrite(self, analysis: Analysis) -> Mapping[str, str]:
         """Apply the edits; return the output of each state with the input that takes it."""
         steps: dict[type, Callable[[Any], None]] = {
+            Blanked: self._blank,
             Bypassed: self._bypass,
             Cached: self._cache,
             Counted: self._count,
@@ -225,6 +227,33 @@ class StreamRewriter:
         self._continue(total, ongoing)
         self._place(emitter, node)
         self._hand_out(last, out, state, edit.calls)
+
+    def _position_of(self, chunk: int) -> ir.Value:
+        """Return the number of frames before a chunk of a known number of frames."""
+        if chunk not in self._positions:
+            position, name = self._positions[chunk] = self._state("position", ir.DataType.INT64, (1,), 0)
+            emitter = self._emitter(position, "position")
+            later = emitter.op("Add", position, emitter.integers(chunk))
+            self._graph.extend(emitter.nodes)
+            self._hand_out(later, name, position, 0)
+        return self._positions[chunk][0]
+
+    def _blank(self, edit: Blanked) -> None:
+        value, waited = edit.node.inputs[edit.index], -(-edit.late // edit.chunk) * edit.chunk
+        assert value is not None
+        key = (value, "blank", edit.late, edit.fill)
+        if key not in self._shared:
+            shown = np.arange(waited + edit.chunk) >= edit.late
+            table = shown.reshape(-1, *[1] * (edit.rank - edit.axis - 1))
+            rows = Counted(edit.node, edit.index, 0, edit.chunk, table, waited)
+            emitter = self._emitter(value, f"{value.name}_blank")
+            fill = emitter.constant(np.array(edit.fill, edit.dtype.numpy()))
+            position = self._position_of(edit.chunk)
+            blanked = emitter.op("Where", self._rows(rows, emitter, position)[1], value, fill, since=9)
+            blanked.type = ir.TensorType(edit.dtype)
+            self._place(emitter, value.producer())
+            self._shared[key] = blanked
+        edit.node.replace_input_with(edit.index, self._shared[key])
 
     def _count(self, edit: Counted) -> None:
         node, is_first = edit.node, edit.chunk not in self._positions

@@ -114,6 +114,12 @@ def _example(flow: Flow, value: ir.Value, track: Track, frames: int) -> Array | 
         shape = sample.shape(each)
         if shape is not None:
             facts.assume(each, shape)
+    for each, its in flow.tracks.items():
+        # Not every operator has its shapes inferred.
+        shape = None if flow.follows_from_size(each) else flow.shape_of(each)
+        if shape is not None:
+            size = its.with_(sample=sample).size
+            facts.assume(each, (*shape[: its.axis], size, *shape[its.axis + 1 :]))
     return facts.constant(value)
 
 

@@ -150,11 +150,15 @@ def _joined(flow: Flow, node: ir.Node, axis: int, tracks: Mapping[int, Track]) -
 def _in_front(flow: Flow, node: ir.Node, index: int, later: Track, frames: int, front: Start) -> Track:
     """Handle frames before the stream: they become its initial state, not frames of its own.
 
-    Where the stream is late, they come before its first frame, which begins a chunk.
+    Where the stream is late, they take the place of what leaves it before the first frame.
     """
-    if not isinstance(front, np.ndarray) and (not later.lag or (later.lag < 0 and later.fill == front)):
-        return later.with_(lag=later.lag - frames, fill=front)
-    track, calls = flow.wait(node, index, flow.tracked(node, index).unfolded)
+    track = flow.tracked(node, index).unfolded
+    if not isinstance(front, np.ndarray) and not track.is_folded:
+        if track.lag > 0:
+            flow.blank(node, index, track, front)
+        if track.lag >= 0 or track.fill == front:
+            return later.with_(lag=later.lag - frames, fill=front)
+    track, calls = flow.wait(node, index, track)
     if isinstance(front, np.ndarray):
         front = flow.of_any_batch(front, "puts frames before the stream that differ", later.axis)
     flow.cache(node, index, track, frames, front, calls=calls)

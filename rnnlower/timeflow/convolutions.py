@@ -110,7 +110,7 @@ def windowed(flow: Flow, node: ir.Node, window: Window, track: Track, pad: float
     flow.require_multiple(node, track, stride, f"moves by {stride} frames")
     calls = 0
     if left and track.lag > 0:
-        track, calls = flow.wait(node, 0, track)
+        track, calls = flow.begin(node, 0, track, pad)
     lag = track.lag
     later = max(0, -((left + stride - span - lag) // stride), -((left - lag) // stride))
     kept = left + later * stride - lag
@@ -157,9 +157,11 @@ def _transposed(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("has an output_shape, which a chunk does not have", "give pads in its place")
     span, stride = window.span, window.stride
     before, calls = max(-(-span // stride) - 1, 0), 0
-    track, calls = (
-        flow.wait(node, 0, track) if before and track.lag > 0 else (flow.settle(node, track=track), 0)
-    )
+    if before and track.lag > 0:
+        track, calls = flow.begin(node, 0, track)
+    elif track.lag > 0 or track.fill != 0.0 or track.lag * stride + window.left < 0:
+        # Zeros in front add nothing, if the frames that they make are cut off.
+        track = flow.settle(node, track=track)
     if before:
         flow.cache(node, 0, track, before, 0.0, more=before, calls=calls)
     rest = track.axis - 2 + len(flow.shape(node)) - 2

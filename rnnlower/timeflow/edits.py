@@ -111,6 +111,29 @@ class Counted:
 
 
 @dataclasses.dataclass(frozen=True)
+class Blanked:
+    """Replace the frames before the first real one by a number.
+
+    Attributes:
+        node, index: The input.
+        axis, rank: The axis of time there, and the number of axes.
+        late: The frames before the first one.
+        chunk: The frames of a chunk.
+        fill: The number.
+        dtype: Its type.
+    """
+
+    node: ir.Node
+    index: int
+    axis: int
+    rank: int
+    late: int
+    chunk: int
+    fill: float
+    dtype: ir.DataType
+
+
+@dataclasses.dataclass(frozen=True)
 class Overlapped:
     """Replace a node that adds overlapping frames to zeros by the sum of their shifted parts.
 
@@ -159,4 +182,4 @@ class Bypassed:
     index: int
 
 
-Edit = Bypassed | Cached | Counted | Held | Overlapped | Replaced | SetAttribute | Summed
+Edit = Blanked | Bypassed | Cached | Counted | Held | Overlapped | Replaced | SetAttribute | Summed

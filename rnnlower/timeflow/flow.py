@@ -14,7 +14,7 @@ from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, captured, default_opset
 from rnnlower.recurrent.finding import carries_state
-from rnnlower.timeflow.edits import Cached, Edit, Replaced, SetAttribute, Start
+from rnnlower.timeflow.edits import Blanked, Cached, Edit, Replaced, SetAttribute, Start
 from rnnlower.timeflow.tracks import (
     MODERN_OPSET,
     ChunkError,
@@ -276,6 +276,21 @@ class Flow:
         track = self.tracked(node, index) if track is None else track
         calls = -(-max(track.lag, 0) // track.chunk)
         return self.settle(node, index, calls * track.chunk, track), calls
+
+    def blank(self, node: ir.Node, index: int, track: Track, fill: float) -> None:
+        """Replace what leaves the stream before the first frame by a number."""
+        rank, dtype = len(self._known_shape(node.inputs[index], "an input")), self.dtype(node.inputs[index])
+        self.edits.append(Blanked(node, index, track.axis, rank, track.lag, track.chunk, fill, dtype))
+
+    def begin(self, node: ir.Node, index: int, track: Track, fill: float = 0.0) -> tuple[Track, int]:
+        """Let nothing come before the first frame of an input but the fill; or wait for whole chunks.
+
+        Return its track, and the number of calls that are waited for.
+        """
+        if track.lag % track.chunk == 0 or track.is_folded:
+            return self.wait(node, index, track)
+        self.blank(node, index, track, fill)
+        return track, 0
 
     def cache(
         self,

@@ -64,7 +64,7 @@ def _scatter(flow: Flow, node: ir.Node) -> Outcome:
     if hop < 1 or not np.array_equal(frames, hop * np.arange(count)[:, None] + np.arange(kernel)):
         raise CoupledError("adds frames that do not begin at equal distances from the start")
     before, size = -(-kernel // hop) - 1, flow.result(node)[axis]
-    track, calls = flow.wait(node, 2) if before and track.lag > 0 else (flow.settle(node, 2), 0)
+    track, calls = flow.begin(node, 2, track) if before and track.lag > 0 else (flow.settle(node, 2), 0)
     if before:
         flow.cache(node, 2, track, before, 0.0, more=before, calls=calls)
     named = [flow.sample.named(dim) for dim in flow.shape(node, 2)]
@@ -108,7 +108,7 @@ def _fold(flow: Flow, node: ir.Node) -> Outcome:
     if span < hop or any(pads[:-1][: count - 1]) or any(pads[count:-1]):
         raise CoupledError("adds blocks that leave gaps, or are cut off on other axes")
     before, left = -(-span // hop) - 1, pads[count - 1]
-    track, calls = flow.wait(node, 0) if before and track.lag > 0 else (flow.settle(node), 0)
+    track, calls = flow.begin(node, 0, track) if before and track.lag > 0 else (flow.settle(node), 0)
     if before:
         flow.cache(node, 0, track, before, 0.0, more=before, calls=calls)
     pads[count - 1], pads[-1] = before * hop, span - hop

@@ -110,3 +110,37 @@ def test_a_resize_that_interpolates_is_refused() -> None:
     node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode="linear")
     with pytest.raises(rnnlower.UnsupportedModelError, match="between those of the sequence"):
         rnnlower.stream(model(node, s=np.array([1, 1, 2], np.float32)), time_axes={"x": 2})
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+def test_the_delay_is_the_sum_of_what_is_looked_ahead(chunk: int) -> None:
+    """A convolution in the middle of a chunk sees its pads before the first frame."""
+    nodes = [
+        helper.make_node("Conv", [first, f"w{last}"], [last], pads=pads)
+        for first, last, pads in (
+            ("x", "a", [1, 1]),
+            ("a", "b", [2, 2]),
+            ("b", "c", [1, 1]),
+            ("c", "y", [2, 0]),
+        )
+    ]
+    kernels = {"wa": 3, "wb": 5, "wc": 3, "wy": 3}
+    source = model(*nodes, **{name: weights(4, 4, kernel) for name, kernel in kernels.items()})
+    assert stream(source, chunk=chunk, allow_delay=True)["delay"] == 4
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+@pytest.mark.parametrize("fill", [0.0, 0.5])
+def test_causal_layers_after_a_look_ahead_add_no_delay(chunk: int, fill: float) -> None:
+    """Pads in front, and a ConvTranspose that cuts off what they make, as in mirrored decoders."""
+    nodes = [
+        helper.make_node("Conv", ["x", "wa"], ["a"], pads=[1, 1]),
+        helper.make_node("Pad", ["a", "pads", "fill"], ["p"]),
+        helper.make_node("Conv", ["p", "wb"], ["b"], dilations=[2]),
+        helper.make_node("Pad", ["b", "pads", "fill"], ["q"]),
+        helper.make_node("ConvTranspose", ["q", "wc"], ["y"], dilations=[2], pads=[4, 4]),
+    ]
+    constants = {"pads": np.array([0, 0, 4, 0, 0, 0]), "fill": np.float32(fill)}
+    kernels = {name: weights(4, 4, 3) for name in ("wa", "wb", "wc")}
+    delay = stream(model(*nodes, **kernels, **constants), chunk=chunk, allow_delay=True)["delay"]
+    assert delay == (1 if fill == 0 else 4)
