@@ -176,12 +176,9 @@ def faults(words: Sequence[str], model: Path, folder: Path) -> tuple[int, list[s
     if result.exit_code == 1 and words[0] not in MEASURED and not STRICTER & {*words}:
         found.append(f"differs: {result.stderr}")
     names = {each.name for each in folder.iterdir()}
-    # A script that calibrates has its arrays next to it.
-    allowed = (
-        {"out.onnx", "out.onnx.data", *(["out.npz"] if words[0] == "calibrate" else [])}
-        if result.exit_code == 0
-        else set()
-    )
+    # The script that calibrates has its arrays next to it, and a stream its loop (--emit).
+    written = {"out.onnx", "out.onnx.data", "out.npz", "out.py", "out.c"}
+    allowed = written if result.exit_code == 0 else set()
     if names - allowed:
         found.append(f"left behind: {sorted(names - allowed)}")
     if model.read_bytes() != before:
