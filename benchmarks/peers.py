@@ -7,7 +7,9 @@ Each tool gets each model of models/, in a process that may crash or hang. Count
 recurrent nodes, and results that compute the same. A tool that is not installed is left out.
 
 Converters to other formats run as engines of rnnlower do, each in the environment that a variable names:
-RNNLOWER_PYTHON_LITERT (onnx2tf), RNNLOWER_PYTHON_NCNN (pnnx), RNNLOWER_PYTHON_ONNX2TORCH.
+RNNLOWER_PYTHON_LITERT (onnx2tf), RNNLOWER_PYTHON_NCNN (pnnx), RNNLOWER_PYTHON_ONNX2TORCH. The tables of
+`peers_of_commands.py` need RNNLOWER_PYTHON_OPENVINO, RNNLOWER_PYTHON_TRACT, and PEERS_AI_EDGE
+(ai-edge-quantizer and ai-edge-litert).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 
 import onnx
+from peers_of_commands import fusions, integers, onnxsim_functions, streams
 
 import rnnlower
 
@@ -77,6 +80,63 @@ every version, attribute and place, from opset 1 on, many of them unusual on pur
   models without a static length.
 - *not compared*: no engine runs the source.
 
+"""
+
+
+COMMANDS = """
+## Next to `lift`: OpenVINO's fusions
+
+OpenVINO has passes that turn Loops and TensorIterators into its own sequences when it loads a model
+(`ConvertLoopToLSTMSequence`, `SequenceFusion`). Here it gets {converted} models in three forms, as
+`rnnlower loop`, `scan` and `unroll` write them, and once more after `rnnlower lift`.
+
+- *recurrent again*: the lifted model has its recurrent node, and computes the same.
+- *fused*: the model that OpenVINO {openvino} compiled for the CPU has a recurrent layer.
+
+| form | models | rnnlower lift | OpenVINO | OpenVINO, after `rnnlower lift` |
+|---|---|---|---|---|
+{fusions}
+
+## Next to `stream`: LowLatency2 and pulse
+
+OpenVINO's LowLatency2 keeps the states of recurrent layers inside the compiled model, and tract's pulse
+makes a model for chunks of time. Both work inside their own runtime; `rnnlower stream` writes an ONNX file.
+The models are those of `models/` with a single float32 input that `rnnlower stream` accepts and onnxruntime
+runs. They are fed one time step a call, and the outputs of all calls are compared with those of the whole
+sequence. Outputs without a time axis are left out where there are others.
+
+- *wrong as a whole, too*: the runtime (OpenVINO {openvino}, tract {tract}) does not compute the model
+  correctly in one piece either.
+
+| tool | models | result |
+|---|---|---|
+{streams}
+
+## Next to `quantize`: AI Edge
+
+An LSTM of 64 units over 30 steps, half of whose units forget over 50 steps (`benchmarks/long_memory.py`),
+calibrated on seven recordings of noise. An eighth gives the ratio of signal to noise. AI Edge's quantizer
+{ai_edge} takes TensorFlow Lite files, here those of onnx2tf {onnx2tf}. *size*: relative to the ONNX file in
+float32.
+
+| tool | format | dB | size |
+|---|---|---|---|
+{integers}
+
+## onnxsim's functions of a model
+
+onnxsim {onnxsim} has functions that quantize, prune and legalize models. Of those whose names begin with
+`quantize`, `apply`, `legalize` or `auto_quantize`, {total} take a model alone. Each of them got the LSTM
+above:
+
+| result | functions |
+|---|---|
+{functions}
+
+Those that leave other weights are {converting}.
+
+onnxsim's repository has `unroll_lstm` and `unroll_gru`, in `scripts/axera/legalize.py`. The package has
+{unroll}.
 """
 
 
@@ -257,7 +317,10 @@ def _there(source: pathlib.Path, candidate: onnx.ModelProto, engine: str) -> str
 
 def _package_version(package: str, engine: str) -> str:
     """The version in the environment of an engine."""
-    python = os.environ.get(f"RNNLOWER_PYTHON_{engine.upper()}", sys.executable)
+    return _version_there(package, os.environ.get(f"RNNLOWER_PYTHON_{engine.upper()}", sys.executable))
+
+
+def _version_there(package: str, python: str) -> str:
     code = f"import importlib.metadata as m; print(m.version({package!r}))"
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
@@ -295,6 +358,39 @@ def _sized(path: pathlib.Path, sizes: dict[str, int]) -> onnx.ModelProto:
     return model
 
 
+def commands(folder: pathlib.Path) -> str:
+    """Return the sections on the peers of single commands."""
+    import onnxsim
+
+    with tempfile.TemporaryDirectory() as name:
+        place = pathlib.Path(name)
+        sized = []
+        for model in CONVERTED:
+            sized.append(place / f"{model}.onnx")
+            onnx.save(_sized(folder / f"{model}.onnx", SIZES.get(model, {})), sized[-1])
+        tables = {
+            "fusions": fusions(sized, place),
+            "streams": streams(sorted(folder.glob("*.onnx")), place),
+            "integers": integers(place),
+        }
+        rows = {title: "\n".join(each) for title, each in tables.items()}
+    outcomes = onnxsim_functions()
+    counts = "\n".join(f"| {kind} | {len(names)} |" for kind, names in outcomes.items())
+    return COMMANDS.format(
+        **rows,
+        converted=len(CONVERTED),
+        openvino=_package_version("openvino", "openvino"),
+        tract=_package_version("tract", "tract"),
+        onnx2tf=_package_version("onnx2tf", "litert"),
+        ai_edge=_version_there("ai-edge-quantizer", os.environ["PEERS_AI_EDGE"]),
+        onnxsim=importlib.metadata.version("onnxsim"),
+        functions=counts,
+        total=sum(map(len, outcomes.values())),
+        converting=", ".join(f"`{each}`" for each in outcomes["other weights in the LSTM"]),
+        unroll="them, too" if hasattr(onnxsim, "unroll_lstm") else "neither of them",
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", default=str(ROOT / "models"), help="the folder of models")
@@ -321,6 +417,7 @@ def main() -> None:
         converted.append(row)
     today = datetime.date.today().isoformat()
     text = INTRODUCTION.format(count=len(models), seconds=SECONDS, date=today) + "\n".join(lines) + "\n"
+    text += commands(pathlib.Path(arguments.models))
     if converted:
         text += CONVERSION.format(models=len(CONVERTED)) + "\n".join(converted) + "\n"
     PAGE.write_text(text)
