@@ -1,4 +1,4 @@
-"""What OpenVINO, tract and AI Edge do, in their own environments: `peers_of_commands.py` starts this.
+"""OpenVINO, tract and AI Edge in their own environments: `peers_of_commands.py` starts this.
 
 python benchmarks/elsewhere.py openvino_fusions|openvino_stream|tract_stream|ai_edge JOB.json
 
