@@ -323,7 +323,7 @@ def _body(b: Builder, name: str, inputs: list[onnx.ValueInfoProto], step: str) -
         helper.make_node("Tanh", [sum_], [state]),
         helper.make_node("Sigmoid", [sum_], [out]),
     ]
-    results = [helper.make_tensor_value_info(each, float_, None) for each in (state, out)]
+    results = [helper.make_tensor_value_info(each, float_, [None, FEATURES]) for each in (state, out)]
     return helper.make_graph(nodes, b.name("body"), inputs, results)
 
 
