@@ -61,11 +61,11 @@ def _lift(work: LiftWork) -> None:
 
 
 def _legacy_constants(work: LiftWork) -> None:
-    """Suit an old IR version, where something was lifted.
+    """Suit an old IR version, where something was lifted or folded.
 
     Before: initializers that are not inputs, which IR version 3 lacks. After: Constant nodes there.
     """
-    if any(node.op_type for node in work.lifted):
+    if work.options.folds or any(node.op_type for node in work.lifted):
         settling.legacy_constants(work)
 
 

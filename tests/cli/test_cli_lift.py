@@ -159,3 +159,19 @@ def test_lower_lifts_what_is_cheaper_by_the_prices_of_the_target(
 
 def test_what_a_target_lacks_has_no_price(scanned: Path) -> None:
     assert prices_of_lifting(ir.load(scanned), LiftRecurrentPass(steps=None), find_target("tinygrad")) is None
+
+
+def test_what_is_folded_suits_an_old_ir_version() -> None:
+    """Every initializer is an input there; a Constant need not be one."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 3, opset_import: ["" : 9]>
+        main (float[T] x) => (float[T] y) {
+            a = Constant <value = float[1] {1}> ()
+            c = Add (a, a)
+            y = Mul (x, c)
+        }
+    """)
+    result = library.lift(model, dims={"T": 3})
+    inputs = {value.name for value in result.graph.input}
+    assert {tensor.name for tensor in result.graph.initializer} <= inputs == {"x"}
+    assert [node.op_type for node in result.graph.node] == ["Constant", "Mul"]
