@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.walk import captured, walk
+from rnnlower.timeflow.contents import operand
 from rnnlower.timeflow.edits import Replaced
-from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, operand
+from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest
 from rnnlower.timeflow.recurrence import hold, refuse_shifted, wait_for_all
 from rnnlower.timeflow.tracks import CoupledError, Track

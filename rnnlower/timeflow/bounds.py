@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.timeflow.contents import operand
 from rnnlower.timeflow.edits import Bypassed, Replaced, Start
-from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, operand
+from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.overlap import frames_by_indices
 from rnnlower.timeflow.pointwise import together
 from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest, rows_of_table

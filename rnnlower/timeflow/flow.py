@@ -11,20 +11,17 @@ import onnx_ir as ir
 
 from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.evaluation import Array
-from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import Located, captured, default_opset
+from rnnlower.graph.walk import Located, captured
 from rnnlower.recurrent.finding import carries_state
+from rnnlower.timeflow.contents import Contents, operand
 from rnnlower.timeflow.edits import Blanked, Cached, Edit, Replaced, SetAttribute, Start
 from rnnlower.timeflow.tracks import (
-    MODERN_OPSET,
     ChunkError,
     CoupledError,
     Sample,
     Scores,
     Track,
     fix_batch,
-    fix_shapes,
-    newer_opset,
 )
 
 LATEST = "latest"
@@ -35,7 +32,7 @@ Outcome = Track | Scores | CoupledError | str | None
 Rule: TypeAlias = "Callable[[Flow, ir.Node], Outcome | list[Outcome]]"
 
 
-class Flow:
+class Flow(Contents):
     """The propagation of the time axis through a main graph without function calls.
 
     Args:
@@ -46,7 +43,6 @@ class Flow:
         strict: Whether a node that couples time steps is an error; else its outputs have no time.
 
     Attributes:
-        whole, part: The facts about the model for the whole sequence, and for one chunk.
         tracks: The position of the frames of each value that has any.
         pending: The values that follow from the number of steps alone, but are not as long as the sequence,
             with the error where a node cannot take that.
@@ -69,11 +65,8 @@ class Flow:
         *,
         strict: bool,
     ) -> None:
-        self.model = model
-        self.sample = sample
+        super().__init__(model, sample)
         self.strict = strict
-        self.opset = default_opset(model)
-        self.whole, self.part = (Facts(model, declared=True) for _ in range(2))
         self.tracks: dict[ir.Value, Track] = {}
         self.pending: dict[ir.Value, CoupledError] = {}
         self.scores: dict[ir.Value, Scores] = {}
@@ -85,8 +78,6 @@ class Flow:
         self.limits: int | None = None
         self._rules, self._of_scores = rules, of_scores
         self._by_size: set[ir.Value] = set()
-        # The values of known content; true if it depends on the length.
-        self._is_sized: dict[ir.Value, bool] = {}
 
     def run(self) -> Flow:
         """Follow the axis to the end.
@@ -136,70 +127,9 @@ class Flow:
             return value is None or value in self._by_size
         return value.is_initializer() and not value.is_graph_input()
 
-    @property
-    def is_open(self) -> bool:
-        """True if the length of the sequence is dynamic in the model."""
-        inputs = {value.name: value for value in self.model.graph.inputs}
-        shapes = [(inputs[name].shape, axis) for name, axis in self.sample.axes.items()]
-        return any(shape is not None and not isinstance(shape[axis], int) for shape, axis in shapes)
-
-    def is_sized(self, value: ir.Value | None) -> bool:
-        """Return whether a content depends on the length: a chunk's is not that of the whole sequence."""
-        return value is not None and self._is_sized.get(value, False)
-
-    def shape(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
-        """Return the shape of an input for the whole sequence."""
-        return self._known_shape(operand(node, index), "an input")
-
-    def result(self, node: ir.Node) -> tuple[int, ...]:
-        """Return the shape of the first output for the whole sequence."""
-        return self._known_shape(node.outputs[0], "a result")
-
-    def _known_shape(self, value: ir.Value | None, what: str) -> tuple[int, ...]:
-        shape = self.shape_of(value)
-        if shape is None:
-            remedy = newer_opset() if self.opset < MODERN_OPSET else fix_shapes()
-            raise CoupledError(f"has {what} of unknown shape", remedy)
-        return shape
-
-    def shape_of(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        """Return the shape of a value for the whole sequence."""
-        shape = self.whole.shape(value)
-        return None if shape is None or None in shape else shape  # type: ignore[return-value]
-
-    def content(self, value: ir.Value | None) -> Array | None:
-        """Return what a value holds for the whole sequence, if that follows from constants and sizes."""
-        if value is None or (value.producer() is not None and value not in self._is_sized):
-            return None
-        return self.whole.constant(value)
-
     def known(self, value: ir.Value | None) -> Array | None:
         """Return what a value holds for the whole sequence, even if that is computed over time from sizes."""
         return self.whole.constant(value) if self.is_over_time(value) else self.content(value)
-
-    def chunk_content(self, value: ir.Value | None) -> Array | None:
-        """Return what a value holds for a chunk, if that follows from constants and sizes."""
-        return self.part.constant(value) if self.is_sized(value) else self.content(value)
-
-    def ints(self, node: ir.Node, name: str, index: int) -> tuple[list[int], list[int]] | None:
-        """Return integers for the sequence and for a chunk: an attribute, or in newer versions an input."""
-        given, value = node.attributes.get_ints(name), operand(node, index)
-        if given is not None or value is None:
-            return None if given is None else ([*given], [*given])
-        whole, chunk = self.content(value), self.chunk_content(value)
-        if whole is None or chunk is None:
-            raise CoupledError(f"takes its {name} from a computation that is not followed")
-        return [*map(int, whole.reshape(-1))], [*map(int, chunk.reshape(-1))]
-
-    def axes(self, node: ir.Node, index: int = 1) -> list[int] | None:
-        """Return the axes that an operator works on, counted from the start, if they are given."""
-        given, rank = self.ints(node, "axes", index), len(self.shape(node))
-        return None if given is None else [axis % rank for axis in given[0]]
-
-    def dtype(self, value: ir.Value | None) -> ir.DataType:
-        """Return the type of a value."""
-        type_ = self.whole.type(value)
-        return ir.DataType.FLOAT if type_ is None else type_.dtype
 
     def name(self, node: ir.Node) -> str:
         """Return the name of a node; unnamed ones are named after operator and number."""
@@ -451,11 +381,6 @@ _POSITIONAL = frozenset(
 )
 """Operators whose rules know what to do with positions that are computed from the number of steps."""
 _FILLING = {"ConstantOfShape", "Expand", "Range", "Tile"}
-
-
-def operand(node: ir.Node, index: int) -> ir.Value | None:
-    """Return an input of a node, ``None`` if it is left out."""
-    return node.inputs[index] if index < len(node.inputs) else None
 
 
 def _same(a: Array, b: Array) -> bool:

@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.timeflow.attention import compare
+from rnnlower.timeflow.contents import operand
 from rnnlower.timeflow.edits import Replaced
-from rnnlower.timeflow.flow import Flow, Outcome, Rule, operand
+from rnnlower.timeflow.flow import Flow, Outcome, Rule
 from rnnlower.timeflow.positions import accept, refuse_latest
 from rnnlower.timeflow.tracks import CoupledError, Track, newer_opset
 

@@ -18,8 +18,9 @@ from rnnlower.recurrent.state_operators import (
     ConvolutionNode,
     parse_state_operators,
 )
+from rnnlower.timeflow.contents import operand
 from rnnlower.timeflow.edits import Held, Replaced, Start, Summed
-from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, located, operand
+from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, located
 from rnnlower.timeflow.tracks import CoupledError, Track
 from rnnlower.wording import option
 
