@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -303,6 +304,15 @@ class Atoms:
     def factors(self, atom: int) -> Monomial:
         """Return the atoms whose product an atom is: itself, if it is none."""
         return self._factors.get(atom, (atom,))
+
+    def fingerprint(self, states: Sequence[Block], forms: Sequence[Form]) -> bytes:
+        """Return a digest of forms and all that they are made of; equal ones are of the same equations."""
+        blocks = [(block.start, block.kind, block.function) for block in self._blocks]
+        digest = hashlib.sha256(repr((blocks, self._products, [state.start for state in states])).encode())
+        for form in (*(block.form for block in self._blocks), *forms):
+            for array in () if form is None else (form.ids, form.coefs, form.constant):
+                digest.update(repr(array.shape).encode() + array.tobytes())
+        return digest.digest()
 
     def block(self, atom: int) -> Block:
         """Return the block of an atom."""

@@ -68,6 +68,7 @@ class _Matching:
         chain = chain[1:] if len(chain) > 2 and is_zero(facts, chain[0]) else chain
         self._facts, self._chain, self._semantics = facts, list(chain), semantics
         self._order = {node: number for number, node in enumerate(graph)}
+        self._cells: dict[bytes, Cell] = {}  # By the equations of a step, which the next ones repeat.
         # C may be finished after H, up to the next H.
         self._regions = [
             depending_on(self._order, value, None, self._limit(k)) for k, value in enumerate(chain[:-1])
@@ -227,7 +228,9 @@ class _Matching:
         states = [evaluator.atoms.block(int(evaluator.known[value].ids.flat[0])) for value in old]
         if len({*(block.size for block in states), *(form.constant.size for form in forms)}) != 1:
             raise NotLiftableError("its states have different sizes")
-        cell = match_cell(evaluator.atoms, states, forms, self._semantics)
+        equations = evaluator.atoms.fingerprint(states, forms)
+        if (cell := self._cells.get(equations)) is None:
+            cell = self._cells[equations] = match_cell(evaluator.atoms, states, forms, self._semantics)
         W = {starts.index(start): weights for start, weights in cell.W.items()}
         return dataclasses.replace(cell, W=W), leaves, old
 
