@@ -170,7 +170,7 @@ def require_states(facts: Facts, found: Found, semantics: Semantics) -> None:
     Raises:
         NotLiftableError: A row may have no steps, and a state other than zero that is read.
     """
-    if found.lengths is None or semantics == "spec":
+    if semantics == "spec" or (found.lengths is None and found.steps != 0):
         return
     if isinstance(found.lengths, np.ndarray) and found.lengths.all():
         return
@@ -186,7 +186,7 @@ def require_states(facts: Facts, found: Found, semantics: Semantics) -> None:
             raise NotLiftableError(f"{state.end.name!r} is read for rows that may have no steps")
 
 
-def _is_nonempty(facts: Facts, condition: ir.Value | None, lengths: Lengths) -> bool:
+def _is_nonempty(facts: Facts, condition: ir.Value | None, lengths: Lengths | None) -> bool:
     """Return whether a condition is that the lengths are larger than 0."""
     constant = facts.constant(condition)
     if isinstance(lengths, np.ndarray):

@@ -11,6 +11,7 @@ from onnx import numpy_helper
 from support.judge import recurrent_left, run
 
 import rnnlower
+from rnnlower.recurrent.node import Semantics
 
 SIZES = {"W4": (3, 16), "R4": (4, 16), "B4": (16,), "W3": (3, 12), "R3": (4, 12), "B3": (12,)}
 SIZES |= {"W_": (1, 16, 3), "R_": (1, 16, 4), "B_": (1, 32)}
@@ -234,3 +235,13 @@ def test_nothing_to_lift_changes_nothing() -> None:
     result, report = rnnlower.lift.with_report(model)
     assert [node.op_type for node in result.graph.node] == ["Neg"]
     assert "nothing to lift" in report.notes[0]
+
+
+@pytest.mark.parametrize(("semantics", "nodes"), [("ort", []), ("spec", ["RNN"])])
+def test_the_last_state_of_no_steps_is_the_first_one(semantics: Semantics, nodes: list[str]) -> None:
+    """For rows without steps, onnxruntime's operators return zeros."""
+    text = GRU.replace("[6, 2", "[0, 2").replace("(float[0, 2, 4] Y)", "(float[0, 2, 4] Y, float[2, 4] last)")
+    model = model_of(text, "hr = MatMul (h, R1) xw = MatMul (x, W1) sum = Add (xw, hr) h_new = Tanh (sum)")
+    result, report = rnnlower.lift.with_report(model, semantics=semantics)
+    assert recurrent_left(result) == nodes
+    assert nodes or "is read for rows that may have no steps" in str(report.nodes[0].reason)
