@@ -176,7 +176,9 @@ class OnTarget:
                 yield name, f"an input {name} that constants do not determine"
         for name, allowed in rule.attributes.items():
             value = _attribute(node, name)
-            if value is not None and value not in allowed:
+            # An attribute that must be absent may not be written with its default either.
+            is_broken = value is not None and value not in allowed if allowed else name in node.node.attributes
+            if is_broken:
                 yield name, f"attribute {name} = {value}"
         yield from _broken_activations(rule, node)
 

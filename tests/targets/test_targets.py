@@ -365,6 +365,19 @@ def test_native_nodes_are_judged_by_their_attributes(
     assert rnnlower.check(model, target=path, semantics="spec") != [] or not kept
 
 
+@pytest.mark.parametrize("layout", [None, 0, 1])
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_an_attribute_that_must_be_absent_is_not_written_with_its_default_either(
+    op_type: str, layout: int | None
+) -> None:
+    """rknn-toolkit2 2.5.0 ends with "Unrecognized attribute: layout", whatever its value."""
+    model = Config(op_type=op_type, layout=layout).build()
+    reasons = [misfit.reason for misfit in rnnlower.check(model, target="rknn") if misfit.op_type == op_type]
+    assert [f"attribute layout = {layout}" in reason for reason in reasons] == [True] * (layout is not None)
+    (kept,) = (node for node in rnnlower.lower(model, target="rknn").graph.node if node.op_type == op_type)
+    assert "layout" not in {attribute.name for attribute in kept.attribute}
+
+
 def test_a_guess_is_marked(tmp_path: Path) -> None:
     guessed = {"opset": "range = [7, 9]\nguess = true"}
     (misfit,) = (
