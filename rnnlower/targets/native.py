@@ -177,8 +177,7 @@ class OnTarget:
         for name, allowed in rule.attributes.items():
             value = _attribute(node, name)
             # An attribute that must be absent may not be written with its default either.
-            is_broken = value is not None and value not in allowed if allowed else name in node.node.attributes
-            if is_broken:
+            if (name in node.node.attributes) if not allowed else value not in (None, *allowed):
                 yield name, f"attribute {name} = {value}"
         yield from _broken_activations(rule, node)
 
