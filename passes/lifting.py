@@ -76,6 +76,7 @@ LIFT: Sequence[Step[LiftWork]] = (
     Step(settling.simplify_model, "Conditions of a Loop may be constants.", when=("folds",)),
     Step(_lift, "What is constant is known."),
     Step(_legacy_constants, "In old IR versions every initializer is an input."),
+    Step(settling.tell_of_no_steps, "Only nodes that stay differ."),
     Step(settling.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of lift, in order."""

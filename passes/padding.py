@@ -73,6 +73,7 @@ PAD: Sequence[Step[PadWork]] = (
     Step(settling.warn_of_suspicions, "Nothing has been moved."),
     Step(settling.lift, "A recurrent node has a rule; a Loop has none.", when=("lift",)),
     Step(_pad, "What is constant, and which nodes run, is known."),
+    Step(settling.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
     Step(settling.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of pad, in order."""

@@ -224,6 +224,7 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
     Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=("target", "folds")),
     Step(emitting.tell_unused_factor, "An option without effect is reported.", when=("target", "has_factor")),
     Step(emitting.tell_misfits, "The remaining nodes are checked in their final form.", when=("target",)),
+    Step(settling.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
     Step(settling.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of a lowering, in order."""

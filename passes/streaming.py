@@ -130,6 +130,7 @@ STREAM: Sequence[Step[StreamWork]] = (
     Step(preparing.dequantize_recurrent, "Float operators have states, too.", when=("dequantize",)),
     Step(_stream, "What is constant, and which nodes run, is known."),
     Step(_lower_chunk, "The chunk is the length of a straight line.", when=("lowers",)),
+    Step(settling.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
     Step(settling.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of stream, in order."""

@@ -17,6 +17,7 @@ from rnnlower.passes.steps import opset_moves
 from rnnlower.passes.steps.work import Work
 from rnnlower.passes.strip import StripPass
 from rnnlower.recurrent.exporter_warnings import find_suspicions
+from rnnlower.recurrent.node import KEEPS_INITIAL
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
 from rnnlower.recurrent.state_warnings import other_recurrences
 from rnnlower.wording import call, counted
@@ -162,6 +163,24 @@ def legacy_constants(work: Work) -> None:
     Before: initializers that are not inputs, which IR version 3 lacks. After: Constant nodes there.
     """
     LegacyConstantsPass()(work.model, work.facts)
+
+
+def tell_of_no_steps(work: Work) -> None:
+    """Tell of lifted nodes that stay, and whose last state is another one without steps.
+
+    Before: lifted nodes stand for Loops and Scans, whose last state is then the initial one. After: they are
+    operators like others.
+    """
+    lifted = [node for node, _ in walk(work.model.graph) if KEEPS_INITIAL in node.meta]
+    for node in lifted:
+        dims = work.facts.dims(node.inputs[0])
+        has_steps = dims is not None and isinstance(dims[0], int) and dims[0] > 0
+        if node.meta.pop(KEEPS_INITIAL) and not has_steps and work.options.semantics == "ort":
+            instead = "ends the process" if node.op_type == "GRU" else "returns 0"
+            work.notes.append(
+                f"{node.op_type} {node.name!r} needs a step: of a sequence without steps, the last state was "
+                f"the initial one; onnxruntime's {node.op_type} {instead}, and `{call('scan')}` keeps it"
+            )
 
 
 def strip(work: Work) -> None:

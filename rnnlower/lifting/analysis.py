@@ -16,7 +16,7 @@ from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
 from rnnlower.lifting.forms import Atoms, Form
-from rnnlower.lifting.frames import Frame, Series, State, root
+from rnnlower.lifting.frames import Frame, Series, State, root, steps_of
 from rnnlower.lifting.hoisting import Part, part_of
 from rnnlower.lifting.row_masks import Lengths, lengths_of
 from rnnlower.recurrent.node import Semantics
@@ -208,9 +208,6 @@ def _find(
             else:
                 parts.append(part_of(facts, *source, W, direction))
         first = known[states[0].before]
-        (steps, *_) = [
-            _steps(facts, source[0]) for source in sources.values() if not isinstance(source, int)
-        ] or [None]
         found = Found(
             cell,
             parts,
@@ -220,19 +217,13 @@ def _find(
             results[order[0]],
             evaluator,
             order_of(parts),
-            steps,
+            steps_of(facts, frame),
             direction=direction,
         )
         if mask is None:
             return found
         return dataclasses.replace(found, lengths=_lengths(facts, found, mask))
     raise NotLiftableError(reasons[0])
-
-
-def _steps(facts: Facts, series: Series) -> int | None:
-    dims = facts.dims(series.outer)
-    size = None if dims is None else dims[series.axis]
-    return size if isinstance(size, int) else None
 
 
 def order_of(parts: Sequence[Part]) -> bool:
@@ -246,6 +237,8 @@ def order_of(parts: Sequence[Part]) -> bool:
 
 
 def _lengths(facts: Facts, found: Found, mask: Series) -> Lengths:
+    if mask.window is not None:
+        raise NotLiftableError("the rows that keep their state are chosen by a part of a series")
     tags, _ = row_tags(facts, mask.inner, found.direction, mask.axis if mask.is_kept else None)
     tags = tags[: mask.axis] + tags[mask.axis + 1 :] if mask.is_kept else tags
     time = "T" if mask.reverse == found.reverse else "R"

@@ -17,6 +17,7 @@ from rnnlower.graph.walk import sources
 from rnnlower.lifting.emission import Made, emit_node
 from rnnlower.lifting.replacing import Lifted
 from rnnlower.lowering.emitter import Emitter
+from rnnlower.recurrent.node import KEEPS_INITIAL
 
 _LENGTHS, _INITIAL = 4, (5, 6)
 """The positions of the inputs."""
@@ -122,6 +123,8 @@ def _joined(
         ]
         given.append(e.concat(parts, 0) if None not in parts else None)  # type: ignore[arg-type]
     node = emit_node(e, cells, "bidirectional", given, name)
+    if marks := [each.meta[KEEPS_INITIAL] for each in nodes if KEEPS_INITIAL in each.meta]:
+        node.meta[KEEPS_INITIAL] = any(marks)
     Y = e.split(node.outputs[0], [1, 1], 1)
     halves = [Y, *(e.split(value, [1, 1], 0) for value in node.outputs[1:])]
     graph.extend(e.nodes)

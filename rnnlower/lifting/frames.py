@@ -95,6 +95,16 @@ def passed(value: ir.Value) -> ir.Value:
     return value
 
 
+def steps_of(facts: Facts, frame: Frame) -> int | None:
+    """Return the number of steps, if it is known."""
+    for series in frame.given:
+        dims = facts.dims(series.outer)
+        start, end = series.window or (0, None if dims is None else dims[series.axis])
+        if isinstance(end, int):
+            return end - start
+    return None
+
+
 def scan_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
     """Return the frame of a Scan; `owner` is the node in whose subgraph it lies.
 
@@ -188,22 +198,23 @@ def _around(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[Sequenc
 
 def _has_steps(facts: Facts, condition: ir.Value | None, node: ir.Node) -> bool:
     """Return whether a condition is that the sequence of a Scan is not empty."""
-    while condition is not None and (producer := condition.producer()) is not None:
-        if producer.op_type == "Greater":
-            first, zero = producer.inputs
-            limit = facts.constant(zero)
-            scanned = node.attributes.get_int("num_scan_inputs", 1)
-            axes = node.attributes.get_ints("scan_input_axes", (0,) * scanned)
-            if limit is None or limit.any():
-                return False
-            return any(
-                is_size(facts, first, value, axis)
-                for value, axis in zip(node.inputs[-len(axes) :], axes, strict=True)
-            )
-        if producer.op_type not in VIEWS:
-            return False
-        condition = producer.inputs[0]
-    return False
+    scanned = node.attributes.get_int("num_scan_inputs", 1)
+    axes = node.attributes.get_ints("scan_input_axes", (0,) * scanned)
+    positive = positive_value(facts, condition)
+    return any(
+        is_size(facts, positive, value, axis)
+        for value, axis in zip(node.inputs[-len(axes) :], axes, strict=True)
+    )
+
+
+def positive_value(facts: Facts, condition: ir.Value | None) -> ir.Value | None:
+    """Return the value that is larger than 0 if a condition holds, and only then."""
+    producer = None if condition is None else passed(condition).producer()
+    if producer is None or producer.op_type not in ("Less", "Greater"):
+        return None
+    zero, value = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
+    nothing = facts.constant(zero)
+    return value if nothing is not None and not nothing.any() else None
 
 
 def is_full(facts: Facts, lengths: ir.Value, of: ir.Value | None, axis: int) -> bool:

@@ -9,7 +9,7 @@ from onnx_ir.convenience import convert_attributes
 
 from rnnlower.graph.facts import Facts
 from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.frames import Frame, Series
+from rnnlower.lifting.frames import Frame, Series, steps_of
 from rnnlower.lifting.products import Products
 from rnnlower.lifting.terms import Size
 from rnnlower.lowering.emitter import Dim, Emitter
@@ -48,11 +48,8 @@ class OverTime:
             raise NotLiftableError("the step reads no input")
         if any(series.outer in self._inner for series in self._frame.given):
             raise NotLiftableError("a series is computed in the step")
-        series = self._frame.given[0]
-        if series.window is not None:
-            return series.window[1] - series.window[0]
-        (size,) = (self._facts.dims(series.outer) or ())[series.axis : series.axis + 1]
-        return size if isinstance(size, int) else self.e.dim(series.outer, series.axis)
+        series, steps = self._frame.given[0], steps_of(self._facts, self._frame)
+        return self.e.dim(series.outer, series.axis) if steps is None else steps
 
     def size(self, size: Size) -> Dim:
         """Return the size of an axis, at run time if it is a symbol."""

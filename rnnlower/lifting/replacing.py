@@ -24,9 +24,9 @@ from rnnlower.lifting.emission import (
 )
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.frames import Frame
-from rnnlower.lifting.surroundings import Result, find_results, require_states
+from rnnlower.lifting.surroundings import Result, find_results, read_without_steps, require_states
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.recurrent.node import Semantics
+from rnnlower.recurrent.node import KEEPS_INITIAL, Semantics
 from rnnlower.recurrent.state_operators import FIRST_OPSET, STATE_OUTPUTS
 
 _FIRST_OPSET = 7
@@ -103,6 +103,10 @@ class Lifter:
             raise NotLiftableError("recurrent operators have the type bfloat16 from opset 22 on")
         with emitting(self._model, self._names, located, dtype) as e:
             nodes, replaced = self._emit(e, located, frame, found, results)
+        if found[0].steps is None:
+            for each, lifted in zip(found, nodes, strict=True):
+                is_read = any(True for _ in read_without_steps(self._facts, each, frame.given))
+                lifted.made.node.meta[KEEPS_INITIAL] = is_read
         put_in_place(self._facts, located, frame.node, e.nodes, replaced)
         return nodes
 

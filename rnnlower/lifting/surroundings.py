@@ -13,7 +13,7 @@ from rnnlower.lifting.analysis import Found, is_hidden
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
 from rnnlower.lifting.forms import Form
-from rnnlower.lifting.frames import Frame, Series, is_zero, passed, root
+from rnnlower.lifting.frames import Frame, Series, is_size, is_zero, positive_value, root
 from rnnlower.lifting.row_masks import Lengths, lengths_of
 from rnnlower.recurrent.node import Semantics
 
@@ -174,26 +174,38 @@ def require_states(facts: Facts, found: Found, semantics: Semantics) -> None:
         return
     if isinstance(found.lengths, np.ndarray) and found.lengths.all():
         return
+    for value in read_without_steps(facts, found):
+        raise NotLiftableError(f"{value.name!r} is read for rows that may have no steps")
+
+
+def read_without_steps(facts: Facts, found: Found, given: Sequence[Series] = ()) -> Iterator[ir.Value]:
+    """Yield the last states, other than zero without steps, that are read for rows that may have none.
+
+    Args:
+        facts: The facts about the model.
+        found: The cell.
+        given: Tensors with an element for each step, if all rows have as many.
+    """
     for state in found.states:
         if is_zero(facts, state.start) or state.end is None:
             continue
         for node, _ in state.end.uses():
             rest = facts.constant(node.inputs[2]) if node.op_type == "Where" else None
             is_zeroed = rest is not None and not rest.any() and node.inputs[1] is state.end
-            if not is_zeroed or not _is_nonempty(facts, node.inputs[0], found.lengths):
-                raise NotLiftableError(f"{state.end.name!r} is read for rows that may have no steps")
+            if not is_zeroed or not _is_nonempty(facts, node.inputs[0], found.lengths, given):
+                yield state.end
         if state.end.is_graph_output():
-            raise NotLiftableError(f"{state.end.name!r} is read for rows that may have no steps")
+            yield state.end
 
 
-def _is_nonempty(facts: Facts, condition: ir.Value | None, lengths: Lengths | None) -> bool:
+def _is_nonempty(
+    facts: Facts, condition: ir.Value | None, lengths: Lengths | None, given: Sequence[Series]
+) -> bool:
     """Return whether a condition is that the lengths are larger than 0."""
-    constant = facts.constant(condition)
     if isinstance(lengths, np.ndarray):
+        constant = facts.constant(condition)
         return constant is not None and np.array_equal(constant.reshape(-1) != 0, lengths > 0)
-    producer = None if condition is None else passed(condition).producer()
-    if producer is None or producer.op_type not in ("Less", "Greater"):
-        return False
-    zero, of = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
-    nothing = facts.constant(zero)
-    return nothing is not None and not nothing.any() and of is lengths
+    value = positive_value(facts, condition)
+    return value is not None and (
+        value is lengths or any(is_size(facts, value, each.outer, each.axis) for each in given)
+    )

@@ -53,7 +53,7 @@ def outputs_without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[st
     ):
         if not node.used(name):
             continue
-        if node.semantics == "spec" and state in node.inputs:
+        if node.keeps_initial and state in node.inputs:
             outputs[name] = e.op("Identity", node.inputs[state])
         else:
             zeros = e.op("Identity", e.zeros([*dims, node.hidden_size]))
@@ -92,8 +92,8 @@ def _state_output(
     mask: Mask | None,
 ) -> ir.Value:
     """Emit Y_h or Y_c."""
-    # For an empty sequence onnxruntime returns 0, the spec keeps the initial state.
-    zeroed = node.semantics == "ort" and any(state.initial is not None for state in initial)
+    # For an empty sequence onnxruntime returns 0; the spec keeps the initial state, as a Loop does.
+    zeroed = not node.keeps_initial and any(state.initial is not None for state in initial)
     nonempty = None
     if zeroed:
         nonempty = _nonempty(e, axes) if mask is None else mask.nonempty

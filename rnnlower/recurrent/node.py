@@ -18,6 +18,12 @@ from rnnlower.recurrent.operators import DIRECTIONS, RECURRENT_OPS, Cell
 
 Semantics = Literal["ort", "spec"]
 
+KEEPS_INITIAL = "rnnlower.keeps_initial"
+"""Key in the `meta` of nodes that stand for a Loop or Scan: without steps, the last state is the initial one.
+
+True if something may read this state where there are no steps.
+"""
+
 
 def check_semantics(semantics: str) -> None:
     """Refuse semantics that do not exist.
@@ -86,6 +92,11 @@ class ResolvedNode:
     @property
     def cell(self) -> Cell:
         return RECURRENT_OPS[self.op_type]
+
+    @property
+    def keeps_initial(self) -> bool:
+        """True if the last state of a row without steps is the initial one, and not onnxruntime's 0."""
+        return self.semantics == "spec" or KEEPS_INITIAL in self.node.meta
 
     @property
     def is_quantized(self) -> bool:

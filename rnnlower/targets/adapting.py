@@ -13,7 +13,7 @@ from rnnlower.graph.cleanup import detach
 from rnnlower.graph.constants import constant_of
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.sketching import sketch_emitter
-from rnnlower.recurrent.node import ResolvedNode
+from rnnlower.recurrent.node import KEEPS_INITIAL, ResolvedNode
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.targets.format import RecurrentRule
 from rnnlower.targets.native import OnTarget
@@ -168,6 +168,8 @@ class AdaptedNode:
             "", self._node.node.op_type, order, self._attributes(direction), outputs=self._outputs(directions)
         )
         made.name = self.e.names.fresh(direction)
+        if KEEPS_INITIAL in self._node.node.meta:
+            made.meta[KEEPS_INITIAL] = self._node.node.meta[KEEPS_INITIAL]
         self.e.nodes.append(made)
         self.e.everything.append(made)
         self.recurrent.append(made)
