@@ -6,8 +6,10 @@ import onnx_ir as ir
 
 from rnnlower.padding.flow import PadFlow, Rule
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
+from rnnlower.recurrent.state_operators import ATTRIBUTE_DEFAULTS
 
 _LENGTHS = 4
+_FOLLOWED = ("activation", "channels_last", "dilation")
 
 
 def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
@@ -55,21 +57,23 @@ def _linear_attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
 def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
     """The state holds the last steps: of those before the sequence, and of its own."""
     value, axes = node.inputs[0], flow.axes_of(node.inputs[0])
-    if {*node.attributes} - {"activation"}:
-        raise NoRuleError(f"has attributes that are not followed: {', '.join(sorted(node.attributes))}")
-    if 2 in axes and _is_read(node, 1):
+    defaults = ATTRIBUTE_DEFAULTS[node.op_type]
+    given = {name: each.value for name, each in node.attributes.items() if name not in _FOLLOWED}
+    if unknown := sorted(name for name, each in given.items() if each != defaults[name]):
+        raise NoRuleError(f"has attributes that are not followed: {', '.join(unknown)}")
+    time = 1 if node.attributes.get_int("channels_last", 0) else 2
+    if time in axes and _is_read(node, 1):
         assert value is not None
-        steps = flow.shape(node.outputs[1])[2]
+        shape, steps = flow.shape(value), flow.shape(node.outputs[1])[time]
         emitter, past = flow.emitter_for(node), node.inputs[3] if len(node.inputs) > 3 else None
         if past is None:
-            rows = emitter.dim(value, 0) if flow.is_open(value, 0) else flow.shape(value)[0]
-            past = emitter.with_dtype(ir.DataType.from_numpy(flow.dtype(value))).zeros(
-                [rows, flow.shape(value)[1], steps]
-            )
-        whole = emitter.op("Concat", past, value, axis=2)
-        size = Size(axes[2].symbol, tuple(each + steps for each in axes[2].table))
+            sizes = [emitter.dim(value, 0) if flow.is_open(value, 0) else shape[0], *shape[1:]]
+            sizes[time] = steps
+            past = emitter.with_dtype(ir.DataType.from_numpy(flow.dtype(value))).zeros(sizes)
+        whole = emitter.op("Concat", past, value, axis=time)
+        size = Size(axes[time].symbol, tuple(each + steps for each in axes[time].table))
         behind, dtype = range(-steps, 0), flow.dtype(value)
-        state = flow.last_steps(emitter, whole, 2, {**axes, 2: size}, behind, 3, dtype)
+        state = flow.last_steps(emitter, whole, time, {**axes, time: size}, behind, 3, dtype)
         flow.replace(node, state, emitter, 1)
     return [axes, {axis: size for axis, size in axes.items() if axis == 0}]
 

@@ -48,6 +48,12 @@ OPERATORS: Mapping[str, str] = {
     "y, z = com.microsoft.CausalConvWithState (c, f_4_1_3)",
     "CausalConvWithState, its state": f"{_CHANNELS} {_past('c0', '4, 2')} "
     'y, z = com.microsoft.CausalConvWithState <activation = "silu"> (c, f_4_1_3, f_4, past)',
+    "CausalConvWithState, dilated": f"{_CHANNELS} {_past('f_1_4_4', '4, 4')} "
+    "y, z = com.microsoft.CausalConvWithState <dilation = 2, channels_last = 0> (c, f_4_1_3, f_4, past)",
+    "CausalConvWithState, channels last": f"{_past('f_1_2_4', '2, 4')} "
+    "y, z = com.microsoft.CausalConvWithState <channels_last = 1> (x, f_4_1_3, f_4, past)",
+    "CausalConvWithState, channels last, state of zeros": "y, z = com.microsoft.CausalConvWithState "
+    "<channels_last = 1, dilation = 3> (x, f_4_1_3)",
     "ConvInteger": f"{_QUANTIZED} i = ConvInteger <pads = [1, 1]> (qc, s_4_4_3, middle) z = Identity (i)",
     "DequantizeLinear": "q = QuantizeLinear (x, step, middle) f = DequantizeLinear (q, step, middle) "
     "z = ReduceMean (f, last1)",
