@@ -6,7 +6,6 @@ import datetime
 import os
 import pathlib
 import time
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from rnnlower.engines.known import Engine, find_engine
@@ -171,7 +170,7 @@ def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
     groups.begin("recurrent nodes")
     tables["recurrent"] = recurrent_rules(asker, dynamic, flow["ops"], dtypes)
     groups.begin("adapted nodes")
-    tables["recurrent"] = [each for rule in adaptations(asker, tables) for each in (rule, *_under_spec(rule))]
+    tables["recurrent"] = adaptations(asker, tables)
     groups.begin("quantized nodes")
     if quantized := quantized_rules(asker):
         tables["recurrent"] += quantized
@@ -179,26 +178,6 @@ def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
     groups.begin("lowered nodes")
     tables["cautions"] = cautions(asker, tables)
     return tables | {"tried": {"version": engine.version or "unknown"}}
-
-
-def _under_spec(rule: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rule for ``--semantics spec`` of one that is correct only under ``ort``.
-
-    The two agree but for clip, rows without time steps, and the defaults of alpha and beta.
-    """
-    if rule.get("semantics") != ["ort"]:
-        return []
-    wrong = ["clip"] if "clip" not in rule["attributes"] else []
-    wrong += ["sequence_lens"] if "sequence_lens" in rule["inputs"] else []
-    wrong += ["activations"] if len(rule["activations"]) > 1 else []
-    changed = {
-        "inputs": [name for name in rule["inputs"] if name != "sequence_lens"],
-        "attributes": rule["attributes"] | {"clip": []},
-        "activations": ["default"],
-        "semantics": ["spec"],
-        "wrong": sorted({*rule.get("wrong", ()), *wrong}),
-    }
-    return [{**rule, **changed}]
 
 
 def _source(engine: Engine) -> str:

@@ -160,7 +160,7 @@ class _Tries:
         }
         rule |= self._limited(dynamic, loops, inputs) | self._least_and_most(inputs)
         # The semantics differ in clipping.
-        rule["semantics"] = ["ort"] if "clip" in self._claims.taken else []
+        rule["semantics"] = ["ort", "agreed"] if "clip" in self._claims.taken else []
         rule["wrong"] = sorted(self._wrong - {*self._claims.directions})
         rule["tried"] = _tried(_sizes(self._asker))
         kept = ("attributes", "inputs")

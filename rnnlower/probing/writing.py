@@ -103,8 +103,7 @@ def _claims_by_table(target: Target) -> dict[str, dict[str, Any]]:
         forms = "/".join(map(str, rule.attributes.get("linear_before_reset", ())))
         states = " with states" if "initial_h" in rule.needs else ""
         form = f" linear_before_reset={forms}" if forms else ""
-        under = " under spec" if [*(rule.semantics or ())] == ["spec"] else ""
-        claims[f"native {', '.join(rule.ops)}{form}{states}{under}"] = _fields(rule)
+        claims[f"native {', '.join(rule.ops)}{form}{states}"] = _fields(rule)
     return claims
 
 

@@ -286,8 +286,8 @@ class RecurrentRule(Claim, frozen=True):
         _key("sizes of X that must be static if an initial state is not a graph input", ["batch"]),
     ] = ()
     semantics: Annotated[
-        tuple[Annotated[str, _one_of(get_args(Semantics))], ...] | None,
-        _key("the --semantics under which it is correct", ["ort"]),
+        tuple[Annotated[str, _one_of((*get_args(Semantics), "agreed"))], ...] | None,
+        _key("the --semantics under which it is correct; agreed: where both mean the same, too", ["ort"]),
     ] = None
     same_activations: Annotated[
         bool, _key("whether both directions must have the same activations", True)

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import onnx_ir as ir
 
 from rnnlower import wording
@@ -97,8 +98,13 @@ class OnTarget:
 
     @property
     def rules(self) -> list[RecurrentRule]:
-        """The target's rules about the operator."""
-        return [rule for rule in self.target.recurrent if self.located.node.op_type in rule.ops]
+        """The target's rules about the operator, for these semantics."""
+        rules = [rule for rule in self.target.recurrent if self.located.node.op_type in rule.ops]
+        given = [{*(rule.semantics or ())} for rule in rules]
+        return [
+            _agreed(rule) if "agreed" in words and self.semantics not in words else rule
+            for rule, words in zip(rules, given, strict=True)
+        ]
 
     def misfits(self) -> list[Misfit]:
         """Return why the target does not run the node as it is."""
@@ -180,6 +186,23 @@ class OnTarget:
             if (name in node.node.attributes) if not allowed else value not in (None, *allowed):
                 yield name, f"attribute {name} = {value}"
         yield from _broken_activations(rule, node)
+
+
+def _agreed(rule: RecurrentRule) -> RecurrentRule:
+    """Restrict a rule to nodes that mean the same in both semantics.
+
+    These differ in clip, rows without time steps, and the defaults of alpha and beta.
+    """
+    allowed = INPUT_NAMES if rule.inputs is None else rule.inputs
+    taken_away = {"activations"} | {"clip"} - {*rule.attributes} | {"sequence_lens"} & {*allowed}
+    return msgspec.structs.replace(
+        rule,
+        semantics=None,
+        inputs=tuple(name for name in allowed if name != "sequence_lens"),
+        attributes={**rule.attributes, "clip": ()},
+        activations=("default",),
+        wrong=(*rule.wrong, *sorted(taken_away)),
+    )
 
 
 def _broken_sizes(rule: RecurrentRule, node: ResolvedNode, path: str) -> Iterator[tuple[str, str]]:

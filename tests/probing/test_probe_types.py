@@ -12,7 +12,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, nodes, prober, quantized, trying_nodes, types
+from rnnlower.probing import asking, nodes, quantized, trying_nodes, types
 
 FLOATS = ["float16", "float32", "float64", "int64"]
 
@@ -67,14 +67,6 @@ def test_a_question_in_another_type_is_about_numbers_that_the_type_holds() -> No
     assert feeds["X"].dtype == expected["Y"].dtype == np.float16
     assert {tensor.data_type for tensor in asked.model.graph.initializer} == {onnx.TensorProto.FLOAT16}
     np.testing.assert_allclose(evaluate(asked.model, feeds)["Y"], expected["Y"], atol=2e-3)
-
-
-def test_under_spec_no_rule_follows_from_one_that_is_right_under_both() -> None:
-    rule = {"attributes": {"clip": []}, "inputs": ["B"], "activations": ["default"]}
-    assert prober._under_spec(rule) == []
-    (under,) = prober._under_spec(rule | {"semantics": ["ort"], "inputs": ["B", "sequence_lens"]})
-    assert under["inputs"] == ["B"]
-    assert under["wrong"] == ["sequence_lens"]
 
 
 @pytest.mark.parametrize("wrong", ["", "reverse"])

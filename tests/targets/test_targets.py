@@ -378,6 +378,26 @@ def test_an_attribute_that_must_be_absent_is_not_written_with_its_default_either
     assert "layout" not in {attribute.name for attribute in kept.attribute}
 
 
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, ""),
+        ({"activations": RELU}, "own gets LSTM with activations Relu silently wrong"),
+        ({"clip": 0.5}, "own gets LSTM with attribute clip = 0.5 silently wrong"),
+        ({"sequence_lens": "input"}, "own gets LSTM with input sequence_lens silently wrong"),
+    ],
+)
+def test_a_rule_may_hold_where_both_semantics_agree(
+    tmp_path: Path, fields: dict[str, object], reason: str
+) -> None:
+    rule = RULE.replace('["ort"]', '["ort", "agreed"]').replace(" clip = [],", "")
+    path = write(tmp_path, MINIMAL, rule.replace('"initial_h"]', '"sequence_lens"]'))
+    model = Config(opset=14, **fields).build()  # type: ignore[arg-type]
+    for semantics, reasons in (("ort", []), ("spec", [reason] if reason else [])):
+        misfits = rnnlower.check(model, target=path, semantics=semantics)  # type: ignore[arg-type]
+        assert [each.reason for each in misfits if each.op_type == "LSTM"] == reasons
+
+
 def test_a_guess_is_marked(tmp_path: Path) -> None:
     guessed = {"opset": "range = [7, 9]\nguess = true"}
     (misfit,) = (
