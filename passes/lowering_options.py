@@ -67,12 +67,7 @@ class LoweringOptions(RecurrentOptions):
     @property
     def emits(self) -> bool:
         """True if recurrent nodes are replaced, and not kept by a profile."""
-        return not self.conforms
-
-    @property
-    def conforms(self) -> bool:
-        """True if recurrent nodes are kept in the form that a profile prescribes."""
-        return self.runtime is not None and bool(self.runtime.profile)
+        return self.runtime is None or not self.runtime.profile
 
     @property
     def needs_lengths(self) -> bool:
@@ -80,45 +75,6 @@ class LoweringOptions(RecurrentOptions):
         from rnnlower.targets.requirements import wants_numbers
 
         return self.strategy == "unroll" or (self.runtime is not None and wants_numbers(self.runtime))
-
-    @property
-    def may_adapt(self) -> bool:
-        """True if the target's own operators may stay, with ops around them."""
-        return self.native != "lower"
-
-    @property
-    def shares_constants(self) -> bool:
-        """True if the target would copy a constant for each node that reads it."""
-        return self.runtime is not None and self.runtime.ops.copies_constants
-
-    @property
-    def separates_sums(self) -> bool:
-        """True if the target needs a Max in front of an activation, or of a product of a repetition."""
-        if self.runtime is None:
-            return False
-        alone = any(limit.alone_behind for limit in self.runtime.limits)
-        return bool(self.runtime.ops.inexact_behind_sum) or (alone and "Max" in self.runtime.op_types)
-
-    @property
-    def keeps_nan(self) -> bool:
-        """True if operators of the target make numbers of NaN."""
-        return self.runtime is not None and bool(self.runtime.ops.loses_nan)
-
-    @property
-    def replaces_loop_inputs(self) -> bool:
-        """True if the target gives the bodies of Loops a wrong number or condition."""
-        return self.runtime is not None and self.runtime.control_flow.keeps_gathered_axis
-
-    @property
-    def copies_outputs(self) -> bool:
-        """True if some outputs of the model are only right on the target as copies."""
-        ops = None if self.runtime is None else self.runtime.ops
-        return ops is not None and (ops.overwrites_outputs or bool(ops.copied_outputs))
-
-    @property
-    def has_factor(self) -> bool:
-        """True if a Scan or Loop takes several steps per iteration."""
-        return self.unroll_factor != 1
 
     def __post_init__(self) -> None:
         from rnnlower.lowering import FIRST_OPSET, LAST_OPSET

@@ -147,12 +147,12 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
     Step(
         choosing.adapt_recurrent,
         "A node that runs as it is needs nothing around it.",
-        when=("target", "emits", "may_adapt"),
+        when=("target", "emits"),
     ),
     Step(
         stateful.keep_state_operators,
         "As for recurrent nodes.",
-        when=("target", "emits", "may_adapt"),
+        when=("target", "emits"),
     ),
     Step(
         settling.warn_of_other_recurrences,
@@ -162,7 +162,7 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
     Step(
         choosing.conform_to_profile,
         "A profile keeps the recurrent nodes, in another form.",
-        when=("conforms",),
+        when=("target", "runtime.profile"),
     ),
     Step(
         choosing.fold_weights,
@@ -196,7 +196,7 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
     Step(
         emitting.separate_sums,
         "Simplifying would take a Max of two equal values away; the target may need it to run the ops.",
-        when=("emits", "separates_sums"),
+        when=("target", "emits"),
     ),
     Step(
         emitting.require_fit, "The emitted ops must agree with the target's data.", when=("target", "emits")
@@ -204,25 +204,25 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
     Step(
         emitting.share_constants,
         "Only what reads the constants in the end counts.",
-        when=("emits", "shares_constants"),
+        when=("target", "emits", "runtime.ops.copies_constants"),
     ),
     Step(
         emitting.keep_nan,
         "Emitted ops lose NaN, too, and no later step looks for the forms of the operators.",
-        when=("folds", "emits", "keeps_nan"),
+        when=("target", "folds", "emits", "runtime.ops.loses_nan"),
     ),
     Step(
         emitting.plain_loop_inputs,
         "Simplifying would take the Squeeze of a scalar away.",
-        when=("emits", "replaces_loop_inputs"),
+        when=("target", "emits", "runtime.control_flow.keeps_gathered_axis"),
     ),
     Step(
         emitting.copy_outputs,
         "A later step could take a Cast to the same type away.",
-        when=("emits", "copies_outputs"),
+        when=("target", "emits"),
     ),
     Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=("target", "folds")),
-    Step(emitting.tell_unused_factor, "An option without effect is reported.", when=("target", "has_factor")),
+    Step(emitting.tell_unused_factor, "An option without effect is reported.", when=("target",)),
     Step(emitting.tell_misfits, "The remaining nodes are checked in their final form.", when=("target",)),
     Step(settling.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
     Step(settling.strip, "Messages name nodes.", when=("strip",)),

@@ -16,9 +16,11 @@ from rnnlower.lowering.replacing import Gates, Plan
 from rnnlower.lowering.sketching import Preferences
 from rnnlower.lowering.weights import Weights, private_weights
 from rnnlower.passes.adapt_recurrent import AdaptRecurrentPass
+from rnnlower.passes.conform_sonnx import ConformSonnxPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.lower_recurrent import dtype_of
+from rnnlower.passes.static_shapes import StaticShapesPass
 from rnnlower.passes.steps.contracts import (
     contract,
     lengths_are_numbers,
@@ -29,12 +31,12 @@ from rnnlower.passes.steps.contracts import (
     nodes_have_one_fate,
 )
 from rnnlower.passes.steps.lengths import with_static_lengths
-from rnnlower.passes.steps.profile import conform
 from rnnlower.passes.steps.work import LoweringWork, leave_out
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
-from rnnlower.recurrent.operators import STATE_INPUTS, WEIGHT_INPUTS
+from rnnlower.recurrent.operators import MOST_INPUTS, STATE_INPUTS, WEIGHT_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.recurrent.sonnx import departures
 from rnnlower.recurrent.state_warnings import forgetful_operators, forgotten_states
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Chooser, KeptNode
@@ -94,10 +96,19 @@ def conform_to_profile(work: LoweringWork) -> None:
 
     Before: nodes of any form. After: the form that the profile prescribes.
     """
-    work.lowered, notes = conform(work.model, work.nodes, work.facts)
-    work.notes += notes
+    model, facts, nodes = work.model, work.facts, work.nodes
+    behind_x = range(1, MOST_INPUTS)
+    FoldWeightsPass([each.node for each in nodes], positions=behind_x, may_grow=True)(model, facts)
+    InferTypesPass()(model, facts)
+    found = [departure for located in nodes for departure in departures(located)]
+    if any(departure.subject == "batch_size" and departure.level == "error" for departure in found):
+        StaticShapesPass(nodes)(model, facts)
+    conforming = ConformSonnxPass(nodes)
+    conforming(model, facts)
+    work.lowered = conforming.conformed
+    work.notes += [str(note) for located in find_recurrent(model) for note in departures(located)]
     conformed = {(node.path, node.name) for node in work.lowered}
-    work.nodes = [each for each in find_recurrent(work.model) if (each.path, each.name) in conformed]
+    work.nodes = [each for each in find_recurrent(model) if (each.path, each.name) in conformed]
 
 
 @contract(requires=[nodes_can_be_read], ensures=[nodes_are_there])

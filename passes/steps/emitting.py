@@ -126,13 +126,11 @@ def separate_sums(work: LoweringWork) -> None:
 
     Before: activations that the target computes inexactly after a sum. After: a Max in between.
     """
+    limits = [each for each in work.target.limits if each.alone_behind and "Max" in work.target.op_types]
 
     def reads_repetition(node: ir.Node) -> bool:
-        return any(
-            node.op_type in limit.ops and repeated_by(node.inputs[0], limit.alone_behind, alone=True)
-            for limit in work.target.limits
-            if limit.alone_behind
-        )
+        mine = (limit for limit in limits if node.op_type in limit.ops)
+        return any(repeated_by(node.inputs[0], limit.alone_behind, alone=True) for limit in mine)
 
     SeparateSumsPass(work.target.ops.inexact_behind_sum, also=reads_repetition)(work.model, work.facts)
 
@@ -179,6 +177,8 @@ def declare_outputs(work: LoweringWork) -> None:
 
 def tell_unused_factor(work: LoweringWork) -> None:
     """Report nodes on which the unroll factor has no effect. The graph stays as it is."""
+    if work.options.unroll_factor == 1:
+        return
     factor = wording.option("unroll-factor", work.options.unroll_factor)
     done: list[tuple[LoweredNode | KeptNode, str]] = [(node, "is kept") for node in work.kept]
     for node in (*work.adapted, *work.lowered):

@@ -5,17 +5,23 @@ from __future__ import annotations
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from rnnlower import wording
+from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.walk import op_types, walk
+from rnnlower.graph.walk import called, op_types, walk
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
+from rnnlower.passes.capture_states import CaptureStatesPass
+from rnnlower.passes.correct_shapes import CorrectShapesPass
+from rnnlower.passes.fold_constants import FoldConstantsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
+from rnnlower.passes.remove_noops import RemoveNoopsPass
+from rnnlower.passes.remove_unused import RemoveUnusedPass
 from rnnlower.passes.set_inputs import SetInputsPass
-from rnnlower.passes.simplify import simplify
 from rnnlower.passes.steps import opset_moves
 from rnnlower.passes.steps.work import Work
 from rnnlower.passes.strip import StripPass
+from rnnlower.passes.take_branches import TakeBranchesPass
 from rnnlower.recurrent.exporter_warnings import find_suspicions
 from rnnlower.recurrent.node import KEEPS_INITIAL
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
@@ -134,7 +140,21 @@ def simplify_model(work: Work) -> None:
 
     Before: nodes that follow from constants, and Ifs of known condition. After: constants, and a branch each.
     """
-    work.notes += simplify(work.model, work.refuses, work.facts)
+    model, correcting = work.model, CorrectShapesPass()
+    simplifying = (
+        TakeBranchesPass(),
+        CaptureStatesPass(),
+        FoldConstantsPass(work.refuses),
+        RemoveNoopsPass(),
+    )
+    for each in (*simplifying, RemoveUnusedPass(), correcting):
+        each(model, work.facts)
+    work.notes += correcting.notes
+    work.notes += [
+        f"If {called(node)!r} stays: {reason}"
+        for node, _ in walk(model.graph)
+        if node.op_type == "If" and not node.domain and (reason := decided_by(model, node.inputs[0]))
+    ]
 
 
 def lift_constants(work: Work) -> None:

@@ -37,6 +37,8 @@ def keep_state_operators(work: LoweringWork) -> None:
 
     Before: marked nodes. After: those that run there lose the mark, maybe as com.microsoft's operator.
     """
+    if work.options.native == "lower":
+        return
     for node in _parsed(work, work.state_nodes, lenient=True):
         name, op_type, path = node.located.name, node.located.node.op_type, node.located.path
         if node.located.node.domain in _domains(work, op_type) and not _is_slow(node):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -140,7 +141,8 @@ class Step(Generic[AnyWork]):
     Attributes:
         run: The function of the step.
         reason: The reason for its position.
-        when: The properties of the options that must all hold, or the step is left out.
+        when: The properties of the options, or of what these hold, that must all be true, or the step is left
+            out. They are looked at in this order.
     """
 
     run: Callable[[AnyWork], None]
@@ -151,7 +153,7 @@ class Step(Generic[AnyWork]):
 def run(steps: Sequence[Step[AnyWork]], work: AnyWork) -> AnyWork:
     """Run the steps that the options ask for; return the work. A failure leaves the model half changed."""
     for step in steps:
-        if all(getattr(work.options, name) for name in step.when):
+        if all(operator.attrgetter(name)(work.options) for name in step.when):
             step.run(work)
     return work
 
