@@ -70,6 +70,10 @@ class NodeFacts:
             return None
         return tensor
 
+    def is_constant(self, value: ir.Value | None) -> bool:
+        """Return whether the content of a value is known; no file that holds it is read."""
+        return value is not None and self._content(value) is not None
+
     def computed(self, value: ir.Value) -> Array | None:
         """Return the content of a value that nodes compute from constants and static sizes."""
         self._know(value)
@@ -116,9 +120,11 @@ class NodeFacts:
         elif (sizes := self._sizes.get(old)) is not None:
             self._sizes[new] = sizes
 
-    def assume(self, value: ir.Value, dims: Dims) -> None:
-        """Take a shape as given, whatever follows from the model: the caller knows it by other means."""
+    def assume(self, value: ir.Value, dims: Dims, dtype: ir.DataType | None = None) -> None:
+        """Take a shape, and a type if there is none, as given: the caller knows them by other means."""
         self._dims[value] = dims
+        if dtype is not None:
+            self._types[value] = ir.TensorType(dtype)
         if (node := value.producer()) is not None:
             self._visited.add(node)
 

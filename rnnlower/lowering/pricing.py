@@ -6,12 +6,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import onnx
+import onnx_ir as ir
 
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import subgraphs_of
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import RECURRENT_OPS
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 _FREE = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 """Operators that do not move elements."""
@@ -90,30 +90,26 @@ def names_of_prices(*, native: bool) -> list[str]:
     return [name.removeprefix(NATIVE) for name in names if name.startswith(NATIVE) == native]
 
 
-def count(
-    graph: onnx.GraphProto, shapes: Shapes, constants: Collection[str], steps: int, fused: Collection[str]
-) -> Counts:
-    """Count a graph's nodes.
+def count(nodes: Sequence[ir.Node], facts: Facts, steps: int, fused: Collection[str]) -> Counts:
+    """Count the nodes of a graph; unknown sizes count as one.
 
     Args:
-        graph: The graph.
-        shapes: The shapes of all values, including those in bodies.
-        constants: The names of the values that are constants.
+        nodes: The nodes.
+        facts: The facts about the values.
         steps: The number of runs of the bodies of Scan and Loop.
         fused: Activations that the runtime fuses with a preceding Gemm.
     """
     parts = [Counts()]
-    after_gemm = {node.output[0] for node in graph.node if node.op_type == "Gemm"}
-    for node in graph.node:
-        parts.append(_own(node, shapes, constants))
-        if node.op_type in fused and node.input[0] in after_gemm:
-            parts.append(Counts(nodes=-1, elements=-_size(shapes, node.output[0])))
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                inner = count(attribute.g, shapes, constants, steps, fused)
-                if node.op_type in ("Scan", "Loop"):
-                    inner = (inner + Counts(iterations=1)).times(steps)
-                parts.append(inner)
+    after_gemm = {node.outputs[0] for node in nodes if node.op_type == "Gemm"}
+    for node in nodes:
+        parts.append(_own(node, facts))
+        if node.op_type in fused and node.inputs[0] in after_gemm:
+            parts.append(Counts(nodes=-1, elements=-math.prod(_sizes(facts, node.outputs[0]))))
+        for body in subgraphs_of(node):
+            inner = count([*body], facts, steps, fused)
+            if node.op_type in ("Scan", "Loop"):
+                inner = (inner + Counts(iterations=1)).times(steps)
+            parts.append(inner)
     return _combined(lambda *each: sum(each), *parts)
 
 
@@ -123,38 +119,36 @@ def _combined(combine: Callable[..., float], *counts: Counts) -> Counts:
     return Counts(**{name: combine(*(getattr(each, name) for each in counts)) for name in names})
 
 
-def _own(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> Counts:
+def _own(node: ir.Node, facts: Facts) -> Counts:
     """Count one run of a node, without its bodies."""
     if node.op_type in ("Scan", "Loop"):
         return Counts(loops=1, loaded=1)
     if node.op_type in RECURRENT_OPS:
-        return _native(node, *(shapes[name] for name in node.input[:3]))
+        return _native(node, *(_sizes(facts, value) for value in node.inputs[:3]))
     elements = 0.0
     if node.op_type not in _FREE:
-        elements = float(sum(_size(shapes, name) for name in node.output))
+        elements = float(sum(math.prod(_sizes(facts, out)) for out in node.outputs))
     if node.op_type not in ("Gemm", "MatMul"):
-        pieces = {"Split": len(node.output), "Concat": len(node.input)}.get(node.op_type, 0)
+        pieces = {"Split": len(node.outputs), "Concat": len(node.inputs)}.get(node.op_type, 0)
         return Counts(nodes=1, pieces=pieces, elements=elements, loaded=1)
-    weights = shapes.get(node.input[1], (1, 1))
-    if node.op_type == "Gemm" and len(node.input) > 2 and len(shapes.get(node.input[2], ())) > 1:
+    weights, addends = _sizes(facts, node.inputs[1]), node.inputs[2:]
+    if node.op_type == "Gemm" and any(len(_sizes(facts, addend)) > 1 for addend in addends):
         # Gemm copies its addend.
         elements *= 2
-    out = shapes.get(node.output[0], (1,))
-    weight_bytes = 4.0 * math.prod(weights) if node.input[1] in constants else 0.0
+    weight_bytes = 4.0 * math.prod(weights) if facts.is_constant(node.inputs[1]) else 0.0
     return Counts(
         nodes=1,
         elements=elements,
         weight_bytes=weight_bytes,
-        multiplies=math.prod(out[:-1]) * math.prod(weights[-2:]),
-        packed_bytes=weight_bytes if node.op_type == "Gemm" and {*node.input[2:]} <= {*constants} else 0.0,
+        multiplies=math.prod(_sizes(facts, node.outputs[0])[:-1]) * math.prod(weights[-2:]),
+        packed_bytes=weight_bytes if node.op_type == "Gemm" and all(map(facts.is_constant, addends)) else 0.0,
         loaded=1,
     )
 
 
-def _native(node: onnx.NodeProto, X: Sequence[int], W: Sequence[int], R: Sequence[int]) -> Counts:
+def _native(node: ir.Node, X: Sequence[int], W: Sequence[int], R: Sequence[int]) -> Counts:
     """Return one run of a recurrent operator; the sizes are those of its inputs."""
-    batch_first = any(attribute.name == "layout" and attribute.i for attribute in node.attribute)
-    steps, rows = (X[1], X[0]) if batch_first else (X[0], X[1])
+    steps, rows = (X[1], X[0]) if node.attributes.get_int("layout", 0) else (X[0], X[1])
     return Counts(
         loaded=1,
         native_nodes=1,
@@ -165,5 +159,5 @@ def _native(node: onnx.NodeProto, X: Sequence[int], W: Sequence[int], R: Sequenc
     )
 
 
-def _size(shapes: Shapes, name: str) -> int:
-    return math.prod(shapes.get(name, (1,)))
+def _sizes(facts: Facts, value: ir.Value | None) -> tuple[int, ...]:
+    return tuple(size or 1 for size in facts.shape(value) or ())

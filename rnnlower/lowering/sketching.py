@@ -9,15 +9,14 @@ import contextlib
 import dataclasses
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import detach
 from rnnlower.graph.constants import constant_of
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import ScratchPool
 from rnnlower.graph.names import NameSource, Scope
-from rnnlower.graph.walk import subgraphs_of
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import GATE_FORMS, PLAIN, Case, Form
@@ -34,9 +33,6 @@ USUAL_STEPS, _USUAL_ROWS = 100, 1
 
 _ERROR_OF_PRICES = 0.03
 """The relative difference up to which prices count as equal."""
-
-_FEW = 16
-"""Most elements of a constant that may be a shape or an index, which shape inference has to see."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,48 +218,16 @@ def sketch_emitter(
 
 
 def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
-    """Count the emitted nodes; unknown sizes count as one."""
-    X = node.inputs["X"]
-    steps, rows = node.seq_length or USUAL_STEPS, node.batch_size or _USUAL_ROWS
-    known = {X: [*([rows, steps] if node.layout else [steps, rows]), node.input_size or 1]}
+    """Count the emitted nodes."""
+    steps, rows, size = node.seq_length or USUAL_STEPS, node.batch_size or _USUAL_ROWS, node.input_size or 1
+    units = [node.num_directions, len(node.cell.gates) * node.hidden_size]
+    known = {"X": [rows, steps, size] if node.layout else [steps, rows, size]}
     if not node.is_quantized:
-        units = [node.num_directions, len(node.cell.gates) * node.hidden_size]
-        known |= {
-            node.inputs["W"]: [*units, node.input_size or 1],
-            node.inputs["R"]: [*units, node.hidden_size],
-        }
-    graph, constants = onnx.GraphProto(name="sketch"), set()
-    for value in _outer_values(e):
-        name, tensor = str(value.name), value.const_value
-        if tensor is not None:
-            constants.add(name)
-        if tensor is not None and tensor.size <= _FEW:
-            graph.initializer.append(onnx.numpy_helper.from_array(tensor.numpy(), name))
-            continue
-        dtype = ir.DataType.FLOAT if value.dtype is None else value.dtype
-        dims = known.get(value) or [dim if isinstance(dim, int) else 1 for dim in value.shape or ()]
-        graph.input.append(onnx.helper.make_tensor_value_info(name, dtype.value, dims))
-    graph.node.extend(ir.serde.serialize_node(each) for each in e.nodes)
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", e.opset)])
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    return count(inferred, _shapes(inferred), constants, steps, dialect.prices.fused)
-
-
-def _outer_values(e: Emitter) -> Iterator[ir.Value]:
-    """Yield the values that the nodes read and that none of them computes."""
-    made = {out for node in e.everything for out in node.outputs}
-    made |= {value for node in e.everything for body in subgraphs_of(node) for value in body.inputs}
-    read = dict.fromkeys(value for node in e.everything for value in node.inputs)
-    return (value for value in read if value is not None and value not in made)
-
-
-def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the values of a graph and of its bodies."""
-    shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        shapes[value.name] = tuple(dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                shapes |= _shapes(attribute.g)
-    return shapes
+        known |= {"W": [*units, size], "R": [*units, node.hidden_size]}
+    facts = Facts(ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": e.opset}), ir_version=10))
+    for name, value in node.inputs.items():
+        dims = known.get(name) or [dim if isinstance(dim, int) else 1 for dim in value.shape or ()]
+        facts.assume(value, tuple(dims), ir.DataType.FLOAT)
+    for each in e.nodes:
+        facts.visit(each)
+    return count(e.nodes, facts, steps, dialect.prices.fused)
