@@ -102,16 +102,12 @@ class AdaptNodesPass(Pass):
         for node in nodes:
             if node in refused:
                 # The standard's operators are better than others, even where these are refused, too.
-                may_not = self._is_foreign if node.domain else self._refused
+                may_not = (lambda each: bool(each.domain)) if node.domain else self._refused
                 changed |= self._adapt(node, _NodeWriter(node, facts, names, pool, may_not))
             elif changed:
                 # More is known of what follows a node of another domain, once that is expressed.
                 facts.visit(node)
         return changed
-
-    @staticmethod
-    def _is_foreign(node: ir.Node) -> bool:
-        return bool(node.domain)
 
     def _adapt(self, node: ir.Node, writer: _NodeWriter) -> bool:
         key, attributes = _key(node), _attributes(node, writer.opset)

@@ -81,7 +81,11 @@ class AdaptRecurrentPass(Pass):
             InvalidModelError: A node breaks the ONNX spec.
         """
         emitters = Emitters(model, self._target)
-        for located, changes in self._choices(model):
+        chosen = self._nodes
+        if chosen is None:
+            places = [OnTarget(each, self._target, self._semantics) for each in find_recurrent(model)]
+            chosen = {place.located: changes for place in places if (changes := find_changes(place))}
+        for located, changes in chosen.items():
             node = parse_recurrent(located, self._semantics, lenient=True)
             assert node.dtype is not None
             form = AdaptedNode(emitters.at(located.name, node.dtype), node, changes)
@@ -96,13 +100,3 @@ class AdaptRecurrentPass(Pass):
                 LoweredNode.of(located, "adapt", len(form.e.nodes), reason, node.direction, node.seq_length)
             )
         return ir.passes.PassResult(model, modified=bool(self.adapted))
-
-    def _choices(self, model: ir.Model) -> list[tuple[Located, frozenset[str]]]:
-        """Return the nodes to be adapted, and the changes of each."""
-        if self._nodes is not None:
-            return [*self._nodes.items()]
-        found = [
-            (located, find_changes(OnTarget(located, self._target, self._semantics)))
-            for located in find_recurrent(model)
-        ]
-        return [(located, changes) for located, changes in found if changes]

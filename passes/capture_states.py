@@ -54,7 +54,9 @@ class CaptureStatesPass(Pass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
         for node in _loops(model):
-            modified |= _capture(node)
+            if same := _states_to_capture(node):
+                _capture(node, same)
+                modified = True
         return ir.passes.PassResult(model, modified)
 
 
@@ -67,23 +69,16 @@ def _states_to_capture(node: ir.Node) -> list[int]:
     return [index for index in range(len(node.inputs) - 2) if _is_same(node, body, index)]
 
 
-def _capture(node: ir.Node) -> bool:
-    body, same = node.attributes["body"].as_graph(), _states_to_capture(node)
+def _capture(node: ir.Node, same: Sequence[int]) -> None:
+    """Put a node without some states in the place of the node."""
+    body, graph = node.attributes["body"].as_graph(), node.graph
+    assert graph is not None
     for index in reversed(same):
         given = node.inputs[2 + index]
         assert given is not None
         body.outputs.pop(1 + index)
         body.inputs.pop(2 + index).replace_all_uses_with(given)
         node.outputs[index].replace_all_uses_with(given)
-    if same:
-        _leave_out(node, same)
-    return bool(same)
-
-
-def _leave_out(node: ir.Node, same: Sequence[int]) -> None:
-    """Put a node without some states in the place of the node."""
-    graph = node.graph
-    assert graph is not None
     inputs = [value for at, value in enumerate(node.inputs) if at - 2 not in same]
     kept = [value for at, value in enumerate(node.outputs) if at not in same]
     fewer = ir.Node(

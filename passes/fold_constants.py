@@ -16,7 +16,7 @@ After ``FoldConstantsPass()``::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 
 import onnx_ir as ir
 
@@ -96,11 +96,13 @@ class _Budget:
         self._sources: dict[ir.Node, frozenset[ir.Value]] = {}
         for node in nodes:
             found: set[ir.Value] = set()
-            for value in (*_read(node), *node.outputs):
+            read = () if node.op_type in ("Shape", "Size") else node.inputs
+            for value in filter(None, (*read, *node.outputs)):
                 tensor = constant_of(value)
+                is_freed = all(user in foldable for user, _ in value.uses())
                 if tensor is None:
                     found |= self._sources.get(value.producer(), frozenset())  # type: ignore[arg-type]
-                elif value.producer() is node or _is_freed(value, tensor, foldable):
+                elif value.producer() is node or (tensor.nbytes > _SLACK_BYTES and is_freed):
                     self._left[value] = tensor.nbytes
                     found.add(value)
             self._sources[node] = frozenset(found)
@@ -117,15 +119,6 @@ class _Budget:
             self._left[value] -= paid
             size -= paid
         return True
-
-
-def _is_freed(value: ir.Value, tensor: ir.TensorProtocol, foldable: set[ir.Node]) -> bool:
-    return tensor.nbytes > _SLACK_BYTES and all(user in foldable for user, _ in value.uses())
-
-
-def _read(node: ir.Node) -> Iterator[ir.Value]:
-    if node.op_type not in ("Shape", "Size"):
-        yield from (value for value in node.inputs if value is not None)
 
 
 def _replace(out: ir.Value, tensor: ir.TensorProtocol, pool: InitializerPool, opset: int) -> bool:

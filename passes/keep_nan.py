@@ -136,13 +136,10 @@ def _keep(e: Emitter, node: ir.Node, facts: Facts) -> ir.Value:
     e.nodes.append(twin)
     if node.op_type != _ROWS:
         return e.op("Where", e.op("IsNaN", x), x, number)
-    largest = e.with_axes("ReduceMax", x, _axes(node, facts), since=18)
+    # Before opset 13, a Softmax normalizes over all axes from the given one on.
+    axis, shape = node.attributes.get_int("axis", -1 if facts.opset >= 13 else 1), facts.shape(x)
+    axes = [axis] if facts.opset >= 13 or shape is None else [*range(axis % len(shape), len(shape))]
+    largest = e.with_axes("ReduceMax", x, axes, since=18)
     # A runtime may give the largest finite number for a row of -inf: twice that is -inf.
     doubled = e.op("Add", largest, largest)
     return e.op("Add", number, e.op("Sub", doubled, doubled))
-
-
-def _axes(node: ir.Node, facts: Facts) -> list[int]:
-    """Return the axes over which a Softmax normalizes: before opset 13 all from the given one on."""
-    axis, shape = node.attributes.get_int("axis", -1 if facts.opset >= 13 else 1), facts.shape(node.inputs[0])
-    return [axis] if facts.opset >= 13 or shape is None else [*range(axis % len(shape), len(shape))]

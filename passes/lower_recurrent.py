@@ -160,7 +160,7 @@ class LowerRecurrentPass(Pass):
         emitted: list[tuple[Located, Emitter, dict[str, ir.Value]]] = []
         reports = []
         for number, located in enumerate(found, 1):
-            node = self._parse(located)
+            node = parse_recurrent(located, self._semantics)
             steps = f", {node.seq_length} steps" if node.seq_length else ""
             self._tell(f"lowering {located.name}{steps}: node", number, len(found))
             dtype = dtype_of(node, located)
@@ -199,11 +199,12 @@ class LowerRecurrentPass(Pass):
             ) from None
 
     def _emit_failure(self, model: ir.Model, e: Emitter, located: Located) -> dict[str, ir.Value]:
-        if not _can_fail(self._dialect):
+        dialect = self._dialect
+        if not (dialect.has("NonZero") and dialect.has("Reshape")) or dialect.needs_constant("Reshape", 1):
             decider = branch_decided_by(model, located.node)
             raise UnsupportedModelError(
                 "it cannot run on inputs of these shapes, and "
-                f"target {self._dialect.name} cannot be told that its branch fails",
+                f"target {dialect.name} cannot be told that its branch fails",
                 node=located,
                 remedy=decider or "take the branch out of the model, or give the inputs other shapes",
             )
@@ -212,7 +213,7 @@ class LowerRecurrentPass(Pass):
     def _plan(self, located: Located, private: Container[ir.Value], opset: int) -> Plan:
         if not isinstance(self._strategy, str):
             return self._strategy[located.node]
-        node = self._parse(located)
+        node = parse_recurrent(located, self._semantics)
         weights = Weights(private, dtype_of(node, located))
         preferences = Preferences(self._unroll_factor, self._gates, self._compute_type)
         try:
@@ -223,21 +224,12 @@ class LowerRecurrentPass(Pass):
         assert best.form is not None
         return Plan(self._strategy, self._unroll_factor, form=best.form)
 
-    def _parse(self, located: Located) -> ResolvedNode:
-        return parse_recurrent(located, self._semantics)
-
 
 def _report(
     located: Located, e: Emitter, plan: Plan, direction: str, steps: int | None = None
 ) -> LoweredNode:
     count, form = len(e.everything), plan.form.name
     return LoweredNode.of(located, plan.strategy, count, plan.reason, direction, steps, form, plan.prices)
-
-
-def _can_fail(dialect: Dialect) -> bool:
-    """Return whether the dialect has the operators that `fail_like_node` emits."""
-    has_both = dialect.has("NonZero") and dialect.has("Reshape")
-    return has_both and not dialect.needs_constant("Reshape", 1)
 
 
 def dtype_of(node: ResolvedNode, located: Located) -> ir.DataType:

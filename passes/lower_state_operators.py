@@ -131,7 +131,10 @@ class LowerStateOperatorsPass(Pass):
             }
             replace_node(node.located.node, named, e.nodes, mark=self._marks)
             remove_orphans(value for value in values if value not in named.values())
-            self.lowered.append(self._report(node, e, form))
+            strategy, count = (form and form.strategy) or "unroll", len(e.everything)
+            reason, words = self._reason or "asked for", "" if form is None else str(form)
+            report = LoweredNode.of(node.located, strategy, count, reason, steps=node.steps, form=words)
+            self.lowered.append(report)
         remove_orphans(emitters.constants.values())
         return ir.passes.PassResult(model, modified=bool(nodes))
 
@@ -144,16 +147,6 @@ class LowerStateOperatorsPass(Pass):
             raise OpsetError(
                 str(error), node=node.located, opset=error.opset, operator=error.operator
             ) from None
-
-    def _report(self, node: StateNode, e: Emitter, form: ChunkForm | None) -> LoweredNode:
-        return LoweredNode.of(
-            node.located,
-            (form and form.strategy) or "unroll",
-            len(e.everything),
-            self._reason or "asked for",
-            steps=node.steps,
-            form="" if form is None else str(form),
-        )
 
 
 def _no_steps(node: StateNode, model: ir.Model) -> UnsupportedModelError:

@@ -60,11 +60,9 @@ class SeparateSumsPass(Pass):
         return [
             node
             for node, _ in walk(model.graph)
-            if node.domain == "" and (self._is_behind_sum(node) or self._also(node))
+            if node.domain == ""
+            and ((node.op_type in self._op_types and _is_sum(node.inputs[0])) or self._also(node))
         ]
-
-    def _is_behind_sum(self, node: ir.Node) -> bool:
-        return node.op_type in self._op_types and _is_sum(node.inputs[0])
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = self.found(model)

@@ -92,7 +92,7 @@ class UnrollControlFlowPass(Pass):
         if not any(self._is_wanted(node) for node, _ in walk(model.graph)):
             return ir.passes.PassResult(model, modified=False)
         TakeBranchesPass()(model, self.facts)
-        while self._unroll_outermost(model):
+        while self._unroll_in(model.graph, _Writer(model, self.facts)):
             # Outer iterations reveal more about the nodes inside.
             self.facts.forget()
             TakeBranchesPass()(model, self.facts)
@@ -109,12 +109,6 @@ class UnrollControlFlowPass(Pass):
         if node.domain or node.op_type not in _KINDS:
             return False
         return node.op_type in self._kinds or self._also(node)
-
-    def _unroll_outermost(self, model: ir.Model) -> bool:
-        if not any(self._is_wanted(node) for node, _ in walk(model.graph)):
-            return False
-        writer = _Writer(model, self.facts)
-        return self._unroll_in(model.graph, writer)
 
     def _unroll_in(self, graph: ir.Graph, writer: _Writer) -> bool:
         done = False

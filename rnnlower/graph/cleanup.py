@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from rnnlower.graph.constants import is_trained
-from rnnlower.graph.walk import subgraphs_of
+from rnnlower.graph.walk import read_by, subgraphs_of
 
 
 def remove_orphans(values: Iterable[ir.Value]) -> None:
@@ -30,7 +30,7 @@ def remove_orphans(values: Iterable[ir.Value]) -> None:
             continue
         if producer.graph is None or any(out.uses() or out.is_graph_output() for out in producer.outputs):
             continue
-        inputs = [used for used in _read_by(producer) if used is not None]
+        inputs = [used for used in read_by(producer) if used is not None]
         producer.graph.remove(producer, safe=True)
         # The removed node's subgraphs would still count as readers of what they capture.
         detach(_inner_nodes(producer))
@@ -43,11 +43,6 @@ def detach(nodes: Iterable[ir.Node]) -> None:
         for reader in (node, *_inner_nodes(node)):
             for index in range(len(reader.inputs)):
                 reader.replace_input_with(index, None)
-
-
-def _read_by(node: ir.Node) -> list[ir.Value | None]:
-    """Return the inputs of a node and of the nodes in its subgraphs."""
-    return [value for reader in (node, *_inner_nodes(node)) for value in reader.inputs]
 
 
 def _inner_nodes(node: ir.Node) -> list[ir.Node]:

@@ -30,10 +30,8 @@ class Facts(NodeFacts):
         declared: Whether to trust the model where nothing follows from its inputs: the shapes that it
             declares, and up to IR 3 the defaults of inputs, which every initializer had to be. Branches that
             are not taken have facts, too.
+        largest: Largest size in bytes of contents that are looked at.
     """
-
-    def __init__(self, model: ir.Model, *, weights: bool = False, declared: bool = False) -> None:
-        super().__init__(model, weights=weights, declared=declared)
 
     def forget(self) -> None:
         """Forget everything: the model's inputs, its opset or the meaning of its values have changed."""
@@ -48,12 +46,22 @@ class Facts(NodeFacts):
 
     def visit(self, node: ir.Node) -> None:
         """Derive the facts of what a node computes, which may not be in the graph yet, or once more."""
-        self._visit_with_sources(node)
+        pending = [node]
+        with self._visiting():
+            while pending:
+                node = pending[-1]
+                used = (*filter(None, node.inputs), *captured(node))
+                before = [each for each in map(self._unvisited, used) if each is not None]
+                pending += before
+                if not before:
+                    self._visit(pending.pop())
+                while pending and pending[-1] in self._visited:
+                    pending.pop()
 
     def visit_all(self) -> Facts:
         """Derive the facts of all values, before nodes change that others depend on."""
         for node in self.model.graph:
-            self._visit_with_sources(node)
+            self.visit(node)
         return self
 
     def condition(self, node: ir.Node) -> bool | None:
@@ -78,20 +86,7 @@ class Facts(NodeFacts):
     def _know(self, value: ir.Value) -> None:
         """Visit the nodes that determine the value."""
         if not self._is_visiting and (node := self._unvisited(value)) is not None:
-            self._visit_with_sources(node)
-
-    def _visit_with_sources(self, node: ir.Node) -> None:
-        pending = [node]
-        with self._visiting():
-            while pending:
-                node = pending[-1]
-                used = (*filter(None, node.inputs), *captured(node))
-                before = [each for each in map(self._unvisited, used) if each is not None]
-                pending += before
-                if not before:
-                    self._visit(pending.pop())
-                while pending and pending[-1] in self._visited:
-                    pending.pop()
+            self.visit(node)
 
     @contextlib.contextmanager
     def _visiting(self) -> Iterator[None]:

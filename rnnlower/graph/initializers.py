@@ -59,7 +59,9 @@ class InitializerPool:
 
     def _content(self, tensor: ir.TensorProtocol) -> bytes:
         """Return a key that is equal for tensors of the same content."""
-        return _content_key(tensor)
+        if isinstance(tensor, ir.ExternalTensor):
+            return f"{tensor.path}:{tensor.offset}:{tensor.length}".encode()
+        return hashlib.sha256(tensor.tobytes()).digest()
 
     def values(self) -> Collection[ir.Value]:
         """Return all initializers that were made."""
@@ -124,9 +126,3 @@ def _name(tensor: ir.TensorProtocol) -> str:
     if tensor.dtype.is_string() or tensor.size > _FEW:
         return "constant"
     return "_".join(["c", *(f"{number:g}" for number in tensor.numpy().astype(np.float64).flat)])
-
-
-def _content_key(tensor: ir.TensorProtocol) -> bytes:
-    if isinstance(tensor, ir.ExternalTensor):
-        return f"{tensor.path}:{tensor.offset}:{tensor.length}".encode()
-    return hashlib.sha256(tensor.tobytes()).digest()

@@ -30,11 +30,13 @@ class NodeFacts:
     """The facts about values, and their derivation for single nodes; `Facts` visits the nodes in order.
 
     Args:
-        model, weights, declared: As in `Facts`.
+        model, weights, declared, largest: As in `Facts`.
     """
 
-    def __init__(self, model: ir.Model, *, weights: bool, declared: bool) -> None:
-        self.model = model
+    def __init__(
+        self, model: ir.Model, *, weights: bool = False, declared: bool = False, largest: int = _LARGEST
+    ) -> None:
+        self.model, self._largest = model, largest
         self._weights, self._declared = weights, declared
         self.forget()
 
@@ -66,13 +68,13 @@ class NodeFacts:
             return self._contents[value]
         is_default = self._declared and self.model.ir_version < FREE_INITIALIZERS_IR
         tensor = value.const_value if is_default and value.is_initializer() else constant_of(value)
-        if tensor is None or tensor.nbytes > _LARGEST or tensor.dtype == ir.DataType.STRING:
+        if tensor is None or tensor.nbytes > self._largest or tensor.dtype == ir.DataType.STRING:
             return None
         return tensor
 
     def is_constant(self, value: ir.Value | None) -> bool:
-        """Return whether the content of a value is known; no file that holds it is read."""
-        return value is not None and self._content(value) is not None
+        """Return whether a value always has the same content; no file that holds it is read."""
+        return value is not None and (constant_of(value) is not None or self._content(value) is not None)
 
     def computed(self, value: ir.Value) -> Array | None:
         """Return the content of a value that nodes compute from constants and static sizes."""
@@ -146,10 +148,10 @@ class NodeFacts:
         for value, array in zip(node.inputs, arrays, strict=True):
             if value is not None and array is None:
                 return False
-        if bytes_at_most(node, arrays) > _LARGEST:
+        if bytes_at_most(node, arrays) > self._largest:
             return False
         outputs = evaluate(node, arrays, self._imports[""], self.failures, all_types=self._weights)
-        if outputs is None or sum(array.nbytes for array in outputs) > _LARGEST:
+        if outputs is None or sum(array.nbytes for array in outputs) > self._largest:
             return False
         for value, array in zip(node.outputs, outputs, strict=True):
             self._contents[value] = array

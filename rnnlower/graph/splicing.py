@@ -51,8 +51,9 @@ def take_place(new: ir.Value, old: ir.Value) -> None:
 
 def replace_value(graph: ir.Graph, node: ir.Node, old: ir.Value, result: ir.Value) -> None:
     """Replace a value by one that exists before a node; the name and position of a graph output stay."""
-    new = result
-    if old.is_graph_output() and (not _is_made_in(graph, result) or result.is_graph_output()):
+    new, producer = result, result.producer()
+    is_made_here = producer is not None and producer.graph is graph
+    if old.is_graph_output() and (not is_made_here or result.is_graph_output()):
         identity = ir.node("Identity", [result], name=f"{old.name}/Identity")
         graph.insert_before(node, identity)
         new = identity.outputs[0]
@@ -63,11 +64,6 @@ def replace_value(graph: ir.Graph, node: ir.Node, old: ir.Value, result: ir.Valu
         # A graph output has the declared type and shape.
         new.type, new.shape = old.type or new.type, old.shape or new.shape
         new.name, old.name = old.name, None
-
-
-def _is_made_in(graph: ir.Graph, value: ir.Value) -> bool:
-    producer = value.producer()
-    return producer is not None and producer.graph is graph
 
 
 def _make_names_unique(model: ir.Model, graph: ir.Graph) -> None:

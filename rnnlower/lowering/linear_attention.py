@@ -83,7 +83,10 @@ class _Chunks:
         query = self._split(e.op("Mul", self.query, e.scalar(n.scale)), n.key_size, self.group)
         key = self._split(self.key, n.key_size)
         update = self._split(self.inputs["value"], n.value_size)
-        decays = None if decay is None else Decays(e, self._decay(decay), self.size)
+        decays = None
+        if decay is not None:
+            kept = e.clip(decay, _NOTHING_LEFT, _EVERYTHING)
+            decays = Decays(e, self._split(kept, self.decays), self.size)
         beta = None if rate is None else self._beta(rate)
         scaled = None if beta is None else e.op("Mul", key, beta)
         pairs, overlap = self._pairs(query, scaled, key, decays)
@@ -143,10 +146,6 @@ class _Chunks:
         if isinstance(self.total, int) and self.total == self.steps:
             return value
         return e.slice(value, [0], [self.steps], [1])
-
-    def _decay(self, decay: ir.Value) -> ir.Value:
-        kept = self.e.clip(decay, _NOTHING_LEFT, _EVERYTHING)
-        return self._split(kept, self.decays)
 
     def _beta(self, beta: ir.Value) -> ir.Value:
         if not self.node.beta_per_head:
@@ -214,7 +213,7 @@ class _Chunks:
             return [*right]
         if size <= _BLOCK or size % _BLOCK:
             inverse = self._inverse(lower, size)
-            return [_product(e, inverse, each) for each in right]
+            return [each if inverse is None else e.op("MatMul", inverse, each) for each in right]
         count = size // _BLOCK
         starts = range(0, size, _BLOCK)
         diagonal = [e.slice(lower, [at, at], [at + _BLOCK] * 2, [2, 3]) for at in starts]
@@ -357,8 +356,3 @@ def _before(e: Emitter, rows: Dim, columns: Dim, distance: int) -> ir.Value:
 
 def _times(e: Emitter, value: ir.Value, factor: ir.Value | None) -> ir.Value:
     return value if factor is None else e.op("Mul", value, factor)
-
-
-def _product(e: Emitter, matrix: ir.Value | None, value: ir.Value) -> ir.Value:
-    """Return the product with a matrix, where ``None`` is the identity."""
-    return value if matrix is None else e.op("MatMul", matrix, value)

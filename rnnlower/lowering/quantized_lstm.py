@@ -15,7 +15,6 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import MissingOperatorError
-from rnnlower.graph.constants import constant_of
 from rnnlower.graph.names import Scope
 from rnnlower.lowering.cells import CELLS, NewState
 from rnnlower.lowering.emitter import Emitter
@@ -133,7 +132,7 @@ def restore_order(e: Emitter, node: ResolvedNode, outputs: Sequence[TimeSeries])
 def _reverse_rows(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
     """Emit each row's sequence in reverse, so that all rows start together, as the kernel rounds them."""
     lens = node.inputs["sequence_lens"]
-    tensor = _constant(lens)
+    tensor = e.content(lens)
     lengths = e.cast(lens, ir.DataType.INT64) if tensor is None else e.integers(*tensor.tolist())
     return e.op("ReverseSequence", value, lengths, time_axis=0, batch_axis=1, since=10)
 
@@ -146,7 +145,7 @@ def _computed_steps(e: Emitter, node: ResolvedNode, axes: Axes, X: TimeSeries) -
     lens = node.inputs.get("sequence_lens")
     if lens is None:
         return X.stacked()
-    tensor = _constant(lens)
+    tensor = e.content(lens)
     if tensor is not None and isinstance(axes.time, int):
         known = np.arange(axes.time) < tensor.max(initial=0)
         computed = e.constant(known[:, np.newaxis, np.newaxis].astype(condition_type(e).numpy()))
@@ -161,7 +160,7 @@ def _computed_steps(e: Emitter, node: ResolvedNode, axes: Axes, X: TimeSeries) -
 def _carried(e: Emitter, node: ResolvedNode, axes: Axes) -> TimeSeries:
     """Emit the rows that had not ended in the previous step, as bool: the kernel treats the others as 0."""
     lens = node.inputs["sequence_lens"]
-    tensor = _constant(lens)
+    tensor = e.content(lens)
     if tensor is not None and isinstance(axes.time, int):
         known = np.arange(axes.time)[:, np.newaxis, np.newaxis] <= tensor[:, np.newaxis]
         dtype = condition_type(e)
@@ -184,7 +183,7 @@ def _integers(e: Emitter, node: ResolvedNode, weights: Weights, name: str, direc
 
 
 def _of_direction(e: Emitter, value: ir.Value, direction: int) -> ir.Value:
-    array = _constant(value)
+    array = e.content(value)
     if array is not None:
         return e.constant(array[direction], name=value.name or "")
     return e.op("Gather", value, e.constant(np.array(direction)), axis=0)
@@ -192,7 +191,7 @@ def _of_direction(e: Emitter, value: ir.Value, direction: int) -> ir.Value:
 
 def _zero_point(e: Emitter, value: ir.Value, direction: int) -> ir.Value | None:
     """Emit a direction's zero point, of which the kernel takes only one; ``None`` if it is known to be 0."""
-    array = _constant(value)
+    array = e.content(value)
     if array is not None:
         number = array[direction].reshape(-1)[0]
         return e.constant(np.array(number, array.dtype)) if number else None
@@ -223,8 +222,3 @@ def _gates(e: Emitter, node: ResolvedNode, total: ir.Value) -> dict[str, ir.Valu
         groups = ["io", "f", "c"] if node.input_forget else ["iof", "c"]
     parts = e.split(total, [len(group) * node.hidden_size for group in groups], axis=1)
     return dict(zip(groups, parts, strict=True))
-
-
-def _constant(value: ir.Value) -> np.ndarray | None:
-    tensor = constant_of(value)
-    return None if tensor is None else tensor.numpy()

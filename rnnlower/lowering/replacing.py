@@ -133,13 +133,6 @@ class Emitters:
         node.graph.insert_before(node, e.nodes)
 
 
-def _inherit(old: ir.Node, new: ir.Node | None) -> None:
-    """Pass on the model's annotations of a node, except to the thousands of nodes in its steps."""
-    assert new is not None
-    new.metadata_props.update(old.metadata_props)
-    new.doc_string = old.doc_string
-
-
 def replace_node(
     old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node], *, mark: bool
 ) -> None:
@@ -166,7 +159,10 @@ def replace_node(
         new.doc_string = value.doc_string
         new.metadata_props.update(value.metadata_props)
         new.meta.update(value.meta)
-        _inherit(old, new.producer())
+        # The thousands of other nodes in its steps do not get the model's annotations of the node.
+        if (made := new.producer()) is not None:
+            made.metadata_props.update(old.metadata_props)
+            made.doc_string = old.doc_string
         value.replace_all_uses_with(new, replace_graph_outputs=True)
         new.name, value.name = value.name, None
     inputs = [value for value in old.inputs if value is not None]

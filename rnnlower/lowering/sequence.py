@@ -185,7 +185,9 @@ class _Joined:
                 None if lane.axes.time == 1 and state.initial is None else ir.Value(name="h")
                 for state in lane.states
             ]
-            within = self._run_time_mask()
+            # A known mask takes next to no bytes.
+            is_read = self.mask is not None and self.mask.within.known is None
+            within = ir.Value(name="k") if is_read else None
             with scratch.naming(StepScope(NameSource(), lane.names, 0)):
                 _masked_step(scratch, lane, x, within, old)
             is_part = isinstance(lane.axes.time, int) and lane.axes.time > FAN_OUT
@@ -193,11 +195,6 @@ class _Joined:
             size = size_of_step(scratch.nodes, inputs, old, rows, is_part=is_part)
             lane.names.fit(size, e.names.source)
             detach(scratch.nodes)
-
-    def _run_time_mask(self) -> ir.Value | None:
-        """Return a stand-in for the mask of a step; a known one takes next to no bytes."""
-        is_input = self.mask is not None and self.mask.within.known is None
-        return ir.Value(name="k") if is_input else None
 
     def outputs(self, e: Emitter, outputs: Sequence[TimeSeries]) -> Sequence[TimeSeries]:
         """Return H of each lane over time."""

@@ -34,6 +34,9 @@ USUAL_STEPS, _USUAL_ROWS = 100, 1
 _ERROR_OF_PRICES = 0.03
 """The relative difference up to which prices count as equal."""
 
+_MOST_BYTES = 128
+"""The largest constant that may be a shape or an index, which sizes depend on."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
@@ -224,7 +227,9 @@ def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
     known = {"X": [rows, steps, size] if node.layout else [steps, rows, size]}
     if not node.is_quantized:
         known |= {"W": [*units, size], "R": [*units, node.hidden_size]}
-    facts = Facts(ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": e.opset}), ir_version=10))
+    scratch = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": e.opset}), ir_version=10)
+    # Constants that are shapes or indices are small, and no weight is looked at.
+    facts = Facts(scratch, largest=_MOST_BYTES)
     for name, value in node.inputs.items():
         dims = known.get(name) or [dim if isinstance(dim, int) else 1 for dim in value.shape or ()]
         facts.assume(value, tuple(dims), ir.DataType.FLOAT)

@@ -115,14 +115,15 @@ class StepNames:
 
     def _forms(self, source: NameSource) -> Iterator[_Form]:
         """Yield the forms, the most descriptive first."""
-        stems = [stem for stem in _stems(self._node) if self._is_free(stem, source)]
+        stems = [
+            stem
+            for stem in _stems(self._node)
+            if stem == self._node or source.is_free(stem, f"{stem}/{self._letter}")
+        ]
         yield from (_Form(stem, alike=True) for stem in stems)
         for base36 in (False, True):
             yield from (_Form(stem, base36=base36) for stem in stems)
         yield from (_Form(), _Form(base36=True))
-
-    def _is_free(self, stem: str, source: NameSource) -> bool:
-        return stem == self._node or source.is_free(stem, f"{stem}/{self._letter}")
 
     def _value(self, form: _Form, position: int, what: str) -> str:
         if form.alike:

@@ -59,25 +59,15 @@ def positive_axis(step: Step, axis: int, rank: int | None = None) -> int:
     return axis + (step.known_rank(step.x()) if rank is None else rank)
 
 
-def nonnegative_axis(name: str = "axis") -> Adapter:
-    """Return an adapter that makes a negative axis nonnegative, for versions without negative axes."""
-
-    def adapter(step: Step) -> None:
-        """A negative axis is counted from the front, if the rank is known."""
-        axis = step.attr(name)
-        if axis is not None and axis < 0:
-            step.set(name, positive_axis(step, axis))
-
-    return adapter
+def nonnegative_axis(step: Step) -> None:
+    """A negative axis is counted from the front, if the rank is known."""
+    axis = step.attr("axis")
+    if axis is not None and axis < 0:
+        step.set("axis", positive_axis(step, axis))
 
 
-def nonnegative_axes(name: str = "axes") -> Adapter:
-    """Return an adapter like `nonnegative_axis`, for a list."""
-
-    def adapter(step: Step) -> None:
-        """Negative axes are counted from the front, if the rank is known."""
-        axes = step.attr(name)
-        if axes is not None and any(axis < 0 for axis in axes):
-            step.set(name, [positive_axis(step, axis) for axis in axes])
-
-    return adapter
+def nonnegative_axes(step: Step) -> None:
+    """Negative axes are counted from the front, if the rank is known."""
+    axes = step.attr("axes")
+    if axes is not None and any(axis < 0 for axis in axes):
+        step.set("axes", [positive_axis(step, axis) for axis in axes])

@@ -203,17 +203,14 @@ def _cross(session: Session, node: ir.Node, opset: int, neighbor: int, path: str
         _judge(step, new)
     if row is not None and (step.emitted or before != _state(node)):
         _note(session, step, row)
-    if step.emits_for_source:
+    if step.opset == opset:
+        # Emitted nodes have yet to be converted.
         for emitted in list(step.emitted):
-            _cross_emitted(session, emitted, opset, neighbor, path)
+            inner = [each for body in subgraphs_of(emitted) for each, _ in walk(body)]
+            for each in (emitted, *inner):
+                _cross(session, each, opset, neighbor, path)
     for value in inputs:
         _drop_unused(value)
-
-
-def _cross_emitted(session: Session, node: ir.Node, opset: int, neighbor: int, path: str) -> None:
-    inner = [each for body in subgraphs_of(node) for each, _ in walk(body)]
-    for each in (node, *inner):
-        _cross(session, each, opset, neighbor, path)
 
 
 def _is_ahead(node: ir.Node, old: Version, new: Version) -> bool:
@@ -222,10 +219,6 @@ def _is_ahead(node: ir.Node, old: Version, new: Version) -> bool:
     Some exporters declare an older opset than they write.
     """
     return form_misfit(node, old) is not None and form_misfit(node, new) is None
-
-
-def _no_types(value: ir.Value) -> frozenset[str]:
-    return frozenset()
 
 
 def _state(node: ir.Node) -> tuple[object, ...]:
@@ -267,7 +260,7 @@ def _settle(step: Step, new: Version) -> None:
 def _judge(step: Step, new: Version) -> None:
     types = step.session.types
     uncalled = any(types.is_uncalled(value) for value in step.node.outputs)
-    types_of: TypesOf = _no_types if uncalled else types.types
+    types_of: TypesOf = (lambda value: frozenset()) if uncalled else types.types
     reason = misfit(step.node, new, types_of, None if uncalled else step.old)
     if reason and new.since > step.old.since and form_misfit(step.node, new) is None:
         # The form is right, so the types are wrong. If they were wrong before, this step is not the obstacle:

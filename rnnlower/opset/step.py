@@ -112,15 +112,6 @@ class Step(View):
             ir.node("Constant", [], {reference.name: reference}), [self.session.fresh(called(self.node))]
         )[0]
 
-    def write_for_source(self) -> None:
-        """Write emitted nodes for the source opset of the step; they are converted after it."""
-        self.opset = self.source_opset
-
-    @property
-    def emits_for_source(self) -> bool:
-        """True if emitted nodes have yet to be converted."""
-        return self.opset == self.source_opset
-
     def replace_with_initializer(self, tensor: ir.TensorProtocol) -> None:
         """Remove a Constant; an initializer of the main graph gets its content and its name."""
         old = self.node.outputs[0]
@@ -275,7 +266,8 @@ class Step(View):
         new.meta.update(old.meta)
         for user, position in users:
             user.replace_input_with(position, new)
-        _replace_graph_output(old, new)
+        if old.graph is not None and old.is_graph_output():
+            old.graph.outputs[:] = [new if each is old else each for each in old.graph.outputs]
         old.name = self.session.fresh(f"{name}_{self.old.op_type.lower()}")
         new.name = name
         if self.node.graph is not None:
@@ -290,12 +282,6 @@ def _shared(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if tensor.dtype == ir.DataType.STRING:
         return ir.StringTensor(tensor.numpy(), shape=ir.Shape(tensor.shape.numpy()))
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
-
-
-def _replace_graph_output(old: ir.Value, new: ir.Value) -> None:
-    graph = old.graph
-    if graph is not None and old.is_graph_output():
-        graph.outputs[:] = [new if each is old else each for each in graph.outputs]
 
 
 Adapter = Callable[[Step], None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -170,7 +170,7 @@ def _dtype(type_: ir.TypeProtocol | None) -> str | None:
 
 
 def _beyond(limit: Limit, node: ir.Node, opset: int, facts: Facts | None = None) -> Iterator[str]:
-    first = node.inputs[0] if node.inputs else None
+    first, version = node.inputs[0] if node.inputs else None, version_at(node.op_type, opset)
     dtype = None if first is None else _dtype(first.type if facts is None else facts.type(first))
     if limit.dtypes is not None and dtype is not None and dtype not in limit.dtypes:
         yield f"its input has type {dtype}, not {' or '.join(limit.dtypes)}"
@@ -199,30 +199,15 @@ def _beyond(limit: Limit, node: ir.Node, opset: int, facts: Facts | None = None)
     for name, allowed in limit.attributes.items():
         if name in node.attributes and _plain(node.attributes[name].value) not in allowed:
             given = _plain(node.attributes[name].value)
-            yield f"attribute {name} is {given!r}, not {_alternatives(allowed)}"
+            yield f"attribute {name} is {given!r}, not {' or '.join(map(repr, allowed)) or 'absent'}"
     for name in limit.written:
-        if name not in node.attributes and _has_attribute(node.op_type, name, opset):
+        if name not in node.attributes and version is not None and name in version.attributes:
             yield f"attribute {name} is not written"
-    if limit.versions is not None:
-        yield from _of_another_version(node.op_type, opset, limit.versions)
-
-
-def _has_attribute(op_type: str, name: str, opset: int) -> bool:
-    version = version_at(op_type, opset)
-    return version is not None and name in version.attributes
-
-
-def _of_another_version(op_type: str, opset: int, allowed: Sequence[int]) -> Iterator[str]:
-    version = version_at(op_type, opset)
-    if version is None:
-        yield f"{op_type} does not exist at opset {opset}"
-    elif version.since not in allowed:
-        yield f"{version} is not one of version {', '.join(map(str, allowed))}"
+    if limit.versions is not None and version is None:
+        yield f"{node.op_type} does not exist at opset {opset}"
+    elif limit.versions is not None and version is not None and version.since not in limit.versions:
+        yield f"{version} is not one of version {', '.join(map(str, limit.versions))}"
 
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple | list) else value
-
-
-def _alternatives(values: Sequence[Any]) -> str:
-    return " or ".join(repr(value) for value in values) if values else "absent"

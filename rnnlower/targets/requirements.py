@@ -13,7 +13,6 @@ from rnnlower.graph.open_sizes import OpenSizes, is_open, open_sizes
 from rnnlower.graph.walk import Located
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.targets.fit import find_misfits
-from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.target import Target
 
 
@@ -107,9 +106,7 @@ def require_emitted_fit(model: ir.Model, target: Target, facts: Facts | None = N
     if misfits:
         raise UnsupportedModelError(
             f"what the lowering emits does not all fit target {target.name}: "
-            + "; ".join(dict.fromkeys(_with_remedy(misfit) for misfit in misfits[:10]))
+            + "; ".join(
+                dict.fromkeys("; ".join(filter(None, (str(each), each.remedy))) for each in misfits[:10])
+            )
         )
-
-
-def _with_remedy(misfit: Misfit) -> str:
-    return f"{misfit}; {misfit.remedy}" if misfit.remedy else str(misfit)

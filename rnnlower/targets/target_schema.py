@@ -55,7 +55,7 @@ def _lines(field: inspect.Field) -> Iterator[str]:
     if not isinstance(table, inspect.StructType):
         yield _row(field, due=field.name == "title")
         return
-    head = f"[{field.name}]" if _is_one(field.type) else f"[[{field.name}]]"
+    head = f"[{field.name}]" if not isinstance(field.type, inspect.VarTupleType) else f"[[{field.name}]]"
     mark = "" if field.required else "# "
     yield from ("", f"{mark}{head:{_COMMENT - len(mark)}} # {(table.cls.__doc__ or '').partition('.')[0]}")
     for key in table.fields:
@@ -78,10 +78,6 @@ def _row(field: inspect.Field, due: bool) -> str:
     listed = f" ({', '.join(known)})" if is_listed else ""
     row = f"{'' if due else '# '}{field.name} = {toml_value(told['examples'][0])}"
     return f"{row:{_COMMENT}} # {told['description']}{listed}"
-
-
-def _is_one(info: inspect.Type) -> bool:
-    return not isinstance(info, inspect.VarTupleType)
 
 
 def _innermost(info: inspect.Type, words: bool = False) -> inspect.Type:

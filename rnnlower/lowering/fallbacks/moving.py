@@ -157,12 +157,8 @@ def _box(indices: np.ndarray, shape: Sequence[int]) -> list[tuple[int, int]] | N
     return [(int(start), int(stop)) for start, stop in zip(first, end, strict=True)]
 
 
-def _einsum(e: Emitter, *operands: ir.Value, equation: str) -> ir.Value | None:
-    return write_einsum(e, equation, operands)
-
-
 SHAPING: Mapping[str, Sequence[Form]] = {
-    "Einsum": [_einsum],
+    "Einsum": [lambda e, *operands, equation: write_einsum(e, equation, operands)],
     "Flatten": [_as_reshape("Flatten")],
     "Gather": [_gather_by_vector],
     "Pad": [_pad_by_gathers],

@@ -71,7 +71,8 @@ def _standard(
     """Emit the operator of the standard where it has the type, or else its parts."""
     if dtype not in _SINCE:
         return None
-    is_vector = _is_vector(e, scale)
+    shape = e.shape(scale)
+    is_vector = shape is None or (len(shape) > 0 and shape != (1,))
     if e.opset >= max(_SINCE[dtype], _PER_AXIS if is_vector else 10) and e.has(op_type):
         more = {"axis": axis} if is_vector else {}
         return e.op(op_type, x, scale, *([] if zero is None else [zero]), **more)
@@ -106,11 +107,6 @@ def _quantized_by_parts(
     return e.cast(e.clip(made, float(limits.min), float(limits.max)), dtype)
 
 
-def _is_vector(e: Emitter, scale: ir.Value) -> bool:
-    shape = e.shape(scale)
-    return shape is None or (len(shape) > 0 and shape != (1,))
-
-
 def _along(e: Emitter, parameter: ir.Value, x: ir.Value, axis: int) -> ir.Value | None:
     """Return a scale or zero point in a shape that broadcasts along the axis."""
     shape, sizes = e.shape(parameter), e.shape(x)
@@ -143,18 +139,15 @@ def _between(form: Callable[..., ir.Value | None]) -> Form:
         if None in floats or out_scale is None:
             return None
         made = form(e, *floats, **attributes)
-        return made if made is None else _quantized(e, made, out_scale, out_zero or _zero(e, first))
+        kind = e.type_of(first)
+        zero = out_zero or e.constant(np.array(0, np.uint8 if kind is None else kind.numpy()))
+        return made if made is None else _quantized(e, made, out_scale, zero)
 
     own = inspect.signature(form).parameters.values()
     inputs = inspect.signature(lambda e, *inputs: None).parameters.values()
     attributes = (each for each in own if each.kind in (each.KEYWORD_ONLY, each.VAR_KEYWORD))
     quantized.__signature__ = inspect.Signature([*inputs, *attributes])  # type: ignore[attr-defined]
     return quantized
-
-
-def _zero(e: Emitter, like: ir.Value) -> ir.Value:
-    dtype = e.type_of(like)
-    return e.constant(np.array(0, np.uint8 if dtype is None else dtype.numpy()))
 
 
 def _plain(op_type: str) -> Form:

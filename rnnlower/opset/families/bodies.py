@@ -15,7 +15,7 @@ from rnnlower.opset.version_fit import present
 
 def expand(step: Step) -> None:
     """onnx defines the operator as a function of older ones: its body replaces the node."""
-    step.write_for_source()
+    step.opset = step.source_opset
     proto = _body(step)
     positions = _drop_missing_outputs(proto)
     function = ir.serde.deserialize_function(proto)

@@ -98,6 +98,6 @@ ROWS = (
         "max and min are new",
     ),
     only("GatherND", 11, 12, "batch_dims are new", "batch_dims", (0,), "the older version has no batch"),
-    Row("Compress", 9, 11, OLD_TEXT, down=nonnegative_axis()),
+    Row("Compress", 9, 11, OLD_TEXT, down=nonnegative_axis),
     Row("OneHot", 9, 11, "negative indices count from the back", one_hot_up, one_hot_down),
 )

@@ -59,11 +59,11 @@ FIRST_ONLY: Adapter = refuse_unless(
 )
 
 ROWS = (
-    Row(ALL, 1, 11, OLD_TEXT, down=nonnegative_axes()),
+    Row(ALL, 1, 11, OLD_TEXT, down=nonnegative_axes),
     Row("ReduceSum", 11, 13, "the axes became an input", to_input("axes"), axes_down),
     Row(LATER, 13, 18, "the axes became an input", to_input("axes"), axes_down),
     Row("ReduceMax ReduceMin", 18, 20, "booleans are new", down=of_booleans),
     Row("ReduceLogSum ReduceLogSumExp", 18, 28, "integers were removed", up=not_of_integers),
-    Row("ArgMax ArgMin", 1, 11, OLD_TEXT, down=nonnegative_axis()),
+    Row("ArgMax ArgMin", 1, 11, OLD_TEXT, down=nonnegative_axis),
     Row("ArgMax ArgMin", 11, 12, "select_last_index is new", down=FIRST_ONLY),
 )

@@ -37,7 +37,7 @@ def one_dimension_down(step: Step) -> None:
 
 
 ROWS = (
-    Row("Softmax LogSoftmax Hardmax", 1, 11, OLD_TEXT, down=nonnegative_axis()),
+    Row("Softmax LogSoftmax Hardmax", 1, 11, OLD_TEXT, down=nonnegative_axis),
     Row(
         "Softmax LogSoftmax Hardmax",
         11,
