@@ -186,7 +186,9 @@ def _cross(session: Session, node: ir.Node, opset: int, neighbor: int, path: str
     low, high = sorted((old.since, new.since if new else 0))
     row = ROWS.get((node.op_type, low, high))
     adapter = None if row is None else row.up if neighbor > opset else row.down
-    if adapter is not None and new is not None and neighbor > opset and _is_ahead(node, old, new):
+    fits_ahead = new is not None and neighbor > opset and form_misfit(node, new) is None
+    if adapter is not None and fits_ahead and form_misfit(node, old) is not None:
+        # Some exporters declare an older opset than they write.
         adapter = None
         session.report.notes.append(f"{describe(node)} already has the form of {new}, and stays as it is")
     step = Step(session, graph, node, (old, new), (opset, neighbor), path)
@@ -211,14 +213,6 @@ def _cross(session: Session, node: ir.Node, opset: int, neighbor: int, path: str
                 _cross(session, each, opset, neighbor, path)
     for value in inputs:
         _drop_unused(value)
-
-
-def _is_ahead(node: ir.Node, old: Version, new: Version) -> bool:
-    """Return whether a node has the form of the next version and not of its own.
-
-    Some exporters declare an older opset than they write.
-    """
-    return form_misfit(node, old) is not None and form_misfit(node, new) is None
 
 
 def _state(node: ir.Node) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ REVIEWED = 28
 
 _NAMES = """
     broadcasting casting composing control elementwise indexing newer
-    normalization pooling quantization recurrent_layers reductions resizing shaping softmax
+    normalization pooling recurrent_layers reductions resizing shaping
 """
 FAMILIES = tuple(importlib.import_module(f"rnnlower.opset.families.{name}") for name in _NAMES.split())
 

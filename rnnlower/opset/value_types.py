@@ -30,15 +30,13 @@ class ValueTypes:
     A value in a function may have several types, one for each call.
     """
 
-    def __init__(self, model: ir.Model | None = None) -> None:
+    def __init__(self, model: ir.Model) -> None:
         self._known: dict[ir.Value, list[_Known]] = {}
         self._strings: dict[ir.Value, frozenset[str]] = {}
         self._contents: dict[ir.Value, np.ndarray] = {}
         self._uncalled: set[ir.Value] = set()
         # Up to IR 3 every initializer had to be an input too, although nobody was expected to feed it.
-        self._inputs_are_constant = model is not None and model.ir_version < FREE_INITIALIZERS_IR
-        if model is None:
-            return
+        self._inputs_are_constant = model.ir_version < FREE_INITIALIZERS_IR
         facts = Facts(model, declared=True).visit_all()
         for value in values_of(model.graph):
             self._take(facts, value, [value])

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
@@ -108,6 +107,9 @@ class View:
         if self.new is None:
             self.opset = self.source_opset
         self.target = session.target
+        # Of a value: its content if it is constant, its element type, rank and shape, each if it is known.
+        self.array, self.dtype = session.types.array, session.types.dtype
+        self.rank, self.shape = session.types.rank, session.types.shape
         # Edits put new nodes before the node, or after another one.
         self.emitted: list[ir.Node] = []
         self._after: ir.Node | None = None
@@ -147,18 +149,10 @@ class View:
         value = self.output(position)
         return value is not None and (bool(value.uses()) or value.is_graph_output())
 
-    def array(self, value: ir.Value | None) -> np.ndarray | None:
-        """Return the content of `value` if it is constant."""
-        return self.session.types.array(value)
-
     def ints(self, value: ir.Value | None) -> list[int] | None:
         """Return the content of `value` as a flat list of integers if it is constant."""
         array = self.array(value)
         return None if array is None else [int(each) for each in array.reshape(-1)]
-
-    def dtype(self, value: ir.Value | None) -> ir.DataType | None:
-        """Return the element type of `value` if it is known."""
-        return self.session.types.dtype(value)
 
     def known_dtype(self, value: ir.Value) -> ir.DataType:
         """Return the element type of `value`; refuse if it is not known."""
@@ -167,20 +161,12 @@ class View:
             self.refuse(f"the element type of {value.name!r} is not known", "declare it in value_info")
         return dtype
 
-    def rank(self, value: ir.Value | None) -> int | None:
-        """Return the rank of `value` if it is known."""
-        return self.session.types.rank(value)
-
     def known_rank(self, value: ir.Value) -> int:
         """Return the rank of `value`; refuse if it is not known."""
         rank = self.rank(value)
         if rank is None:
             self.refuse(f"the rank of {value.name!r} is not known", "declare the shape in value_info")
         return rank
-
-    def shape(self, value: ir.Value | None) -> ir.Shape | None:
-        """Return the shape of `value` if it is known."""
-        return self.session.types.shape(value)
 
     def static_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
         """Return the shape of `value` if all its dimensions are numbers."""

@@ -12,7 +12,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, called, captured, reached, read_by, subgraphs_of, walk, walk_all
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.finding import find_recurrent
-from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
+from rnnlower.recurrent.operators import OUTPUT_NAMES, STATE_INPUTS
 from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
 
 _PRODUCTS = frozenset(
@@ -81,7 +81,9 @@ def forgotten_states(nodes: Iterable[tuple[Located, int | None]]) -> list[Suspic
     return [
         _forgetful(located)
         for located, steps in nodes
-        if steps == 1 and located.node.domain == "" and not _gets_state(located.node)
+        if steps == 1
+        and located.node.domain == ""
+        and not any(map(_holds_data, located.node.inputs[min(STATE_INPUTS) : max(STATE_INPUTS) + 1]))
     ]
 
 
@@ -111,11 +113,6 @@ def _forgetful(located: Located) -> Suspicion:
         f"no input sets its state, and the new one ({' and '.join(named)}) is lost between calls",
         f"`{wording.call('stream')}` makes the states inputs and outputs of the model",
     )
-
-
-def _gets_state(node: ir.Node) -> bool:
-    inputs = dict(zip(INPUT_NAMES, node.inputs, strict=False))
-    return any(_holds_data(inputs.get(name)) for name in _STATES)
 
 
 def _holds_data(value: ir.Value | None) -> bool:

@@ -28,21 +28,15 @@ def infer_input_types(model: ir.Model, facts: Facts | None = None) -> bool:
     }
     modified = False
     for node, path in walk(model.graph):
-        for index in _positions(node):
-            value = node.inputs[index]
-            if value is None or value.is_graph_input() or value.is_initializer():
+        for index, value in enumerate(node.inputs[:MOST_INPUTS] if is_recurrent(node) else ()):
+            is_integer = node.domain and index in (1, 2)
+            if is_integer or value is None or value.is_graph_input() or value.is_initializer():
                 continue
             dims = facts.dims(value)
             # A branch that inputs of these shapes must not take may be invalid for them.
             if index or not path or dims is None or len(dims) == RANK_OF_X:
                 modified |= _learn(value, facts, declared)
     return modified
-
-
-def _positions(node: ir.Node) -> list[int]:
-    """Return the indices of a recurrent node's inputs; without the weights if it is of another domain."""
-    known = range(min(len(node.inputs), MOST_INPUTS)) if is_recurrent(node) else range(0)
-    return [index for index in known if not (node.domain and index in (1, 2))]
 
 
 def _learn(value: ir.Value, facts: Facts, declared: set[str | None]) -> bool:

@@ -1,8 +1,16 @@
-"""If, Loop and Scan."""
+"""If, Loop and Scan.
+
+Scan-8, which has a batch axis, becomes a Scan-9 over the rows of the batch. Each row is again a Scan. With
+sequence_lens it is a Loop of as many iterations as the row has steps, and its results are padded to the
+longest row with zeros, where Scan-8 leaves the values undefined.
+"""
 
 from __future__ import annotations
 
-from rnnlower.opset.families.batched_scan import scan_9_up
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.tape import Tape
+
 from rnnlower.opset.families.shaping import OLD_TEXT
 from rnnlower.opset.step import Row, Step
 
@@ -58,6 +66,123 @@ def scan_axes_down(step: Step) -> None:
         if axes and any(axis < 0 for axis in axes):
             pairs = zip(axes, values, strict=True)
             step.set(name, [axis if axis >= 0 else axis + step.known_rank(value) for axis, value in pairs])
+
+
+def scan_9_up(step: Step) -> None:
+    """Scan-8 has a batch axis: an outer Scan iterates over its rows."""
+    body, directions = step.attr("body"), step.attr("directions")
+    scans = step.attr("num_scan_inputs")
+    lengths, *values = step.node.inputs
+    given = [value for value in (lengths, *values) if value is not None]
+    rows = [_row_of(step, value) for value in given]
+    # Of opset 9, like the node.
+    tape = Tape()
+    if lengths is None:
+        turns = {"scan_input_directions": list(directions)} if directions else {}
+        attributes = {"body": body, "num_scan_inputs": scans, **turns}
+        outputs = [*tape.op_multi_out("Scan", rows, attributes, num_outputs=len(body.outputs))]
+    else:
+        outputs = _loop(step, tape, body, rows[0], rows[1:], directions or [0] * scans)
+    for outer, value in zip(step.node.outputs, outputs, strict=True):
+        dtype, shape = step.dtype(outer), step.shape(outer)
+        value.type = None if dtype is None else ir.TensorType(dtype)
+        value.shape = None if shape is None else ir.Shape(shape[1:])
+    graph = ir.Graph(rows, outputs, nodes=_named(step, tape), name=_fresh(step, "batch"))
+    step.node.attributes.clear()
+    step.set_inputs(*given)
+    step.set("body", ir.AttrGraph("body", graph))
+    step.set("num_scan_inputs", len(given))
+
+
+def _row_of(step: Step, value: ir.Value) -> ir.Value:
+    dtype, shape = step.dtype(value), step.shape(value)
+    row = ir.Value(name=step.session.fresh(f"{value.name}_row"))
+    row.type = None if dtype is None else ir.TensorType(dtype)
+    row.shape = None if shape is None else ir.Shape(shape[1:])
+    step.session.types.alias(row, row)
+    return row
+
+
+def _loop(
+    step: Step, tape: Tape, body: ir.Graph, length: ir.Value, rows: list[ir.Value], directions: list[int]
+) -> list[ir.Value]:
+    """Add the Loop of a row with lengths, whose results are padded."""
+    states = len(rows) - len(directions)
+    elements = list(body.outputs)
+    results = tape.op_multi_out(
+        "Loop",
+        [length, None, *rows[:states]],
+        {"body": _loop_body(step, body, length, rows[states:], directions)},
+        num_outputs=len(elements),
+    )
+    shape = tape.op("Shape", [rows[states]])
+    longest = tape.op("Slice", [shape], {"axes": [0], "starts": [0], "ends": [1]})
+    filled = (
+        _filled(
+            step,
+            tape,
+            value,
+            tape.op("Sub", [longest, tape.op("Unsqueeze", [length], {"axes": [0]})]),
+            element,
+        )
+        for value, element in zip(results[states:], elements[states:], strict=True)
+    )
+    return [*results[:states], *filled]
+
+
+def _loop_body(
+    step: Step, body: ir.Graph, length: ir.Value, sequences: list[ir.Value], directions: list[int]
+) -> ir.Graph:
+    number = ir.Value(name=_fresh(step, "step"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
+    goes_on = ir.Value(name=_fresh(step, "go_on"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+    tape = Tape()
+    one = tape.op("Constant", [], {"value": ir.tensor(1, ir.DataType.INT64)})
+    backwards = tape.op("Sub", [tape.op("Sub", [length, one]), number])
+    states = list(body.inputs)[: len(body.inputs) - len(sequences)]
+    elements = list(body.inputs)[len(states) :]
+    for element, sequence, direction in zip(elements, sequences, directions, strict=True):
+        part = tape.op("Gather", [sequence, backwards if direction else number], {"axis": 0})
+        ir.convenience.replace_all_uses_with(element, part, replace_graph_outputs=True)
+    outputs, own, before = list(body.outputs), list(body), len(tape.nodes)
+    initializers = list(body.initializers.values())
+    body.inputs.clear()
+    body.outputs.clear()
+    body.initializers.clear()
+    body.remove(own)
+    # If an output of a Loop's body were one of its inputs, one value would need two names.
+    results = [tape.op("Identity", [value]) for value in (goes_on, *outputs)]
+    made = _named(step, tape)
+    return ir.Graph(
+        [number, goes_on, *states],
+        results,
+        nodes=[*made[:before], *own, *made[before:]],
+        initializers=initializers,
+        name=body.name,
+        doc_string=body.doc_string,
+        metadata_props=dict(body.metadata_props),
+    )
+
+
+def _filled(step: Step, tape: Tape, value: ir.Value, missing: ir.Value, element: ir.Value | None) -> ir.Value:
+    """Add zeros for the missing steps of a value."""
+    rest = tape.op("Slice", [tape.op("Shape", [value])], {"axes": [0], "starts": [1], "ends": [2**31 - 1]})
+    wanted = tape.op("Concat", [missing, rest], {"axis": 0})
+    dtype = step.known_dtype(element) if element is not None else ir.DataType.FLOAT
+    zero = ir.Tensor(np.zeros(1, dtype.numpy()), dtype=dtype)
+    return tape.op("Concat", [value, tape.op("ConstantOfShape", [wanted], {"value": zero})], {"axis": 0})
+
+
+def _named(step: Step, tape: Tape) -> list[ir.Node]:
+    """Return the nodes that were added, with names."""
+    for node in tape.nodes:
+        node.name = _fresh(step, node.op_type.lower())
+        for value in node.outputs:
+            value.name = _fresh(step, f"{node.op_type.lower()}_row")
+    return list(tape.nodes)
+
+
+def _fresh(step: Step, what: str) -> str:
+    return step.session.fresh(f"{step.node.name or 'scan'}_{what}")
 
 
 ROWS = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import write_einsum
-from rnnlower.opset.adapters import only, positive_axis, refuse_unless
-from rnnlower.opset.families import bodies
+from rnnlower.opset.adapters import expand, only, positive_axis, refuse_unless
 from rnnlower.opset.step import Row, Step
 
 WITH_BODY = {
@@ -71,7 +70,7 @@ def dft_down(step: Step) -> None:
 def attention_24_down(step: Step) -> None:
     """Valid keys and short masks are new; onnx's definition expresses them in older operators."""
     if step.input(6) is not None or _mask_may_be_short(step):
-        bodies.expand(step)
+        expand(step)
 
 
 def _mask_may_be_short(step: Step) -> bool:
@@ -93,7 +92,7 @@ def _mask_may_be_short(step: Step) -> bool:
 def attention_25_down(step: Step) -> None:
     """Windows are new; onnx's definition expresses them in older operators."""
     if step.attr("left_window_size") != -1 or step.attr("right_window_size") != -1:
-        bodies.expand(step)
+        expand(step)
 
 
 def get_element_down(step: Step) -> None:
@@ -130,7 +129,7 @@ def einsum_down(step: Step) -> None:
 ROWS = (
     Row("Einsum", 0, 12, "new in 12; MatMul, or Mul and ReduceSum, do the same", down=einsum_down),
     *(
-        Row(names, 0, since, f"new in {since}; its definition does the same", down=bodies.expand)
+        Row(names, 0, since, f"new in {since}; its definition does the same", down=expand)
         for since, names in WITH_BODY.items()
     ),
     Row(

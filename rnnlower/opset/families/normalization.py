@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.opset.families import bodies
+from rnnlower.opset.adapters import expand
 from rnnlower.opset.step import Row, Step
 
 # Set on a training node at a version that cannot express training. Never written to a file.
@@ -189,6 +189,6 @@ ROWS = (
         21,
         "scale and bias belong to channels, not to groups; stash_type is new",
         group_norm_21_up,
-        bodies.expand,
+        expand,
     ),
 )

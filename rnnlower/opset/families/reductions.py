@@ -1,4 +1,7 @@
-"""ReduceSum and the other reductions, ArgMax and ArgMin."""
+"""ReduceSum and the other reductions, ArgMax and ArgMin; Softmax, LogSoftmax and Hardmax.
+
+The latter go over all dimensions from `axis` on up to 12, over one from 13 on.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +57,35 @@ def not_of_integers(step: Step) -> None:
         step.refuse("its input is an integer tensor, whose logarithm the newer spec does not define")
 
 
+def one_dimension_up(step: Step) -> None:
+    """Over the last dimension both are the same; otherwise the tensor is reshaped to a matrix and back."""
+    axis, rank, x = step.attr("axis"), step.rank(step.x()), step.x()
+    if axis == -1 or (rank is not None and axis == rank - 1):
+        step.set("axis", -1)
+        return
+    step.set_input(0, step.op("Flatten", x, axis=axis))
+    step.set("axis", -1)
+    shape = step.op("Shape", x)
+    step.wrap_output(0, lambda y: step.reshape(y, shape))
+
+
+def one_dimension_down(step: Step) -> None:
+    """Over the last dimension both are the same; another one is moved to the end and back."""
+    axis, x = step.attr("axis"), step.x()
+    rank = step.rank(x)
+    if axis == -1:
+        step.set("axis", -1 if rank is None else max(rank - 1, 0))
+        return
+    rank = step.known_rank(x)
+    axis %= rank
+    step.set("axis", rank - 1)
+    if axis == rank - 1:
+        return
+    order = [*range(axis), rank - 1, *range(axis + 1, rank - 1), axis]
+    step.set_input(0, step.op("Transpose", x, perm=order))
+    step.wrap_output(0, lambda y: step.op("Transpose", y, perm=order))
+
+
 FIRST_ONLY: Adapter = refuse_unless(
     "select_last_index", (0,), "the older version always selects the first of equal elements"
 )
@@ -66,4 +98,13 @@ ROWS = (
     Row("ReduceLogSum ReduceLogSumExp", 18, 28, "integers were removed", up=not_of_integers),
     Row("ArgMax ArgMin", 1, 11, OLD_TEXT, down=nonnegative_axis),
     Row("ArgMax ArgMin", 11, 12, "select_last_index is new", down=FIRST_ONLY),
+    Row("Softmax LogSoftmax Hardmax", 1, 11, OLD_TEXT, down=nonnegative_axis),
+    Row(
+        "Softmax LogSoftmax Hardmax",
+        11,
+        13,
+        "one dimension instead of all from axis on; the default axis was 1 and is -1",
+        one_dimension_up,
+        one_dimension_down,
+    ),
 )
