@@ -45,6 +45,15 @@ class Model(SimpleNamespace):
     dtypes: dict[str, str]
     threads: int
 
+    def in_order(self, function: Callable[[list[Any]], Sequence[Any]]) -> Run:
+        """Return the run of a function that takes and returns arrays in the order of the graph."""
+
+        def run(feeds: Arrays) -> Arrays:
+            results = function([np.asarray(feeds[name], order="C") for name in self.inputs])
+            return dict(zip(self.outputs, results, strict=True))
+
+        return run
+
     def call(self, *words: str) -> str:
         """Run a program in the folder and return its output; it is first looked up next to Python.
 
@@ -182,4 +191,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "--versions":
         print(json.dumps(versions(sys.argv[2:])))
     else:
+        # Adapters import this module by a name that the interpreter may not know.
+        sys.modules["rnnlower.engines.child"] = sys.modules["__main__"]
         _serve(sys.argv[1], float(sys.argv[2]))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -41,17 +42,55 @@ class EngineError(LacksKernelError):
         self.how = how
 
 
-class Opened(Protocol):
-    """A model on a runtime."""
+class Opened(ABC):
+    """A model on a runtime: a folder with a copy of it, through which arrays are exchanged."""
+
+    def __init__(self, engine: Engine, model: onnx.ModelProto) -> None:
+        self._engine = engine
+        self._home = ExitStack()
+        self._folder = self._home.enter_context(temporary_folder())
+        self._model, self._inputs, self._outputs, self._log = (
+            self._folder / name for name in ("model.onnx", "inputs.npz", "outputs.npz", "log.txt")
+        )
+        if model.ByteSize() < _LARGE:
+            self._model.write_bytes(model.SerializeToString())
+        else:
+            onnx.save(model, self._model, save_as_external_data=True, location="model.data")
+        types = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
+        self._bfloat16 = {name for name, kind in types.items() if kind == onnx.TensorProto.BFLOAT16}
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """Return the outputs by name."""
+        self.measure(feeds, 0, 1)
+        if not self._outputs.is_file():
+            raise EngineError(f"{self._engine.label} succeeded, but wrote no outputs")
+        try:
+            arrays = child.read_arrays(str(self._outputs))
+        except ValueError as error:
+            raise EngineError(f"the output of {self._engine.label} is not an .npz file: {error}") from error
+        return {name: self._as_declared(name, array) for name, array in arrays.items()}
 
     def measure(self, feeds: Mapping[str, Array], warmup: int, runs: int) -> tuple[float, list[float]]:
         """Return the seconds for loading, and for each of the runs after ``warmup`` others."""
+        self._outputs.unlink(missing_ok=True)
+        try:
+            child.write_arrays(str(self._inputs), feeds)
+        except ValueError as error:
+            raise EngineError(f"the inputs do not fit an .npz file: {error}") from error
+        return self._timed(warmup, runs)
 
     def close(self) -> None:
         """End the process and remove its files."""
+        self._home.close()
+
+    @abstractmethod
+    def _timed(self, warmup: int, runs: int) -> tuple[float, list[float]]:
+        """Run on the inputs in the folder; see `measure`."""
+
+    def _as_declared(self, name: str, array: Array) -> Array:
+        # NumPy stores bfloat16 in a file like this.
+        raw = array.dtype.kind == "V" and array.dtype.itemsize == 2
+        return array.view(ml_dtypes.bfloat16) if raw and name in self._bfloat16 else array
 
 
 def open_on(engine: Engine, model: onnx.ModelProto, threads: int = 0) -> Opened:
@@ -66,99 +105,45 @@ def open_on(engine: Engine, model: onnx.ModelProto, threads: int = 0) -> Opened:
     return _Command(engine, model) if engine.command else _Adapter(engine, model, threads)
 
 
-class _Workplace:
-    """A folder with a copy of the model, through which arrays are exchanged."""
-
-    def __init__(self, engine: Engine, model: onnx.ModelProto) -> None:
-        self.engine = engine
-        self._home = ExitStack()
-        self.folder = self._home.enter_context(temporary_folder())
-        self.model = self.folder / "model.onnx"
-        self.inputs, self.outputs, self.log = (
-            self.folder / name for name in ("inputs.npz", "outputs.npz", "log.txt")
-        )
-        if model.ByteSize() < _LARGE:
-            self.model.write_bytes(model.SerializeToString())
-        else:
-            onnx.save(model, self.model, save_as_external_data=True, location="model.data")
-        types = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
-        self._bfloat16 = {name for name, kind in types.items() if kind == onnx.TensorProto.BFLOAT16}
-
-    def write(self, feeds: Mapping[str, Array]) -> None:
-        self.outputs.unlink(missing_ok=True)
-        try:
-            child.write_arrays(str(self.inputs), feeds)
-        except ValueError as error:
-            raise EngineError(f"the inputs do not fit an .npz file: {error}") from error
-
-    def read(self) -> dict[str, Any]:
-        if not self.outputs.is_file():
-            raise EngineError(f"{self.engine.label} succeeded, but wrote no outputs")
-        try:
-            arrays = child.read_arrays(str(self.outputs))
-        except ValueError as error:
-            raise EngineError(f"the output of {self.engine.label} is not an .npz file: {error}") from error
-        return {name: self._as_declared(name, array) for name, array in arrays.items()}
-
-    def _as_declared(self, name: str, array: Array) -> Array:
-        # NumPy stores bfloat16 in a file like this.
-        raw = array.dtype.kind == "V" and array.dtype.itemsize == 2
-        return array.view(ml_dtypes.bfloat16) if raw and name in self._bfloat16 else array
-
-    def remove(self) -> None:
-        self._home.close()
-
-
-class _Command:
+class _Command(Opened):
     """A program that runs again for every set of inputs."""
 
-    def __init__(self, engine: Engine, model: onnx.ModelProto) -> None:
-        self._place = _Workplace(engine, model)
+    def _timed(self, warmup: int, runs: int) -> tuple[float, list[float]]:
+        latencies = []
+        for _ in range(warmup + runs):
+            start = time.perf_counter()
+            self._call()
+            latencies.append(time.perf_counter() - start)
+        return 0.0, latencies[warmup:]
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        place = self._place
-        place.write(feeds)
-        files = (str(path) for path in (place.model, place.inputs, place.outputs))
-        with place.log.open("wb") as log:
+    def _call(self) -> None:
+        label, files = self._engine.label, map(str, (self._model, self._inputs, self._outputs))
+        with self._log.open("wb") as log:
             try:
                 process = subprocess.Popen(
-                    command.fill(place.engine.command, *files),
+                    command.fill(self._engine.command, *files),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=log,
                     start_new_session=True,
                 )
             except OSError as error:
-                raise EngineError(f"{place.engine.label} cannot be started: {error.strerror}") from error
+                raise EngineError(f"{label} cannot be started: {error.strerror}") from error
             with killed_after(longest_call(), lambda: kill(process)) as late:
                 status = process.wait()
         if late.is_set():
-            raise _late(place.engine.label, "running")
+            raise _late(label, "running")
         if status:
-            words = last_words(place.log)
-            raise EngineError(
-                f"{place.engine.label} ended {ending(status, 'exit status')}{': ' if words else ''}{words}"
-            )
-        return place.read()
-
-    def measure(self, feeds: Mapping[str, Array], warmup: int, runs: int) -> tuple[float, list[float]]:
-        latencies = []
-        for _ in range(warmup + runs):
-            start = time.perf_counter()
-            self.run(feeds)
-            latencies.append(time.perf_counter() - start)
-        return 0.0, latencies[warmup:]
-
-    def close(self) -> None:
-        self._place.remove()
+            words = last_words(self._log)
+            raise EngineError(f"{label} ended {ending(status, 'exit status')}{': ' if words else ''}{words}")
 
 
 class _Process:
     """A child process that loads models and runs the one loaded last."""
 
-    def __init__(self, engine: Engine, folder: Path, log: Path) -> None:
-        self._label, self._log = engine.label, log
-        with log.open("wb") as file:
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        self._label, self._log = engine.label, folder / "log.txt"
+        with self._log.open("wb") as file:
             self._process = subprocess.Popen(
                 [engine.python, str(Path(child.__file__)), str(adapter_file(engine)), str(gigabytes())],
                 stdin=subprocess.PIPE,
@@ -168,29 +153,8 @@ class _Process:
                 start_new_session=True,
             )
 
-    def load(self, place: _Workplace, model: onnx.ModelProto, threads: int) -> float:
-        """Load a model and return the seconds it took."""
-        initialized = {tensor.name for tensor in model.graph.initializer}
-        inputs = [value for value in model.graph.input if value.name not in initialized]
-        answer = self._ask(
-            "loading",
-            path=str(place.model),
-            folder=str(place.folder),
-            inputs={value.name: _sizes(value) for value in inputs},
-            outputs={value.name: _sizes(value) for value in model.graph.output},
-            dtypes={value.name: _dtype(value) for value in model.graph.output},
-            threads=threads,
-        )
-        return float(answer["seconds"])
-
-    def run(self, place: _Workplace, feeds: Mapping[str, Array], warmup: int, runs: int) -> list[float]:
-        """Return the seconds of each run of the model; the outputs of the last one are in the workplace."""
-        place.write(feeds)
-        files = {"inputs": str(place.inputs), "outputs": str(place.outputs)}
-        latencies: list[float] = self._ask("running", **files, warmup=warmup, runs=runs)["latencies"]
-        return latencies
-
-    def _ask(self, doing: str, **request: Any) -> dict[str, Any]:
+    def ask(self, doing: str, **request: Any) -> dict[str, Any]:
+        """Return the answer to a request of `child`."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -219,32 +183,36 @@ class _Process:
         self._process.communicate()
 
 
-class _Adapter:
+class _Adapter(Opened):
     """A model loaded in a child process of its own, or in one that is lent."""
 
     def __init__(
         self, engine: Engine, model: onnx.ModelProto, threads: int, process: _Process | None = None
     ) -> None:
-        self._place = place = _Workplace(engine, model)
-        self._is_own = process is None
-        self._process = process or _Process(engine, place.folder, place.log)
+        super().__init__(engine, model)
+        self._process = process or _Process(engine, self._folder)
+        if process is None:
+            self._home.callback(self._process.close)
+        initialized = {tensor.name for tensor in model.graph.initializer}
+        inputs = [value for value in model.graph.input if value.name not in initialized]
         try:
-            self._seconds = self._process.load(place, model, threads)
+            answer = self._process.ask(
+                "loading",
+                path=str(self._model),
+                folder=str(self._folder),
+                inputs={value.name: _sizes(value) for value in inputs},
+                outputs={value.name: _sizes(value) for value in model.graph.output},
+                dtypes={value.name: _dtype(value) for value in model.graph.output},
+                threads=threads,
+            )
         except EngineError:
             self.close()
             raise
+        self._seconds = float(answer["seconds"])
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        self.measure(feeds, 0, 1)
-        return self._place.read()
-
-    def measure(self, feeds: Mapping[str, Array], warmup: int, runs: int) -> tuple[float, list[float]]:
-        return self._seconds, self._process.run(self._place, feeds, warmup, runs)
-
-    def close(self) -> None:
-        if self._is_own:
-            self._process.close()
-        self._place.remove()
+    def _timed(self, warmup: int, runs: int) -> tuple[float, list[float]]:
+        files = {"inputs": str(self._inputs), "outputs": str(self._outputs)}
+        return self._seconds, self._process.ask("running", **files, warmup=warmup, runs=runs)["latencies"]
 
 
 class Attempts:
@@ -291,7 +259,7 @@ class Attempts:
         if self._models % self._MODELS_A_PROCESS == 0:
             self._end()
         self._models += 1
-        self._process = self._process or _Process(self._engine, self._folder, self._folder / "log.txt")
+        self._process = self._process or _Process(self._engine, self._folder)
         return _Adapter(self._engine, model, 0, self._process)
 
     def _end(self) -> None:

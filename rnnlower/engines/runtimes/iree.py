@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from rnnlower.engines.child import Arrays, Model, Run
+from rnnlower.engines.child import Model, Run
 
 ABOUT = {
     "title": "IREE",
@@ -33,11 +32,9 @@ def load(model: Model) -> Run:
     inner = ("__init", "$async")
     names = [name for name in compiled.function_names if not name.startswith("_")]
     function = module[next(name for name in names if not name.endswith(inner))]
-    inputs, outputs = list(model.inputs), list(model.outputs)
 
-    def run(feeds: Arrays) -> Arrays:
-        results = function(*(np.asarray(feeds[name], order="C") for name in inputs))
-        results = results if isinstance(results, (list, tuple)) else [results]
-        return {name: np.asarray(result) for name, result in zip(outputs, results, strict=True)}
+    def run(arrays: list[Any]) -> list[Any]:
+        results = function(*arrays)
+        return [*map(np.asarray, results if isinstance(results, (list, tuple)) else [results])]
 
-    return run
+    return model.in_order(run)

@@ -6,12 +6,10 @@ import contextlib
 import os
 import shutil
 import tempfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rnnlower.engines.child import Arrays, Model, Run
+from rnnlower.engines.child import Arrays, Model, Run
 
 ABOUT = {
     "title": "LiteRT through onnx2tf",

@@ -6,10 +6,9 @@ Its converter is called as a module, because the script `mnnconvert` installs a 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from rnnlower.engines.child import Arrays, Model, Run
+from rnnlower.engines.child import Model, Run
 
 ABOUT = {"title": "MNN", "packages": ("mnn",), "tried": "3.6.1"}
 
@@ -33,17 +32,11 @@ def load(model: Model) -> Run:
     net = MNN.nn.load_module_from_file(f"{model.folder}/model.mnn", inputs, outputs)
     kinds = {"f": MNN.expr.float, "i": MNN.expr.int}
 
-    def run(feeds: Arrays) -> Arrays:
-        values = []
-        for name in inputs:
-            array = np.asarray(feeds[name], order="C")
-            # MNN computes integers and conditions in int32.
-            array = array.astype(np.int32) if array.dtype.kind in "bui" else array
-            values.append(MNN.expr.const(array, list(array.shape), MNN.expr.NCHW, kinds[array.dtype.kind]))
-        results = {name: value.read() for name, value in zip(outputs, net.forward(values), strict=True)}
-        return {
-            name: array.astype(model.dtypes[name]) if array.dtype.kind == "i" else array.copy()
-            for name, array in results.items()
-        }
+    def run(arrays: list[Any]) -> list[Any]:
+        # MNN computes integers and conditions in int32.
+        fed = [array.astype(np.int32) if array.dtype.kind in "bui" else array for array in arrays]
+        values = [MNN.expr.const(a, list(a.shape), MNN.expr.NCHW, kinds[a.dtype.kind]) for a in fed]
+        results = zip(outputs, (value.read() for value in net.forward(values)), strict=True)
+        return [a.astype(model.dtypes[name]) if a.dtype.kind == "i" else a.copy() for name, a in results]
 
-    return run
+    return model.in_order(run)

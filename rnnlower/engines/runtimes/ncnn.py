@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rnnlower.engines.child import Arrays, Model, Run
+from rnnlower.engines.child import Arrays, Model, Run
 
 ABOUT = {"title": "ncnn", "packages": ("ncnn", "pnnx"), "tried": "1.0.20261020"}
 

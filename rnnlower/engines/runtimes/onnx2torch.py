@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib.util
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rnnlower.engines.child import Arrays, Model, Run
+from rnnlower.engines.child import Model, Run
 
 ABOUT = {
     "title": "onnx2torch",
@@ -29,23 +28,23 @@ def load(model: Model) -> Run:
         torch.set_num_threads(model.threads)
     # By default, BatchNormalization and Dropout are in training mode.
     module = onnx2torch.convert(model.path).eval()
-    inputs, outputs = list(model.inputs), list(model.outputs)
+    outputs = list(model.outputs)
     graph = onnx.load(model.path, load_external_data=False).graph
     made_by = {name: tuple(node.output) for node in graph.node for name in node.output if name}
     nodes = list(dict.fromkeys(made_by.get(name, (name,)) for name in outputs))
 
-    def run(feeds: Arrays) -> Arrays:
+    def run(arrays: list[Any]) -> list[Any]:
         with torch.no_grad():
-            results = module(*(torch.from_numpy(feeds[name]) for name in inputs))
+            results = module(*map(torch.from_numpy, arrays))
         # One result for each node with outputs of the graph: of several outputs, all of them.
         if len(nodes) == 1:
             results = [results]
         found: dict[str, Any] = {}
         for names, result in zip(nodes, results, strict=True):
             found.update(zip(names, result if isinstance(result, (list, tuple)) else [result], strict=False))
-        return {name: found[name].numpy() for name in outputs}
+        return [found[name].numpy() for name in outputs]
 
-    return run
+    return model.in_order(run)
 
 
 def _stand_in_for_torchvision() -> None:

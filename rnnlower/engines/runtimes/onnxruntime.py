@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rnnlower.engines.child import Arrays, Model, Run
+from rnnlower.engines.child import Model, Run
 
 ABOUT = {"title": "onnxruntime", "packages": ("onnxruntime",), "tried": "1.31.1", "threads": True}
 
@@ -19,8 +16,4 @@ def load(model: Model) -> Run:
     options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.path, options, providers=["CPUExecutionProvider"])
     names = list(model.outputs)
-
-    def run(feeds: Arrays) -> Arrays:
-        return dict(zip(names, session.run(names, feeds), strict=True))
-
-    return run
+    return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rnnlower.engines.child import Arrays, Model, Run
+from rnnlower.engines.child import Model, Run
 
 ABOUT = {"title": "OpenVINO", "packages": ("openvino",), "tried": "2026.4.1", "threads": True}
 
@@ -19,10 +16,4 @@ def load(model: Model) -> Run:
         settings["INFERENCE_NUM_THREADS"] = model.threads
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(model.path), "CPU", settings)
-    inputs, outputs = list(model.inputs), list(model.outputs)
-
-    def run(feeds: Arrays) -> Arrays:
-        results = compiled([feeds[name] for name in inputs])
-        return {name: results[index] for index, name in enumerate(outputs)}
-
-    return run
+    return model.in_order(lambda arrays: compiled(arrays).to_tuple())

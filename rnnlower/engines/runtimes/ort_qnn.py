@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rnnlower.engines.child import Arrays, Model, Run
+from rnnlower.engines.child import Model, Run
 
 ABOUT = {
     "title": "onnxruntime-qnn",
@@ -33,11 +32,7 @@ def load(model: Model) -> Run:
     options.add_provider_for_devices(devices[:1], {"backend_path": backend, "soc_model": "60"})
     session = onnxruntime.InferenceSession(model.path, sess_options=options)
     names = list(model.outputs)
-
-    def run(feeds: Arrays) -> Arrays:
-        return dict(zip(names, session.run(names, feeds), strict=True))
-
-    return run
+    return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
 
 
 @functools.cache

@@ -7,10 +7,9 @@ import functools
 import json
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rnnlower.engines.child import Arrays, Model, Run
+from rnnlower.engines.child import Arrays, Model, Run
 
 ABOUT = {
     "title": "onnxruntime-web",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rnnlower.engines.child import Model, Run
+from rnnlower.engines.child import Model, Run
 
 ABOUT = {
     "title": "the NumPy reference",

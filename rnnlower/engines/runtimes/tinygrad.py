@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rnnlower.engines.child import Arrays, Model, Run
+from rnnlower.engines.child import Arrays, Model, Run
 
 ABOUT = {
     "title": "tinygrad",

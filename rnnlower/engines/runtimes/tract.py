@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rnnlower.engines.child import Arrays, Model, Run
+from rnnlower.engines.child import Model, Run
 
 ABOUT = {
     "title": "tract",
@@ -21,10 +18,4 @@ def load(model: Model) -> Run:
     import tract
 
     runnable = tract.onnx().load(model.path).into_model().into_runnable()
-    inputs, outputs = list(model.inputs), list(model.outputs)
-
-    def run(feeds: Arrays) -> Arrays:
-        results = runnable.run([feeds[name] for name in inputs])
-        return {name: result.to_numpy() for name, result in zip(outputs, results, strict=True)}
-
-    return run
+    return model.in_order(lambda arrays: [result.to_numpy() for result in runnable.run(arrays)])
