@@ -17,16 +17,15 @@ import numpy as np
 import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from rnnlower.engines.session import Array, LoadError, RunError
+from rnnlower.engines.session import Array, RunError
 from rnnlower.files.stream_metadata import StreamMetadata
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
-from rnnlower.verification.models import RunModel
+from rnnlower.verification.models import HeldModel, RunModel
 from rnnlower.verification.procedures import ByLength, Lengths, Pairs, additional_problems
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
-from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
 from rnnlower.verification.verify_options import Options
 
 Feeds = dict[str, Array]
@@ -117,32 +116,15 @@ class Chunks(ByLength):
         return int(trial.feeds[name].shape[axis])
 
     def where_it_begins(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
-        """Describe the first inner value that differs, of those that both models name."""
-        different = next((one for one in judged if not all(c.equal for c in one.comparisons.values())), None)
-        names = common_values(runner.reference, runner.candidate)
-        extended = [with_outputs(model, names) for model in (runner.reference, runner.candidate)]
-        if different is None or not names or self.stream.delay or None in extended:
-            return None
-        whole, chunked = extended
-        assert whole is not None
-        assert chunked is not None
-        trial = different.trial
-        try:
-            with runner.open(whole) as run:
-                expected = run(trial.feeds)
-            with runner.open(chunked) as run:
-                calls = _Calls(chunked.proto.graph, self.stream, [trial], self._steps(trial))
-                found = _rows(calls.all(run)[0], names, expected)
-        except (LoadError, RunError):
-            # This only helps the reader: the verdict stands without it.
-            return None
-        return first_difference(
-            runner.reference.proto.graph,
-            [name for name in names if name in found],
-            expected,
-            found,
-            lambda dtype: judge.tolerance(dtype, trial.feeds),
-        )
+        """Describe the first inner value that differs; outputs that are late say nothing about others."""
+        return None if self.stream.delay else super().where_it_begins(runner, judge, judged)
+
+    def inner_values(
+        self, model: HeldModel, run: RunModel, trial: Trial, names: list[str], expected: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return those of the inner values whose calls can be joined."""
+        calls = _Calls(model.proto.graph, self.stream, [trial], self._steps(trial))
+        return _rows(calls.all(run)[0], names, expected)
 
 
 class _Calls:

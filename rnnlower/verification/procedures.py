@@ -6,47 +6,29 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import onnx
 
 from rnnlower.engines.session import LoadError, RunError, brief
 from rnnlower.errors import UnverifiableError
 from rnnlower.verification.inputs.generate import InputMaker
-from rnnlower.verification.inputs.graph_facts import gather_facts
-from rnnlower.verification.inputs.trials import Trial, generate_trials, input_maker
-from rnnlower.verification.interface import required_inputs
+from rnnlower.verification.inputs.graph_facts import gather_facts, largest_threshold
+from rnnlower.verification.inputs.overriding import Overrides
+from rnnlower.verification.inputs.trials import Trial, fed_back, generate_trials, input_maker
+from rnnlower.verification.interface import accepted_by, interface_problems, required_inputs
 from rnnlower.verification.models import HeldModel, RunModel, copy_of
 from rnnlower.verification.runner import Runner
+from rnnlower.verification.state_pairs import state_pairs
+from rnnlower.verification.verdict.coverage import BranchWatch, notes_on_empty_outputs
 from rnnlower.verification.verdict.judging import Judge, Judged
+from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
 from rnnlower.verification.verify_options import Options
 
 Pairs = Iterator[tuple[Trial, dict[str, Any]]]
 Lengths = Mapping[str, int]
 """The time steps of each input over time."""
-
-
-class Procedure(Protocol):
-    """A way to run two models and to compare them."""
-
-    def problems(self, runner: Runner) -> tuple[list[str], bool]:
-        """Return differences between the interfaces, and whether both can take the same inputs.
-
-        The candidate may lack the inputs that are set; those that are cast are fed in its own type.
-        """
-
-    def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
-        """Return the trials: inputs, given or generated, and the reference's outputs on them.
-
-        Raises:
-            UnverifiableError: No engine runs the reference, or it runs on no inputs.
-        """
-
-    def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
-        """Yield the candidate's outputs of each trial, in the form of the reference's."""
-
-    def where_it_begins(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
-        """Describe where a difference begins."""
 
 
 @contextmanager
@@ -59,6 +41,104 @@ def faults_of_reference() -> Iterator[None]:
     except RunError as error:
         problem = f"the reference does not run on the given inputs: {brief(error)}"
         raise UnverifiableError(problem) from error
+
+
+class Procedure:
+    """A way to run two models and to compare them: here, on the same inputs."""
+
+    def problems(self, runner: Runner) -> tuple[list[str], bool]:
+        """Return differences between the interfaces, and whether both can take the same inputs.
+
+        The candidate may lack the inputs that are set; those that are cast are fed in its own type.
+        """
+        return interface_problems(runner.reference.proto, runner.candidate.proto, runner.sets, runner.casts)
+
+    def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
+        """Return the trials: inputs, given or generated, and the reference's outputs on them.
+
+        Raises:
+            UnverifiableError: No engine runs the reference, or it runs on no inputs.
+        """
+        graph = runner.reference.proto.graph
+        given = options.given(graph, runner.sets)
+        with faults_of_reference():
+            if given is None:
+                return self._run_generated(runner, options)
+            runner.empty_inputs = any(array.size == 0 for feeds in given for array in feeds.values())
+            finished = []
+            branches = BranchWatch(runner.reference, runner.sets)
+            with runner.open(branches.model) as run:
+                for number, feeds in enumerate(given):
+                    options.progress("reference", number, len(given))
+                    finished.append(Trial(number, feeds, branches.watched(run)(feeds)))
+        runner.notes += branches.notes() + notes_on_empty_outputs(finished)
+        return finished
+
+    @staticmethod
+    def _run_generated(runner: Runner, options: Options) -> list[Trial]:
+        graph, candidate = runner.reference.proto.graph, runner.candidate.proto
+        facts = runner.reference_facts
+        facts = dataclasses.replace(facts, threshold=max(facts.threshold, largest_threshold(candidate)))
+        uses = dict(facts.uses)
+        for name, other in runner.candidate_facts.uses.items():
+            # A mask that is computed from lengths takes any; a recurrent node takes none that are too long.
+            if other.lengths and name in uses and not uses[name].lengths:
+                uses[name] = dataclasses.replace(uses[name], lengths=other.lengths)
+                runner.notes.append(f"input {name!r} was given lengths only, as the candidate needs them")
+        facts = dataclasses.replace(facts, uses=uses)
+        maker = input_maker(graph, candidate.graph, facts, options.seed, runner.sets)
+        states = state_pairs(graph, facts, options.states)
+        overrides = Overrides(runner.reference, candidate, options.seed)
+        count = options.trials or maker.natural_trials
+        runner.empty_inputs = maker.plan.has_empty_inputs
+        branches = BranchWatch(runner.reference, runner.sets)
+        with runner.open(branches.model) as run:
+            finished, skipped = generate_trials(
+                branches.watched(run),
+                maker,
+                count,
+                states,
+                lambda done: options.progress("reference", done, count),
+                overrides,
+            )
+        runner.states = fed_back(finished, states)
+        if options.states and not runner.states:
+            runner.note("no trial continued with the given states: some do among three or more trials")
+        runner.notes += skipped + branches.notes() + notes_on_empty_outputs(finished) + overrides.notes()
+        return finished
+
+    def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
+        """Yield the candidate's outputs of each trial, in the form of the reference's."""
+        for trial in finished:
+            yield trial, run(accepted_by(runner.candidate.proto, trial.feeds))
+
+    def where_it_begins(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
+        """Describe the first inner value that both models name and that differs, in the first such trial."""
+        trial = next((one.trial for one in judged if not one.is_equal), None)
+        reference = runner.reference
+        names = common_values(reference, runner.candidate)
+        if trial is None or not names:
+            return None
+        whole, other = (with_outputs(model, names) for model in (reference, runner.candidate))
+        if whole is None or other is None:
+            return None
+        try:
+            with runner.open(whole) as run:
+                expected = run(accepted_by(reference.proto, trial.feeds))
+            with runner.open(other) as run:
+                found = self.inner_values(other, run, trial, names, expected)
+        except (LoadError, RunError):
+            # This only helps the reader: the verdict stands without it.
+            return None
+        shared = [name for name in names if name in found]
+        tolerance = partial(judge.tolerance, feeds=trial.feeds)
+        return first_difference(reference.proto.graph, shared, expected, found, tolerance)
+
+    def inner_values(
+        self, model: HeldModel, run: RunModel, trial: Trial, names: list[str], expected: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return inner values of the candidate, run as `model`, in the form of the reference's."""
+        return run(accepted_by(model.proto, trial.feeds))
 
 
 def additional_problems(
@@ -83,7 +163,7 @@ def additional_problems(
     return problems, not problems
 
 
-class ByLength(ABC):
+class ByLength(Procedure, ABC):
     """The reference on sequences of several lengths, and a candidate that takes them in another form."""
 
     @property

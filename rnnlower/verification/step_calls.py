@@ -13,32 +13,26 @@ from rnnlower.verification.interface import accepted_by
 from rnnlower.verification.models import RunModel
 from rnnlower.verification.procedures import Pairs, Procedure, faults_of_reference
 from rnnlower.verification.runner import Runner
-from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.verification.verify_options import Options
 
 _CALLS = 60
 
 
 @dataclasses.dataclass(frozen=True)
-class StepCalls:
+class StepCalls(Procedure):
     """The procedure that runs both models many times, with the states of the call before.
 
     Attributes:
-        single: The procedure of single calls, which makes the inputs.
         states: For each output that holds a state, the input that takes it in the next call.
     """
 
-    single: Procedure
     states: Mapping[str, str]
-
-    def problems(self, runner: Runner) -> tuple[list[str], bool]:
-        return self.single.problems(runner)
 
     def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
         trials = options.trials or (_CALLS if options.inputs is None else None)
         single = dataclasses.replace(options, trials=trials, states={})
         calls: list[Trial] = []
-        made = self.single.run_reference(runner, single)
+        made = super().run_reference(runner, single)
         with faults_of_reference(), runner.open(runner.reference) as run:
             for trial in made:
                 feeds = dict(trial.feeds)
@@ -62,6 +56,3 @@ class StepCalls:
             outputs = run(accepted_by(runner.candidate.proto, feeds))
             before = trial
             yield trial, outputs
-
-    def where_it_begins(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
-        return self.single.where_it_begins(runner, judge, judged)

@@ -21,20 +21,16 @@ from rnnlower.folders import temporary_folder
 from rnnlower.verification.chunks import Chunks
 from rnnlower.verification.engine_choice import EngineName, NumpyEngine, Semantics
 from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_sets
-from rnnlower.verification.inputs.graph_facts import largest_threshold
-from rnnlower.verification.inputs.overriding import Overrides
-from rnnlower.verification.inputs.trials import Trial, fed_back, generate_trials, input_maker
+from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.integers import SATURATION, may_saturate
-from rnnlower.verification.interface import accepted_by, feedable_inputs, interface_problems, required_inputs
-from rnnlower.verification.models import HeldModel, ModelLike, RunModel, hold, op_types
+from rnnlower.verification.interface import feedable_inputs, required_inputs
+from rnnlower.verification.models import HeldModel, ModelLike, hold, op_types
 from rnnlower.verification.padded import Padded
-from rnnlower.verification.procedures import Pairs, Procedure, faults_of_reference
+from rnnlower.verification.procedures import Procedure
 from rnnlower.verification.readings import as_read
 from rnnlower.verification.runner import Runner, in_float32
-from rnnlower.verification.state_pairs import state_pairs
 from rnnlower.verification.step_calls import StepCalls
 from rnnlower.verification.verdict.compare import ToleranceType
-from rnnlower.verification.verdict.coverage import BranchWatch, notes_on_empty_outputs
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.verification.verification_result import RuntimeTrial, VerificationResult
 from rnnlower.verification.verify_options import Options, Progress, check_options
@@ -132,71 +128,8 @@ def _procedure(reference: HeldModel, candidate: HeldModel) -> Procedure:
     )
     stream, padding = StreamMetadata.read(theirs), PadMetadata.read(theirs)
     if stream is not None and StreamMetadata.read(ours) is None:
-        return Chunks(stream) if stream.inputs else StepCalls(_SameInputs(), stream.states)
-    return Padded(padding) if padding is not None and PadMetadata.read(ours) is None else _SameInputs()
-
-
-class _SameInputs:
-    """The procedure that runs both models on the same inputs."""
-
-    def problems(self, runner: Runner) -> tuple[list[str], bool]:
-        return interface_problems(runner.reference.proto, runner.candidate.proto, runner.sets, runner.casts)
-
-    def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
-        graph = runner.reference.proto.graph
-        given = options.given(graph, runner.sets)
-        with faults_of_reference():
-            if given is None:
-                return self._run_generated(runner, options)
-            runner.empty_inputs = any(array.size == 0 for feeds in given for array in feeds.values())
-            finished = []
-            branches = BranchWatch(runner.reference, runner.sets)
-            with runner.open(branches.model) as run:
-                for number, feeds in enumerate(given):
-                    options.progress("reference", number, len(given))
-                    finished.append(Trial(number, feeds, branches.watched(run)(feeds)))
-        runner.notes += branches.notes() + notes_on_empty_outputs(finished)
-        return finished
-
-    @staticmethod
-    def _run_generated(runner: Runner, options: Options) -> list[Trial]:
-        graph, candidate = runner.reference.proto.graph, runner.candidate.proto
-        facts = runner.reference_facts
-        facts = replace(facts, threshold=max(facts.threshold, largest_threshold(candidate)))
-        uses = dict(facts.uses)
-        for name, other in runner.candidate_facts.uses.items():
-            # A mask that is computed from lengths takes any; a recurrent node takes none that are too long.
-            if other.lengths and name in uses and not uses[name].lengths:
-                uses[name] = replace(uses[name], lengths=other.lengths)
-                runner.notes.append(f"input {name!r} was given lengths only, as the candidate needs them")
-        facts = replace(facts, uses=uses)
-        maker = input_maker(graph, candidate.graph, facts, options.seed, runner.sets)
-        states = state_pairs(graph, facts, options.states)
-        overrides = Overrides(runner.reference, candidate, options.seed)
-        count = options.trials or maker.natural_trials
-        runner.empty_inputs = maker.plan.has_empty_inputs
-        branches = BranchWatch(runner.reference, runner.sets)
-        with runner.open(branches.model) as run:
-            finished, skipped = generate_trials(
-                branches.watched(run),
-                maker,
-                count,
-                states,
-                lambda done: options.progress("reference", done, count),
-                overrides,
-            )
-        runner.states = fed_back(finished, states)
-        if options.states and not runner.states:
-            runner.note("no trial continued with the given states: some do among three or more trials")
-        runner.notes += skipped + branches.notes() + notes_on_empty_outputs(finished) + overrides.notes()
-        return finished
-
-    def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
-        for trial in finished:
-            yield trial, run(accepted_by(runner.candidate.proto, trial.feeds))
-
-    def where_it_begins(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
-        return judge.where_it_begins(judged)
+        return Chunks(stream) if stream.inputs else StepCalls(stream.states)
+    return Padded(padding) if padding is not None and PadMetadata.read(ours) is None else Procedure()
 
 
 @dataclass(frozen=True)

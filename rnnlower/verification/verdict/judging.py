@@ -11,7 +11,7 @@ import numpy as np
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower import wording
-from rnnlower.engines.session import Array, LoadError, RunError
+from rnnlower.engines.session import Array
 from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of, unnamed_dim
@@ -26,7 +26,6 @@ from rnnlower.verification.verdict.compare import (
     tolerance_for,
 )
 from rnnlower.verification.verdict.doubt import Doubt, masked_outputs
-from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
 from rnnlower.verification.verdict.quantizer_edges import Quantizers
 from rnnlower.verification.verification_result import OutputComparison
 
@@ -40,6 +39,11 @@ class Judged:
     trial: Trial
     outputs: dict[str, Any]
     comparisons: Comparisons
+
+    @property
+    def is_equal(self) -> bool:
+        """True if no output differs."""
+        return all(comparison.equal for comparison in self.comparisons.values())
 
 
 class Judge:
@@ -107,8 +111,7 @@ class Judge:
         An output that a trial's inputs do not determine is left out of that trial, if other trials compare
         it. Given tolerances are final: then nothing is excused.
         """
-        differs = any(not c.equal for one in judged for c in one.comparisons.values())
-        if not differs or self.atol is not None or self.rtol is not None:
+        if all(one.is_equal for one in judged) or self.atol is not None or self.rtol is not None:
             return judged
         masks = masked_outputs([one.trial.outputs for one in judged])
         again: list[Judged] = []
@@ -198,26 +201,6 @@ class Judge:
             if (dims := dims_of(value)) is not None
         }
         return gather_facts(proto, named).time_axes
-
-    def where_it_begins(self, judged: list[Judged]) -> str | None:
-        """Describe the first inner value that both models name and that differs, in the first such trial."""
-        trial = next((o.trial for o in judged if not all(c.equal for c in o.comparisons.values())), None)
-        reference, candidate = self._runner.reference, self._runner.candidate
-        names = common_values(reference, candidate)
-        if trial is None or not names:
-            return None
-        values: list[dict[str, Any]] = []
-        for model in (reference, candidate):
-            if (extended := with_outputs(model, names)) is None:
-                return None
-            try:
-                with self._runner.open(extended) as run:
-                    values.append(run(accepted_by(model.proto, trial.feeds)))
-            except (LoadError, RunError):
-                # This only helps the reader: the verdict stands without it.
-                return None
-        tolerance = partial(self.tolerance, feeds=trial.feeds)
-        return first_difference(reference.proto.graph, names, values[0], values[1], tolerance)
 
 
 class _SecondLook:
