@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -157,13 +156,3 @@ class BenchResult:
             "outputs": [],
             "problem": "; ".join(reasons) or None,
         }
-
-
-def per_step(ops_run: int | None, steps: int | None) -> float | None:
-    """Return the kernels per time step; ``None`` if either is unknown."""
-    return round(ops_run / steps, 3) if ops_run is not None and steps else None
-
-
-def ratio(latency: Timing, native: Timing | None) -> float | None:
-    """Return the latency as a multiple of the native run's."""
-    return latency.median / native.median if native is not None and math.isfinite(native.median) else None

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.benchmarking.bench_result import BenchResult, BenchVariant, Timing, per_step, ratio
+from rnnlower.benchmarking.bench_result import BenchResult, BenchVariant, Timing
 from rnnlower.benchmarking.elsewhere import RuntimeWorker
 from rnnlower.benchmarking.variants import OF_TARGET, Entry, lowered_form, native_form
 from rnnlower.benchmarking.worker import Worker, WorkerError
@@ -246,19 +246,21 @@ def _lengths(source: HeldModel, shapes: Mapping[str, tuple[int, ...]]) -> list[i
 
 
 def _timed(entries: Sequence[Entry], steps: int | None) -> list[BenchVariant]:
-    latencies = {entry.variant.name: Timing.of(entry.latencies) for entry in entries if entry.is_timed}
-    return [
-        dataclasses.replace(
-            entry.variant,
-            latency=latencies[entry.variant.name],
-            session=Timing.of(entry.sessions),
-            ratio=ratio(latencies[entry.variant.name], latencies.get("native")),
-            ops_per_step=per_step(entry.variant.ops_run, steps),
-        )
-        if entry.is_timed
-        else entry.variant
-        for entry in entries
-    ]
+    native = Timing.of(entries[0].latencies).median if entries[0].is_timed else None
+    variants = []
+    for entry in entries:
+        variant = entry.variant
+        if entry.is_timed:
+            latency, ops_run = Timing.of(entry.latencies), variant.ops_run
+            variant = dataclasses.replace(
+                variant,
+                latency=latency,
+                session=Timing.of(entry.sessions),
+                ratio=None if native is None else latency.median / native,
+                ops_per_step=round(ops_run / steps, 3) if ops_run is not None and steps else None,
+            )
+        variants.append(variant)
+    return variants
 
 
 def _environment() -> dict[str, str | int]:

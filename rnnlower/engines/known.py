@@ -7,6 +7,7 @@ import functools
 import importlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,11 +16,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rnnlower.engines import child, command
+from rnnlower.engines import child
 from rnnlower.errors import OptionError
 
 _FOLDER = Path(__file__).with_name("runtimes")
 _SECONDS_TO_ASK = 60.0
+_COARSE = "float16"
+PLACES = ("{model}", "{inputs}", "{outputs}")
+"""The words of a command that stand for the names of files."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Engine:
     @property
     def is_coarse(self) -> bool:
         """True if it computes in a smaller type than float32."""
-        return self.precision == "float16"
+        return self.precision == _COARSE
 
     @property
     def is_here(self) -> bool:
@@ -102,7 +106,7 @@ def find_engine(name: str) -> Engine:
         OptionError: There is no such runtime, or the command lacks one of its placeholders.
     """
     if name.startswith("cmd:"):
-        words, precision = command.split(name)
+        words, precision = _command(name)
         return Engine(name, f"the command {words[0]}", command=words, precision=precision)
     if name not in engine_names():
         raise OptionError(
@@ -116,6 +120,30 @@ def find_engine(name: str) -> Engine:
     engine = dataclasses.replace(engine, install=engine.install or _pip(engine.packages))
     version, missing = _look(engine, variable)
     return dataclasses.replace(engine, version=version, missing=missing)
+
+
+def _command(line: str) -> tuple[Sequence[str], str]:
+    """Split ``cmd:PROGRAM {model} {inputs} {outputs}`` into words as a shell would.
+
+    Returns:
+        The words, and the type in which the program computes: float16 after ``cmd:float16:``, else float32.
+
+    Raises:
+        OptionError: The line does not have this form.
+    """
+    example = "'cmd:./run.sh {model} {inputs} {outputs}'"
+    text = line.removeprefix("cmd:")
+    precision = _COARSE if text.startswith(f"{_COARSE}:") else "float32"
+    try:
+        words = shlex.split(text.removeprefix(f"{_COARSE}:"))
+    except ValueError as error:
+        raise OptionError(
+            f"the engine {line!r} cannot be split into words: {error}; as in {example}"
+        ) from error
+    missing = [place for place in PLACES if not any(place in word for word in words)]
+    if missing:
+        raise OptionError(f"the engine {line!r} has no place for {missing[0]}; as in {example}")
+    return words, precision
 
 
 def adapter_file(engine: Engine) -> Path:

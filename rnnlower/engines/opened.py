@@ -16,9 +16,9 @@ import numpy as np
 import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from rnnlower.engines import child, command
+from rnnlower.engines import child
 from rnnlower.engines.isolation import gigabytes, guarded_environment, kill, last_words
-from rnnlower.engines.known import Engine, adapter_file
+from rnnlower.engines.known import PLACES, Engine, adapter_file
 from rnnlower.engines.session import Array, LacksKernelError, brief
 from rnnlower.folders import temporary_folder
 from rnnlower.processes import ending, killed_after, longest_call
@@ -117,11 +117,13 @@ class _Command(Opened):
         return 0.0, latencies[warmup:]
 
     def _call(self) -> None:
-        label, files = self._engine.label, map(str, (self._model, self._inputs, self._outputs))
+        label, words = self._engine.label, self._engine.command
+        for place, path in zip(PLACES, (self._model, self._inputs, self._outputs), strict=True):
+            words = [word.replace(place, str(path)) for word in words]
         with self._log.open("wb") as log:
             try:
                 process = subprocess.Popen(
-                    command.fill(self._engine.command, *files),
+                    words,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=log,
@@ -134,8 +136,8 @@ class _Command(Opened):
         if late.is_set():
             raise _late(label, "running")
         if status:
-            words = last_words(self._log)
-            raise EngineError(f"{label} ended {ending(status, 'exit status')}{': ' if words else ''}{words}")
+            said = last_words(self._log)
+            raise EngineError(f"{label} ended {ending(status, 'exit status')}{': ' if said else ''}{said}")
 
 
 class _Process:

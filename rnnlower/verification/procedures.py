@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import onnx
 
 from rnnlower.engines.session import LoadError, RunError, brief
@@ -29,6 +30,8 @@ from rnnlower.verification.verify_options import Options
 Pairs = Iterator[tuple[Trial, dict[str, Any]]]
 Lengths = Mapping[str, int]
 """The time steps of each input over time."""
+_CALLS = 60
+"""The calls of a model of one step a call."""
 
 
 @contextmanager
@@ -161,6 +164,46 @@ def additional_problems(
         more = sorted(theirs - ours - known)
         problems += [f"the candidate has one more {kind} {name!r}{why}" for name in more]
     return problems, not problems
+
+
+@dataclasses.dataclass(frozen=True)
+class StepCalls(Procedure):
+    """The procedure that runs both models many times, with the states of the call before.
+
+    Attributes:
+        states: For each output that holds a state, the input that takes it in the next call.
+    """
+
+    states: Mapping[str, str]
+
+    def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
+        trials = options.trials or (_CALLS if options.inputs is None else None)
+        single = dataclasses.replace(options, trials=trials, states={})
+        calls: list[Trial] = []
+        made = super().run_reference(runner, single)
+        with faults_of_reference(), runner.open(runner.reference) as run:
+            for trial in made:
+                feeds = dict(trial.feeds)
+                for output, name in self.states.items():
+                    before = calls[-1].outputs[output] if calls else np.zeros_like(feeds[name])
+                    # Infinite states would say nothing of later calls; other sizes are another stream.
+                    fits = before.shape == feeds[name].shape and np.isfinite(before).all()
+                    feeds[name] = before if fits else np.zeros_like(feeds[name])
+                calls.append(Trial(trial.number, feeds, run(feeds)))
+        runner.states = dict(self.states)
+        return calls
+
+    def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
+        outputs: dict[str, Any] = {}
+        before: Trial | None = None
+        for trial in finished:
+            feeds = dict(trial.feeds)
+            for output, name in self.states.items():
+                if before is not None and feeds[name] is before.outputs[output]:
+                    feeds[name] = outputs[output]
+            outputs = run(accepted_by(runner.candidate.proto, feeds))
+            before = trial
+            yield trial, outputs
 
 
 class ByLength(Procedure, ABC):

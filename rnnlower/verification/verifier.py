@@ -26,10 +26,9 @@ from rnnlower.verification.integers import SATURATION, may_saturate
 from rnnlower.verification.interface import feedable_inputs, required_inputs
 from rnnlower.verification.models import HeldModel, ModelLike, hold, op_types
 from rnnlower.verification.padded import Padded
-from rnnlower.verification.procedures import Procedure
+from rnnlower.verification.procedures import Procedure, StepCalls
 from rnnlower.verification.readings import as_read
 from rnnlower.verification.runner import Runner, in_float32
-from rnnlower.verification.step_calls import StepCalls
 from rnnlower.verification.verdict.compare import ToleranceType
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.verification.verification_result import RuntimeTrial, VerificationResult

@@ -28,28 +28,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from onnx import NodeProto
+from onnx.defs import get_schema
 from onnx.reference.op_run import OpRun
 
 from rnnlower.engines.reference.activation_functions import Array, Bound, Semantics, resolve_activations
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
 Step = Callable[[Array, Sequence[Array]], list[Array]]
-
-
-def known_attributes(op_type: str, version: int) -> frozenset[str]:
-    """Return the attributes that ``op_type`` has at the default-domain opset ``version``."""
-    names = {"activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size"}
-    if op_type.endswith("LSTM"):
-        names.add("input_forget")
-    if op_type == "GRU" and version >= 3:
-        names.add("linear_before_reset")
-    if op_type == "DynamicQuantizeLSTM":
-        return frozenset(names)
-    if version < 7:
-        names.add("output_sequence")
-    if version >= 14:
-        names.add("layout")
-    return frozenset(names)
 
 
 class _Direction(NamedTuple):
@@ -78,7 +63,10 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
     def __init__(self, onnx_node: NodeProto, run_params: dict[str, Any], schema: Any = None) -> None:
         self.where = f"{onnx_node.op_type} node {onnx_node.name or ', '.join(onnx_node.output)!r}"
         self.version: int = run_params["opsets"].get("", 1)
-        known = known_attributes(onnx_node.op_type, self.version)
+        # DynamicQuantizeLSTM has those of LSTM-7.
+        foreign = onnx_node.op_type == "DynamicQuantizeLSTM"
+        schema_of = ("LSTM", 7) if foreign else (onnx_node.op_type, self.version)
+        known = get_schema(*schema_of).attributes
         for attribute in onnx_node.attribute:
             if attribute.name not in known:
                 raise UnsupportedModelError(
