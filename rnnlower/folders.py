@@ -1,4 +1,4 @@
-"""Temporary folders that are removed by the next run if their own run was killed.
+"""Files that are written whole, and temporary folders, which the next run removes if theirs was killed.
 
 A live run holds a lock on its folder. On systems without file locks nothing is removed.
 """
@@ -31,6 +31,15 @@ def temporary_folder() -> Iterator[Path]:
         inner = folder / "files"
         inner.mkdir()
         yield inner
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield a path whose file takes the place of `path` at the end, whole or not at all."""
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.absolute().parent) as folder:
+        part = Path(folder) / path.name
+        yield part
+        os.replace(part, path)
 
 
 def _is_ours(folder: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,6 +17,7 @@ from onnx import helper, numpy_helper
 from rnnlower.engines.known import Engine
 from rnnlower.engines.opened import Attempts, EngineError
 from rnnlower.engines.reference import evaluate
+from rnnlower.folders import whole_file
 from rnnlower.verification.verdict.compare import Tolerance, compare_values
 
 if TYPE_CHECKING:
@@ -201,8 +201,7 @@ class Asker:
 
     def _save(self) -> None:
         self._saved = time.monotonic()
-        if self._partial is None:
-            return
-        part = self._partial.with_name(self._partial.name + ".new")
-        part.write_text(json.dumps({"of": self._of, "answers": self._answers}, indent=0), encoding="utf-8")
-        os.replace(part, self._partial)
+        if self._partial is not None:
+            text = json.dumps({"of": self._of, "answers": self._answers}, indent=0)
+            with whole_file(self._partial) as part:
+                part.write_text(text, encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from rnnlower.engines.known import Engine, find_engine
 from rnnlower.errors import UnverifiableError
+from rnnlower.folders import whole_file
 from rnnlower.probing import trying_operators, types
 from rnnlower.probing.asking import Asker
 from rnnlower.probing.keeping import PROBED, kept
@@ -80,9 +81,8 @@ def probe(
     text = probe_text(engine, path, progress)
     name = engine.partition(":")[0] if path is None else path.stem
     if path is not None:
-        part = path.with_name(f"{path.name}.new")
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
+        with whole_file(path) as part:
+            part.write_text(text, encoding="utf-8")
         _partial(path).unlink(missing_ok=True)
     return parse_target(name, text, "" if path is None else str(path))
 

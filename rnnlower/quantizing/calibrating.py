@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import OptionError
 from rnnlower.files.model_io import to_proto
+from rnnlower.folders import whole_file
 from rnnlower.passes.measuring_options import CalibrateOptions, Given
 from rnnlower.quantizing.observing import Ranges, find_ranges
 from rnnlower.quantizing.preparing import prepare
@@ -180,12 +181,9 @@ def _save(path: pathlib.Path, arrays: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _file(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield a path whose file takes the place of `path` at the end, whole or not at all."""
     _check_parent(path)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        part = pathlib.Path(folder) / path.name
+    with whole_file(path) as part:
         yield part
-        os.replace(part, path)
 
 
 @contextlib.contextmanager

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import importlib.metadata
-import os
 import pathlib
 import platform
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 
 from rnnlower.errors import OptionError
 from rnnlower.files.publishing import check_companion
+from rnnlower.folders import whole_file
 
 _NUMBER = re.compile(r"[\d.,]+(e[+-]?\d+)?( ?[%x]| s)?( - [\d.]+)?|inf|nan|\?")
 _LONG = 24
@@ -70,21 +68,11 @@ def write_page(page: Page, path: pathlib.Path) -> None:
     Raises:
         OptionError: The disk is full, or the file cannot be written.
     """
-    content = _render(page).encode()
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-    staged = pathlib.Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        # With the permissions of open(): mkstemp's file is unreadable for others.
-        mask = os.umask(0)
-        os.umask(mask)
-        staged.chmod(0o666 & ~mask)
-        os.replace(staged, path)
+        with whole_file(path) as part:
+            part.write_bytes(_render(page).encode())
     except OSError as error:
         raise OptionError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        staged.unlink(missing_ok=True)
 
 
 def _render(page: Page) -> str:
@@ -101,9 +89,13 @@ def _render(page: Page) -> str:
 
 
 def _origin(page: Page) -> str:
-    versions = [(name, _version(name)) for name in ("rnnlower", "onnx", "onnx-ir", "onnxruntime", "numpy")]
-    machine = f"{platform.system()} {platform.machine()}"
-    rows = [*versions, ("Python", platform.python_version()), ("machine", machine)]
+    from rnnlower.engines.child import versions
+
+    names = ("rnnlower", "onnx", "onnx-ir", "onnxruntime", "numpy")
+    found = versions(names)
+    # onnxruntime also has packages of other names.
+    rows = [(name, found.get(name, "?")) for name in names]
+    rows += [("Python", platform.python_version()), ("machine", f"{platform.system()} {platform.machine()}")]
     times = f"<h3>Time of each phase</h3>\n{table((), _phases(page.seconds))}" if page.seconds else ""
     return f"<pre>{escape(page.command)}</pre>\n{table((), rows)}{times}"
 
@@ -115,14 +107,6 @@ def _phases(seconds: Mapping[str, float]) -> list[tuple[str, str]]:
     order = sorted(seconds, key=lambda phase: phase in whole)
     rows = [(names[phase], seconds[phase]) for phase in order]
     return [(name, f"{time:.2f} s") for name, time in [*rows, ("all", sum(seconds.values()))]]
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        # onnxruntime also has packages of other names.
-        return "?"
 
 
 def escape(text: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any
 import onnx
 
 from rnnlower import wording
+from rnnlower.engines import child
 from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.session import LacksKernelError, LoadError, RunError, brief
@@ -211,6 +211,9 @@ class _Verification:
         outputs = tuple(judge.merged(judged).values())
         same = bool(outputs) and all(output.equal for output in outputs)
         engines = dict(runner.engines)
+        packages = {name: "rnnlower" if name == NumpyEngine.name else name for name in engines.values()}
+        # Some are installed under another name, such as onnxruntime-gpu, or not at all.
+        found = child.versions([*packages.values()])
         differs_there = runner.runtime is not None and outputs and not same
         if differs_there and engines["reference"] == "onnxruntime" and may_saturate(runner.reference.proto):
             runner.note(SATURATION)
@@ -229,7 +232,7 @@ class _Verification:
             outputs=outputs,
             skipped=tuple(runner.notes),
             states=dict(runner.states),
-            versions={name: _version(name) for name in dict.fromkeys(engines.values())},
+            versions={name: found.get(package, "") for name, package in packages.items()},
             tolerances={"atol": judge.atol, "rtol": judge.rtol},
             problems=tuple(problems),
             first_difference=None if same else self.procedure.where_it_begins(runner, judge, judged),
@@ -278,14 +281,6 @@ def _tried_on(runtime: Engine, result: VerificationResult) -> VerificationResult
         runtime, ran=result.trials > 0, equal=result.equal, outputs=result.outputs, problem=problem
     )
     return replace(result, on=trial, versions={**result.versions, runtime.name: runtime.version or ""})
-
-
-def _version(engine: str) -> str:
-    try:
-        return importlib.metadata.version("rnnlower" if engine == NumpyEngine.name else engine)
-    except importlib.metadata.PackageNotFoundError:
-        # Installed under another name, such as onnxruntime-gpu, or not installed at all.
-        return ""
 
 
 def _without_overrides(runner: Runner, runtime: Engine, finished: list[Trial]) -> list[Trial]:
