@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rnnlower.cli.defining import Comparing, Showing
@@ -20,17 +19,18 @@ from rnnlower.cli.running import (
     say_notes,
     size_on_disk,
     tell_difference,
+    tell_of_rounding,
     verify_files,
     warn,
 )
 from rnnlower.cli.values import check_external_data
-from rnnlower.errors import UnverifiableError, VerificationError
+from rnnlower.errors import OptionError, UnverifiableError, VerificationError
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from rnnlower.recurrent.exporter_warnings import Suspicion
+    from rnnlower.files.model_io import Stage
     from rnnlower.reporting.content import ModelFacts
     from rnnlower.reporting.page import Section
     from rnnlower.verification import VerificationResult
@@ -49,165 +49,173 @@ _QUANTIZING = frozenset(
 """Operators that round to integers."""
 
 
+_KINDS = {"lift": "lifting", "pad": "padding", "stream": "stream", "convert": "conversion"}
+"""What a command does, where that is no lowering."""
+
+
+@dataclasses.dataclass
 class Rewriting:
     """A run of a command that reads a model, changes it and writes it.
 
-    Args:
-        name: The name of the command.
-        model: The path of the model.
+    Attributes:
+        name: The name of the command, and of the public function.
+        source: The path of the model.
         output: The path of the result.
+        options: The options of the public function.
         comparing: The options of the comparison.
         showing: The options for the output.
         external_data: Whether tensors go into a separate file.
-        engine: The runtime that the result is for, on which it is tried, too; ``""`` if there is none.
+        provenance: Whether the metadata has the command and its options.
 
     Raises:
         OptionError: An option does not fit the others.
         UnverifiableError: The runtime to compare on is not installed.
     """
 
-    def __init__(
-        self,
-        name: str,
-        model: pathlib.Path,
-        output: pathlib.Path,
-        comparing: Comparing,
-        showing: Showing,
-        external_data: str,
-        engine: str = "",
-    ) -> None:
+    name: str
+    source: pathlib.Path
+    output: pathlib.Path
+    options: Any
+    comparing: Comparing
+    showing: Showing
+    external_data: str
+    provenance: bool
+
+    def __post_init__(self) -> None:
         from rnnlower.reporting.page import check_report
 
-        self.name, self.source, self.output = name, model, output
-        self.showing, self.external_data = showing, external_data
-        check_external_data(external_data)
-        check_report(showing.report, model, output)
-        self.verifies, self.settings = comparing.verify, comparing.settings()
-        runtime, self.absent = self.settings.pop("on", None), None
+        check_external_data(self.external_data)
+        check_report(self.showing.report, self.source, self.output)
+        self._settings = self.comparing.settings()
+        runtime, self._absent = self._settings.pop("on", None), None
         if runtime:
             installed_runtime(runtime)
-        elif comparing.verify and comparing.on is None:
-            runtime, self.absent = own_runtime(engine)
-        self.settings["also_on"] = runtime
-        self.phases = Phases(showing.verbose)
-        self.facts: ModelFacts | None = None
-        self.sizes = (0, 0)
-        self.shared: Collection[pathlib.Path] = ()
+        elif self.comparing.verify and self.comparing.on is None:
+            # The result is tried on the runtime that it is for.
+            runtime, self._absent = own_runtime(self.options.engine)
+        self._settings["also_on"] = runtime
+        self._phases = Phases(self.showing.verbose)
         self._op_types: set[str] = set()
         self._fixed_sizes: list[str] = []
+        if self.name == "convert":
+            _check_opset(self.options.opset)
 
-    @contextlib.contextmanager
-    def read(self) -> Iterator[tuple[ir.Model, Tell]]:
-        """Yield the model, and the progress callback."""
+    def run(self) -> dict[str, Any]:
+        """Write the model, unless it differs from the source; return the result for JSON."""
+        from rnnlower import api
+        from rnnlower.cli import tables
         from rnnlower.files.model_io import read_model
+        from rnnlower.files.provenance import record_provenance
         from rnnlower.graph.walk import op_types
-        from rnnlower.reporting.content import model_facts
+        from rnnlower.reporting import content
 
-        with progress("reading", self.showing.quiet, self.phases) as tell:
+        with progress("reading", self.showing.quiet, self._phases) as tell:
             model = read_model(self.source)
-            self.sizes = (size_on_disk(self.source, model), 0)
-            self._op_types = op_types(model)
-            self.facts = model_facts(self.source) if self.showing.report is not None else None
-            yield model, tell
+            size, self._op_types = size_on_disk(self.source, model), op_types(model)
+            facts = None if self.showing.report is None else content.model_facts(self.source)
+            report = getattr(api, self.name).run(model, dataclasses.replace(self.options, progress=tell))
+        record_provenance(model.metadata_props, self.name, self.options, wanted=self.provenance)
+        say_notes(report.notes, self.showing.quiet)
+        warn(getattr(report, "warnings", ()))
+        stage, verification = self._write(model, report)
+        kind = _KINDS.get(self.name, "lowering")
+        if facts is not None:
+            self._report(facts, verification, getattr(content, f"{kind}_sections")(facts, model, report))
+        if self._shows_words:
+            tables.print_rewriting(kind, report, verification, verbose=self.showing.verbose)
+        lowering = getattr(report, "lowering", report)
+        if self.name not in ("convert", "lift", "pad") and lowering is not None:
+            tell_of_rounding(lowering, verification, self.showing.quiet)
+        result = self._finished(report.to_dict(), verification)
+        wrote = f"rnnlower: wrote {self.output} ({_sizes(stage)}; the source has {size:,})"
+        say(wrote, not self._shows_words)
+        if (code := getattr(report, "caller", None)) is not None:
+            self._write_caller(code)
+        return result
 
-    def write(
-        self,
-        model: ir.Model,
-        settings: dict[str, Any],
-        notes: Iterable[str],
-        warnings: Iterable[Suspicion] = (),
-    ) -> VerificationResult | None:
-        """Write the model, unless the verification finds it different from the source.
-
-        Args:
-            model: The result.
-            settings: Arguments of the verification in addition to the user's options.
-            notes: Messages for the user.
-            warnings: Ways in which the result may not meet the user's expectation.
-        """
+    def _write(self, model: ir.Model, report: Any) -> tuple[Stage, VerificationResult | None]:
+        """Write the model, unless the verification finds it different from the source."""
         from rnnlower.files.model_io import staged
         from rnnlower.graph.open_sizes import open_sizes
         from rnnlower.graph.walk import op_types
 
-        say_notes(notes, self.showing.quiet)
-        warn(warnings)
         verification = None
         with (
-            progress("writing", self.showing.quiet, self.phases) as tell,
+            progress("writing", self.showing.quiet, self._phases) as tell,
             staged(model, self.output, self.external_data) as stage,
         ):
             self._op_types -= {"Loop", "Scan"} - op_types(model)
             if self.name != "stream" and (sizes := str(open_sizes(model.graph.inputs, "N"))):
                 self._fixed_sizes = [f"{sizes} fixes the sizes of the inputs, which some runtimes need"]
-            if self.verifies:
-                verification = self._verify(stage.path, settings, tell)
+            if self.comparing.verify:
+                reading = self.options.reading() | {"sets": report.sets}
+                if reading.get("dequantize") and getattr(self.options, "nodes", None):
+                    reading["dequantize"] = report.dequantized
+                verification = self._verify(stage.path, reading, tell)
             if verification is None or verification:
                 stage.accept()
-            self.sizes = (self.sizes[0], stage.size)
-            self.shared = stage.shared
         if verification is not None and verification.on is None:
-            verification = dataclasses.replace(verification, on=self.absent)
-        return verification
+            verification = dataclasses.replace(verification, on=self._absent)
+        return stage, verification
 
     def _verify(self, result: pathlib.Path, settings: dict[str, Any], tell: Tell) -> VerificationResult:
         try:
-            return verify_files(self.source, result, self.settings | settings, tell)
+            return verify_files(self.source, result, self._settings | settings, tell)
         except UnverifiableError as error:
             if error.on is not None:
                 forms = [*self._other_forms(), *self._fixed_sizes]
                 error.advise("; ".join([*forms, "--on none writes the result without a run there"]))
             raise
 
-    def report(
-        self, verification: VerificationResult | None, sections: Callable[[ModelFacts], Iterable[Section]]
+    def _report(
+        self, facts: ModelFacts, verification: VerificationResult | None, sections: Iterable[Section]
     ) -> None:
-        """Write the page about the run, if one is wanted; ``sections`` uses facts about the source."""
-        if self.showing.report is not None and self.facts is not None:
-            from rnnlower.reporting.content import result_section
+        from rnnlower.reporting.content import result_section
 
-            written = verification is None or bool(verification)
-            report_page(
-                self.showing.report,
-                f"rnnlower {self.name} {self.source.name}",
-                verification,
-                [self.facts.section, result_section(self.output, written), *sections(self.facts)],
-                self.phases,
-                not self.shows_words,
-            )
+        assert self.showing.report is not None
+        written = verification is None or bool(verification)
+        report_page(
+            self.showing.report,
+            f"rnnlower {self.name} {self.source.name}",
+            verification,
+            [facts.section, result_section(self.output, written), *sections],
+            self._phases,
+            not self._shows_words,
+        )
 
     @property
-    def shows_words(self) -> bool:
+    def _shows_words(self) -> bool:
         """True if the command reports what it did in words."""
         return not self.showing.json_ and not self.showing.quiet
 
-    def finish(self, result: dict[str, Any], verification: VerificationResult | None) -> dict[str, Any]:
-        """Report on the output, and end with the exit code; return the whole result for JSON."""
-        self.phases.print()
+    def _finished(self, result: dict[str, Any], verification: VerificationResult | None) -> dict[str, Any]:
+        """Return the whole result for JSON; end with the exit code if nothing was written."""
+        self._phases.print()
         error = None if verification is None or verification else self._not_written(verification)
         verified = None if verification is None else verification.to_dict()
         result = result | {"verification": verified}
         if verified is not None and "on" in verified:
             result["on"] = verified["on"]
-        result |= {"output": str(self.output) if error is None else None, "seconds": self.phases.rounded()}
+        result |= {"output": str(self.output) if error is None else None, "seconds": self._phases.rounded()}
         if error is not None:
             if self.showing.json_:
                 emit_result(result, error)
             tell_difference(error, "--no-verify writes it all the same, for inspection")
-        source, written = self.sizes
-        shares = ""
-        if self.shared:
-            size = sum(file.stat().st_size for file in self.shared)
-            files = ", ".join(sorted(file.name for file in self.shared))
-            shares = f", which refer to {size:,} in the source's {files}"
-        wrote = f"rnnlower: wrote {self.output} ({written:,} bytes{shares}; the source has {source:,})"
-        say(wrote, not self.shows_words)
         return result
+
+    def _write_caller(self, code: str) -> None:
+        """Write the code that calls a streamed model next to it."""
+        from rnnlower.streaming.callers import SUFFIXES
+
+        path = self.output.with_suffix(SUFFIXES[self.options.emit])
+        path.write_text(code, encoding="utf-8")
+        say(f"rnnlower: wrote {path}", not self._shows_words)
 
     def _not_written(self, verification: VerificationResult) -> VerificationError:
         on = verification.on
         where = f" on {on.label}" if on is not None and not on.equal else ""
         problem = next(iter(verification.problems), f"the result differs from the source{where}")
-        remedies = [*(self._other_forms() if where else ()), other_comparison(verification, self.settings)]
+        remedies = [*(self._other_forms() if where else ()), other_comparison(verification, self._settings)]
         return VerificationError(
             f"{problem}; {self.output} was not written", remedy="; ".join(filter(None, remedies))
         )
@@ -223,3 +231,21 @@ class Rewriting:
                 "the model is quantized, and a runtime may round its last bit another way: lower the float "
                 "model instead, and quantize the result"
             )
+
+
+def _sizes(stage: Stage) -> str:
+    shares = ""
+    if stage.shared:
+        size = sum(file.stat().st_size for file in stage.shared)
+        files = ", ".join(sorted(file.name for file in stage.shared))
+        shares = f", which refer to {size:,} in the source's {files}"
+    return f"{stage.size:,} bytes{shares}"
+
+
+def _check_opset(opset: int) -> None:
+    from rnnlower.opset import OPSETS
+
+    if opset not in OPSETS:
+        raise OptionError(
+            f"the opset is {opset}; the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"
+        )

@@ -185,7 +185,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("rnnlower.reporting.page.os.replace", full)
+    monkeypatch.setattr("rnnlower.folders.os.replace", full)
     result = CliRunner().invoke(app, ["verify", MODEL, MODEL, "--report", str(tmp_path / "report.html")])
     assert result.exit_code == 2
     assert "report.html cannot be written: No space left on device" in result.stderr

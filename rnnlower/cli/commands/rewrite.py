@@ -9,14 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rnnlower.cli.defining import Comparing, Showing, command
-from rnnlower.cli.running import emit_result, say, tell_of_rounding
+from rnnlower.cli.running import emit_result
 from rnnlower.cli.streams import with_names_of_streams
 from rnnlower.errors import OptionError
 from rnnlower.passes.lowering_options import LoopOptions, LowerOptions, ScanOptions, UnrollOptions
 from rnnlower.passes.rewriting_options import ConvertOptions, LiftOptions, PadOptions, StreamOptions
-
-_KINDS = {"lift": "lifting", "pad": "padding", "stream": "stream", "convert": "conversion"}
-"""What a command does, where that is no lowering."""
 
 
 def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable[..., None]:
@@ -32,66 +29,21 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
         provenance: bool = True,
         showing: Showing,
     ) -> None:
+        from rnnlower.cli.rewriting import Rewriting
+
         buckets = _buckets(options, output, showing)
         results = []
         for number, (each, path, shown) in enumerate(buckets):
             if number and not showing.quiet and not showing.json_:
                 print()
-            results.append(_run(name, model, path, each, comparing, external_data, provenance, shown))
+            run = Rewriting(name, model, path, each, comparing, shown, external_data, provenance)
+            results.append(run.run())
         if showing.json_:
             emit_result(results[0] if len(results) == 1 else {"buckets": results})
 
     rewrite.__name__, rewrite.__doc__ = name, words
     rewrite.__annotations__["options"] = kind
     return command(*absent)(rewrite)
-
-
-def _run(
-    name: str,
-    model: pathlib.Path,
-    output: pathlib.Path,
-    options: Any,
-    comparing: Comparing,
-    external_data: str,
-    provenance: bool,
-    showing: Showing,
-) -> dict[str, Any]:
-    """Write one model; return the result for JSON."""
-    from rnnlower import api
-    from rnnlower.cli import tables
-    from rnnlower.cli.rewriting import Rewriting
-    from rnnlower.files.provenance import record_provenance
-    from rnnlower.reporting import content
-
-    run = Rewriting(name, model, output, comparing, showing, external_data, options.engine)
-    _check_opset(options)
-    with run.read() as (own, tell):
-        report = getattr(api, name).run(own, dataclasses.replace(options, progress=tell))
-    reading = options.reading() | {"sets": report.sets}
-    if reading.get("dequantize") and getattr(options, "nodes", None):
-        reading["dequantize"] = report.dequantized
-    record_provenance(own.metadata_props, name, options, wanted=provenance)
-    verification = run.write(own, reading, report.notes, getattr(report, "warnings", ()))
-    kind = _KINDS.get(name, "lowering")
-    run.report(verification, lambda source: getattr(content, f"{kind}_sections")(source, own, report))
-    if run.shows_words:
-        tables.print_rewriting(kind, report, verification, verbose=showing.verbose)
-    lowering = getattr(report, "lowering", report)
-    if name not in ("convert", "lift", "pad") and lowering is not None:
-        tell_of_rounding(lowering, verification, showing.quiet)
-    result = run.finish(report.to_dict(), verification)
-    if (code := getattr(report, "caller", None)) is not None:
-        _write_caller(output, options.emit, code, showing)
-    return result
-
-
-def _write_caller(output: pathlib.Path, language: str, code: str, showing: Showing) -> None:
-    """Write the code that calls a streamed model next to it."""
-    from rnnlower.streaming.callers import SUFFIXES
-
-    path = output.with_suffix(SUFFIXES[language])
-    path.write_text(code, encoding="utf-8")
-    say(f"rnnlower: wrote {path}", showing.quiet or showing.json_)
 
 
 def _buckets(options: Any, output: pathlib.Path, showing: Showing) -> list[tuple[Any, pathlib.Path, Showing]]:
@@ -112,16 +64,6 @@ def _buckets(options: Any, output: pathlib.Path, showing: Showing) -> list[tuple
         path = output.with_stem(f"{output.stem}-{of_bucket}")
         made.append((each, path, dataclasses.replace(showing, report=page)))
     return made
-
-
-def _check_opset(options: Any) -> None:
-    if isinstance(options, ConvertOptions):
-        from rnnlower.opset import OPSETS
-
-        if options.opset not in OPSETS:
-            raise OptionError(
-                f"the opset is {options.opset}; the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"
-            )
 
 
 REWRITINGS = [
