@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import RnnLowerError
+from rnnlower.graph.versions import Version, version_at
 from rnnlower.opset import convert_opset
 from rnnlower.probing.asking import Question, question
 
@@ -90,12 +91,8 @@ def _where_written(case: Any) -> int | None:
     return next((opset for opset in opsets_of(case, OPSETS) if _version(case, opset) == version), None)
 
 
-def _version(case: Any, opset: int) -> int | None:
-    """Return the version of the test's operator at an opset; ``None`` if there is none."""
-    op_type = case.model.graph.node[0].op_type
-    if not onnx.defs.has(op_type, opset):
-        return None
-    return onnx.defs.get_schema(op_type, opset).since_version
+def _version(case: Any, opset: int) -> Version | None:
+    return version_at(case.model.graph.node[0].op_type, opset)
 
 
 def _converted(case: Any, newer: int, opset: int, constant: bool) -> Question:

@@ -78,13 +78,25 @@ def probe(
         UnverifiableError: It is not installed, or does not even run products and sums.
     """
     path = None if output is None else pathlib.Path(output)
-    text = probe_text(engine, path, progress)
-    name = engine.partition(":")[0] if path is None else path.stem
-    if path is not None:
-        with whole_file(path) as part:
-            part.write_text(text, encoding="utf-8")
-        _partial(path).unlink(missing_ok=True)
-    return parse_target(name, text, "" if path is None else str(path))
+    runtime = find_engine(engine)
+    if not runtime.installed:
+        raise UnverifiableError(
+            f"{runtime.title} is not installed ({runtime.missing})", remedy=runtime.install
+        )
+    before = with_sources(read_toml(path)) if path is not None and path.exists() else {}
+    # The answers, until they are written.
+    partial = None if path is None else path.with_name(f"{path.name}.partial")
+    groups = _Groups(progress or (lambda *told: None))
+    with Asker(runtime, partial, groups.question) as asker:
+        tables = _tables(asker, groups)
+        groups.begin("")
+    text = toml_text(kept(tables, before, trying_operators.tried_operators()))
+    if path is None or partial is None:
+        return parse_target(engine.partition(":")[0], text, "")
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
+    partial.unlink(missing_ok=True)
+    return parse_target(path.stem, text, str(path))
 
 
 class _Groups:
@@ -109,23 +121,6 @@ class _Groups:
             self._tell(f"{self._group}: {counted(asked, 'question')} in {seconds:.0f} s")
             del self._expected[self._group]
         self._group, self._before, self._since = group, self._asked, time.monotonic()
-
-
-def probe_text(name: str, path: pathlib.Path | None, tell: Progress | None) -> str:
-    """Return the text of the target file; answers are kept in ``PATH.partial``."""
-    engine = find_engine(name)
-    if not engine.installed:
-        raise UnverifiableError(f"{engine.title} is not installed ({engine.missing})", remedy=engine.install)
-    before = with_sources(read_toml(path)) if path is not None and path.exists() else {}
-    groups = _Groups(tell or (lambda *told: None))
-    with Asker(engine, None if path is None else _partial(path), groups.question) as asker:
-        tables = _tables(asker, groups)
-        groups.begin("")
-    return toml_text(kept(tables, before, trying_operators.tried_operators()))
-
-
-def _partial(path: pathlib.Path) -> pathlib.Path:
-    return path.with_name(f"{path.name}.partial")
 
 
 def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import onnx
 from onnx import helper
 
 from rnnlower.engines.reference import evaluate
+from rnnlower.graph.versions import versions
 from rnnlower.probing import cases
 from rnnlower.probing.asking import Asker, Question, question
 from rnnlower.probing.cases import OPSETS
@@ -175,9 +176,9 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: boo
             inputs = [name for name in right.case.model.graph.node[0].input if name]
             found[op_type]["constant"] = [*range(1, len(inputs))]
         for version in () if asker.engine.slow else _versions_not_right(asker, op_type, right, opsets):
-            versions = found[op_type].setdefault("versions", _versions(op_type))
-            if version in versions:
-                versions.remove(version)
+            left = found[op_type].setdefault("versions", _versions(op_type))
+            if version in left:
+                left.remove(version)
     if "Split" in ops:
         most = _most(asker, "Split into {}", split_question, _SPLITS)
         if most < _SPLITS[-1]:
@@ -219,8 +220,8 @@ def _versions_not_right(
     asker: Asker, op_type: str, right: _RightCase, opsets: Sequence[int]
 ) -> Iterator[int]:
     """Yield the versions in which a test fails, from either end to the first in which it does not."""
-    versions = _versions(op_type)
-    spans = [*itertools.zip_longest(versions, versions[1:], fillvalue=1 << 30)]
+    known = _versions(op_type)
+    spans = [*itertools.zip_longest(known, known[1:], fillvalue=1 << 30)]
     for way in (spans[::-1], spans):
         for version, after in way:
             opset = max(version, opsets[0])
@@ -236,12 +237,7 @@ def _versions_not_right(
 
 
 def _versions(op_type: str) -> list[int]:
-    schemas = onnx.defs.get_all_schemas_with_history()
-    return sorted(
-        schema.since_version
-        for schema in schemas
-        if schema.name == op_type and schema.domain == "" and schema.since_version <= OPSETS[-1]
-    )
+    return [version for version in versions(op_type) if version <= OPSETS[-1]]
 
 
 def _most(asker: Asker, words: str, make: Any, numbers: Sequence[int]) -> int:

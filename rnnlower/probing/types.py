@@ -257,38 +257,31 @@ def in_type(asked: Question, dtype: str) -> Question:
     What is expected is computed in float32 from numbers that the type holds.
     """
     model = onnx.ModelProto.FromString(asked.model.SerializeToString())
-    graph, kind = model.graph, helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph, kind = model.graph, np.dtype(dtype)
     weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    rounded = {name: _rounded(array, dtype) for name, array in weights.items()}
-    trials = [
-        {name: _rounded(np.asarray(array), dtype) for name, array in fed.items()} for fed, _ in asked.trials
-    ]
+    rounded, *trials = (
+        _cast(_cast(values, np.float32, kind), kind, np.float32)
+        for values in (weights, *(fed for fed, _ in asked.trials))
+    )
     _set_weights(graph, rounded)
     expected = [evaluate(model, feeds) for feeds in trials]
-    _set_weights(graph, {name: _typed(array, dtype) for name, array in rounded.items()})
+    _set_weights(graph, _cast(rounded, np.float32, kind))
     for value in (*graph.input, *graph.output):
         if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
-            value.type.tensor_type.elem_type = kind
+            value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(kind)
     onnx.checker.check_model(model, full_check=True)
-    pairs = zip(trials, expected, strict=True)
-    return Question(model, [(_all_typed(fed, dtype), _all_typed(right, dtype)) for fed, right in pairs])
+    typed = [[_cast(each, np.float32, kind) for each in pair] for pair in zip(trials, expected, strict=True)]
+    return Question(model, [(fed, right) for fed, right in typed])
 
 
-def _rounded(array: Any, dtype: str) -> Any:
-    return array.astype(dtype).astype(np.float32) if array.dtype == np.float32 else array
-
-
-def _typed(array: Any, dtype: str) -> Any:
-    return array.astype(dtype) if array.dtype == np.float32 else array
-
-
-def _all_typed(values: Mapping[str, Any], dtype: str) -> Mapping[str, Any]:
-    return {name: _typed(np.asarray(array), dtype) for name, array in values.items()}
+def _cast(values: Mapping[str, Any], old: Any, new: Any) -> dict[str, Any]:
+    arrays = {name: np.asarray(value) for name, value in values.items()}
+    return {name: array.astype(new) if array.dtype == old else array for name, array in arrays.items()}
 
 
 def _set_weights(graph: onnx.GraphProto, weights: Mapping[str, Any]) -> None:
     del graph.initializer[:]
-    graph.initializer.extend(numpy_helper.from_array(np.asarray(a), name) for name, a in weights.items())
+    graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
 
 
 def _strings() -> Question:
