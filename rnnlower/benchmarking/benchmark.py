@@ -177,9 +177,7 @@ class _Benchmark:
         except (LoadError, RunError) as error:
             raise UnverifiableError(f"no engine runs the model: {brief(error)}") from error
 
-    def _check(
-        self, entry: Entry, runner: Runner | None, trial: Trial, worker: Worker | RuntimeWorker
-    ) -> None:
+    def _check(self, entry: Entry, runner: Runner | None, trial: Trial, worker: Worker) -> None:
         """Run the variant once, as it will be timed, and let the runner compare its outputs."""
         if not entry.is_timed:
             return
@@ -202,7 +200,7 @@ class _Benchmark:
                 return
         entry.variant = dataclasses.replace(entry.variant, ops_run=kernels)
 
-    def _measure(self, entries: Sequence[Entry], trial: Trial, worker: Worker | RuntimeWorker) -> None:
+    def _measure(self, entries: Sequence[Entry], trial: Trial, worker: Worker) -> None:
         runs = self.options.runs
         rounds = min(_ROUNDS, runs)
         shares = [runs // rounds + (number < runs % rounds) for number in range(rounds)]

@@ -8,38 +8,26 @@ from typing import Any
 
 import onnx
 
-from rnnlower.benchmarking.worker import WorkerError
+from rnnlower.benchmarking.worker import Worker, WorkerError
 from rnnlower.engines.known import Engine
 from rnnlower.engines.opened import EngineError, Opened, open_on
 from rnnlower.engines.session import Array
 
 
-class RuntimeWorker:
-    """Model on a runtime, in a child process that ends with each request."""
+class RuntimeWorker(Worker):
+    """Models on a runtime, in a child process that ends with each request; it counts no kernels."""
 
     def __init__(self, runtime: Engine, threads: int) -> None:
-        self._runtime, self._threads = runtime, threads
-
-    def close(self) -> None:
-        """Release nothing."""
+        super().__init__(threads)
+        self._runtime = runtime
 
     def check(self, path: str, feeds: Mapping[str, Array]) -> tuple[dict[str, Any], int | None]:
-        """Return the outputs of one run; the number of kernels in it is not known.
-
-        Raises:
-            WorkerError: The model does not run.
-        """
         with self._opened(path) as opened:
             return opened.run(feeds), None
 
     def measure(
         self, path: str, feeds: Mapping[str, Array], warmup: int, runs: int
     ) -> tuple[float, list[float]]:
-        """Return the seconds to load the model, and of each of its runs after ``warmup`` others.
-
-        Raises:
-            WorkerError: The model does not run.
-        """
         with self._opened(path) as opened:
             return opened.measure(feeds, warmup, runs)
 

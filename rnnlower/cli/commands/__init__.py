@@ -1,1 +1,1 @@
-"""The commands, one file each; `rnnlower.cli.app` lists them. They import what they use when they run."""
+"""The commands; `rnnlower.cli.app` lists them. They import what they use when they run."""
