@@ -3,65 +3,166 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rnnlower.engines.session import Array, RunError
-from rnnlower.verification.inputs.trials import Trial
+from rnnlower.verification.interface import accepted_by
 from rnnlower.verification.models import RunModel
 from rnnlower.verification.runner import Runner
-from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
+from rnnlower.verification.verdict.compare import compare_values, is_inexact
 from rnnlower.verification.verdict.conditioning import outputs_nearby, overflowing, rounding_noise
+from rnnlower.verification.verdict.quantizer_edges import Quantizers
+from rnnlower.verification.verification_result import OutputComparison
+
+if TYPE_CHECKING:
+    from rnnlower.verification.verdict.judging import Judge, Judged
 
 _DRAWS_OF_TIES = 16
 
 
 class Doubt:
-    """A second look at the reference's outputs on one trial's inputs.
+    """A second look at one trial: a search for excuses for its differences.
 
-    ``run`` runs the reference; its outputs in another precision are a second opinion. ``noise`` is, for each
-    float output, the difference that rounding explains, element by element; ``None`` if it explains any.
-    ``precision`` is the type that the candidate's runtime computes in.
+    ``run`` runs the reference; its outputs in another precision are a second opinion. ``precision`` is the
+    type that the candidate's runtime computes in; ``masks`` are outputs such as one of -inf.
     """
 
     def __init__(
-        self, runner: Runner, run: RunModel, trial: Trial, seed: int, precision: np.dtype[Any] | None
+        self,
+        judge: Judge,
+        runner: Runner,
+        run: RunModel,
+        one: Judged,
+        seed: int,
+        precision: np.dtype[Any] | None,
+        masks: Collection[str],
     ) -> None:
-        self._runner, self._run, self._seed, self._precision = runner, run, seed, precision
-        self._feeds, self._outputs = trial.feeds, trial.outputs
-        self._opinion = runner.second_opinion(trial.feeds) or {}
+        self._judge, self._runner, self._run, self._one = judge, runner, run, one
+        self._seed, self._precision = seed, precision
+        self._feeds, self._outputs, self._found = one.trial.feeds, one.trial.outputs, one.outputs
+        self._tolerance = partial(judge.tolerance, feeds=self._feeds)
+        self._opinion = runner.second_opinion(self._feeds) or {}
         opinions = [self._opinion, self._coarse]
-        moved = runner.with_moved_weights(trial.feeds), runner.with_inexact_activations(trial.feeds)
-        self.noise = rounding_noise(
-            run, trial.feeds, trial.outputs, seed, opinions, precision, itertools.chain(*moved)
+        moved = runner.with_moved_weights(self._feeds), runner.with_inexact_activations(self._feeds)
+        # For each float output, the difference that rounding explains; ``None`` if it explains any.
+        self._noise = rounding_noise(
+            run, self._feeds, self._outputs, seed, opinions, precision, itertools.chain(*moved)
         )
+        # A kernel may turn an internal overflow into a number, which the second opinion shows.
+        overflows = overflowing_outputs(self._outputs) | overflowing_outputs(self._opinion, self._outputs)
+        self._overflows = bool(overflows - {*masks})
 
-    def is_open(self, name: str) -> bool:
-        """Return whether the inputs do not determine an output, because of rounding."""
-        return name in self.noise and self.noise[name] is None
+    def excuse(self, name: str) -> tuple[OutputComparison | None, str] | None:
+        """Return a comparison that finds an output equal, and why; ``None`` if there is no excuse.
 
-    def is_lost(self, name: str, tolerance: Tolerance) -> bool:
-        """Return whether the reference itself has another output in the type that the runtime computes in."""
-        expected, coarse = self._outputs[name], self._coarse.get(name)
-        if coarse is None or name not in self.noise:
-            return False
-        found = coarse.astype(expected.dtype)
-        return not compare_values(name, expected, found, tolerance, self.noise[name]).equal
+        The comparison is ``None`` if the trial's inputs do not determine the output.
+        """
+        if (within := self._within_range(name)) is not None:
+            why = "equal in float64 or within range; in its own type it overflows, or rounding decides it"
+            return within, why
+        if self._quantizers is not None and self._quantizers.explain(name, self._outputs[name]):
+            compared = replace(self._one.comparisons[name], equal=True, note="", allowed=None, used=None)
+            steps = f"from steps of 8 bits alone: {self._quantizers.edge}"
+            return compared, f"differs by {compared.max_abs:.2g}, {steps}"
+        if self._is_open(name) or self._differs_by_overflow_alone(name) or self._is_lost(name):
+            return None, ""
+        second = self._with_noise[name]
+        if second.equal or self._is_decided_by_a_hair(name):
+            used = second.used if second.equal else None
+            return replace(second, equal=True, note="", used=used), self._explained(second)
+        return None
 
     @cached_property
-    def overflowing_outputs(self) -> set[str]:
-        """The outputs that overflow, in the reference or in the second opinion.
+    def _with_noise(self) -> dict[str, OutputComparison]:
+        return self._judge.compare(self._one.trial, self._found, self._noise)
 
-        A kernel may turn an internal overflow into a number.
+    @cached_property
+    def _quantizers(self) -> Quantizers | None:
+        return Quantizers.settle(self._runner, self._feeds, self._tolerance)
+
+    @cached_property
+    def _in_float64(self) -> list[dict[str, Any]]:
+        """The outputs of the two models in float64; empty if that is not possible."""
+        feeds = self._feeds
+        return [
+            self._runner.in_type(np.dtype(np.float64), model, accepted_by(model.proto, feeds)) or {}
+            for model in (self._runner.reference, self._runner.candidate)
+        ]
+
+    def _explained(self, comparison: OutputComparison) -> str:
+        runtime = self._runner.runtime
+        if runtime is None or not runtime.activation_error:
+            return "differs only as far as rounding goes"
+        return (
+            f"differs by {comparison.max_abs:.2g}, only as far as rounding goes, and the Sigmoid and Tanh of "
+            f"{runtime.label}, which are up to {runtime.activation_error:.1g} off"
+        )
+
+    def _without(self, name: str, places: Array) -> OutputComparison:
+        """Compare an output without the elements in these places, allowing for rounding."""
+        values = self._outputs[name], self._found[name]
+        dtype = values[0].dtype
+        expected, found = (np.where(places, np.zeros((), dtype), value) for value in values)
+        return compare_values(name, expected, found, self._tolerance(dtype), self._noise[name])
+
+    def _is_comparable(self, name: str) -> bool:
+        expected, found = self._outputs[name], self._found[name]
+        return name in self._noise and (found.shape, found.dtype) == (expected.shape, expected.dtype)
+
+    def _within_range(self, name: str) -> OutputComparison | None:
+        """Compare elements that do not overflow and still differ in float64; ``None`` if unequal.
+
+        Only where the reference overflows or amplifies rounding: elsewhere a candidate that is correct in
+        float64 alone, such as one that overflows where the reference does not, is wrong. ``None``, too, if
+        nothing is left that either comparison finds equal. A comparison in float64 says nothing about a
+        runtime that computes in float16.
         """
-        return overflowing_outputs(self._outputs) | overflowing_outputs(self._opinion, self._outputs)
+        is_coarse = self._runner.runtime is not None and self._runner.runtime.is_coarse
+        may_differ = self._overflows or (self._is_open(name) and not is_coarse)
+        if not may_differ or not self._is_comparable(name):
+            return None
+        expected, beyond = self._outputs[name], self._reference_overflows(name)
+        if beyond.all():
+            return None
+        wide, other = (values.get(name) for values in self._in_float64)
+        settled = beyond
+        if wide is not None and other is not None and wide.shape == other.shape == expected.shape:
+            axis = self._runner.reference_facts.time_axes.get(name)
+            with np.errstate(invalid="ignore", over="ignore"):
+                gap = np.abs(wide - other)
+                settled = beyond | (gap <= self._tolerance(expected.dtype).allowed(wide, gap > 0, axis))
+        comparison = self._without(name, settled)
+        return replace(comparison, note="") if comparison.equal else None
 
-    def overflows(self, name: str, found: Array) -> Array:
-        """Return the elements of an output, ``found`` in the candidate, that are beyond the range."""
-        expected = self._outputs[name]
+    def _differs_by_overflow_alone(self, name: str) -> bool:
+        """Return whether an output differs only in overflowing elements, in a trial with an overflow.
+
+        A mask, such as -inf, does not count as an overflow of the trial.
+        """
+        if not self._overflows or not self._is_comparable(name):
+            return False
+        return self._without(name, self._beyond(name)).equal
+
+    def _is_open(self, name: str) -> bool:
+        """Return whether the inputs do not determine an output, because of rounding."""
+        return name in self._noise and self._noise[name] is None
+
+    def _is_lost(self, name: str) -> bool:
+        """Return whether the reference itself has another output in the type that the runtime computes in."""
+        expected, coarse = self._outputs[name], self._coarse.get(name)
+        if coarse is None or name not in self._noise:
+            return False
+        found, tolerance = coarse.astype(expected.dtype), self._tolerance(expected.dtype)
+        return not compare_values(name, expected, found, tolerance, self._noise[name]).equal
+
+    def _beyond(self, name: str) -> Array:
+        """Return the elements of an output that are beyond the range, in the reference or the candidate."""
+        expected, found = self._outputs[name], self._found[name]
         places = self._reaches_the_end(name) | overflowing(found, expected.dtype)
         if not self._has_large_numbers:
             # A NaN or infinity is the model's result there, as of a root or a mask. Only which of the two it
@@ -71,7 +172,7 @@ class Doubt:
             places &= (either & is_number) | ~self._is_meant(name)
         return places
 
-    def reference_overflows(self, name: str) -> Array:
+    def _reference_overflows(self, name: str) -> Array:
         """Return the elements of an output beyond the range in the reference, in one precision or another.
 
         A NaN or infinity in both precisions is intended, if no number is large.
@@ -86,13 +187,13 @@ class Doubt:
             places = places | overflowing(other, expected.dtype)
         return places
 
-    def is_decided_by_a_hair(self, name: str, found: Any) -> bool:
+    def _is_decided_by_a_hair(self, name: str) -> bool:
         """Return whether a discrete output, such as an ArgMax, differs only where rounding decides.
 
         Each element must equal the reference's on the inputs, on inputs moved by rounding, or in
         another precision.
         """
-        expected = self._outputs[name]
+        expected, found = self._outputs[name], self._found[name]
         arrays = isinstance(expected, np.ndarray) and isinstance(found, np.ndarray)
         if not arrays or is_inexact(expected.dtype):
             return False

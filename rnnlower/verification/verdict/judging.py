@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from rnnlower.engines.session import Array
 from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of, unnamed_dim
-from rnnlower.verification.interface import accepted_by
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.compare import (
     Tolerance,
@@ -26,7 +24,6 @@ from rnnlower.verification.verdict.compare import (
     tolerance_for,
 )
 from rnnlower.verification.verdict.doubt import Doubt, masked_outputs
-from rnnlower.verification.verdict.quantizer_edges import Quantizers
 from rnnlower.verification.verification_result import OutputComparison
 
 Comparisons = dict[str, OutputComparison]
@@ -123,10 +120,9 @@ class Judge:
                 doubtful = [name for name, comparison in one.comparisons.items() if not comparison.equal]
                 if not doubtful:
                     continue
-                doubt = Doubt(self._runner, run, one.trial, seed, self._precision)
-                look = _SecondLook(self, self._runner, one, doubt, masks)
+                doubt = Doubt(self, self._runner, run, one, seed, self._precision, masks)
                 for name in doubtful:
-                    excuse = look.excuse(name)
+                    excuse = doubt.excuse(name)
                     if excuse is None:
                         # One difference is enough; the other trials need no second look.
                         return again + judged[len(again) :]
@@ -201,113 +197,6 @@ class Judge:
             if (dims := dims_of(value)) is not None
         }
         return gather_facts(proto, named).time_axes
-
-
-class _SecondLook:
-    """A search for excuses for the differences in one trial; ``masks`` are outputs such as one of -inf."""
-
-    def __init__(
-        self, judge: Judge, runner: Runner, one: Judged, doubt: Doubt, masks: Collection[str]
-    ) -> None:
-        self._judge, self._runner, self._one, self._doubt = judge, runner, one, doubt
-        self._overflows = bool(doubt.overflowing_outputs - {*masks})
-        self._tolerance = partial(judge.tolerance, feeds=one.trial.feeds)
-
-    def excuse(self, name: str) -> tuple[OutputComparison | None, str] | None:
-        """Return a comparison that finds an output equal, and why; ``None`` if there is no excuse.
-
-        The comparison is ``None`` if the trial's inputs do not determine the output.
-        """
-        expected, found = self._one.trial.outputs[name], self._one.outputs[name]
-        if (within := self._within_range(name)) is not None:
-            why = "equal in float64 or within range; in its own type it overflows, or rounding decides it"
-            return within, why
-        if self._quantizers is not None and self._quantizers.explain(name, expected):
-            compared = replace(self._one.comparisons[name], equal=True, note="", allowed=None, used=None)
-            steps = f"from steps of 8 bits alone: {self._quantizers.edge}"
-            return compared, f"differs by {compared.max_abs:.2g}, {steps}"
-        if (
-            self._doubt.is_open(name)
-            or self._differs_by_overflow_alone(name)
-            or self._doubt.is_lost(name, self._tolerance(getattr(expected, "dtype", None)))
-        ):
-            return None, ""
-        second = self._with_noise[name]
-        if second.equal or self._doubt.is_decided_by_a_hair(name, found):
-            used = second.used if second.equal else None
-            return replace(second, equal=True, note="", used=used), self._explained(second)
-        return None
-
-    @cached_property
-    def _with_noise(self) -> Comparisons:
-        return self._judge.compare(self._one.trial, self._one.outputs, self._doubt.noise)
-
-    @cached_property
-    def _quantizers(self) -> Quantizers | None:
-        return Quantizers.settle(self._runner, self._one.trial.feeds, self._tolerance)
-
-    @cached_property
-    def _in_float64(self) -> list[dict[str, Any]]:
-        """The outputs of the two models in float64; empty if that is not possible."""
-        feeds = self._one.trial.feeds
-        return [
-            self._runner.in_type(np.dtype(np.float64), model, accepted_by(model.proto, feeds)) or {}
-            for model in (self._runner.reference, self._runner.candidate)
-        ]
-
-    def _explained(self, comparison: OutputComparison) -> str:
-        runtime = self._runner.runtime
-        if runtime is None or not runtime.activation_error:
-            return "differs only as far as rounding goes"
-        return (
-            f"differs by {comparison.max_abs:.2g}, only as far as rounding goes, and the Sigmoid and Tanh of "
-            f"{runtime.label}, which are up to {runtime.activation_error:.1g} off"
-        )
-
-    def _without(self, name: str, places: Array) -> OutputComparison:
-        """Compare an output without the elements in these places, allowing for rounding."""
-        values = self._one.trial.outputs[name], self._one.outputs[name]
-        dtype = values[0].dtype
-        expected, found = (np.where(places, np.zeros((), dtype), value) for value in values)
-        return compare_values(name, expected, found, self._tolerance(dtype), self._doubt.noise[name])
-
-    def _is_comparable(self, name: str) -> bool:
-        expected, found = self._one.trial.outputs[name], self._one.outputs[name]
-        return name in self._doubt.noise and (found.shape, found.dtype) == (expected.shape, expected.dtype)
-
-    def _within_range(self, name: str) -> OutputComparison | None:
-        """Compare elements that do not overflow and still differ in float64; ``None`` if unequal.
-
-        Only where the reference overflows or amplifies rounding: elsewhere a candidate that is correct in
-        float64 alone, such as one that overflows where the reference does not, is wrong. ``None``, too, if
-        nothing is left that either comparison finds equal. A comparison in float64 says nothing about a
-        runtime that computes in float16.
-        """
-        is_coarse = self._runner.runtime is not None and self._runner.runtime.is_coarse
-        may_differ = self._overflows or (self._doubt.is_open(name) and not is_coarse)
-        if not may_differ or not self._is_comparable(name):
-            return None
-        expected, beyond = self._one.trial.outputs[name], self._doubt.reference_overflows(name)
-        if beyond.all():
-            return None
-        wide, other = (values.get(name) for values in self._in_float64)
-        settled = beyond
-        if wide is not None and other is not None and wide.shape == other.shape == expected.shape:
-            axis = self._runner.reference_facts.time_axes.get(name)
-            with np.errstate(invalid="ignore", over="ignore"):
-                gap = np.abs(wide - other)
-                settled = beyond | (gap <= self._tolerance(expected.dtype).allowed(wide, gap > 0, axis))
-        comparison = self._without(name, settled)
-        return replace(comparison, note="") if comparison.equal else None
-
-    def _differs_by_overflow_alone(self, name: str) -> bool:
-        """Return whether an output differs only in overflowing elements, in a trial with an overflow.
-
-        A mask, such as -inf, does not count as an overflow of the trial.
-        """
-        if not self._overflows or not self._is_comparable(name):
-            return False
-        return self._without(name, self._doubt.overflows(name, self._one.outputs[name])).equal
 
 
 def _shape_only(value: Any) -> Any:
