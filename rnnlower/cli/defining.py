@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +18,15 @@ import typer
 from rnnlower.cli.flags import ARGUMENTS, OPTIONS, PANEL_OF, keyword
 from rnnlower.cli.running import exit_codes
 from rnnlower.errors import OptionError
+
+
+def check_verifying(verify: bool, given: Iterable[str]) -> None:
+    """Refuse options of a verification that is turned off."""
+    if not verify and (option := next(iter(given), "")):
+        option = option.replace("states", "state")
+        raise OptionError(
+            f"--{option} says how to verify, --no-verify turns that off: leave out one of the two"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,11 +49,7 @@ class Comparing:
         given = {name: value for name in names if (value := getattr(self, name)) not in (None, {})}
         if given.get("on") == "none":
             del given["on"]
-        if given and not self.verify:
-            option = next(iter(given)).replace("states", "state")
-            raise OptionError(
-                f"--{option} says how to verify, --no-verify turns that off: leave out one of the two"
-            )
+        check_verifying(self.verify, given)
         return given
 
 

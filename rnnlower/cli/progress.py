@@ -8,17 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Protocol
 
 from rnnlower.cli.running import to_stderr
+from rnnlower.passes.options import Progress as Tell
 
 _SECONDS = 1.0
-
-
-class Tell(Protocol):
-    """A callback that shows the current activity and its progress."""
-
-    def __call__(self, activity: str, done: int = 0, total: int = 0, /) -> None: ...
 
 
 class Phases:
@@ -72,7 +66,7 @@ def progress(
     phases.begin(activity)
     with _shown(activity, quiet, estimated) as show:
 
-        def tell(activity: str, done: int = 0, total: int = 0, /) -> None:
+        def tell(activity: str, done: int, total: int) -> None:
             phases.begin(activity)
             show(activity, done, total)
 
@@ -80,11 +74,7 @@ def progress(
     phases.begin("")
 
 
-def _silent(activity: str, done: int = 0, total: int = 0, /) -> None:
-    pass
-
-
-def _lines(activity: str, done: int = 0, total: int = 0, /) -> None:
+def _lines(activity: str, done: int, total: int) -> None:
     if not total:
         to_stderr(activity)
 
@@ -93,7 +83,7 @@ def _lines(activity: str, done: int = 0, total: int = 0, /) -> None:
 def _shown(activity: str, quiet: bool, estimated: bool) -> Iterator[Tell]:
     """Yield the callback that writes to the terminal, if there is one."""
     if quiet or not sys.stderr.isatty():
-        yield _lines if estimated and not quiet else _silent
+        yield _lines if estimated and not quiet else lambda activity, done, total: None
         return
     from rich.console import Console
     from rich.progress import (
@@ -111,7 +101,7 @@ def _shown(activity: str, quiet: bool, estimated: bool) -> Iterator[Tell]:
     bar = Progress(SpinnerColumn(), words, BarColumn(), *ends, console=Console(stderr=True), transient=True)
     task = bar.add_task(activity, total=None)
 
-    def tell(activity: str, done: int = 0, total: int = 0, /) -> None:
+    def tell(activity: str, done: int, total: int) -> None:
         if estimated and not total:
             bar.console.print(activity, markup=False, highlight=False)
             return

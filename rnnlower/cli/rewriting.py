@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rnnlower.cli.defining import Comparing, Showing
-from rnnlower.cli.progress import Phases, Tell, progress
+from rnnlower.cli.progress import Phases, progress
 from rnnlower.cli.running import (
     emit_result,
     installed_runtime,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from rnnlower.files.model_io import Stage
+    from rnnlower.passes.options import Progress
     from rnnlower.reporting.content import ModelFacts
     from rnnlower.reporting.page import Section
     from rnnlower.verification import VerificationResult
@@ -158,7 +159,7 @@ class Rewriting:
             verification = dataclasses.replace(verification, on=self._absent)
         return stage, verification
 
-    def _verify(self, result: pathlib.Path, settings: dict[str, Any], tell: Tell) -> VerificationResult:
+    def _verify(self, result: pathlib.Path, settings: dict[str, Any], tell: Progress) -> VerificationResult:
         try:
             return verify_files(self.source, result, self._settings | settings, tell)
         except UnverifiableError as error:

@@ -28,8 +28,9 @@ from rnnlower.wording import command_line_words
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from rnnlower.cli.progress import Phases, Tell
+    from rnnlower.cli.progress import Phases
     from rnnlower.engines.known import Engine
+    from rnnlower.passes.options import Progress
     from rnnlower.passes.reports import Report as LoweringReport
     from rnnlower.recurrent.exporter_warnings import Suspicion
     from rnnlower.reporting.page import Section
@@ -135,12 +136,12 @@ def discard_stdout() -> None:
 
 
 def verify_files(
-    reference: pathlib.Path, candidate: pathlib.Path, settings: dict[str, Any], tell: Tell
+    reference: pathlib.Path, candidate: pathlib.Path, settings: dict[str, Any], tell: Progress
 ) -> VerificationResult:
     """Return the result of a verification, and tell of its progress."""
     from rnnlower.verification import verify
 
-    tell("verifying")
+    tell("verifying", 0, 0)
     return verify(
         reference,
         candidate,

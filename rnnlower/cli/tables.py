@@ -190,7 +190,7 @@ def print_inspection(
 
 
 def _port(port: Port) -> tuple[str, ...]:
-    shape = "?" if port.shape is None else f"[{', '.join(str(rows.size_of(size)) for size in port.shape)}]"
+    shape = rows.shape_of(port) or "?"
     return port.name, port.dtype or "?", shape + " with a default" * port.default
 
 

@@ -6,11 +6,12 @@ import datetime
 import os
 import pathlib
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from rnnlower.engines.known import Engine, find_engine
 from rnnlower.errors import UnverifiableError
 from rnnlower.folders import whole_file
+from rnnlower.passes.options import Progress
 from rnnlower.probing import trying_operators, types
 from rnnlower.probing.asking import Asker
 from rnnlower.probing.keeping import PROBED, kept
@@ -46,15 +47,6 @@ _EXPECTED = {
 """The questions of each group to OpenCV 5.0: an estimate for other runtimes, whose answers lead elsewhere."""
 
 
-class Progress(Protocol):
-    """A callback for the activity, the number of the question, and about how many there are.
-
-    At the end of each group of questions it gets a line about the group, and no numbers.
-    """
-
-    def __call__(self, activity: str, done: int = 0, total: int = 0, /) -> None: ...
-
-
 def probe(
     engine: str, *, output: str | os.PathLike[str] | None = None, progress: Progress | None = None
 ) -> Target:
@@ -68,7 +60,7 @@ def probe(
         engine: A name of ``rnnlower engines``, or ``'cmd:PROGRAM {model} {inputs} {outputs}'``.
         output: The path of the target's TOML file, if one is wanted.
         progress: Called before each question with the group, its number and about how many there are, and at
-            the end of each group with a line about it.
+            the end of each group with a line about it, and zeros.
 
     Returns:
         The target, as :func:`rnnlower.targets.find_target` reads it from the file.
@@ -118,7 +110,7 @@ class _Groups:
         """Begin a group, and tell of the one before; ``""`` is the end."""
         if self._group:
             asked, seconds = self._asked - self._before, time.monotonic() - self._since
-            self._tell(f"{self._group}: {counted(asked, 'question')} in {seconds:.0f} s")
+            self._tell(f"{self._group}: {counted(asked, 'question')} in {seconds:.0f} s", 0, 0)
             del self._expected[self._group]
         self._group, self._before, self._since = group, self._asked, time.monotonic()
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import RnnLowerError
 from rnnlower.files.model_io import data_files, read_model
-from rnnlower.inspection import RecurrentNode, inspect_model
+from rnnlower.inspection import Port, RecurrentNode, inspect_model, summarize
 from rnnlower.reporting import rows
 from rnnlower.reporting.drawing import draw_node, draw_step, step_of
 from rnnlower.reporting.page import Section, escape, paragraphs, table
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _MOST_DRAWN = 4
 _MOST_PLOTTED = 12
-_TYPE_NAMES = {"float": "float32", "double": "float64"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,15 +48,15 @@ def model_facts(path: pathlib.Path, title: str = "The model") -> ModelFacts:
         InvalidModelError: The file cannot be read.
     """
     model = read_model(path)
-    graph, nodes = model.graph, _recurrent_nodes(path)
+    summary, nodes = summarize(model), _recurrent_nodes(path)
     size = path.stat().st_size + sum(file.stat().st_size for file in data_files(model))
     facts = [
         ("file", str(path)),
         ("size", f"{size:,} bytes"),
         ("opset", ", ".join(f"{domain or 'ai.onnx'} {n}" for domain, n in model.opset_imports.items())),
         ("producer", f"{model.producer_name or '?'} {model.producer_version or ''}"),
-        *(("input", _signature(value)) for value in graph.inputs if not value.is_initializer()),
-        *(("output", _signature(value)) for value in graph.outputs),
+        *(("input", _signature(port)) for port in summary.inputs if not port.default),
+        *(("output", _signature(port)) for port in summary.outputs),
     ]
     recurrent = paragraphs(["No recurrent node."])
     if nodes:
@@ -74,14 +73,8 @@ def result_section(path: pathlib.Path, written: bool) -> Section:
     return Section(title, paragraphs([f"The outputs differ, so {path} was not written."]))
 
 
-def _signature(value: ir.Value) -> str:
-    shape = "of unknown shape" if value.shape is None else f"[{', '.join(map(_dim, value.shape))}]"
-    name = "?" if value.dtype is None else value.dtype.name.lower()
-    return f"{value.name}: {_TYPE_NAMES.get(name, name)} {shape}"
-
-
-def _dim(dim: int | ir.SymbolicDim) -> str:
-    return str(dim) if isinstance(dim, int) else str(dim.value or "?")
+def _signature(port: Port) -> str:
+    return f"{port.name}: {port.dtype or '?'} {rows.shape_of(port) or 'of unknown shape'}"
 
 
 def _recurrent_nodes(path: pathlib.Path) -> Sequence[RecurrentNode]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rnnlower.benchmarking.bench_result import BenchVariant, Timing
     from rnnlower.files.pad_metadata import PadMetadata
-    from rnnlower.inspection import RecurrentNode
+    from rnnlower.inspection import Port, RecurrentNode
     from rnnlower.lifting.replacing import LiftedNode
     from rnnlower.lowering.replacing import LoweredNode
     from rnnlower.opset import OpsetReport
@@ -104,6 +104,11 @@ def recurrent_nodes(nodes: Sequence[RecurrentNode], sizes: Sequence[str]) -> Cel
         )
         for node in nodes
     ]
+
+
+def shape_of(port: Port) -> str:
+    """Return the shape of a graph input or output; nothing if its rank is not known."""
+    return "" if port.shape is None else f"[{', '.join(str(size_of(size)) for size in port.shape)}]"
 
 
 def size_of(size: int | str | None) -> int | str:

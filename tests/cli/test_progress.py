@@ -80,7 +80,7 @@ def test_nothing_is_shown_where_it_is_not_wanted(options: list[str], tmp_path: P
 
 
 def test_what_is_quick_is_not_shown() -> None:
-    assert _on_terminal(_SLOW + "tell('quick')")[2] == ""
+    assert _on_terminal(_SLOW + "tell('quick', 0, 0)")[2] == ""
     assert "slow 1 of 2" in _on_terminal(_SLOW + "tell('slow', 1, 2); time.sleep(2.5)")[2]
 
 
@@ -90,7 +90,7 @@ def test_an_estimate_shows_the_time_left_and_lines_above_it() -> None:
         "with p.progress('probing', False, estimated=True) as tell:\n    "
         "for number in range(1, 26):\n        "
         "tell('operators: question', number, 40); time.sleep(0.1)\n        "
-        "if number in (2, 20): tell(f'group {number}: 21 questions in 2 s')"
+        "if number in (2, 20): tell(f'group {number}: 21 questions in 2 s', 0, 0)"
     )
     seen = re.sub(r"\x1b\[[?;\d]*[A-Za-z]", "", _on_terminal(code)[2])
     assert re.search(r"operators: question \d+ of about 40", seen)

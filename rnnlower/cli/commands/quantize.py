@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 from typing import TYPE_CHECKING
 
-from rnnlower.cli.defining import Showing, command
+from rnnlower.cli.defining import Showing, check_verifying, command
 from rnnlower.cli.running import (
     emit_result,
     installed_runtime,
@@ -17,7 +17,7 @@ from rnnlower.cli.running import (
     warn,
 )
 from rnnlower.cli.values import check_external_data
-from rnnlower.errors import OptionError, VerificationError
+from rnnlower.errors import VerificationError
 from rnnlower.passes.measuring_options import QuantizeOptions
 from rnnlower.wording import counted
 
@@ -49,11 +49,7 @@ def quantize(
     check_external_data(external_data)
     options = dataclasses.replace(options, verify=verify, on=None if options.on == "none" else options.on)
     quiet, json_ = showing.quiet, showing.json_
-    for name in ("on", "inputs"):
-        if getattr(options, name) is not None and not options.verify:
-            raise OptionError(
-                f"--{name} says how to verify, --no-verify turns that off: leave out one of the two"
-            )
+    check_verifying(verify, [name for name in ("on", "inputs") if getattr(options, name) is not None])
     if options.on is not None:
         installed_runtime(options.on)
     with progress("reading", quiet, Phases(showing.verbose)) as tell:

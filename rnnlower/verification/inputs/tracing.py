@@ -27,6 +27,7 @@ from rnnlower.verification.inputs.uses import (
     Uses,
     dims_of,
 )
+from rnnlower.verification.interface import required_inputs
 from rnnlower.verification.models import default_opset
 
 _SMALL = 64
@@ -102,30 +103,23 @@ Taint = MutableMapping[str, Origins]
 
 def trace(model: onnx.ModelProto) -> Facts:
     """Collect the facts from the nodes of a model with inferred shapes."""
-    tracer = _Tracer(model)
-    tracer.run()
-    return tracer.facts
+    return _Tracer(model).facts
 
 
 class _Tracer:
     def __init__(self, model: onnx.ModelProto) -> None:
-        self._model = model
         self._functions = {(f.domain, f.name): f for f in model.functions}
         self.facts = Facts()
-
-    def run(self) -> None:
-        opset = default_opset(self._model.opset_import)
-        initialized = {i.name for i in self._model.graph.initializer}
-        names = [i.name for i in self._model.graph.input if i.name not in initialized]
+        names = [value.name for value in required_inputs(model.graph)]
         self.facts.uses = {name: Uses() for name in names}
         taint: Taint = {name: frozenset([name]) for name in names}
-        scope = _Scope(opset, {}, {}, {})
-        self._graph(self._model.graph, scope, taint)
+        scope = _Scope(default_opset(model.opset_import), {}, {}, {})
+        self._graph(model.graph, scope, taint)
         if self.facts.recurrent:
             # The value that is reshaped at run time is most likely X.
             sizes = [dim for name in self.facts.reshapes for dim in scope.dims.get(name, ())]
             self.facts.equal_dims += [(dim, _RANK_OF_X) for dim in sizes if isinstance(dim, str)]
-        for output in self._model.graph.output:
+        for output in model.graph.output:
             for axis, dim in enumerate(scope.dims.get(output.name, ())):
                 if dim in self.facts.lengths:
                     self.facts.time_axes.setdefault(output.name, axis)

@@ -9,7 +9,7 @@ import onnx
 from onnx.external_data_helper import uses_external_data
 
 from rnnlower.verification.inputs.uses import RECURRENT
-from rnnlower.verification.models import HeldModel
+from rnnlower.verification.models import HeldModel, copy_of
 from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
 
 # More values than these are sampled evenly: they are all held in memory at once.
@@ -48,10 +48,9 @@ def with_outputs(model: HeldModel, names: Iterable[str]) -> HeldModel | None:
     external = any(uses_external_data(tensor) for tensor in model.proto.graph.initializer)
     if external and not model.fits_memory:
         return None
-    extended = onnx.ModelProto()
-    extended.CopyFrom(model.with_data() if external else model.proto)
+    extended = copy_of(model.with_data() if external else model.proto)
     extended.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    return HeldModel(model.role, extended, None)
+    return model.changed(extended)
 
 
 def first_difference(
