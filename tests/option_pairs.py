@@ -118,8 +118,9 @@ def choices(command: str) -> dict[str, list[Choice]]:
 def pairwise(options: Sequence[Sequence[Choice]], rng: random.Random) -> Iterator[list[Choice]]:
     """Yield rows with one choice of each option, until every pair of choices has been in one.
 
-    A row begins with a pair that is not covered. Most others have their first choice, which is to be left
-    out where that is possible: a refusal of one would hide what the pair does.
+    A row begins with a pair that is not covered. Of the others, one in ten has the choice that covers most;
+    the rest has its first one, which is to be left out where that is possible: a refusal of one would hide
+    what the pair does.
     """
     if len(options) == 1:
         yield from ([choice] for choice in options[0])
@@ -130,10 +131,12 @@ def pairwise(options: Sequence[Sequence[Choice]], rng: random.Random) -> Iterato
     }
     while left:
         row = dict(rng.choice(sorted(map(sorted, left))))
-        for option in options:
+        for option in rng.sample(options, len(options)):
             name = option[0][0]
-            if name not in row:
-                row[name] = (rng.choice(option) if rng.random() < 0.1 else option[0])[1]
+            if name not in row and rng.random() < 0.1:
+                given = [*row.items()]
+                row |= [max(option, key=lambda each: sum(frozenset((each, one)) in left for one in given))]
+        row = {option[0][0]: row.get(option[0][0], option[0][1]) for option in options}
         left -= {frozenset(pair) for pair in itertools.combinations(row.items(), 2)}
         yield [*row.items()]
 

@@ -316,7 +316,8 @@ def as_form(step: Step, polynomials: Sequence[Polynomial]) -> Form:
     keys = sorted({key for polynomial in polynomials for key in polynomial if key})
     if any(len(key) > 1 for key in keys):
         raise differs("LSTM", "the argument of a gate is not a sum of products with weights")
-    coefs = np.array([[p.get(key, 0.0) for p in polynomials] for key in keys]).reshape(len(keys), -1)
+    coefs = np.array([[p.get(key, 0.0) for p in polynomials] for key in keys])
+    coefs = coefs.reshape(len(keys), len(polynomials))
     constant = np.array([p.get((), 0.0) for p in polynomials])
     ids = np.array([key[0] for key in keys], np.int64).reshape(-1, 1)
     return Form(ids, coefs, constant, ("",))

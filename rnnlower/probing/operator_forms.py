@@ -165,7 +165,9 @@ def _but_first(inputs: Values) -> frozenset[str]:
 FORMS = tuple(_forms())
 _WITH_VALUES = (
     ("Elu", "alpha", 1.0, "Y = Elu <alpha = 0.5> (X)"),
-    ("HardSigmoid", "alpha", 0.2, "Y = HardSigmoid <alpha = 0.3, beta = 0.4> (X)"),
+    # OpenVINO takes 0 for the default, in either.
+    ("HardSigmoid", "alpha", 0.2, "Y = HardSigmoid <alpha = 0.3, beta = 0.0> (X)"),
+    ("HardSigmoid", "alpha", 0.2, "Y = HardSigmoid <alpha = 0.0, beta = 0.3> (X)"),
     ("LeakyRelu", "alpha", 0.01, "Y = LeakyRelu <alpha = 0.5> (X)"),
 )
 NEEDED = (

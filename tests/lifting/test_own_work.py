@@ -81,3 +81,26 @@ def test_a_line_comes_back_whose_weights_occur_once(
     kept, report = rnnlower.lift.with_report(lowered, steps=count + 1)
     assert rnnlower.inspect(kept) == []
     assert f"it has {count} step" in (report.nodes[0].reason or "")
+
+
+def test_gates_may_be_constant() -> None:
+    """Only one step of four is computed, whose state is zero."""
+    config = Config(
+        op_type="GRU",
+        opset=23,
+        seq_length=4,
+        batch_size=1,
+        input_size=2,
+        hidden_size=1,
+        direction="bidirectional",
+        activations=("Sigmoid", "Tanh", "Softsign", "ScaledTanh"),
+        activation_alpha=(1.0, 0.5, 0.2, 0.5, 0.2, 0.9),
+        activation_beta=(1.5, 0.2, 0.2, 0.9, 0.9, 0.9),
+        layout=1,
+        B="empty",
+        Y="both",
+        Y_h="consumed",
+        sequence_lens="initializer",
+        weight_scale=0.1,
+    )
+    assert judge_lift(config, "unroll", np.random.default_rng(0))[0].startswith("stays: ")
