@@ -156,6 +156,11 @@ def _forms() -> Iterator[Form]:
         "Gemm", gates, {"X": (2, 64), "W": (192, 64), "s": (2, 192)}, ("constant", 2), 13, frozenset("W")
     )
     yield Form("Transpose", "Y = Transpose (X)", {"X": (2, 4)}, ("written", "perm"))
+    half = ("attributes", ("onesided", 0))
+    yield Form("DFT", "Y = DFT <axis = 1, onesided = 1> (X)", {"X": (1, 8, 1)}, half, 17)
+    yield Form("DFT", "Y = DFT <axis = 1, inverse = 1, onesided = 1> (X)", {"X": (1, 5, 2)}, half, 17)
+    whole, frames = ("attributes", ("onesided", 1)), {"X": (1, 12, 1), "h": 4, "w": (8,)}
+    yield Form("STFT", "Y = STFT <onesided = 0> (X, h, w)", frames, whole, 17, _but_first(frames))
 
 
 def _but_first(inputs: Values) -> frozenset[str]:
@@ -183,8 +188,17 @@ NEEDED = (
         for op_type, name, default, node in _WITH_VALUES
     ),
     Form("Split", "A, C, Y = Split <axis = 1> (X)", {"X": (2, 48)}, ("written", "split")),
+    # An exporter writes the length, and a window follows.
+    Form(
+        "DFT",
+        "Z = DFT <axis = 2> (X, n)\nM = Mul (Z, w)\nY = Reshape (M, s)",
+        {"X": (1, 2, 8, 2), "n": 8, "w": (1, 8, 1), "s": [1, 32]},
+        ("read", "in its shape"),
+        17,
+        frozenset("nws"),
+    ),
 )
-"""Forms without which an operator counts as missing: another reader of its data, values, equal parts."""
+"""Forms without which an operator counts as missing: other readers of its result, values, equal parts."""
 
 # Whole steps, since some runtimes take a pair of quantizers away.
 _STEPS = (np.arange(8, dtype=np.float32).reshape(2, 4) - 4) / 20

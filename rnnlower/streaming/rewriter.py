@@ -52,7 +52,8 @@ class StreamRewriter:
         self._shared: dict[tuple[object, ...], ir.Value] = {}
         self._ready: dict[int, ir.Value] = {}
         self._counter: ir.Value | None = None
-        self._positions: dict[int, tuple[ir.Value, str]] = {}
+        self._positions: dict[int, ir.Value] = {}
+        self._later: dict[int, str] = {}
         self._is_open = False
 
     def rewrite(self, analysis: Analysis) -> Mapping[str, str]:
@@ -229,14 +230,20 @@ class StreamRewriter:
         self._hand_out(last, out, state, edit.calls)
 
     def _position_of(self, chunk: int) -> ir.Value:
-        """Return the number of frames before a chunk of a known number of frames."""
+        """Return the number of frames before a chunk, where one of the stream has this many."""
         if chunk not in self._positions:
-            position, name = self._positions[chunk] = self._state("position", ir.DataType.INT64, (1,), 0)
+            position, self._later[chunk] = self._state("position", ir.DataType.INT64, (1,), 0)
+            self._positions[chunk] = position
+        return self._positions[chunk]
+
+    def _advance(self, chunk: int, count: ir.Value) -> None:
+        """Let the position grow by the frames of a call, if it does not yet."""
+        if chunk in self._later:
+            position = self._positions[chunk]
             emitter = self._emitter(position, "position")
-            later = emitter.op("Add", position, emitter.integers(chunk))
+            later = emitter.op("Add", position, count)
             self._graph.extend(emitter.nodes)
-            self._hand_out(later, name, position, 0)
-        return self._positions[chunk][0]
+            self._hand_out(later, self._later.pop(chunk), position, 0)
 
     def _blank(self, edit: Blanked) -> None:
         value, waited = edit.node.inputs[edit.index], -(-edit.late // edit.chunk) * edit.chunk
@@ -248,37 +255,33 @@ class StreamRewriter:
             rows = Counted(edit.node, edit.index, 0, edit.chunk, table, waited)
             emitter = self._emitter(value, f"{value.name}_blank")
             fill = emitter.constant(np.array(edit.fill, edit.dtype.numpy()))
-            position = self._position_of(edit.chunk)
-            blanked = emitter.op("Where", self._rows(rows, emitter, position)[1], value, fill, since=9)
+            count, is_shown = self._rows(rows, emitter, self._position_of(edit.chunk))
+            blanked = emitter.op("Where", is_shown, value, fill, since=9)
             blanked.type = ir.TensorType(edit.dtype)
             self._place(emitter, value.producer())
+            self._advance(edit.chunk, count)
             self._shared[key] = blanked
         edit.node.replace_input_with(edit.index, self._shared[key])
 
     def _count(self, edit: Counted) -> None:
-        node, is_first = edit.node, edit.chunk not in self._positions
+        node = edit.node
         if node.graph is None:
             return
-        if is_first:
-            self._positions[edit.chunk] = self._state("position", ir.DataType.INT64, (1,), 0)
-        position, name = self._positions[edit.chunk]
+        position = self._position_of(edit.chunk)
         emitter = self._emitter(position, "position")
         if edit.table is None:
             first = emitter.op("Mul", position, emitter.integers(edit.step)) if edit.step != 1 else position
             value = node.outputs[0]
             ongoing = emitter.op("Add", value, emitter.cast(first, edit.dtype))
             self._continue(value, ongoing)
+            is_counted = self._is_open and edit.chunk in self._later
+            count = emitter.op("Shape", value) if is_counted else emitter.integers(edit.chunk)
             self._place(emitter, node)
-            count = emitter.op("Shape", value) if self._is_open else emitter.integers(edit.chunk)
         else:
             count, rows = self._rows(edit, emitter, position)
             self._graph.insert_before(node, emitter.nodes)
-            emitter.nodes.clear()
             self._set_input(node, edit.index, rows)
-        if is_first:
-            later = emitter.op("Add", position, count)
-            self._graph.extend(emitter.nodes)
-            self._hand_out(later, name, position, 0)
+        self._advance(edit.chunk, count)
 
     def _rows(self, edit: Counted, emitter: Emitter, position: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Emit the rows of a table for a chunk; return their number, and them."""

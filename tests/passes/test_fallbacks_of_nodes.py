@@ -36,6 +36,16 @@ CASES: dict[str, list[str]] = {
         "13; float[3, 4] x, float high; Clip (x, , high)",
         "13; int64[3, 4] x, int64 low; Clip (x, low)",
     ],
+    "Col2Im": [
+        "18; float[2, 12, 5] x; Col2Im <strides = [1, 2]> (x, {int64[2]: 1, 12}, {int64[2]: 1, 4})",
+        "18; float[2, 12, 9] x; Col2Im <strides = [2, 2], pads = [1, 1, 0, 0]>"
+        " (x, {int64[2]: 6, 7}, {int64[2]: 2, 3})",
+    ],
+    "DFT": [
+        "17; float[2, 8, 1] x; DFT <onesided = 1> (x)",
+        "20; float[2, 5, 3, 2] x; DFT <inverse = 1, onesided = 1> (x, , {int64: 1})",
+        "20; float[2, 8, 2] x; DFT (x, {int64: 4})",
+    ],
     "DequantizeLinear": [
         "13; uint8[2, 3] x, float s, uint8 z; DequantizeLinear (x, s, z)",
         "13; int8[2, 3] x, float[3] s, int8[3] z; DequantizeLinear <axis = 1> (x, s, z)",
@@ -95,6 +105,10 @@ CASES: dict[str, list[str]] = {
     "Reshape": ["14; float[4, 3] x; Reshape <allowzero = 1> (x, {int64[2]: 2, -1})"],
     "ReverseSequence": ["13; float[3, 2] x; ReverseSequence (x, {int64[2]: 3, 3})"],
     "ScatterND": ["16; float[3, 2] x, float[1, 2] u; ScatterND (x, {int64[1, 1]: 1}, u)"],
+    "STFT": [
+        "17; float[2, 20, 1] x; STFT (x, {int64: 4}, , {int64: 8})",
+        "17; float[N, 20, 1] x; STFT <onesided = 0> (x, {int64: 4}, {float[4]: 0.1, 0.7, 1.0, 0.7})",
+    ],
     "Sigmoid": ["17; float[3, 4] x; Sigmoid (x)"],
     "SimplifiedLayerNormalization": ["17; float[2, 3, 4] x, float[4] s; SimplifiedLayerNormalization (x, s)"],
     "Slice": ["13; float[5] x; Slice (x, {int64[1]: -1}, {int64[1]: -9}, {int64[1]: 0}, {int64[1]: -1})"],

@@ -14,8 +14,16 @@ from rnnlower.lowering.fallbacks.fused import FUSED
 from rnnlower.lowering.fallbacks.moving import SHAPING
 from rnnlower.lowering.fallbacks.pooling_windows import WINDOWS
 from rnnlower.lowering.fallbacks.quantized_operators import QUANTIZED
+from rnnlower.lowering.fallbacks.signals import SIGNALS
 
 __all__ = ["FALLBACKS", "Form"]
 
-FALLBACKS: Mapping[str, Sequence[Form]] = {**ARITHMETIC, **FUSED, **QUANTIZED, **SHAPING, **WINDOWS}
+FALLBACKS: Mapping[str, Sequence[Form]] = {
+    **ARITHMETIC,
+    **FUSED,
+    **QUANTIZED,
+    **SHAPING,
+    **SIGNALS,
+    **WINDOWS,
+}
 """The forms of each operator, the preferred one first; those of other domains have it in their names."""
