@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.lifting.analysis import row_tags
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.evaluation import Evaluator
+from rnnlower.lifting.evaluation import STEP_RULES, Evaluator
 from rnnlower.lifting.forms import Atoms, Form
 from rnnlower.recurrent.operators import FLOAT_TYPES
 
@@ -91,7 +91,7 @@ class Leaves(Evaluator):
         return None if value in self._region and is_number else super().constant(value)
 
     def _evaluate(self, value: ir.Value) -> None:
-        if value in self._region or self._is_passed(value):
+        if self.is_computed(value):
             super()._evaluate(value)
         else:
             self.give(value)
@@ -101,8 +101,11 @@ class Leaves(Evaluator):
         tags, shape = row_tags(self.facts, value)
         self.known[value] = self.leaves[value] = self.atoms.given(value, shape, tags)
 
-    def _is_passed(self, value: ir.Value) -> bool:
+    def is_computed(self, value: ir.Value) -> bool:
+        """Return whether the step computes a value: from the old state, or by weights from an input."""
         producer = value.producer()
+        if value in self._region:
+            return True
         if producer is None or producer.domain:
             return False
         constants = [self.constant(each) is not None for each in producer.inputs]
@@ -146,11 +149,9 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
     """
     order = {node: number for number, node in enumerate(graph)}
     groups: dict[object, dict[ir.Value, None]] = collections.defaultdict(dict)
-    for node in graph:
-        if node.op_type not in PRODUCTS or node.domain or node.inputs[0] is None:
-            continue
+    for node in _products(graph):
         weights = facts.constant(node.inputs[1])
-        if weights is not None and weights.ndim == 2:
+        if weights is not None and weights.ndim == 2 and node.inputs[0] is not None:
             key = (node.op_type, weights.shape, weights.tobytes())
             groups[key][node.inputs[0]] = None
     seen: set[tuple[ir.Value, ...]] = set()
@@ -169,13 +170,27 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
                     yield chain
 
 
+def _products(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Yield the products whose weights do not follow from elements of the graph's inputs."""
+    varying = {value for value in graph.inputs if not value.is_initializer()}
+    for node in graph:
+        if node.op_type in PRODUCTS and not node.domain and node.inputs[1] not in varying:
+            yield node
+        if node.op_type not in ("Shape", "Size") and not varying.isdisjoint(node.inputs):  # type: ignore[arg-type]
+            varying.update(node.outputs)
+
+
 def find_ends(facts: Facts, graph: ir.Graph, state: ir.Value) -> Iterator[ir.Value]:
     """Yield the values that may be the state after a step, the last one first."""
     order = {node: number for number, node in enumerate(graph)}
     most = MOST + min((order[node] for node, _ in state.uses() if node in order), default=0)
-    dims, region = facts.dims(state), depending_on(order, state, None, most)
+    region, outside = depending_on(order, state, None, most), set[ir.Value | None]()
+    for node in [*order][: most + 1]:
+        if node.domain or node.op_type not in STEP_RULES or not outside.isdisjoint(node.inputs):
+            outside |= region.intersection(node.outputs)
+    dims, inside = facts.dims(state), region - outside
     for node in reversed([*order][: most + 1]):
-        yield from (out for out in node.outputs if out in region and facts.dims(out) == dims)
+        yield from (out for out in node.outputs if out in inside and facts.dims(out) == dims)
 
 
 def _parts(order: Mapping[ir.Node, int], values: list[ir.Value]) -> list[ir.Value]:

@@ -14,6 +14,9 @@ from rnnlower.lifting.forms import Atoms, Form, constant_form
 from rnnlower.lifting.layout_rules import MOVING, Dim
 from rnnlower.lifting.step_rules import RULES
 
+STEP_RULES = {**RULES, **MOVING}
+"""The rule for each operator that may be part of a step."""
+
 
 class Evaluator:
     """An evaluator of values as forms.
@@ -111,7 +114,7 @@ class Evaluator:
             raise NotLiftableError(
                 f"a step reads {value.name!r}, which is neither constant nor an element of a sequence"
             )
-        rule = None if node.domain else {**RULES, **MOVING}.get(node.op_type)
+        rule = None if node.domain else STEP_RULES.get(node.op_type)
         if rule is None:
             raise NotLiftableError(f"{node.op_type} is not part of a cell")
         for out, form in zip(node.outputs, rule(self, node), strict=False):

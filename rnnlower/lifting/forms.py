@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import hashlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -113,9 +112,11 @@ class Form:
     def merged(self) -> Form:
         """Return the form with each atom once per element, and without atoms that no element has."""
         if self.is_shared:
-            ids, where = np.unique(self.ids.reshape(-1), return_inverse=True)
-            coefs = np.zeros((len(ids), *self.shape))
-            np.add.at(coefs, where.reshape(-1), self.coefs)
+            ids, coefs = self.ids.reshape(-1), self.coefs
+            if (np.diff(ids) <= 0).any():
+                ids, where = np.unique(ids, return_inverse=True)
+                coefs = np.zeros((len(ids), *self.shape))
+                np.add.at(coefs, where.reshape(-1), self.coefs)
             used = coefs.any(axis=tuple(range(1, coefs.ndim)))
             ids, coefs = ids[used], coefs[used]
             return Form(ids.reshape(-1, *(1 for _ in self.shape)), coefs, self.constant, self.tags)
@@ -208,6 +209,8 @@ def multiplied(form: Form, matrix: Floats) -> Form:
     constant = (vector.constant @ matrix).reshape(shape)
     if vector.is_shared:
         coefs, ids = vector.coefs @ matrix, vector.ids.reshape(-1)
+    elif len(vector.ids) == 1 and len({*(ids := vector.ids.reshape(-1)).tolist()}) == len(ids):
+        coefs = vector.coefs.reshape(-1, 1) * matrix
     else:
         rows = np.broadcast_to(vector.ids, vector.coefs.shape)
         ids, where = np.unique(rows.reshape(-1), return_inverse=True)
@@ -247,6 +250,7 @@ class Atoms:
         self._starts: list[int] = []
         self._products: dict[Monomial, int] = {}
         self._factors: dict[int, Monomial] = {}
+        self._made: dict[int, bool] = {}  # Whether an atom stands for a sum or a product of others.
         self._count = 0
 
     def _new(self, size: int, kind: str, **of_block: object) -> Block:
@@ -305,15 +309,6 @@ class Atoms:
         """Return the atoms whose product an atom is: itself, if it is none."""
         return self._factors.get(atom, (atom,))
 
-    def fingerprint(self, states: Sequence[Block], forms: Sequence[Form]) -> bytes:
-        """Return a digest of forms and all that they are made of; equal ones are of the same equations."""
-        blocks = [(block.start, block.kind, block.function) for block in self._blocks]
-        digest = hashlib.sha256(repr((blocks, self._products, [state.start for state in states])).encode())
-        for form in (*(block.form for block in self._blocks), *forms):
-            for array in () if form is None else (form.ids, form.coefs, form.constant):
-                digest.update(repr(array.shape).encode() + array.tobytes())
-        return digest.digest()
-
     def block(self, atom: int) -> Block:
         """Return the block of an atom."""
         return self._blocks[bisect.bisect_right(self._starts, atom) - 1]
@@ -341,12 +336,15 @@ class Atoms:
         found: Polynomial = {}
         if form.constant[place]:
             found[()] = float(form.constant[place])
-        shared = form.is_shared
-        for number in range(len(form.ids)):
-            coef = float(form.coefs[number, place])
-            if coef:
-                atom = int(form.ids[number].reshape(-1)[0] if shared else form.ids[number, place])
+        numbers = np.flatnonzero(form.coefs[:, place])
+        ids = form.ids[numbers, 0 if form.is_shared else place]
+        for atom, coef in zip(ids.tolist(), form.coefs[numbers, place].tolist(), strict=True):
+            if atom not in self._made:
+                self._made[atom] = self.kind(atom) in ("form", "product")
+            if self._made[atom]:
                 self._add(found, self.factors(atom), coef)
+            else:
+                found[(atom,)] = found.get((atom,), 0.0) + coef
         return {key: value for key, value in found.items() if value}
 
     def expanded(self, atom: int, coef: float) -> Polynomial:

@@ -13,7 +13,6 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import sources
 from rnnlower.lifting.analysis import row_tags
-from rnnlower.lifting.cells import match_cell
 from rnnlower.lifting.chains import (
     MOST,
     PRODUCTS,
@@ -31,6 +30,7 @@ from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.forms import Atoms
 from rnnlower.lifting.frames import LAYOUT, is_zero
+from rnnlower.lifting.outlines import StepMatcher, bare_state
 from rnnlower.recurrent.node import Semantics
 
 
@@ -66,14 +66,14 @@ class _Matching:
     ) -> None:
         # Zeros may be several constants, and those of H and C one: `_first` reads them as what they are.
         chain = chain[1:] if len(chain) > 2 and is_zero(facts, chain[0]) else chain
-        self._facts, self._chain, self._semantics = facts, list(chain), semantics
+        self._facts, self._chain = facts, list(chain)
         self._order = {node: number for number, node in enumerate(graph)}
-        self._cells: dict[bytes, Cell] = {}  # By the equations of a step, which the next ones repeat.
         # C may be finished after H, up to the next H.
         self._regions = [
             depending_on(self._order, value, None, self._limit(k)) for k, value in enumerate(chain[:-1])
         ]
         self.tags, self.shape = row_tags(facts, chain[-1])
+        self._steps = StepMatcher(facts, semantics, self.tags, self.shape)
 
     def line(self) -> Line:
         """Return the line."""
@@ -97,7 +97,7 @@ class _Matching:
         steps: list[Step] = []
         for k in range(first, len(chain) - 2 + (place is None)):
             new = [chain[k + 1]] if place is None else [chain[k + 1], cells[k + 1]]
-            cell, leaves, old = self._match(k, self._regions[k], new, place)
+            cell, leaves, old = self._steps.match(chain[k], new, self._regions[k], place)
             matched = self._same(matched, cell)
             steps.append(self._step(leaves, new, old, self._regions[k]))
         for k in range(first + len(steps), len(chain)):
@@ -157,27 +157,8 @@ class _Matching:
                     continue
         return None
 
-    def _evaluator(self, k: int, region: set[ir.Value]) -> Leaves:
-        atoms, state = Atoms(), self._chain[k]
-        return Leaves(self._facts, atoms, state, region, {state: atoms.given(state, self.shape, self.tags)})
-
     def _leaves(self, k: int) -> list[ir.Value]:
-        evaluator = self._evaluator(k, self._regions[k])
-        evaluator.form(self._bare(self._chain[k + 1], self._chain[k], self._regions[k])[0])
-        return list(evaluator.leaves)
-
-    def _bare(
-        self, value: ir.Value, old: ir.Value | None, region: AbstractSet[ir.Value]
-    ) -> tuple[ir.Value, ir.Value | None]:
-        """Return a new state without the choice between it and the old one, and the condition."""
-        producer = value.producer()
-        if producer is None or producer.op_type != "Where" or producer.domain:
-            return value, None
-        mask, bare, kept = producer.inputs
-        zero = self._facts.constant(kept)
-        is_old = kept is old or (old is None and zero is not None and not zero.any())
-        # What depends on the input is ThresholdedRelu.
-        return (bare, mask) if bare is not None and is_old and mask not in region else (value, None)
+        return self._steps.leaves(self._chain[k], self._chain[k + 1], self._regions[k])
 
     def _chosen(self, value: ir.Value, old: ir.Value) -> ir.Value:
         """Return the choice between a new state and the old one, if there is one."""
@@ -194,7 +175,7 @@ class _Matching:
         region: AbstractSet[ir.Value],
     ) -> Step:
         """Return a step, whose states must end at the same time."""
-        chosen = [self._bare(*pair, region) for pair in zip(new, old, strict=True)]
+        chosen = [bare_state(self._facts, *pair, region) for pair in zip(new, old, strict=True)]
         read = {
             mask
             for value, (_, mask) in zip(new, chosen, strict=True)
@@ -210,30 +191,6 @@ class _Matching:
             node.op_type not in ("Where", *PRODUCTS, "Concat") for node, _ in value.uses()
         )
 
-    def _match(
-        self, k: int, region: set[ir.Value], new: Sequence[ir.Value], place: int | None
-    ) -> tuple[Cell, list[ir.Value], list[ir.Value]]:
-        """Return the cell of a step, what the step reads, and its old states."""
-        evaluator = self._evaluator(k, region)
-        bare = [self._bare(new[0], self._chain[k], region)[0]]
-        evaluator.form(bare[0])
-        if place is not None:
-            if place >= len(evaluator.leaves):
-                raise NotLiftableError("its steps differ")
-            bare.append(self._bare(new[1], list(evaluator.leaves)[place], region)[0])
-        forms = [evaluator.form(value).flat() for value in bare]
-        leaves = list(evaluator.leaves)
-        starts = [int(form.ids.flat[0]) for form in evaluator.leaves.values()]
-        old = [self._chain[k], *([] if place is None else [leaves[place]])]
-        states = [evaluator.atoms.block(int(evaluator.known[value].ids.flat[0])) for value in old]
-        if len({*(block.size for block in states), *(form.constant.size for form in forms)}) != 1:
-            raise NotLiftableError("its states have different sizes")
-        equations = evaluator.atoms.fingerprint(states, forms)
-        if (cell := self._cells.get(equations)) is None:
-            cell = self._cells[equations] = match_cell(evaluator.atoms, states, forms, self._semantics)
-        W = {starts.index(start): weights for start, weights in cell.W.items()}
-        return dataclasses.replace(cell, W=W), leaves, old
-
     def _same(self, cell: Cell | None, other: Cell) -> Cell:
         if cell is None:
             return other
@@ -246,7 +203,8 @@ class _Matching:
             raise NotLiftableError("its steps have different weights")
         pairs += [] if cell.P is None else [(cell.P, other.P)]
         same = all(
-            b is not None and a.shape == b.shape and np.allclose(a, b, rtol=1e-6, atol=1e-9) for a, b in pairs
+            a is b or (b is not None and a.shape == b.shape and np.allclose(a, b, rtol=1e-6, atol=1e-9))
+            for a, b in pairs
         )
         if one != two or not same or {*cell.W} != {*other.W}:
             raise NotLiftableError("its steps have different weights")
@@ -266,16 +224,19 @@ class _Matching:
         shape = self._facts.dims(self._chain[k])
         alike = [value for value in ordered if self._facts.dims(value) == shape]
         cells = [v for v in alike if (made := v.producer()) is not None and made.op_type in ("Add", "Sum")]
-        for h in [end] if end is not None else alike:
-            for new_c in cells if place is not None else [None]:
-                bare = [h] if new_c is None else [h, new_c]
-                try:
-                    found, leaves, old = self._match(k, region, bare, place)
-                    found = self._same(cell, found)
-                except NotLiftableError:
-                    continue
-                new = [self._chosen(*pair) for pair in zip(bare, old, strict=True)]
-                return found, self._step(leaves, new, old, region)
+        for is_repeated, h, new_c in itertools.product(
+            (True, False), [end] if end is not None else alike, cells if place is not None else [None]
+        ):
+            bare = [h] if new_c is None else [h, new_c]
+            try:
+                found, leaves, old = self._steps.match(
+                    self._chain[k], bare, region, place, is_repeated=is_repeated
+                )
+                found = self._same(cell, found)
+            except NotLiftableError:
+                continue
+            new = [self._chosen(*pair) for pair in zip(bare, old, strict=True)]
+            return found, self._step(leaves, new, old, region)
         return None
 
     def _first(
@@ -346,7 +307,10 @@ class _Matching:
             if len(foreseen) == len(before)
             else First(self._facts, atoms, new[0], region, known, inputs)
         )
-        bare = [self._bare(new[0], h, region)[0], *(self._bare_cell(value, region) for value in new[1:])]
+        bare = [
+            bare_state(self._facts, new[0], h, region)[0],
+            *(self._bare_cell(value, region) for value in new[1:]),
+        ]
         try:
             for leaf in foreseen:
                 evaluator.give(leaf)
