@@ -67,6 +67,7 @@ class LiftRecurrentPass(Pass):
         nodes: Shell wildcards; only Loop and Scan nodes whose name matches one of them are lifted.
         steps: The least number of steps of a straight line; ``None``: straight lines stay, and so do
             causal convolutions without a past, or with one of zeros.
+        frames: Whether to lift Loops and Scans, and to look into functions.
         convolutions: Whether to lift causal convolutions.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
 
@@ -81,18 +82,19 @@ class LiftRecurrentPass(Pass):
         nodes: Sequence[str] | None = None,
         *,
         steps: int | None = 2,
+        frames: bool = True,
         convolutions: bool = True,
         semantics: Semantics = "ort",
     ) -> None:
         super().__init__()
         check_semantics(semantics)
         self._nodes, self._steps, self._semantics = nodes, steps, semantics
-        self._convolutions = convolutions
+        self._frames, self._convolutions = frames, convolutions
         self.lifted: list[LiftedNode] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lift the recurrences."""
-        in_functions = self._open_functions(model)
+        in_functions = self._open_functions(model) if self._frames else []
         is_modified = self._lift(model)
         self.lifted += in_functions
         return ir.passes.PassResult(model, modified=is_modified)
@@ -136,7 +138,7 @@ class LiftRecurrentPass(Pass):
         lifted: list[Lifted] = []
         kept: list[LiftedNode] = []
         states: list[LiftedNode] = []
-        for located, owner in list(frames(model)):
+        for located, owner in list(frames(model)) if self._frames else ():
             if not self._is_wanted(located):
                 continue
             form = located.node.op_type.lower()
@@ -215,6 +217,11 @@ class LiftRecurrentPass(Pass):
 def _count(nodes: Sequence[LiftedNode]) -> int:
     """Return how many were lifted."""
     return sum(node.op_type is not None for node in nodes)
+
+
+def has_chains(model: ir.Model, facts: Facts) -> bool:
+    """Return whether there may be straight lines of cells in the graphs of a model."""
+    return any(True for graph, _ in _graphs(model) for _ in find_chains(facts, graph))
 
 
 def _is_gone(value: ir.Value) -> bool:

@@ -65,6 +65,11 @@ class LoweringOptions(RecurrentOptions):
         return bool(self.unrolls) or (self.runtime is not None and self.control_flow is None)
 
     @property
+    def lifts_lines(self) -> bool:
+        """True if straight lines of cells are lifted first; `unroll` would only write them again."""
+        return self.lift and self.strategy != "unroll"
+
+    @property
     def emits(self) -> bool:
         """True if recurrent nodes are replaced, and not kept by a profile."""
         return self.runtime is None or not self.runtime.profile

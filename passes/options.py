@@ -39,7 +39,8 @@ HELP = {
     "progress": "Called with a description of the current phase, the work done, and the work in total.",
     "dequantize": "Turn quantized recurrent operators into float ones, with dequantized weights.",
     "assume_linear_before_reset": "Read every GRU as ``linear_before_reset=1``.",
-    "lift": "Turn Loops and Scans that compute an LSTM, GRU or RNN into these operators first.",
+    "lift": "Turn Loops and Scans that compute an LSTM, GRU or RNN into these operators first; scan, loop "
+    "and lower: straight lines of cells, too.",
     "compute_type": "``float32``: compute float16 and bfloat16 recurrences in float32, between Casts.",
     "gates": "One product for several gates (``fused``), one each (``separate``), or the fastest (``auto``).",
     "opset": "Default-domain opset of the result. ``None``: the source's, raised as far as the ops need.",

@@ -83,6 +83,11 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
         when=("assume_linear_before_reset",),
     ),
     Step(settling.lift, "What is lifted can be selected.", when=("lift",)),
+    Step(
+        settling.lift_lines,
+        "What is in a Loop that is lifted is no line.",
+        when=("lifts_lines",),
+    ),
     Step(preparing.pad, "What it adds is lowered, too.", when=("max",)),
     Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),
     Step(settling.freeze_dims, "Later steps know more if sizes are static."),

@@ -140,17 +140,20 @@ def inspect_model(model: ir.Model) -> list[RecurrentNode]:
 
 
 def find_liftable(model: ir.Model) -> list[LiftedNode]:
-    """List the Loops, Scans and Convs with a state that `lift` would replace, and by what.
+    """List the Loops, Scans, Convs with a state and straight lines that `lift` would replace, and by what.
 
-    Straight lines take too long.
+    Straight lines in functions are left out.
     """
-    if not {"Conv", "Loop", "Scan"} & op_types(model):
+    if not {"Conv", "Gemm", "Loop", "MatMul", "Scan"} & op_types(model):
         return []
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 
-    lifting = LiftRecurrentPass(steps=None)
-    lifting(model.clone())
-    return [node for node in lifting.lifted if node.op_type is not None]
+    trial = model.clone()
+    found: list[LiftedNode] = []
+    for lifting in (LiftRecurrentPass(steps=None), LiftRecurrentPass(frames=False, convolutions=False)):
+        lifting(trial)
+        found += lifting.lifted
+    return [node for node in found if node.op_type is not None]
 
 
 def find_warnings(model: ir.Model) -> list[Suspicion]:

@@ -1,17 +1,22 @@
-"""The prices of Loops and Scans on a target, as they are and as the operators that they compute."""
+"""The prices of recurrences on a target, as they are and as the operators that they compute."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.iterations import iterations
+from rnnlower.graph.walk import walk
 from rnnlower.lowering.pricing import count
 from rnnlower.lowering.sketching import USUAL_STEPS, cheapest
 from rnnlower.lowering.weights import private_weights
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.lift_recurrent import LiftRecurrentPass, frames
 from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.targets.choosing import Chooser
 from rnnlower.targets.target import Target
 
@@ -19,26 +24,56 @@ from rnnlower.targets.target import Target
 def prices_of_lifting(
     model: ir.Model, lifting: LiftRecurrentPass, target: Target
 ) -> tuple[float, float] | None:
-    """Return the microseconds of what a pass would lift, as it is and lifted; ``None``: one is not known.
+    """Return the microseconds of the Loops and Scans that a pass would lift, as they are and lifted.
 
-    What the target lacks has no price: lifting may make it run at all.
+    ``None``: one price is not known. What the target lacks has none: lifting may make it run at all.
     """
-    trial, facts, costs = model.clone(), Facts(model), target.prices.microseconds
-    before = {(each.path, each.name) for each in find_recurrent(model)}
+    trial, facts = model.clone(), Facts(model)
+    known = {node for node, _ in walk(trial.graph)}
     lifting(trial)
     lifted = {(node.path, node.name) for node in lifting.lifted if node.op_type is not None}
     sources = [each.node for each, _ in frames(model) if (each.path, each.name) in lifted]
-    InferTypesPass()(trial)
-    made = [each for each in find_recurrent(trial) if (each.path, each.name) not in before]
-    is_priced = costs and len(sources) == len(lifted) and all(target.has(node.op_type) for node in sources)
-    if not is_priced or not made:
+    if len(sources) != len(lifted) or not all(target.has(node.op_type) for node in sources):
         return None
-    counts = [
-        count([node], facts, iterations(facts, node) or USUAL_STEPS, target.prices.fused) for node in sources
+    made = _price_of_nodes(trial, known, target)
+    own = [_price(facts, [node], target, iterations(facts, node) or USUAL_STEPS) for node in sources]
+    return None if made is None else (sum(own), made)
+
+
+def prices_of_lines(
+    model: ir.Model, lifting: LiftRecurrentPass, target: Target
+) -> tuple[float, float] | None:
+    """Return the microseconds of the straight lines that a pass would lift, as they are and lifted.
+
+    ``None``: there are none, or a price is not known. What the target lacks costs infinitely much.
+    """
+    trial = model.clone()
+    pairs = [*zip(walk(model.graph), walk(trial.graph), strict=True)]
+    known = {twin for _, (twin, _) in pairs}
+    lifting(trial)
+    made = _price_of_nodes(trial, known, target)
+    if made is None:
+        return None
+    gone = [node for (node, _), (twin, _) in pairs if twin.graph is None and node.op_type != "Constant"]
+    around = [
+        node for node, _ in walk(trial.graph) if node not in known and node.op_type not in RECURRENT_OPS
     ]
-    own = sum(each.price(costs) for each in counts)
+    made += _price(Facts(trial), around, target)
+    is_run = all(target.has(node.op_type) for node in gone)
+    return _price(Facts(model), gone, target) if is_run else math.inf, made
+
+
+def _price_of_nodes(model: ir.Model, known: set[ir.Node], target: Target) -> float | None:
+    """Return the price of the recurrent nodes that are new, each in its cheapest form."""
+    InferTypesPass()(model)
+    made = [each for each in find_recurrent(model) if each.node not in known]
+    if not made or not target.prices.microseconds:
+        return None
     chooser = Chooser(target, private_weights([each.node for each in made], ()))
     found = [chooser.candidates(each) for each in made]
-    if not all(found):
-        return None
-    return own, sum(cheapest(each).price or 0.0 for each in found)
+    return sum(cheapest(each).price or 0.0 for each in found) if all(found) else None
+
+
+def _price(facts: Facts, nodes: Sequence[ir.Node], target: Target, steps: int = 1) -> float:
+    """Return the price of nodes, of which Loops and Scans have `steps`."""
+    return count(nodes, facts, steps, target.prices.fused).price(target.prices.microseconds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from rnnlower import wording
@@ -19,7 +21,7 @@ from rnnlower.passes.remove_noops import RemoveNoopsPass
 from rnnlower.passes.remove_unused import RemoveUnusedPass
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.steps import opset_moves
-from rnnlower.passes.steps.work import Work
+from rnnlower.passes.steps.work import LoweringWork, Work
 from rnnlower.passes.strip import StripPass
 from rnnlower.passes.take_branches import TakeBranchesPass
 from rnnlower.recurrent.exporter_warnings import find_suspicions
@@ -27,6 +29,12 @@ from rnnlower.recurrent.node import KEEPS_INITIAL
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
 from rnnlower.recurrent.state_warnings import other_recurrences
 from rnnlower.wording import call, counted
+
+if TYPE_CHECKING:
+    from rnnlower.passes.lift_recurrent import LiftRecurrentPass
+    from rnnlower.targets.target import Target
+
+_FORMS = {"line": "the straight line behind", "loop": "Loop", "scan": "Scan"}
 
 
 def freeze_dims(work: Work) -> None:
@@ -67,27 +75,62 @@ def lift_all(work: Work, *, convolutions: bool) -> None:
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
     from rnnlower.passes.steps.lifting_prices import prices_of_lifting
 
-    patterns = getattr(work.options, "nodes", None)
     lifting = LiftRecurrentPass(
-        patterns, steps=None, convolutions=convolutions, semantics=work.options.semantics
+        getattr(work.options, "nodes", None),
+        steps=None,
+        convolutions=convolutions,
+        semantics=work.options.semantics,
     )
     target = getattr(work.options, "runtime", None)
     prices = None if target is None else prices_of_lifting(work.model, lifting, target)
     if target is not None and prices is not None and prices[0] < prices[1]:
-        own, lifted = (f"{price:.3g}" for price in prices)
-        work.notes.append(
-            f"Loops and Scans stay as they are: target {target.name} takes {own} µs for them by its prices, "
-            f"and {lifted} µs for the operators that they compute"
-        )
+        _tell_prices(work, "Loops and Scans stay as they are", target, prices)
         return
+    _lift(work, lifting)
+
+
+def lift_lines(work: LoweringWork) -> None:
+    """Lift straight lines of cells.
+
+    Before: the steps of a recurrence, one after another. After: a recurrent operator; for a target, only if
+    it costs less by the target's prices, in the cheapest form.
+    """
+    if not {"Gemm", "MatMul"} & op_types(work.model):
+        return
+    from rnnlower.passes.lift_recurrent import LiftRecurrentPass, has_chains
+    from rnnlower.passes.steps.lifting_prices import prices_of_lines
+
+    if not has_chains(work.model, work.facts):
+        return
+    options, target = work.options, work.options.runtime
+    lifting = LiftRecurrentPass(options.nodes, frames=False, convolutions=False, semantics=options.semantics)
+    if target is not None:
+        prices = prices_of_lines(work.model, lifting, target)
+        if prices is None:
+            return
+        if prices[0] <= prices[1]:
+            _tell_prices(work, "straight lines of cells stay as they are", target, prices)
+            return
+    _lift(work, lifting)
+
+
+def _tell_prices(work: Work, decision: str, target: Target, prices: tuple[float, float]) -> None:
+    own, lifted = (f"{price:.3g}" for price in prices)
+    work.notes.append(
+        f"{decision}: target {target.name} takes {own} µs for them by its prices, "
+        f"and {lifted} µs for the operators that they compute"
+    )
+
+
+def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
     lifting(work.model, work.facts)
-    forms = {"line": "Conv", "loop": "Loop", "scan": "Scan"}
-    work.notes += [
-        f"{forms[node.form]} {node.name!r} was taken for what it computes, {node.op_type} with "
-        f"{node.hidden_size} units; {wording.option('no-lift')} leaves it as it is"
-        for node in lifting.lifted
-        if node.op_type is not None
-    ]
+    for node in lifting.lifted:
+        what = "Conv" if node.op_type == CAUSAL_CONV else _FORMS[node.form]
+        if node.op_type is not None:
+            work.notes.append(
+                f"{what} {node.name!r} was taken for what it computes, {node.op_type} with "
+                f"{node.hidden_size} units; {wording.option('no-lift')} leaves it as it is"
+            )
 
 
 def warn_of_suspicions(work: Work) -> None:

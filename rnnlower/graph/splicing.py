@@ -49,8 +49,13 @@ def take_place(new: ir.Value, old: ir.Value) -> None:
     new.name, old.name = old.name, None
 
 
-def replace_value(graph: ir.Graph, node: ir.Node, old: ir.Value, result: ir.Value) -> None:
-    """Replace a value by one that exists before a node; the name and position of a graph output stay."""
+def replace_value(
+    graph: ir.Graph, node: ir.Node, old: ir.Value, result: ir.Value, *, is_new: bool = False
+) -> None:
+    """Replace a value by one that exists before a node and gets its name, if that is new.
+
+    The name and position of a graph output stay in any case.
+    """
     new, producer = result, result.producer()
     is_made_here = producer is not None and producer.graph is graph
     if old.is_graph_output() and (not is_made_here or result.is_graph_output()):
@@ -58,11 +63,12 @@ def replace_value(graph: ir.Graph, node: ir.Node, old: ir.Value, result: ir.Valu
         graph.insert_before(node, identity)
         new = identity.outputs[0]
         new.type, new.shape = old.type, old.shape
-    keeps_name = old.is_graph_output()
+    is_output, is_new = old.is_graph_output(), is_new and not result.is_graph_output()
     old.replace_all_uses_with(new, replace_graph_outputs=True)
-    if keeps_name:
+    if is_output:
         # A graph output has the declared type and shape.
         new.type, new.shape = old.type or new.type, old.shape or new.shape
+    if is_output or is_new:
         new.name, old.name = old.name, None
 
 

@@ -176,7 +176,7 @@ def _products(graph: ir.Graph) -> Iterator[ir.Node]:
     for node in graph:
         if node.op_type in PRODUCTS and not node.domain and node.inputs[1] not in varying:
             yield node
-        if node.op_type not in ("Shape", "Size") and not varying.isdisjoint(node.inputs):  # type: ignore[arg-type]
+        if node.op_type not in ("Shape", "Size") and not varying.isdisjoint(node.inputs):
             varying.update(node.outputs)
 
 

@@ -134,6 +134,7 @@ def _joined(
             old.replace_all_uses_with(value)
             facts.replaced(old, value)
     remove_orphans(out for old in nodes for out in old.outputs)
+    node.name = name
     for half in halves:
         remove_orphans(half)
     graph.sort()

@@ -107,13 +107,17 @@ class Lifter:
             for each, lifted in zip(found, nodes, strict=True):
                 is_read = any(True for _ in read_without_steps(self._facts, each, frame.given))
                 lifted.made.node.meta[KEEPS_INITIAL] = is_read
+        own_name = located.node.name
         put_in_place(self._facts, located, frame.node, e.nodes, replaced)
+        if own_name == _name_of(located):
+            # Nothing else has it any more.
+            nodes[0].made.node.name = own_name
         return nodes
 
     def _emit(
         self, e: Emitter, located: Located, frame: Frame, found: Sequence[Found], results: Sequence[Result]
     ) -> tuple[list[Lifted], list[tuple[ir.Value, ir.Value]]]:
-        name = located.name.removesuffix("/Scan").removesuffix("/Loop")
+        name = _name_of(located)
         made: list[Made] = []
         ready: dict[object, ir.Value] = {}
         for each in found:
@@ -136,6 +140,11 @@ class Lifter:
         new = [(old, e.concat(parts, axes.get(old, 0))) for old, parts in replaced.items()]
         told = LiftedNode(located.name, located.path, frame.form)
         return [Lifted(one, told) for one in made], new
+
+
+def _name_of(located: Located) -> str:
+    """Return the name of an operator in the place of a Loop or Scan, which this tool may have written."""
+    return located.name.removesuffix("/Scan").removesuffix("/Loop")
 
 
 @contextlib.contextmanager
@@ -182,7 +191,7 @@ def put_in_place(
     assert graph is not None
     graph.insert_before(node, nodes)
     for old, new in replaced:
-        replace_value(graph, node, old, new)
+        replace_value(graph, node, old, new, is_new=new.producer() in nodes)
         facts.replaced(old, new)
     for each in reversed(nodes):
         remove_orphans(each.outputs)

@@ -233,13 +233,13 @@ class Straightener:
                 require_mask(self._facts, result, found)
             size = found.cell.hidden_size
             whole = emit_result(e, result, made.Y, size, is_reverse=found.reverse)
-            replace_value(graph, anchor, result.value, whole)
+            replace_value(graph, anchor, result.value, whole, is_new=True)
             self._add(e, graph)
             remove_orphans([result.value])
         require_states(self._facts, found, self._semantics)
         for value, last in zip(steps[-1].new, made.last, strict=True):
             if value.uses() or value.is_graph_output():
-                replace_value(graph, anchor, value, emit_state(e, found, last))
+                replace_value(graph, anchor, value, emit_state(e, found, last), is_new=True)
                 self._add(e, graph)
         for number in range(len(steps) - 1, -1, -1):
             h = hidden[number]
@@ -250,7 +250,7 @@ class Straightener:
                     raise NotLiftableError(f"{h.name!r} is read behind the ends of rows")
                 time = len(steps) - 1 - number if found.reverse else number
                 element = e.op("Gather", made.Y, e.constant(np.array(time, np.int64)), axis=0)
-                replace_value(graph, anchor, h, emit_state(e, found, element))
+                replace_value(graph, anchor, h, emit_state(e, found, element), is_new=True)
                 self._add(e, graph)
             remove_orphans((*steps[number].new, *steps[number].bare))
         for value in (value for step in steps for value in (*step.new, *step.bare)):

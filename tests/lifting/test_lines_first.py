@@ -1,0 +1,118 @@
+"""Straight lines in the commands that lift first, and the names of what is lifted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+from support.judge import recurrent_left
+from support.repeated_steps import model_of, two_layers
+from support.small_models import recurrent_model
+
+import rnnlower
+from rnnlower.graph.walk import count_ops
+from rnnlower.inspection import find_liftable
+from rnnlower.passes import LiftRecurrentPass
+from rnnlower.passes.steps import lifting_prices
+from rnnlower.passes.steps.lifting_prices import prices_of_lines
+from rnnlower.targets import find_target
+
+
+def line(op_type: str = "GRU", steps: int = 6) -> onnx.ModelProto:
+    """Return a model of a straight line of cells."""
+    return rnnlower.unroll(recurrent_model(op_type), dims={"T": steps, "N": 2})
+
+
+def ops(model: onnx.ModelProto) -> dict[str, int]:
+    return dict(count_ops(ir.from_proto(model)))
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_inspect_names_lines(op_type: str) -> None:
+    (node,) = find_liftable(ir.from_proto(line(op_type)))
+    assert (node.form, node.op_type, node.direction, node.hidden_size) == ("line", op_type, "forward", 4)
+
+
+@pytest.mark.parametrize(("command", "made"), [("scan", "Scan"), ("loop", "Loop")])
+def test_lines_become_scans_and_loops(command: str, made: str) -> None:
+    source = line()
+    result, report = getattr(rnnlower, command).with_report(source)
+    assert ops(result)[made] == 1
+    assert "the straight line behind" in str(report.notes)
+    assert rnnlower.verify(source, result)
+    assert ops(getattr(rnnlower, command)(source, lift=False)) == ops(source)
+
+
+def test_unroll_leaves_lines() -> None:
+    source = line()
+    result, report = rnnlower.unroll.with_report(source)
+    assert ops(result) == ops(source)
+    assert "straight line" not in str(report.notes)
+
+
+def test_lower_lifts_what_is_cheaper_by_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = line("LSTM", 30), find_target("onnxruntime")
+    own, lifted = prices_of_lines(ir.from_proto(source), LiftRecurrentPass(frames=False), target) or (
+        0.0,
+        0.0,
+    )
+    assert own > lifted > 0
+    result = rnnlower.lower(source, target="onnxruntime")
+    assert recurrent_left(result) == ["LSTM"]
+    assert rnnlower.verify(source, result)
+    assert recurrent_left(rnnlower.lower(source, target="onnxruntime", lift=False)) == []
+    monkeypatch.setattr(lifting_prices, "prices_of_lines", lambda *given: (1.0, 2.0))
+    result, report = rnnlower.lower.with_report(source, target="onnxruntime")
+    assert recurrent_left(result) == []
+    assert any("straight lines of cells stay as they are" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+@pytest.mark.parametrize("target", ["onnx2torch", "openvino", "tract", "opencv", "tinygrad"])
+def test_a_line_that_was_emitted_for_a_target_stays(target: str, op_type: str) -> None:
+    lowered = rnnlower.lower(recurrent_model(op_type), target=target, native="lower", dims={"T": 6, "N": 2})
+    again = rnnlower.lower(lowered, target=target, native="lower")
+    assert ops(again) == ops(lowered)
+
+
+def test_a_price_that_is_not_known_lifts_nothing() -> None:
+    """The target of primitives has none, and runs the line."""
+    model = ir.from_proto(line())
+    assert prices_of_lines(model, LiftRecurrentPass(frames=False), find_target("primitive")) is None
+    assert (
+        prices_of_lines(ir.from_proto(recurrent_model()), LiftRecurrentPass(), find_target("tract")) is None
+    )
+
+
+def named(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    next(node for node in model.graph.node if node.op_type in ("Loop", "Scan")).name = name
+    return model
+
+
+def lifted_names(model: onnx.ModelProto, **options: Any) -> list[str]:
+    result = rnnlower.lift(model, **options)
+    return [node.name for node in result.graph.node if node.op_type in ("LSTM", "GRU", "RNN")]
+
+
+@pytest.mark.parametrize("form", ["loop", "scan"])
+def test_a_node_has_the_name_of_its_loop(form: str) -> None:
+    assert lifted_names(named(model_of(form, "LSTM"), "encoder/while")) == ["encoder/while"]
+
+
+def test_two_nodes_have_two_names() -> None:
+    assert lifted_names(named(two_layers(3), "stack")) == ["stack", "stack_2"]
+
+
+def test_values_keep_their_names() -> None:
+    model = model_of("loop", "LSTM", guard="h_last = Tanh (h_end)  c_last = Identity (c_end)")
+    names = {name for node in rnnlower.lift(model).graph.node for name in node.output}
+    assert {"h_end", "c_end", "Y"} <= names
+
+
+def test_a_line_has_the_name_that_its_steps_share() -> None:
+    source = line("LSTM")
+    for node in source.graph.node:
+        node.name = f"decoder/cell/{node.name.replace('/', '_')}"
+    assert lifted_names(source) == ["decoder/cell"]
