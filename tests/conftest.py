@@ -1,11 +1,16 @@
-"""The place of a result, and a garbage collector that rests, for all tests."""
+"""The place of a result; fewer collections of garbage, and commands that are built once, for all tests."""
 
 from __future__ import annotations
 
+import functools
 import gc
 from pathlib import Path
 
 import pytest
+import typer.main
+
+# Reading the signatures of all commands takes longer than many commands; each call of an app does it.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 def pytest_collection_finish() -> None:

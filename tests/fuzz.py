@@ -29,7 +29,7 @@ import warnings
 import numpy as np
 import onnx
 from support.broken_files import break_file
-from typer.testing import CliRunner
+from support.cli_helpers import Run
 
 from rnnlower.targets import target_names
 
@@ -87,27 +87,28 @@ def _sizes(data: bytes) -> list[str]:
 
 def run_case(line: list[str], folder: pathlib.Path) -> tuple[str, str]:
     """Return the case's outcome and a description; an outcome that is not a number is a failure."""
-    from rnnlower.cli import app
     from rnnlower.engines.reference import control_flow
     from rnnlower.verification.inputs import trials
 
     os.environ["RNNLOWER_ENGINE_SECONDS"] = str(SECONDS / 6)
     trials.LONGEST_SEARCH = control_flow.LONGEST_LOOP = SECONDS / 6
     before = {path.name for path in folder.iterdir()}
-    with warnings.catch_warnings(record=True):
-        result = CliRunner().invoke(app, line)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        return "traceback", "".join(traceback.format_exception(result.exception))
-    if result.exit_code not in range(5) or "Traceback" in result.output:
-        return "undocumented", f"exit code {result.exit_code}\n{result.output}"
+    try:
+        with warnings.catch_warnings(record=True):
+            result = Run(*line)
+    except Exception:
+        return "traceback", traceback.format_exc()
+    output = result.stdout + result.stderr
+    if result.code not in range(5) or "Traceback" in output:
+        return "undocumented", f"exit code {result.code}\n{output}"
     left = {path.name for path in folder.iterdir()} - before
     results = {path.name for path in (folder / "out").iterdir()}
-    allowed = {"result.onnx", "result.onnx.data"} if result.exit_code == 0 else set()
+    allowed = {"result.onnx", "result.onnx.data"} if result.code == 0 else set()
     if left or not results <= allowed:
-        return "files left", f"exit code {result.exit_code}: {sorted(left | results)}"
-    if result.exit_code and not result.output.strip():
-        return "silent", f"exit code {result.exit_code} without a word"
-    return str(result.exit_code), result.output
+        return "files left", f"exit code {result.code}: {sorted(left | results)}"
+    if result.code and not output.strip():
+        return "silent", f"exit code {result.code} without a word"
+    return str(result.code), output
 
 
 def _work(seed: int, numbers: range, keep: pathlib.Path | None) -> None:

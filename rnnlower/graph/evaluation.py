@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from rnnlower import wording
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+
+if TYPE_CHECKING:
+    from onnx.reference import ReferenceEvaluator
 
 Array: TypeAlias = NDArray[Any]
 Dims = tuple[int | ir.SymbolicDim | None, ...]
@@ -40,6 +43,8 @@ DATA_MOVEMENT = frozenset(_MOVES.split())
 _FIRST_DEQUANTIZE_LINEAR = 19
 _KINDS = "fiub"
 _INFERENCE_ELEMENTS = 1024
+_LARGEST_KEPT = 4096
+"""Bytes of a node whose evaluator is kept for nodes like it."""
 _ENDED_BY_NEGATIVE = ("GatherND", "Slice")
 _LIKE_STANDARD = {
     ("com.microsoft", name): standard
@@ -102,20 +107,18 @@ def evaluate(
     divides = node.op_type in ("Div", "Mod") and inputs[1] is not None and inputs[1].dtype.kind in "iu"
     if divides and not np.all(inputs[1]):
         return None
-    from onnx.reference import ReferenceEvaluator
-
     proto = ir.serde.serialize_node(node)
-    del proto.input[:], proto.output[:]
+    for field in ("input", "output", "name", "doc_string", "metadata_props"):
+        proto.ClearField(field)
     proto.input.extend("" if array is None else f"i{index}" for index, array in enumerate(inputs))
     proto.output.extend(f"o{index}" for index in range(len(node.outputs)))
     feeds = {f"i{index}": array for index, array in enumerate(inputs) if array is not None}
+    types = tuple((name, array.dtype) for name, array in feeds.items())
+    # A large attribute is not kept.
+    make = _evaluator if proto.ByteSize() <= _LARGEST_KEPT else _evaluator.__wrapped__
     try:
         with np.errstate(all="ignore"):
-            evaluator = ReferenceEvaluator(
-                _model_of(proto, feeds, opset),
-                new_ops=[_dequantize_linear()] if opset < _FIRST_DEQUANTIZE_LINEAR else None,
-            )
-            outputs = evaluator.run(None, feeds)
+            outputs = make(proto.SerializeToString(), types, opset).run(None, feeds)
     except _FAILURES as error:
         if failures is not None:
             failures[node] = error
@@ -151,15 +154,22 @@ def _dequantize_linear() -> type:
     return DequantizeLinear
 
 
-def _model_of(node: onnx.NodeProto, feeds: Mapping[str, Array], opset: int) -> onnx.ModelProto:
-    """Return a model of the node: alone, it would be evaluated in the newest version of its operator."""
+@functools.lru_cache(maxsize=1024)
+def _evaluator(node: bytes, types: tuple[tuple[str, np.dtype[Any]], ...], opset: int) -> ReferenceEvaluator:
+    """Return an evaluator of the node: alone, it would be evaluated in the newest version of its operator."""
+    from onnx.reference import ReferenceEvaluator
+
+    proto = onnx.NodeProto.FromString(node)
     inputs = [
-        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), None)
-        for name, array in feeds.items()
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(dtype), None)
+        for name, dtype in types
     ]
-    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output]
-    graph = onnx.helper.make_graph([node], "node", inputs, outputs)
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in proto.output]
+    graph = onnx.helper.make_graph([proto], "node", inputs, outputs)
+    return ReferenceEvaluator(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)]),
+        new_ops=[_dequantize_linear()] if opset < _FIRST_DEQUANTIZE_LINEAR else None,
+    )
 
 
 def bytes_at_most(node: ir.Node, arrays: Sequence[Array | None]) -> int:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +53,13 @@ def scan(path: Path, output: Path) -> None:
 
 def names(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    limit = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.1)
 
 
 def test_a_data_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
@@ -138,8 +145,10 @@ def test_a_run_waits_for_another_that_is_placing(tmp_path: Path) -> None:
     line = [sys.executable, "-c", _CODE, "scan", str(path), "-o", str(path), "--no-verify"]
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     with subprocess.Popen(line, env=environment, stderr=subprocess.DEVNULL) as waiting:
+        # What waits for a lock has an arrow there.
+        wait_until(lambda: re.search(rf"-> FLOCK .* {waiting.pid} ", Path("/proc/locks").read_text()))
         with pytest.raises(subprocess.TimeoutExpired):
-            waiting.wait(8)
+            waiting.wait(1)
         os.close(descriptor)
         assert waiting.wait(60) == 0
 
@@ -248,9 +257,7 @@ def test_a_terminated_run_leaves_nothing(tmp_path: Path, number: int) -> None:
     line = [sys.executable, "-c", code, "scan", str(path), "-o", str(tmp_path / "out.onnx")]
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE) as running:
-        limit = time.monotonic() + 120
-        while not [n for n in names(tmp_path) if n.startswith(".")] and time.monotonic() < limit:
-            time.sleep(0.1)
+        wait_until(lambda: [name for name in names(tmp_path) if name.startswith(".")])
         time.sleep(0.5)
         running.send_signal(number)
         assert running.wait(60) == 128 + number

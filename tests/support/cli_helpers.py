@@ -14,7 +14,7 @@ import typer.main
 
 from rnnlower.cli import app
 
-# Reading the signatures of all commands takes longer than many commands; typer's runner does it at each call.
+# Reading the signatures of all commands takes longer than many commands.
 _command = functools.cache(typer.main.get_command)
 
 
