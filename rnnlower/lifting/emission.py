@@ -38,7 +38,7 @@ class Made:
 
 
 def emit_input(
-    e: Emitter, parts: Sequence[Part], made: Sequence[Made], ready: dict[object, ir.Value]
+    e: Emitter, facts: Facts, parts: Sequence[Part], made: Sequence[Made], ready: dict[object, ir.Value]
 ) -> tuple[ir.Value, Floats, Floats]:
     """Emit X; return it with its weights and what it adds to the bias. `ready` are the parts that exist."""
     joined: dict[object, tuple[Floats, Floats]] = {}
@@ -49,7 +49,7 @@ def emit_input(
         else:
             key = part.value, part.axis, part.direction if "D" in part.tags else None, part.window
             if key not in ready:
-                ready[key] = as_series(e, *_one_direction(e, part))
+                ready[key] = as_series(e, *_one_direction(e, facts, part))
         W, bias = joined.get(key, (0.0, 0.0))
         joined[key] = W + part.W, bias + part.bias
     X = e.concat([ready[key] for key in joined], 2)
@@ -57,12 +57,17 @@ def emit_input(
     return X, np.concatenate(Ws, 1), sum(biases)
 
 
-def _one_direction(e: Emitter, part: Part) -> tuple[ir.Value, int, tuple[str, ...]]:
+def _one_direction(e: Emitter, facts: Facts, part: Part) -> tuple[ir.Value, int, tuple[str, ...]]:
     """Emit the part of one direction; return it, its axis of time and the axes of its elements."""
     value, axis, tags = part.value, part.axis, part.tags
     assert isinstance(value, ir.Value)
     if part.window is not None:
-        value = e.slice(value, [part.window[0]], [part.window[1]], [axis])
+        (start, end), type_, dims = part.window, facts.type(value), facts.dims(value)
+        value = e.slice(value, [start], [end], [axis])
+        if dims is not None:
+            # A shorter sequence would have been an error of the steps themselves.
+            sizes = [end - start if at == axis else dim for at, dim in enumerate(dims)]
+            value.type, value.shape = type_, ir.Shape(sizes)
     if "D" not in tags:
         return value, axis, tags
     place = tags.index("D")
@@ -90,7 +95,7 @@ def emit_cell(
     e: Emitter, facts: Facts, found: Found, before: Sequence[Made], ready: dict[object, ir.Value], name: str
 ) -> Made:
     """Emit the node of a cell."""
-    X, W, added = emit_input(e, found.parts, before, ready)
+    X, W, added = emit_input(e, facts, found.parts, before, ready)
     bias = found.cell.B + np.pad(added, (0, found.cell.B.size // 2))
     cell = dataclasses.replace(found.cell, W={0: W}, B=bias)
     starts = [_initial(e, facts, found, state.start) for state in found.states]

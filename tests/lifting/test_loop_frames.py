@@ -515,3 +515,11 @@ def test_a_fault_is_not_lifted_wrong(name: str) -> None:
     except Exception as error:
         pytest.fail(f"onnxruntime does not run the source: {error}")
     lifted(model)
+
+
+def test_a_number_of_steps_fixes_an_open_length() -> None:
+    """A Loop of 5 steps reads 5 elements of any X, and so does its node: it can be unrolled, and priced."""
+    model = model_of(time="LONG")
+    (node,) = rnnlower.inspect(rnnlower.lift(model))
+    assert node.seq_len == T
+    assert recurrent_left(rnnlower.unroll(model)) == []
