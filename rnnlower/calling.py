@@ -104,7 +104,10 @@ def model_function(
             with paused_collection():
                 report = run(own, options)
                 log(report.notes, getattr(report, "warnings", ()))
-                return own if isinstance(model, ir.Model) else to_proto(own), report
+                result = own if isinstance(model, ir.Model) else to_proto(own)
+                # Nodes refer to one another: unless the graph is the result, the next collection frees it.
+                del own
+                return result, report
 
         def call(model: ModelLike, *args: _Arguments.args, **given: _Arguments.kwargs) -> Any:
             return with_report(model, *args, **given)[0]
