@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
     from rnnlower.targets.target import Target
 
+_LENGTHS = 4
+"""The position of sequence_lens."""
 _FORMS = {"line": "the straight line behind", "loop": "Loop", "scan": "Scan"}
 
 
@@ -237,9 +239,12 @@ def tell_of_no_steps(work: Work) -> None:
     lifted = [node for node, _ in walk(work.model.graph) if KEEPS_INITIAL in node.meta]
     for node in lifted:
         dims = work.facts.dims(node.inputs[0])
+        given = node.inputs[_LENGTHS] if len(node.inputs) > _LENGTHS else None
+        lengths = work.facts.constant(given)
         has_steps = dims is not None and isinstance(dims[0], int) and dims[0] > 0
+        has_steps &= given is None or (lengths is not None and bool(lengths.all()))
         if node.meta.pop(KEEPS_INITIAL) and not has_steps and work.options.semantics == "ort":
-            instead = "ends the process" if node.op_type == "GRU" else "returns 0"
+            instead = "ends the process" if node.op_type == "GRU" and given is None else "returns 0"
             work.notes.append(
                 f"{node.op_type} {node.name!r} needs a step: of a sequence without steps, the last state was "
                 f"the initial one; onnxruntime's {node.op_type} {instead}, and `{call('scan')}` keeps it"

@@ -93,6 +93,14 @@ def test_what_stays_a_node_is_told(form: str, cell: str, options: dict[str, str]
     assert ("ends the process" if cell == "GRU" else "returns 0") in note
 
 
+@pytest.mark.parametrize("cell", STEPS)
+def test_a_padded_length_of_zero_is_told(cell: str) -> None:
+    """The padded length may be 0, for which onnxruntime's operators return zeros."""
+    _, report = rnnlower.pad.with_report(model_of("scan", cell), max={"T": 5})
+    (note,) = [note for note in report.notes if NO_STEPS in note]
+    assert "returns 0" in note
+
+
 def native() -> onnx.ModelProto:
     """Return a model of a node with initial states, whose last ones are read."""
     return rnnlower.lift(model_of("scan", "LSTM"))
