@@ -183,7 +183,7 @@ def _describe(located: Located) -> RecurrentNode:
         inputs=[name for name in INPUT_NAMES if name in resolved.inputs],
         outputs=[name for name in OUTPUT_NAMES if resolved.used(name)],
         attributes=_attributes(resolved),
-        weights=_weights(resolved),
+        weights=_least_constant(resolved.inputs.get(name) for name in ("W", "R", "B", "P")),
     )
 
 
@@ -244,10 +244,6 @@ def _changed(node: ir.Node, defaults: Mapping[str, Any]) -> dict[str, Any]:
         if name != "hidden_size" and value != defaults.get(name):
             attributes[name] = value
     return attributes
-
-
-def _weights(resolved: ResolvedNode) -> str:
-    return _least_constant(resolved.inputs.get(name) for name in ("W", "R", "B", "P"))
 
 
 def _least_constant(values: Iterable[ir.Value | None]) -> str:

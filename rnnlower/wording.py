@@ -34,7 +34,8 @@ def option(name: str, value: object = None) -> str:
     argument = _ARGUMENTS.get(name, name.replace("-", "_"))
     if name.startswith("no-"):
         return f"{argument.removeprefix('no_')}=False"
-    return f"{argument}=" if value is None else f"{argument}={_literal(value)}"
+    literal = "" if value is None else f'"{value}"' if isinstance(value, str) else str(value)
+    return f"{argument}={literal}"
 
 
 def dims(sizes: Mapping[str, object]) -> str:
@@ -78,10 +79,6 @@ def call(verb: str, **options: object) -> str:
     if _in_python.get():
         return f"rnnlower.{verb}({', '.join(['model', *given])})"
     return " ".join(["rnnlower", verb, *given])
-
-
-def _literal(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def _quoted(text: str) -> str:

@@ -82,7 +82,7 @@ def write(what: Table | Text | str) -> None:
     console = _Console(highlight=False, markup=False, soft_wrap=True)
     what = with_names_of_streams(what) if isinstance(what, str) else what
     try:
-        width = _terminal_width(console)
+        width = console.width if sys.stdout.isatty() else math.inf
         for line in what.lines(width) if isinstance(what, Table) else _wrapped(what, width):
             console.print(line)
         sys.stdout.flush()
@@ -95,10 +95,6 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Raise the error in `write`: rich would end the command with the exit code of differing models."""
         raise BrokenPipeError
-
-
-def _terminal_width(console: Console) -> float:
-    return console.width if sys.stdout.isatty() else math.inf
 
 
 def _widths(columns: Mapping[str, Sequence[Text]], width: float) -> list[int] | None:

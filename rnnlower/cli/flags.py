@@ -80,10 +80,6 @@ def keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _unless_none(name: str | None) -> str | None:
-    return None if name == "none" else name
-
-
 ARGUMENTS: dict[str, tuple[type[Any], str]] = {
     "model": (pathlib.Path, "The ONNX file to read; -: standard input."),
     "stream.model": (
@@ -233,7 +229,9 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "runs": Flag("--runs N", least=1),
         "warmup": Flag("--warmup N", least=0),
         "bench.on": Flag(
-            "--on ENGINE", f"Time the forms on this runtime: {_ENGINE}. Default: onnxruntime.", _unless_none
+            "--on ENGINE",
+            f"Time the forms on this runtime: {_ENGINE}. Default: onnxruntime.",
+            lambda name: None if name == "none" else name,
         ),
         "bench.seed": Flag("--seed N", "Seed of the generated inputs."),
     },

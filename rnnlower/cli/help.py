@@ -70,12 +70,8 @@ class Command(TyperCommand):
                 parameter.rich_help_panel = OUTPUT
             panel = getattr(parameter, "rich_help_panel", None)
             parameter.rich_help_panel = panels.get(panel or "", panel)
-        return sorted(parameters, key=_panel)
-
-
-def _panel(parameter: Any) -> int:
-    panel = parameter.rich_help_panel
-    return PANELS.index(panel) if panel in PANELS else -1
+        order = {panel: number for number, panel in enumerate(PANELS)}
+        return sorted(parameters, key=lambda parameter: order.get(parameter.rich_help_panel, -1))
 
 
 def without_types(parameters: Any) -> Any:

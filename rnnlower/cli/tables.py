@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rnnlower.benchmarking.bench_result import BenchResult
     from rnnlower.engines.known import Engine
     from rnnlower.files.pad_metadata import PadMetadata
-    from rnnlower.inspection import ModelSummary, Port, RecurrentNode
+    from rnnlower.inspection import ModelSummary, RecurrentNode
     from rnnlower.lifting.replacing import LiftedNode
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.checking import CheckReport
@@ -178,7 +178,9 @@ def print_inspection(
         write(f"padded: {rows.padded_lengths(pad)}")
         write(_table(rows.padded_values(pad)))
     for kind, ports in (("input", summary.inputs), ("output", summary.outputs)):
-        write(_table(((kind, "dtype", "shape"), [_port(port) for port in ports])))
+        shapes = [(rows.shape_of(port) or "?") + " with a default" * port.default for port in ports]
+        named = [(port.name, port.dtype or "?", shape) for port, shape in zip(ports, shapes, strict=True)]
+        write(_table(((kind, "dtype", "shape"), named)))
     optional = ("outputs", "inputs", "place", "weights")
     recurrent = rows.recurrent_nodes(nodes, ("T", "B", "I", "H"))
     write(_table(recurrent, optional=optional) if nodes else "no recurrent node")
@@ -187,11 +189,6 @@ def print_inspection(
         write(_table(rows.lifted_nodes(liftable), optional=("place",)))
     counts = {**summary.ops, "all": sum(summary.ops.values())}
     write(_table((("op", "nodes"), [(op_type, f"{count:,}") for op_type, count in counts.items()])))
-
-
-def _port(port: Port) -> tuple[str, ...]:
-    shape = rows.shape_of(port) or "?"
-    return port.name, port.dtype or "?", shape + " with a default" * port.default
 
 
 def print_targets(targets: Sequence[Target]) -> None:

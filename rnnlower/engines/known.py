@@ -117,7 +117,8 @@ def find_engine(name: str) -> Engine:
     variable = f"RNNLOWER_PYTHON_{name.replace('-', '_').upper()}"
     python = os.environ.get(variable) or sys.executable
     engine = Engine(name, python=python, **about)
-    engine = dataclasses.replace(engine, install=engine.install or _pip(engine.packages))
+    pip = f"pip install {' '.join(package.split('|')[0] for package in engine.packages)}"
+    engine = dataclasses.replace(engine, install=engine.install or pip)
     version, missing = _look(engine, variable)
     return dataclasses.replace(engine, version=version, missing=missing)
 
@@ -153,10 +154,6 @@ def adapter_file(engine: Engine) -> Path:
 
 def _adapter(name: str) -> ModuleType:
     return importlib.import_module(f"rnnlower.engines.runtimes.{name.replace('-', '_')}")
-
-
-def _pip(packages: Sequence[str]) -> str:
-    return f"pip install {' '.join(package.split('|')[0] for package in packages)}"
 
 
 def _look(engine: Engine, variable: str) -> tuple[str | None, str]:

@@ -96,7 +96,8 @@ class Session:
                 source, options, providers=["CPUExecutionProvider"], disabled_optimizers=_UNSOUND_OPTIMIZERS
             )
         except self._failures as error:
-            raise _load_error(error) from None
+            lacking = any(text in str(error) for text in _LACKING)
+            raise (LacksKernelError if lacking else LoadError)(first_line(error)) from None
         self._names = [output.name for output in self._session.get_outputs()]
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
@@ -147,11 +148,6 @@ def to_array(value: Any) -> Any:
 def first_line(error: Exception) -> str:
     """Return the first line of a message, or the kind of an error without one."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _load_error(error: Exception) -> LoadError:
-    lacking = any(text in str(error) for text in _LACKING)
-    return (LacksKernelError if lacking else LoadError)(first_line(error))
 
 
 class IsolatedSession:

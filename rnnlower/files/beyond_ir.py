@@ -67,7 +67,13 @@ class _StandIn(ir.LazyTensor):
 
     def __init__(self, sparse: onnx.SparseTensorProto) -> None:
         dtype, shape = ir.DataType(sparse.values.data_type), ir.Shape(sparse.dims)
-        super().__init__(lambda: _dense(sparse), dtype=dtype, shape=shape, name=sparse.values.name)
+        name = sparse.values.name
+        super().__init__(
+            lambda: ir.Tensor(dense_array(sparse), dtype=dtype, name=name),
+            dtype=dtype,
+            shape=shape,
+            name=name,
+        )
         self.sparse = sparse
 
 
@@ -139,14 +145,12 @@ def _all_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
 
 
 def _foreign_annotations(graph: onnx.GraphProto) -> list[onnx.TensorAnnotation]:
-    known = _names(graph) if graph.quantization_annotation else set()
+    if not graph.quantization_annotation:
+        return []
+    known = {value.name for value in (*graph.input, *graph.initializer, *graph.output)}
+    known |= {each.values.name for each in graph.sparse_initializer}
+    known |= {name for node in graph.node for name in node.output}
     return [each for each in graph.quantization_annotation if each.tensor_name not in known]
-
-
-def _names(graph: onnx.GraphProto) -> set[str]:
-    values = {value.name for value in (*graph.input, *graph.initializer, *graph.output)}
-    sparse = {each.values.name for each in graph.sparse_initializer}
-    return values | sparse | {name for node in graph.node for name in node.output}
 
 
 def _placeholder(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
@@ -155,7 +159,3 @@ def _placeholder(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="sparse")
     return tensor
-
-
-def _dense(sparse: onnx.SparseTensorProto) -> ir.TensorProtocol:
-    return ir.Tensor(dense_array(sparse), dtype=ir.DataType(sparse.values.data_type), name=sparse.values.name)

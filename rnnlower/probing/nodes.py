@@ -262,7 +262,10 @@ def _in_body(asked: Question, place: str, node: onnx.NodeProto, outputs: list[st
     """Return the question with the node in a body: of an If that is taken, or of two iterations."""
     model = onnx.ModelProto.FromString(asked.model.SerializeToString())
     graph = model.graph
-    shapes = {value.name: _shape(value) for value in (*graph.input, *graph.output)}
+    shapes = {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in (*graph.input, *graph.output)
+    }
 
     # OpenCV refuses a body without shapes.
     def declared(prefix: str, names: Sequence[str]) -> str:
@@ -291,7 +294,3 @@ def _in_body(asked: Question, place: str, node: onnx.NodeProto, outputs: list[st
     onnx.checker.check_model(model, full_check=True)
     feeds = [{**fed, **on} for fed, _ in asked.trials]
     return Question(model, [(each, evaluate(model, each)) for each in feeds])
-
-
-def _shape(value: onnx.ValueInfoProto) -> list[int | str]:
-    return [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]

@@ -8,7 +8,7 @@ import pathlib
 import time
 from typing import Any
 
-from rnnlower.engines.known import Engine, find_engine
+from rnnlower.engines.known import find_engine
 from rnnlower.errors import UnverifiableError
 from rnnlower.folders import whole_file
 from rnnlower.passes.options import Progress
@@ -134,7 +134,7 @@ def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
         # Older versions are asked where the range begins.
         opsets = cut
         limits = trying_operators.limits(asker, ops, opsets, dynamic)
-    source = _source(engine)
+    source = f"{engine.label}, {PROBED}, {datetime.date.today().isoformat()}"
     tested = {"source": f"{source}: ONNX's node tests of each operator"}
     tables: dict[str, Any] = {
         "title": engine.title,
@@ -165,7 +165,3 @@ def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
     groups.begin("lowered nodes")
     tables["cautions"] = cautions(asker, tables)
     return tables | {"tried": {"version": engine.version or "unknown"}}
-
-
-def _source(engine: Engine) -> str:
-    return f"{engine.label}, {PROBED}, {datetime.date.today().isoformat()}"

@@ -73,18 +73,15 @@ def dtypes(asker: Asker) -> list[str]:
     right = [dtype for dtype in _FLOATS if asker.right(f"a cell of {dtype}", _cell, dtype)]
     for dtype in _INTEGERS:
         answer = asker.ask(f"Add of {dtype}", _sum, dtype)
-        if answer == "right" or (answer == "refuses" and _is_quantized(asker, dtype)):
+        # What it refuses, it may have between quantizers.
+        if answer == "refuses" and dtype in ("int8", "uint8", "int16", "uint16"):
+            answer = asker.ask(f"quantized to {dtype}", _quantized, dtype)
+        if answer == "right":
             right.append(dtype)
     # bool comes from comparisons rather than from a model's input.
     right += ["bool"] if asker.right("Not between Casts", _bools) else []
     right += ["string"] if asker.right("strings beside constants", _strings) else []
     return sorted({*right, "float32", "int64"})
-
-
-def _is_quantized(asker: Asker, dtype: str) -> bool:
-    """Return whether values of the type are right between quantizers."""
-    known = dtype in ("int8", "uint8", "int16", "uint16")
-    return known and asker.right(f"quantized to {dtype}", _quantized, dtype)
 
 
 def _quantized(dtype: str) -> Question:

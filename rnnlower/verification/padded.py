@@ -124,7 +124,8 @@ class Padded(ByLength):
         """Yield the valid part of the candidate's outputs on padded inputs."""
         for trial in finished:
             lengths = self._lengths_of(trial.feeds)
-            rows, row = self._rows_of(trial.feeds), trial.number // _PADDINGS
+            own = [trial.feeds[name].shape[a] for name, a in self.padding.rows.items() if name in trial.feeds]
+            rows, row = max(own, default=1), trial.number // _PADDINGS
             found = run(accepted_by(runner.candidate.proto, self._padded(trial, lengths, rows)))
             valid = {name: self._valid(name, array, lengths) for name, array in found.items()}
             if rows > 1:
@@ -132,11 +133,6 @@ class Padded(ByLength):
                 trial = dataclasses.replace(trial, outputs=self._of_row(trial.outputs, row % rows))
                 valid = self._of_row(valid, row % rows)
             yield trial, valid
-
-    def _rows_of(self, feeds: Feeds) -> int:
-        """Return how many rows have a length of their own."""
-        own = [feeds[name].shape[axis] for name, axis in self.padding.rows.items() if name in feeds]
-        return max(own, default=1)
 
     def _of_row(self, outputs: Mapping[str, Any], row: int) -> dict[str, Any]:
         axes = self.padding.rows

@@ -52,11 +52,6 @@ _LONG_LOAD = 5.0
 _STRAIGHT_LINE = 50
 
 
-def _is_quantized(*models: HeldModel) -> bool:
-    """Return true if onnxruntime's optimizations compute in integers what the graph computes in floats."""
-    return any({"DequantizeLinear", QUANTIZED_LSTM} & op_types(model.proto) for model in models)
-
-
 def _is_half(model: HeldModel) -> bool:
     """Return whether the model contains float16: onnxruntime's optimizations omit some of its roundings."""
     graph = model.proto.graph
@@ -112,7 +107,10 @@ class Runner:
         self._forced: EngineName | None = forced
         small = [m.role for m in (candidate, reference) if len(m.proto.graph.node) <= _LARGE_GRAPH]
         half = _is_half(reference) or (tolerance is not None and _is_half(candidate))
-        self._optimized = small[0] if small and not (_is_quantized(reference, candidate) or half) else None
+        # In such graphs, onnxruntime's optimizations compute in integers what is written in floats.
+        ops = op_types(reference.proto) | op_types(candidate.proto)
+        quantized = not ops.isdisjoint(("DequantizeLinear", QUANTIZED_LSTM))
+        self._optimized = small[0] if small and not (quantized or half) else None
 
     def on(self, runtime: Runtime) -> Runner:
         """Return a runner whose candidate runs on another runtime."""

@@ -28,10 +28,6 @@ def _softplus(x: Array, alpha: float, beta: float) -> Array:
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
-def _elu(x: Array, alpha: float, beta: float) -> Array:
-    return np.where(x >= 0, x, alpha * np.expm1(np.minimum(x, 0)))
-
-
 @dataclass(frozen=True)
 class Activation:
     """One activation function.
@@ -55,7 +51,9 @@ ACTIVATIONS: dict[str, Activation] = {
     "ThresholdedRelu": Activation(lambda x, a, b: np.where(x > a, x, 0), "a", (0.0, None), (1.0, None)),
     "ScaledTanh": Activation(lambda x, a, b: a * np.tanh(b * x), "ab", (0.0, 0.0), (None, None)),
     "HardSigmoid": Activation(lambda x, a, b: np.clip(a * x + b, 0, 1), "ab", (0.2, 0.5), (0.2, 0.5)),
-    "Elu": Activation(_elu, "a", (1.0, None), (1.0, None)),
+    "Elu": Activation(
+        lambda x, a, b: np.where(x >= 0, x, a * np.expm1(np.minimum(x, 0))), "a", (1.0, None), (1.0, None)
+    ),
     "Softsign": Activation(lambda x, a, b: x / (1 + np.abs(x))),
     "Softplus": Activation(_softplus),
 }
@@ -100,15 +98,14 @@ def _parameter(
     return float(np.float32(default))
 
 
-def _bind(function: Callable[[Array, float, float], Array], alpha: float, beta: float) -> Bound:
+def _bind(
+    function: Callable[[Array, float, float], Array], alpha: float, beta: float, inexact: Bound | None
+) -> Bound:
     def bound(x: Array) -> Array:
-        return function(x, alpha, beta).astype(x.dtype, copy=False)
+        result = function(x, alpha, beta).astype(x.dtype, copy=False)
+        return result if inexact is None else inexact(result)
 
     return bound
-
-
-def _after(bound: Bound, inexact: Bound) -> Bound:
-    return lambda x: inexact(bound(x))
 
 
 def resolve_activations(
@@ -147,6 +144,5 @@ def resolve_activations(
             function = _thresholded_relu_of_the_text
         if known == "Softplus" and semantics == "ort":
             function = _overflowing_softplus(dtype)
-        bound = _bind(function, alpha, beta)
-        resolved.append(_after(bound, inexact) if inexact and is_inexact_somewhere(known) else bound)
+        resolved.append(_bind(function, alpha, beta, inexact if is_inexact_somewhere(known) else None))
     return resolved

@@ -20,15 +20,13 @@ from rnnlower.engines.reference.activation_functions import Array
 from rnnlower.errors import InvalidModelError
 
 
-def _empty_stack(body: Any, index: int) -> Array:
-    """Return the stack of zero iterations: the body's declared type and shape, 0 for unknown dimensions."""
+def _stack(values: Sequence[Array], body: Any, index: int) -> Array:
+    """Return the stack; without iterations as the body declares it, with 0 for unknown dimensions."""
+    if values:
+        return np.stack(values)
     tensor = body.output_types_[index].tensor_type
     shape = [d.dim_value if d.HasField("dim_value") else 0 for d in tensor.shape.dim]
     return np.empty((0, *shape), tensor_dtype_to_np_dtype(tensor.elem_type))
-
-
-def _stack(values: Sequence[Array], body: Any, index: int) -> Array:
-    return np.stack(values) if values else _empty_stack(body, index)
 
 
 # Seconds after which a Loop is given up: it may never end.

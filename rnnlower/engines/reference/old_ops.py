@@ -76,16 +76,12 @@ def _divide(a: Array, b: Array) -> Array:
     return (a / b).astype(a.dtype, copy=False)
 
 
-def _power(a: Array, b: Array) -> Array:
-    return np.power(a, b).astype(a.dtype, copy=False)
-
-
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
     "Div": _divide,
-    "Pow": _power,
+    "Pow": lambda a, b: np.power(a, b).astype(a.dtype, copy=False),
     "And": np.logical_and,
     "Or": np.logical_or,
     "Xor": np.logical_xor,

@@ -188,7 +188,8 @@ class InputMaker:
                 return np.asarray(factor * rng.standard_normal(shape)).astype(dtype)
             return _bounded(_floats(rng, dtype, shape, turn.pattern, self.threshold), use)
         if dtype.kind == "b":
-            return _booleans(rng, shape, turn.round + turn.attempt)
+            share = (0.5, 1.0, 0.8, 0.0)[(turn.round + turn.attempt) % 4]
+            return np.asarray(rng.random(shape) < share)
         if dtype.kind in "iu":
             wide = None if self.may_be_sizes or turn.attempt else turn.round % len(_WIDE)
             return _integers(rng, dtype, shape, use, turn.attempt, wide).astype(dtype)
@@ -228,11 +229,6 @@ def _lengths(rng: np.random.Generator, shape: tuple[int, ...], limit: int, turn:
         for index in range(min(flat.size, 2)):
             flat[index] = special[(turn + index) % len(special)]
     return np.clip(lengths, 0, limit)
-
-
-def _booleans(rng: np.random.Generator, shape: tuple[int, ...], turn: int) -> Array:
-    share = (0.5, 1.0, 0.8, 0.0)[turn % 4]
-    return np.asarray(rng.random(shape) < share)
 
 
 def _floats(

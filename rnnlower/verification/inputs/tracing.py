@@ -153,7 +153,9 @@ class _Tracer:
             if node.op_type in RECURRENT and node.domain.removeprefix("ai.onnx") == own:
                 self._record(node, scope)
             if node.op_type in STATE_AXES and node.domain in ("", "ai.onnx", "com.microsoft"):
-                self._relate(node, _state_axes(node, scope), scope)
+                axes = STATE_AXES[node.op_type]
+                last = scope.number(node, "channels_last")
+                self._relate(node, ("NT.", *axes[1:]) if last else axes, scope)
             sized = {
                 *_SHAPES.get(node.op_type, ()),
                 *_COUNTS.get(node.op_type, ()),
@@ -193,7 +195,9 @@ class _Tracer:
         elem_types = [scope.types[name] for name in node.input if name and scope.types.get(name)]
         # sequence_lens is the only input of another type.
         elem_types = [t for t in elem_types if t != onnx.TensorProto.INT32]
-        self._relate(node, _recurrent_axes(node, bool(layout)), scope)
+        state, x = ("NDH", "NTI") if layout else ("DNH", "TNI")
+        weights = ("DI.", "DH.") if node.op_type == QUANTIZED_LSTM else ("D.I", "D.H")
+        self._relate(node, (x, *weights, "D.", "N", state, state, "D."), scope)
         if node.output and node.output[0]:
             self.facts.time_axes[node.output[0]] = layout
         self.facts.recurrent.append(
@@ -301,17 +305,6 @@ def _dims_on_entry(node: onnx.NodeProto, index: int, scope: _Scope) -> Dims | No
     axes = attributes["scan_input_axes"].ints if "scan_input_axes" in attributes else ()
     axis = axes[scanned] % len(dims) if axes else 0
     return dims[:axis] + dims[axis + 1 :]
-
-
-def _recurrent_axes(node: onnx.NodeProto, batch_first: bool) -> tuple[str, ...]:
-    state = "NDH" if batch_first else "DNH"
-    weights = ("DI.", "DH.") if node.op_type == QUANTIZED_LSTM else ("D.I", "D.H")
-    return ("NTI" if batch_first else "TNI", *weights, "D.", "N", state, state, "D.")
-
-
-def _state_axes(node: onnx.NodeProto, scope: _Scope) -> tuple[str, ...]:
-    axes = STATE_AXES[node.op_type]
-    return ("NT.", *axes[1:]) if scope.number(node, "channels_last") else axes
 
 
 def _is_number(value: Any) -> bool:

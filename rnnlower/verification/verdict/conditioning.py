@@ -72,10 +72,9 @@ def rounding_noise(
         apart = _difference(other, outputs[name])
         if float(apart.max(initial=0.0)) <= closest * _scale(floats[name]):
             noise[name] = np.fmax(noise[name], apart)
-    return {
-        name: _if_determined(_FACTOR * values, floats[name], max(_share(floats[name].dtype), closest))
-        for name, values in noise.items()
-    }
+    largest = {name: max(_share(each.dtype), closest) * _scale(each) for name, each in floats.items()}
+    allowed = {name: _FACTOR * values for name, values in noise.items()}
+    return {n: each if float(each.max(initial=0.0)) <= largest[n] else None for n, each in allowed.items()}
 
 
 def outputs_nearby(
@@ -143,7 +142,3 @@ def _scale(output: Array) -> float:
 def _share(dtype: Any) -> float:
     # One unit of a small type may itself exceed the share of a large one.
     return _LARGEST_SHARE_OF_SMALL if _is_small(dtype) else _LARGEST_SHARE
-
-
-def _if_determined(noise: Array, output: Array, share: float) -> Array | None:
-    return noise if float(noise.max(initial=0.0)) <= share * _scale(output) else None
