@@ -15,7 +15,15 @@ from rnnlower.wording import call, option
 
 
 def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | None) -> onnx.ModelProto:
-    """Return one model of these files, with their data; see `compose`. Models without a path are numbered.
+    """Return one model of these files, with their data. Models without a path are numbered.
+
+    An output is connected with the input that is named, or else with each of its own name in another model.
+    Connected ones are neither inputs nor outputs of the result; other inputs of one name are one input. All
+    else has the name of its model in front of its own.
+
+    Args:
+        paths: The files, or models.
+        connections: For inputs, the outputs of another name that feed them.
 
     Raises:
         InvalidModelError: A file cannot be read.
@@ -29,37 +37,7 @@ def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | N
     models = {name: to_proto(load_model(path)) for name, path in zip(names, paths, strict=True)}
     for model in models.values():
         _freeze(model)
-    return compose(models, connections, len(paths))
-
-
-def _freeze(model: onnx.ModelProto) -> None:
-    """Make initializers that are inputs, too, constants: those of two files may have one name."""
-    defaults = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in defaults]
-    del model.graph.input[:]
-    model.graph.input.extend(inputs)
-    model.ir_version = max(model.ir_version, 4)
-
-
-def compose(
-    models: Mapping[str, onnx.ModelProto], connections: Mapping[str, str] | None, count: int | None = None
-) -> onnx.ModelProto:
-    """Return one model of several.
-
-    An output is connected with the input that is named, or else with each of its own name in another model.
-    Connected ones are neither inputs nor outputs of the result; other inputs of one name are one input. All
-    else has the name of its model in front of its own.
-
-    Args:
-        models: The models, by name.
-        connections: For inputs, the outputs of another name that feed them.
-        count: The number of models that were given.
-
-    Raises:
-        OptionError: The connections do not fit the models.
-        UnsupportedModelError: The models differ in their opsets.
-    """
-    if len(models) != (count or len(models)):
+    if len(models) != len(paths):
         raise OptionError(
             "two of the files have the same name, which goes in front of those of their nodes",
             remedy="rename one of them",
@@ -77,6 +55,15 @@ def compose(
     for name in _in_order(models, makers, given):
         _append(result, name, models[name], given[name], used)
     return result
+
+
+def _freeze(model: onnx.ModelProto) -> None:
+    """Make initializers that are inputs, too, constants: those of two files may have one name."""
+    defaults = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in defaults]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.ir_version = max(model.ir_version, 4)
 
 
 def _connected(

@@ -159,7 +159,9 @@ class _GraphEvaluator(ReferenceEvaluator):
         if function is not None:
             return lambda n, run_params: _FunctionCall(n, run_params, type(self)(_bound(function, n)))
         if node.domain == "":
-            replaced = self._replaced(node.op_type, self.opsets[""])
+            version = self.opsets[""]
+            own: dict[str, Any] = {**self.recurrent, "Loop": Loop, "Scan": Scan_8 if version == 8 else Scan_9}
+            replaced = own.get(node.op_type) or find_old_op(node.op_type, version)
             if replaced is not None:
                 return replaced
         if (node.domain, node.op_type) in self.foreign:
@@ -172,13 +174,6 @@ class _GraphEvaluator(ReferenceEvaluator):
             raise UnsupportedModelError(
                 f"the reference evaluator has no {node.domain or 'ai.onnx'}::{node.op_type}"
             ) from error
-
-    def _replaced(self, op_type: str, version: int) -> type[OpRun] | None:
-        if op_type == "Loop":
-            return Loop
-        if op_type == "Scan":
-            return Scan_8 if version == 8 else Scan_9
-        return self.recurrent.get(op_type) or find_old_op(op_type, version)
 
 
 def _normalized(node: onnx.NodeProto, version: int) -> onnx.NodeProto:

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from rnnlower import wording
 from rnnlower.errors import UnverifiableError, VerificationError
-from rnnlower.verification.inputs.uses import Dim, Dims, unnamed_dim
+from rnnlower.verification.inputs.uses import Dim, Dims, Facts, unnamed_dim
 
 Sizes = dict[str, tuple[int, ...]]
 
@@ -54,10 +54,10 @@ class ShapePlan:
     """
 
     dims: Mapping[str, Dims]
-    batches: frozenset[str] = frozenset()
-    lengths: frozenset[str] = frozenset()
-    hints: Sequence[int] = ()
-    _same: dict[str, Dim] = field(default_factory=dict)
+    batches: frozenset[str]
+    lengths: frozenset[str]
+    hints: Sequence[int]
+    _same: dict[str, Dim]
     _good: dict[Hashable, Recipe] = field(default_factory=dict)
 
     @classmethod
@@ -65,10 +65,8 @@ class ShapePlan:
         cls,
         reference: Mapping[str, Dims | None],
         candidate: Mapping[str, Dims | None],
-        equal_dims: Iterable[tuple[Dim, Dim]] = (),
-        batches: Iterable[str] = (),
-        lengths: Iterable[str] = (),
-        hints: Sequence[int] = (),
+        facts: Facts,
+        hints: Iterable[int],
     ) -> ShapePlan:
         """Merge the dimensions of both models: a size in one fixes the name that the other has there.
 
@@ -94,16 +92,14 @@ class ShapePlan:
                     same[dim] = unnamed_dim(name, axis)
             if other is not None:
                 _adopt_sizes(name, dims[name], other, same)
-        for first, second in equal_dims:
+        for first, second in facts.equal_dims:
             _equate(first, second, same)
         resolved = {name: tuple(_find(d, same) for d in own) for name, own in dims.items()}
-        return cls(
-            resolved,
-            frozenset(d for d in (_find(name, same) for name in batches) if isinstance(d, str)),
-            frozenset(d for d in (_find(name, same) for name in lengths) if isinstance(d, str)),
-            tuple(dict.fromkeys(hint for hint in hints if hint > 0)),
-            same,
+        batches, lengths = (
+            frozenset(d for d in (_find(name, same) for name in names) if isinstance(d, str))
+            for names in (facts.batches, facts.lengths)
         )
+        return cls(resolved, batches, lengths, [*dict.fromkeys(hint for hint in hints if hint > 0)], same)
 
     @property
     def has_empty_inputs(self) -> bool:

@@ -71,7 +71,7 @@ def input_maker(
     hints += [d for node in facts.recurrent for d in node.state_dims]
     hints += _sizes_of_branches(reference)
     own = {value.name: dims_of(value) for value in values}
-    plan = ShapePlan.merge(own, others, facts.equal_dims, facts.batches, facts.lengths, hints)
+    plan = ShapePlan.merge(own, others, facts, hints)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     parameters = _weight_count(reference)
     parameters += sum(math.prod(d for d in dims if isinstance(d, int)) for dims in plan.dims.values())

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,17 +37,12 @@ _OWN, _FED, _AGAIN = "/own", "/fed", "/again"
 
 @dataclass(frozen=True)
 class Quantizers:
-    """The values of the two models if the candidate's quantizers hand on the reference's results.
+    """The values of the two models if the candidate's quantizers hand on the reference's results."""
 
-    Attributes:
-        edge: The first quantizer whose own result is a step off, in words; ``None`` if there is none, or if
-            more than that differs.
-    """
-
+    nodes: Sequence[onnx.NodeProto]
     expected: Mapping[str, Any]
     found: Mapping[str, Any]
     tolerances: Tolerances
-    edge: str | None
 
     @classmethod
     def settle(cls, runner: Runner, feeds: dict[str, Array], tolerances: Tolerances) -> Quantizers | None:
@@ -69,14 +65,46 @@ class Quantizers:
         except (LoadError, RunError):
             # The difference remains unexplained.
             return None
-        return cls(expected, found, tolerances, _edge(nodes, expected, found, tolerances))
+        return cls(nodes, expected, found, tolerances)
 
     def explain(self, name: str, output: Any) -> bool:
         """Return whether the reference's ``output`` of this name differs in the candidate by edges alone."""
         return self.edge is not None and all(
-            _is_equal(name, output, other, self.tolerances)
-            for other in (self.expected[name], self.found[name])
+            self._is_equal(name, output, other) for other in (self.expected[name], self.found[name])
         )
+
+    @cached_property
+    def edge(self) -> str | None:
+        """The first quantizer whose own result is a step off, in words.
+
+        ``None`` if there is none, or if more than that differs.
+        """
+        words = None
+        for node in self.nodes:
+            floats = _floats(node)
+            if not all(self._is_equal(name, self.expected[name], self.found[name]) for name in floats):
+                return None
+            for name in node.output:
+                theirs, own = self.expected[name], self.found[name + _OWN]
+                if floats and not np.array_equal(theirs, self.found[name + _AGAIN]):
+                    return None
+                if theirs.dtype.kind not in "iu" or not theirs.size:
+                    if not self._is_equal(name, theirs, own):
+                        return None
+                    continue
+                apart = np.abs(theirs.astype(np.int64) - own)
+                place = np.unravel_index(int(np.argmax(apart)), apart.shape)
+                if apart[place] > 1:
+                    return None
+                if apart[place] and not words:
+                    words = f"{node.op_type} node {node.name!r} makes {theirs[place]} and {own[place]}"
+                    for source in floats:
+                        largest = np.abs(self.expected[source].astype(np.float64) - self.found[source]).max()
+                        words += f" of floats that are at most {largest:.2g} apart"
+        return words
+
+    def _is_equal(self, name: str, theirs: Any, own: Any) -> bool:
+        return compare_values(name, theirs, own, self.tolerances(getattr(theirs, "dtype", None))).equal
 
 
 def _common(reference: onnx.GraphProto, candidate: onnx.GraphProto) -> list[onnx.NodeProto]:
@@ -131,38 +159,3 @@ def _hand_on(
     )
     graph.output.extend([*outputs.values()][len(graph.output) :])
     return inputs
-
-
-def _edge(
-    nodes: Sequence[onnx.NodeProto],
-    expected: Mapping[str, Any],
-    found: Mapping[str, Any],
-    tolerances: Tolerances,
-) -> str | None:
-    words = None
-    for node in nodes:
-        floats = _floats(node)
-        if not all(_is_equal(name, expected[name], found[name], tolerances) for name in floats):
-            return None
-        for name in node.output:
-            theirs, own = expected[name], found[name + _OWN]
-            if floats and not np.array_equal(theirs, found[name + _AGAIN]):
-                return None
-            if theirs.dtype.kind not in "iu" or not theirs.size:
-                if not _is_equal(name, theirs, own, tolerances):
-                    return None
-                continue
-            apart = np.abs(theirs.astype(np.int64) - own)
-            place = np.unravel_index(int(np.argmax(apart)), apart.shape)
-            if apart[place] > 1:
-                return None
-            if apart[place] and not words:
-                words = f"{node.op_type} node {node.name!r} makes {theirs[place]} and {own[place]}"
-                for source in floats:
-                    largest = np.abs(expected[source].astype(np.float64) - found[source]).max()
-                    words += f" of floats that are at most {largest:.2g} apart"
-    return words
-
-
-def _is_equal(name: str, theirs: Any, own: Any, tolerances: Tolerances) -> bool:
-    return compare_values(name, theirs, own, tolerances(getattr(theirs, "dtype", None))).equal
