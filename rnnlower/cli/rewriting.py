@@ -17,7 +17,6 @@ from rnnlower.cli.running import (
     report_page,
     say,
     say_notes,
-    size_on_disk,
     tell_difference,
     tell_of_rounding,
     verify_files,
@@ -105,7 +104,7 @@ class Rewriting:
         """Write the model, unless it differs from the source; return the result for JSON."""
         from rnnlower import api
         from rnnlower.cli import tables
-        from rnnlower.files.model_io import read_model
+        from rnnlower.files.model_io import read_model, size_on_disk
         from rnnlower.files.provenance import record_provenance
         from rnnlower.graph.walk import op_types
         from rnnlower.reporting import content

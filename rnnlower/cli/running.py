@@ -26,8 +26,6 @@ from rnnlower.errors import (
 from rnnlower.wording import command_line_words
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from rnnlower.cli.progress import Phases
     from rnnlower.engines.known import Engine
     from rnnlower.passes.options import Progress
@@ -208,13 +206,6 @@ def tell_difference(error: RnnLowerError, what_else: str) -> NoReturn:
 def emit_result(result: dict[str, Any], error: RnnLowerError | None = None) -> None:
     """Print a result as JSON, with the error if the exit code is not 0."""
     emit_json(result if error is None else result | {"error": error_entry(error)})
-
-
-def size_on_disk(path: pathlib.Path, model: ir.Model) -> int:
-    """Return the size in bytes of the model at this path, including its data files."""
-    from rnnlower.files.model_io import data_files
-
-    return path.stat().st_size + sum(file.stat().st_size for file in data_files(model))
 
 
 def installed_runtime(name: str) -> Engine:

@@ -301,6 +301,11 @@ def data_files(model: ir.Model) -> set[pathlib.Path]:
     return {pathlib.Path(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
 
 
+def size_on_disk(path: pathlib.Path, model: ir.Model) -> int:
+    """Return the size in bytes of the model at this path, including its data files."""
+    return path.stat().st_size + sum(file.stat().st_size for file in data_files(model))
+
+
 def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
     if data_file is not None:
         # onnx_ir closes the file of a tensor that it moves into the model, even if others still use it.

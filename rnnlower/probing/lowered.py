@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -315,27 +315,23 @@ def _lacking(rule: dict[str, Any], word: str) -> list[Node]:
     directions = [base.but(direction=each) for each in rule["directions"]]
     if word in ("reverse", "bidirectional"):
         return [] if word in rule["directions"] else [base.but(direction=word)]
-    if word in ("B", "initial_h", "initial_c"):
-        # B with an empty name, which stands for both where it must not be empty and where it must be there.
-        written = 4 if word == "B" else 0
-        lack = [n.but(inputs=n.inputs - {word}, written=written) for n in directions]
-        return lack if word in needs else []
-    if word in ("Y", "Y_h", "Y_c", "hidden_size"):
-        lack = [node.but(left_out=frozenset({word})) for node in directions]
-        return lack if word in needs else []
-    if word == "sequence_lens":
-        more = frozenset({word})
-        full = [node.but(inputs=node.inputs | more, full=more) for node in directions]
-        return [] if word in rule["inputs"] else full
     if word == "direction":
-        plain = [node for node in directions if node.direction == "forward"]
-        return [node.with_(word) for node in plain] if word in rule["attributes"] else []
-    if word == "layout":
-        return [node.with_(word) for node in directions] if word in rule["attributes"] else []
-    if word == "activations":
-        return [node.activated() for node in directions] if word in rule["attributes"] else []
-    most = rule.get("most_inputs")
-    return [node.but(written=most + 1) for node in directions] if most else []
+        directions = [node for node in directions if node.direction == "forward"]
+    it, most = frozenset({word}), rule.get("most_inputs", 0)
+    change: Callable[[Node], Node]
+    for words, is_lacking, change in (
+        # B with an empty name, which stands for both where it must not be empty and where it must be there.
+        (("B",), word in needs, lambda node: node.but(inputs=node.inputs - it, written=4)),
+        (("initial_h", "initial_c"), word in needs, lambda node: node.but(inputs=node.inputs - it)),
+        (("Y", "Y_h", "Y_c", "hidden_size"), word in needs, lambda node: node.but(left_out=it)),
+        (("sequence_lens",), word not in rule["inputs"], lambda n: n.but(inputs=n.inputs | it, full=it)),
+        (("direction", "layout"), word in rule["attributes"], lambda node: node.with_(word)),
+        (("activations",), word in rule["attributes"], Node.activated),
+        (("inputs",), most > 0, lambda node: node.but(written=most + 1)),
+    ):
+        if word in words and is_lacking:
+            return [change(node) for node in directions]
+    return []
 
 
 def cautions(asker: Asker, tables: Tables) -> list[dict[str, Any]]:

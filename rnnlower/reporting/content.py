@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from rnnlower.errors import RnnLowerError
-from rnnlower.files.model_io import data_files, read_model
+from rnnlower.files.model_io import read_model, size_on_disk
 from rnnlower.inspection import Port, RecurrentNode, inspect_model, summarize
 from rnnlower.reporting import rows
 from rnnlower.reporting.drawing import draw_node, draw_step, step_of
@@ -49,10 +49,9 @@ def model_facts(path: pathlib.Path, title: str = "The model") -> ModelFacts:
     """
     model = read_model(path)
     summary, nodes = summarize(model), _recurrent_nodes(path)
-    size = path.stat().st_size + sum(file.stat().st_size for file in data_files(model))
     facts = [
         ("file", str(path)),
-        ("size", f"{size:,} bytes"),
+        ("size", f"{size_on_disk(path, model):,} bytes"),
         ("opset", ", ".join(f"{domain or 'ai.onnx'} {n}" for domain, n in model.opset_imports.items())),
         ("producer", f"{model.producer_name or '?'} {model.producer_version or ''}"),
         *(("input", _signature(port)) for port in summary.inputs if not port.default),

@@ -6,14 +6,14 @@ import dataclasses
 import pathlib
 
 from rnnlower.cli.defining import command
-from rnnlower.cli.running import emit_json, say_notes, size_on_disk, warn
+from rnnlower.cli.running import emit_json, say_notes, warn
 
 
 @command()
 def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     """List the inputs, outputs, operators and recurrent nodes."""
     from rnnlower.cli import tables
-    from rnnlower.files.model_io import read_model
+    from rnnlower.files.model_io import read_model, size_on_disk
     from rnnlower.files.pad_metadata import PadMetadata
     from rnnlower.files.provenance import read_provenance
     from rnnlower.graph.versions import notes_on_operators

@@ -12,7 +12,6 @@ from rnnlower.cli.running import (
     installed_runtime,
     say,
     say_notes,
-    size_on_disk,
     tell_difference,
     warn,
 )
@@ -42,7 +41,7 @@ def quantize(
 ) -> None:
     """Quantize a model with recurrent nodes: integers inside the recurrence, one scale for each role."""
     from rnnlower.cli.progress import Phases, progress
-    from rnnlower.files.model_io import read_model, staged
+    from rnnlower.files.model_io import read_model, size_on_disk, staged
     from rnnlower.files.provenance import record_provenance
     from rnnlower.quantizing.quantize import quantize_model
 
