@@ -36,21 +36,18 @@ def one_model(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the options of a command with one file in the place of several that are connected."""
     given = dict(options)
     paths = given.get("model")
-    if not isinstance(paths, list):
-        yield given
-        return
-    connections = parse_connections(given["connect"])
-    given["model"] = paths[0]
-    if len(paths) == 1 and connections is None:
-        yield given
-        return
-    with temporary_folder() as folder:
-        file = folder / f"{'_'.join(path.stem for path in paths)}.onnx"
-        from rnnlower.files.composing import compose_files
+    with contextlib.ExitStack() as stack:
+        if isinstance(paths, list):
+            connections = parse_connections(given["connect"])
+            given["model"] = paths[0]
+            if len(paths) > 1 or connections is not None:
+                from rnnlower.files.composing import compose_files
 
-        file.write_bytes(compose_files(paths, connections).SerializeToString())
-        given |= {"model": file, "connect": None}
-        _names[str(file)] = " + ".join(map(str, paths))
+                folder = stack.enter_context(temporary_folder())
+                given["model"] = file = folder / f"{'_'.join(path.stem for path in paths)}.onnx"
+                given["connect"] = None
+                file.write_bytes(compose_files(paths, connections).SerializeToString())
+                _names[str(file)] = " + ".join(map(str, paths))
         yield given
 
 
@@ -66,14 +63,13 @@ def files_for_streams(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     given = dict(options)
     models = [name for name in _MODELS if name in given and _is_stream(given[name])]
     to_stdout = str(given.get("output")) == _STREAM
-    if not models and not to_stdout:
-        yield given
-        return
     if to_stdout:
         _check_output(given)
     if sum(str(given[name]) in _STDIN for name in models) > 1:
         raise OptionError("standard input can be only one of the two models")
-    with temporary_folder() as folder:
+    with contextlib.ExitStack() as stack:
+        if models or to_stdout:
+            folder = stack.enter_context(temporary_folder())
         for name in models:
             given[name] = _copied(given[name], folder / f"{name}.onnx")
         if not to_stdout:

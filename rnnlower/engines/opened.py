@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -22,9 +22,6 @@ from rnnlower.engines.known import PLACES, Engine, adapter_file
 from rnnlower.engines.session import Array, LacksKernelError, brief
 from rnnlower.folders import temporary_folder
 from rnnlower.processes import ending, killed_after, longest_call
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # Below protobuf's 2 GiB, with a margin for serialization.
 _LARGE = 2**31 - 2**20
@@ -217,7 +214,7 @@ class _Adapter(Opened):
         return self._seconds, self._process.ask("running", **files, warmup=warmup, runs=runs)["latencies"]
 
 
-class Attempts:
+class Attempts(ExitStack):
     """Small models on a runtime, one after the other in one process, which is replaced if it ends.
 
     With most runtimes, starting the process takes longest. This is a context manager.
@@ -227,18 +224,12 @@ class Attempts:
     _MODELS_A_PROCESS = 200
 
     def __init__(self, engine: Engine) -> None:
+        super().__init__()
         self._engine = engine
-        self._home = ExitStack()
-        self._folder = self._home.enter_context(temporary_folder())
+        self._folder = self.enter_context(temporary_folder())
+        self.callback(self._end)
         self._process: _Process | None = None
         self._models = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-        self._home.close()
 
     def run(self, model: onnx.ModelProto, *trials: Mapping[str, Array]) -> list[dict[str, Any]]:
         """Return the outputs of each trial by name; the model is loaded once.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import pathlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import Any, ParamSpec
 
 import numpy as np
 import onnx
@@ -19,9 +20,6 @@ from rnnlower.engines.opened import Attempts, EngineError
 from rnnlower.engines.reference import evaluate
 from rnnlower.folders import whole_file
 from rnnlower.verification.verdict.compare import Tolerance, compare_values
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Feeds = Mapping[str, Any]
 Tell = Callable[[str], None]
@@ -112,7 +110,7 @@ def question(
     return Question(model, [(feeds, right)])
 
 
-class Asker:
+class Asker(contextlib.ExitStack):
     """A client that asks a runtime and keeps the answers, so that an interrupted probe can resume.
 
     Args:
@@ -122,10 +120,13 @@ class Asker:
     """
 
     def __init__(self, engine: Engine, partial: pathlib.Path | None, tell: Tell) -> None:
+        super().__init__()
         self.engine = engine
         self._tell = tell
         self._asked: set[str] = set()
         self._attempts = Attempts(engine)
+        self.push(self._attempts)
+        self.callback(self._save)
         self._partial = partial
         self._of = {
             "engine": engine.name,
@@ -138,13 +139,6 @@ class Asker:
             kept = _read(partial)
             if kept.get("of") == self._of:
                 self._answers = kept["answers"]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._save()
-        self._attempts.__exit__()
 
     def right(
         self, key: str, make: Callable[_Values, Question], *values: _Values.args, **options: _Values.kwargs

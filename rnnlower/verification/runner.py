@@ -239,6 +239,7 @@ class Runner:
         try:
             if key not in self._retyped:
                 self._retyped[key] = self._open_retyped(retyped(model, dtype), dtype, semantics)
+                self._sessions.callback(self._retyped[key].close)
             return self._retyped[key].run(fed)
         except (LoadError, RunError):
             return None
@@ -324,8 +325,6 @@ class Runner:
     def close(self) -> None:
         """End the sessions of further precisions."""
         self._sessions.close()
-        for engine in self._retyped.values():
-            engine.close()
         self._retyped.clear()
 
     def _sets_of(self, model: HeldModel) -> dict[str, Array]:
