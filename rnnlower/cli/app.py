@@ -12,12 +12,10 @@ from typer.core import TyperGroup
 
 from rnnlower.cli.commands.bench import bench
 from rnnlower.cli.commands.calibrate import calibrate
-from rnnlower.cli.commands.check import check
-from rnnlower.cli.commands.inspect import inspect
+from rnnlower.cli.commands.looking import check, inspect, verify
 from rnnlower.cli.commands.quantize import quantize
 from rnnlower.cli.commands.rewrite import REWRITINGS
 from rnnlower.cli.commands.runtimes import engines, probe, targets
-from rnnlower.cli.commands.verify import verify
 from rnnlower.cli.help import Command, epilog, without_types
 from rnnlower.cli.running import emit_result
 from rnnlower.errors import OptionError

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,14 +21,16 @@ import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.engines import child
-from rnnlower.engines.isolation import gigabytes, guarded_environment, kill, last_words
 from rnnlower.engines.known import PLACES, Engine, adapter_file
 from rnnlower.engines.session import Array, LacksKernelError, brief
 from rnnlower.folders import temporary_folder
-from rnnlower.processes import ending, killed_after, longest_call
+from rnnlower.processes import ending, killed_after, limit_set, longest_call
 
 # Below protobuf's 2 GiB, with a margin for serialization.
 _LARGE = 2**31 - 2**20
+# Nothing listens at this address.
+_NOWHERE = "http://127.0.0.1:9"
+_LAST_WORDS = 300
 
 
 class EngineError(LacksKernelError):
@@ -128,12 +134,12 @@ class _Command(Opened):
                 )
             except OSError as error:
                 raise EngineError(f"{label} cannot be started: {error.strerror}") from error
-            with killed_after(longest_call(), lambda: kill(process)) as late:
+            with killed_after(longest_call(), lambda: _kill(process)) as late:
                 status = process.wait()
         if late.is_set():
             raise _late(label, "running")
         if status:
-            said = last_words(self._log)
+            said = _last_words(self._log)
             raise EngineError(f"{label} ended {ending(status, 'exit status')}{': ' if said else ''}{said}")
 
 
@@ -148,7 +154,7 @@ class _Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                env=guarded_environment(str(folder), engine.python),
+                env=_guarded_environment(str(folder), engine.python),
                 start_new_session=True,
             )
 
@@ -157,7 +163,7 @@ class _Process:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        with killed_after(longest_call(), lambda: kill(process)) as late:
+        with killed_after(longest_call(), lambda: _kill(process)) as late:
             try:
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.flush()
@@ -167,7 +173,7 @@ class _Process:
         if late.is_set():
             raise _late(self._label, doing)
         if not line.endswith(b"\n"):
-            words = last_words(self._log)
+            words = _last_words(self._log)
             how = f"{ending(process.wait(), 'exit status')}{': ' if words else ''}{words}"
             problem = f"{self._label} ended its process while {doing} the model, {how}"
             raise EngineError(problem, "crashes")
@@ -178,7 +184,7 @@ class _Process:
         return answer
 
     def close(self) -> None:
-        kill(self._process)
+        _kill(self._process)
         self._process.communicate()
 
 
@@ -259,6 +265,53 @@ class Attempts(ExitStack):
         if self._process is not None:
             self._process.close()
         self._process = None
+
+
+def gigabytes() -> float:
+    """Return how much memory a runtime may write to: RNNLOWER_ENGINE_GIGABYTES.
+
+    Raises:
+        OptionError: It is not a number above 0.
+    """
+    return limit_set("RNNLOWER_ENGINE_GIGABYTES", 8.0)
+
+
+def _guarded_environment(folder: str, python: str) -> dict[str, str]:
+    """Return a runtime's environment, without a package index to install from or a proxy to send data to.
+
+    ``folder`` is for temporary files. A different interpreter gets none of this interpreter's paths.
+    """
+    environment = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
+    for name in ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy"):
+        environment |= {name: _NOWHERE, name.upper(): _NOWHERE}
+    environment |= {"PIP_NO_INDEX": "1", "PIP_NO_INPUT": "1", "UV_OFFLINE": "1", "npm_config_offline": "true"}
+    environment |= {
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "RUST_BACKTRACE": "0",
+        "TMPDIR": folder,
+    }
+    if python == sys.executable:
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    else:
+        for name in ("PYTHONPATH", "PYTHONHOME"):
+            environment.pop(name, None)
+    return environment
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a session, and the processes it started."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
+def _last_words(file: Path) -> str:
+    """Return the last output of a process in one line, or ``""``."""
+    text = file.read_bytes()[-4 * _LAST_WORDS :].decode(errors="replace") if file.exists() else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:_LAST_WORDS] if lines else ""
 
 
 def _late(label: str, doing: str) -> EngineError:

@@ -168,7 +168,7 @@ def test_what_an_adapter_is_given_and_may_reach(adapter: Callable[[str], Engine]
 
 @pytest.mark.parametrize("text", ["never", "0", "-1", "inf"])
 def test_a_limit_is_a_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    from rnnlower.engines.isolation import gigabytes
+    from rnnlower.engines.opened import gigabytes
     from rnnlower.errors import OptionError
 
     monkeypatch.setenv("RNNLOWER_ENGINE_GIGABYTES", text)

@@ -1,0 +1,163 @@
+"""The commands that look at models: `rnnlower inspect`, `rnnlower check`, `rnnlower verify`."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rnnlower.cli.defining import Comparing, Showing, command
+from rnnlower.cli.running import (
+    DIFFERENT,
+    emit_json,
+    emit_result,
+    installed_runtime,
+    other_comparison,
+    report_page,
+    say_notes,
+    tell_difference,
+    verify_files,
+    warn,
+)
+from rnnlower.errors import UnsupportedModelError, VerificationError
+from rnnlower.passes.rewriting_options import CheckOptions
+from rnnlower.wording import call, counted
+
+if TYPE_CHECKING:
+    from rnnlower.verification import VerificationResult
+
+
+@command()
+def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
+    """List the inputs, outputs, operators and recurrent nodes."""
+    from rnnlower.cli import tables
+    from rnnlower.files.model_io import read_model, size_on_disk
+    from rnnlower.files.pad_metadata import PadMetadata
+    from rnnlower.files.provenance import read_provenance
+    from rnnlower.graph.versions import notes_on_operators
+    from rnnlower.inspection import find_liftable, find_warnings, inspect_model, summarize
+
+    loaded = read_model(model)
+    summary, size = summarize(loaded), size_on_disk(model, loaded)
+    liftable = find_liftable(loaded)
+    nodes = inspect_model(loaded)
+    warnings = find_warnings(loaded)
+    notes = notes_on_operators(loaded)
+    say_notes(notes, quiet=False)
+    warn(warnings)
+    origin, pad = read_provenance(loaded.metadata_props), PadMetadata.read(loaded.metadata_props)
+    if json_:
+        opset = {domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()}
+        recurrent = [node.to_dict() for node in nodes]
+        result = {"ir_version": loaded.ir_version, "opset": opset, "recurrent": recurrent}
+        result |= dataclasses.asdict(summary) | {"bytes": size, "notes": notes, "provenance": origin}
+        result["pad"] = None if pad is None else dataclasses.asdict(pad)
+        result["liftable"] = [dataclasses.asdict(node) for node in liftable]
+        emit_json(result | {"warnings": [dataclasses.asdict(warning) for warning in warnings]})
+    else:
+        tables.print_inspection(loaded, summary, size, nodes, liftable, origin, pad)
+
+
+@command("report")
+def check(*, model: pathlib.Path, options: CheckOptions, showing: Showing) -> None:
+    """List the nodes that a runtime does not run, and what to do about them."""
+    from rnnlower import api
+    from rnnlower.cli import tables
+    from rnnlower.targets import find_target
+
+    report = api.check_report(model, options)
+    runtime, misfits, after = find_target(options.target), report.misfits, report.after
+    lower = f"`{call('lower', target=options.target)}`"
+    told = [] if after is None else [f"{lower} {_told(after, runtime.name)}"]
+    say_notes([*report.notes, *told], showing.quiet)
+    if showing.json_:
+        guesses = [{"claim": name, "source": claim.source} for name, claim in runtime.claims() if claim.guess]
+        result = {
+            "target": runtime.name,
+            "fits": not misfits,
+            "misfits": [dataclasses.asdict(misfit) for misfit in misfits],
+            "notes": report.notes,
+            "after_lower": after,
+            "guesses": guesses,
+        }
+        problem = f"target {runtime.name} does not run all of {model}"
+        error = UnsupportedModelError(problem, remedy=f"{lower} shows what can be done about it")
+        emit_result(result, error if misfits else None)
+    elif not showing.quiet:
+        tables.print_check(runtime, report, verbose=showing.verbose)
+    if misfits:
+        raise typer.Exit(DIFFERENT)
+
+
+def _told(after: dict[str, Any], target: str) -> str:
+    if after["refused"]:
+        return f"refuses: {after['refused']}"
+    adapts = f", adapts {len(after['adapted'])}" if after["adapted"] else ""
+    lowers = f"lowers {counted(len(after['lowered']), 'recurrent node')}{adapts}"
+    does = f"{lowers} and keeps {len(after['kept'])}"
+    if not (after["lowered"] or after["adapted"] or after["kept"]):
+        does = "expresses nodes as other operators"
+    if not after["left"]:
+        return f"{does}; then everything fits"
+    return f"{does}; then target {target} does not run " + "; ".join(after["left"])
+
+
+@command("verify")
+def verify(
+    *,
+    reference: pathlib.Path,
+    candidate: pathlib.Path,
+    sets: dict[str, Any] | None = None,
+    semantics: str = "ort",
+    dequantize: bool = False,
+    assume_linear_before_reset: bool = False,
+    engine: str | None = None,
+    comparing: Comparing,
+    showing: Showing,
+) -> None:
+    """Run two models on the same inputs and compare their outputs."""
+    from rnnlower.cli import tables
+    from rnnlower.cli.progress import Phases, progress
+    from rnnlower.reporting.content import model_facts
+    from rnnlower.reporting.page import check_report
+
+    check_report(showing.report, reference, candidate)
+    settings = comparing.settings()
+    if "on" in settings:
+        installed_runtime(settings["on"])
+    settings |= {"semantics": semantics, "engine": engine, "sets": sets or {}}
+    settings |= {"dequantize": dequantize, "assume_linear_before_reset": assume_linear_before_reset}
+    phases = Phases(showing.verbose)
+    with progress("verifying", showing.quiet, phases) as tell:
+        result = verify_files(reference, candidate, settings, tell)
+    error = None if result else _difference(result, candidate, settings)
+    phases.print()
+    if showing.report is not None:
+        sections = [model_facts(reference, "Reference").section, model_facts(candidate, "Candidate").section]
+        done = f"rnnlower verify {reference.name} {candidate.name}"
+        quiet = showing.quiet or showing.json_
+        report_page(showing.report, done, result, sections, phases, quiet)
+    if showing.json_:
+        emit_result(result.to_dict() | {"seconds": phases.rounded()}, error)
+    elif not showing.quiet:
+        tables.print_verification(result, verbose=showing.verbose)
+    if error is not None:
+        compared = (*result.outputs, *(() if result.on is None else result.on.outputs))
+        more = not showing.verbose and any(not output.equal for output in compared)
+        tell_difference(
+            error, "-v shows the worst element of each output, and both of its values" if more else ""
+        )
+
+
+def _difference(
+    result: VerificationResult, candidate: pathlib.Path, settings: dict[str, Any]
+) -> VerificationError:
+    outputs, problems, where = result.outputs, result.problems, ""
+    if result.on is not None and all(output.equal for output in outputs) and not problems:
+        outputs, problems = result.on.outputs, (result.on.problem,) if result.on.problem else ()
+        where = f" on {result.on.label}"
+    differ = sum(not output.equal for output in outputs)
+    problem = next(iter(problems), f"{differ} of {len(outputs)} outputs differ") + where
+    return VerificationError(f"{candidate}: {problem}", remedy=other_comparison(result, settings))
