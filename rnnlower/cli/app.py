@@ -11,9 +11,8 @@ import typer
 from typer.core import TyperGroup
 
 from rnnlower.cli.commands.bench import bench
-from rnnlower.cli.commands.calibrate import calibrate
 from rnnlower.cli.commands.looking import check, inspect, verify
-from rnnlower.cli.commands.quantize import quantize
+from rnnlower.cli.commands.quantize import calibrate, quantize
 from rnnlower.cli.commands.rewrite import REWRITINGS
 from rnnlower.cli.commands.runtimes import engines, probe, targets
 from rnnlower.cli.help import Command, epilog, without_types
