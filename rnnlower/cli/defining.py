@@ -97,9 +97,11 @@ def command(*absent: str) -> Callable[[Callable[..., None]], Callable[..., None]
             alone = {each: value for each, value in given.items() if each not in grouped}
             function(**alone, **made)
 
-        parameters = [
-            _argument(each, *ARGUMENTS[place]) for each, place in places.items() if each not in flags
-        ]
+        parameters = []
+        for each in (each for each in places if each not in flags):
+            kind, words = ARGUMENTS[places[each]]
+            argument = typer.Argument(metavar=each.upper(), help=words, show_default=False)
+            parameters.append(keyword(each, inspect.Parameter.empty, Annotated[kind, argument]))
         order = [*OPTIONS]
         for each in sorted(flags, key=lambda each: order.index(places[each])):
             parameters.append(flags[each].parameter(each, defaults[each], PANEL_OF[places[each]]))
@@ -114,8 +116,3 @@ def _place(command: str, name: str) -> str:
     """Return the key of an argument or option of a command."""
     own = f"{command}.{name}"
     return own if own in OPTIONS or own in ARGUMENTS else name
-
-
-def _argument(name: str, kind: type[Any], words: str) -> inspect.Parameter:
-    argument = typer.Argument(metavar=name.upper(), help=words, show_default=False)
-    return keyword(name, inspect.Parameter.empty, Annotated[kind, argument])

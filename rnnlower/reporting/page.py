@@ -139,7 +139,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def _kind(column: Sequence[object]) -> str:
     """Return the class of a column: numbers, or names so long that they may be broken anywhere."""
-    if all(map(_is_number, column)):
+    if all(isinstance(v, int | float) or v == "" or _NUMBER.fullmatch(str(v)) for v in column):
         return ' class="number"'
     words = [word for value in column for word in str(value).split()]
     return ' class="long"' if max(map(len, words), default=0) > _LONG else ""
@@ -147,7 +147,3 @@ def _kind(column: Sequence[object]) -> str:
 
 def _shown(value: object) -> object:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) or value == "" or _NUMBER.fullmatch(str(value)) is not None
