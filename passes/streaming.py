@@ -16,6 +16,7 @@ from rnnlower.passes.steps.work import Step, Work, run
 from rnnlower.passes.stream import StreamPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.streaming.analysis import Analysis
+from rnnlower.streaming.caller_in_c import Opener
 from rnnlower.streaming.callers import caller_code
 from rnnlower.wording import counted
 
@@ -36,8 +37,13 @@ class StreamWork(Work):
     lowering: Report | None = None
 
 
-def stream_model(model: ir.Model, options: StreamOptions) -> StreamReport:
+def stream_model(model: ir.Model, options: StreamOptions, open_model: Opener) -> StreamReport:
     """Stream the model in place. A failure leaves it half changed: it is to be a copy.
+
+    Args:
+        model: The model.
+        options: The options.
+        open_model: Opens the result, for the test in the caller's code.
 
     Raises:
         OptionError: An option does not fit the model, or the time axis cannot be determined.
@@ -53,7 +59,7 @@ def stream_model(model: ir.Model, options: StreamOptions) -> StreamReport:
         delay=work.analysis.delay,
         states=work.states,
         lowering=work.lowering,
-        caller=None if options.emit is None else caller_code(model, options.emit),
+        caller=None if options.emit is None else caller_code(model, options.emit, open_model),
         **work.summary(),
     )
 

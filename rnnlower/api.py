@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from rnnlower.calling import log, model_function, options_function
+from rnnlower.errors import UnverifiableError
 from rnnlower.files.model_io import ModelLike, load_model
 from rnnlower.inspection import RecurrentNode, find_warnings, inspect_model
 from rnnlower.passes.lowering_options import (
@@ -35,11 +36,15 @@ from rnnlower.passes.rewriting_options import (
 )
 
 if TYPE_CHECKING:
+    import onnx
+
+    from rnnlower.graph.evaluation import Array
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.checking import CheckReport
     from rnnlower.passes.reports import LiftReport, PadReport, Report, StreamReport
     from rnnlower.quantizing.calibrating import Calibration
     from rnnlower.quantizing.quantize import QuantizeReport
+    from rnnlower.streaming.caller_in_c import Reference
     from rnnlower.targets.misfits import Misfit
 
 
@@ -127,7 +132,27 @@ def stream(model: ir.Model, options: StreamOptions) -> StreamReport:
     """
     from rnnlower.passes.streaming import stream_model
 
-    return stream_model(model, options)
+    return stream_model(model, options, _open)
+
+
+def _open(model: onnx.ModelProto) -> Reference:
+    """Return a function that runs a step model, for the test in its caller's code."""
+    from rnnlower.engines.opened import EngineError
+    from rnnlower.engines.session import RunError, brief
+    from rnnlower.quantizing.recordings import open_source
+
+    session = open_source(model)
+
+    def run(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        try:
+            return session.run(feeds)
+        except (EngineError, RunError) as error:
+            raise UnverifiableError(
+                f"the step model does not run on the numbers of the test in C: {brief(error)}",
+                remedy="write the caller's code in another language",
+            ) from error
+
+    return run
 
 
 @model_function(PadOptions)

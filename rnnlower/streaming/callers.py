@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 
-import numpy as np
 import onnx_ir as ir
 
-from rnnlower.errors import UnsupportedModelError
 from rnnlower.files.stream_metadata import StreamMetadata
-from rnnlower.wording import option
+from rnnlower.streaming.caller_in_c import Opener, code_in_c, known_shape, known_type
 
 SUFFIXES = {"python": ".py", "js": ".js", "c": ".c"}
 """The languages, with the suffix of a file."""
-_C_TYPES = {"FLOAT": "float", "DOUBLE": "double", "INT64": "int64_t", "INT32": "int32_t"}
 
 _PYTHON = '''\
 """The caller's side of a streamed model: write() takes frames of any number, flush() ends a recording."""
@@ -223,51 +219,9 @@ class Stream {
 module.exports = { Stream, DESCRIPTION };
 """
 
-_C = """\
-/* The caller's side of a streamed model that emx-onnx-cgen has compiled: link it with that file.
-   After the last chunk, call stream_flush STREAM_FLUSH times: the outputs are late by STREAM_DELAY steps. */
 
-#include <stdint.h>
-#include <string.h>
-
-#define STREAM_CHUNK @CHUNK@
-#define STREAM_DELAY @DELAY@
-#define STREAM_FLUSH ((STREAM_DELAY + STREAM_CHUNK - 1) / STREAM_CHUNK)
-
-extern void model(@PARAMETERS@);
-
-/* The states of one stream. */
-typedef struct {
-@FIELDS@
-    int late; /* time steps that are still to be skipped */
-} stream_state;
-
-/* Begin a new recording. */
-void stream_reset(stream_state *state) {
-@RESET@
-    state->late = STREAM_DELAY;
-}
-
-/* Run one chunk. Return the time steps at the start of the outputs that belong to no frame: skip them. */
-int stream_call(stream_state *state@VALUES@) {
-    stream_state next;
-    int skipped = state->late < STREAM_CHUNK ? state->late : STREAM_CHUNK;
-    model(@ARGUMENTS@);
-    next.late = state->late - skipped;
-    *state = next;
-    return skipped;
-}
-
-/* Run one chunk of zeros after the last one. Return the same. */
-int stream_flush(stream_state *state@REST@) {
-@ZEROS@
-    return stream_call(state@FLUSHED@);
-}
-"""
-
-
-def caller_code(model: ir.Model, language: str) -> str:
-    """Return the code that calls a streamed model.
+def caller_code(model: ir.Model, language: str, open_model: Opener) -> str:
+    """Return the code that calls a streamed model; in C with a test of what a run of it gives.
 
     Raises:
         UnsupportedModelError: The language needs sizes or types that the model leaves open.
@@ -276,18 +230,7 @@ def caller_code(model: ir.Model, language: str) -> str:
     assert stream is not None
     if language == "python":
         return _PYTHON
-    return _in_javascript(model, stream) if language == "js" else _in_c(model, stream)
-
-
-def _shape(value: ir.Value, language: str) -> list[int]:
-    """Return the shape of a value, which must be known."""
-    shape = [] if value.shape is None else list(value.shape)
-    if value.shape is None or not all(isinstance(size, int) for size in shape):
-        raise UnsupportedModelError(
-            f"{value.name!r} has a dynamic size, and the code in {language} needs its size",
-            remedy=f"fix it ({option('dim')}, {option('chunk', 'K')})",
-        )
-    return [int(size) for size in shape if isinstance(size, int)]
+    return _in_javascript(model, stream) if language == "js" else code_in_c(model, stream, open_model)
 
 
 def _in_javascript(model: ir.Model, stream: StreamMetadata) -> str:
@@ -297,8 +240,8 @@ def _in_javascript(model: ir.Model, stream: StreamMetadata) -> str:
     for name in stream.states.values():
         value = values[name]
         states[name] = {
-            "type": names[_type(value, names)],
-            "shape": _shape(value, "JavaScript"),
+            "type": names[known_type(value, names)],
+            "shape": known_shape(value, "JavaScript"),
             "start": stream.start.get(name, 0.0),
         }
     description = {
@@ -311,58 +254,3 @@ def _in_javascript(model: ir.Model, stream: StreamMetadata) -> str:
         "states": states,
     }
     return _JS.replace("@DESCRIPTION@", json.dumps(description, indent=2))
-
-
-def _type(value: ir.Value, known: dict[str, str]) -> str:
-    name = "" if value.dtype is None else value.dtype.name
-    if name not in known:
-        raise UnsupportedModelError(f"{value.name!r} has type {name}, for which no code is written")
-    return name
-
-
-def _in_c(model: ir.Model, stream: StreamMetadata) -> str:
-    inputs, outputs = list(model.graph.inputs), list(model.graph.outputs)
-    fields, reset, values, arguments, parameters = [], [], [], [], []
-    rest, zeros, flushed = [], [], []
-    taken = {name: f"s{number}" for number, name in enumerate(stream.states.values())}
-    for number, value in enumerate((*inputs, *outputs)):
-        is_input, name = number < len(inputs), str(value.name)
-        kind, shape = _C_TYPES[_type(value, _C_TYPES)], _shape(value, "C")
-        dims = "".join(f"[{size}]" for size in shape)
-        const = "const " * is_input
-        parameters.append(f"{const}{kind} v{number}{dims}")
-        state = taken.get(name if is_input else stream.states.get(name, ""))
-        if state is None:
-            values.append(f", {const}{kind} v{number}{dims} /* {name} */")
-            arguments.append(f"v{number}")
-            flushed.append(f", v{number}")
-            if is_input and name in stream.inputs:
-                zeros.append(f"    static const {kind} v{number}{dims};")
-            else:
-                rest.append(values[-1])
-            continue
-        arguments.append(f"{'state->' if is_input else 'next.'}{state}")
-        if is_input:
-            fields.append(f"    {kind} {state}{dims}; /* {name} */")
-            reset += _start(stream.start.get(name, 0.0), kind, state, shape)
-    text = _C.replace("@CHUNK@", str(stream.chunk)).replace("@DELAY@", str(stream.delay))
-    text = text.replace("@PARAMETERS@", ", ".join(parameters)).replace("@FIELDS@", "\n".join(fields))
-    text = text.replace("@RESET@", "\n".join(reset)).replace("@VALUES@", "".join(values))
-    text = text.replace("@ARGUMENTS@", ", ".join(arguments)).replace("@REST@", "".join(rest))
-    return text.replace("@ZEROS@", "\n".join(zeros)).replace("@FLUSHED@", "".join(flushed))
-
-
-def _start(start: object, kind: str, state: str, shape: list[int]) -> list[str]:
-    """Return the lines that set a state to its start."""
-    size = math.prod(shape)
-    flat = np.broadcast_to(np.array(start, np.float64), shape).reshape(-1).tolist()
-    if len({*flat}) == 1:
-        flat = flat[:1]
-    if len(flat) == 1:
-        target = f"(({kind} *)state->{state})[i]"
-        return [f"    for (int i = 0; i < {size}; i++) {target} = ({kind}){flat[0]!r};"]
-    numbers = ", ".join(repr(number) for number in flat)
-    return [
-        f"    static const {kind} start_{state}[{size}] = {{{numbers}}};",
-        f"    memcpy(state->{state}, start_{state}, sizeof start_{state});",
-    ]

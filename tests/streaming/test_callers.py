@@ -144,6 +144,15 @@ open(sys.argv[2], "w").write(Compiler(options).compile(onnx.load(sys.argv[1])))
     subprocess.run([tmp_path / "main"], cwd=tmp_path, check=True)
     found, expected = (np.fromfile(tmp_path / name, np.float32) for name in ("found.bin", "y.bin"))
     np.testing.assert_allclose(found, expected, atol=1e-5)
+    said = _tested(tmp_path, "model.c")
+    assert (said.returncode, said.stdout) == (0, "0 of the outputs differ\n")
+
+
+def _tested(tmp_path: Path, model_in_c: str) -> subprocess.CompletedProcess[str]:
+    """Run the test in the emitted code, with a model that is compiled."""
+    build = ["cc", "-std=gnu11", "-w", "-DSTREAM_TEST", "step.c", model_in_c, "-o", "tested", "-lm"]
+    subprocess.run(build, cwd=tmp_path, check=True)
+    return subprocess.run([tmp_path / "tested"], capture_output=True, text=True, check=False)
 
 
 def _emit(tmp_path: Path, language: str) -> str:
@@ -217,6 +226,25 @@ def test_the_loop_in_c_equals_the_whole(tmp_path: Path) -> None:
     subprocess.run([cc, "-Wall", "-Werror", "main.c", "-o", program], cwd=tmp_path, check=True)
     said = subprocess.run([program], capture_output=True, text=True, check=True)
     assert [float(each) for each in said.stdout.split()] == [1, 3, 6, 10, 11, 13, 16, 20, 21, 23, 26, 30]
+
+
+@pytest.mark.parametrize("factor", [1, 1.01, float("nan")])
+def test_the_test_in_c_finds_a_wrong_model(tmp_path: Path, factor: float) -> None:
+    _emit(tmp_path, "c")
+    (tmp_path / "model.c").write_text(
+        f"""
+        #include <math.h>
+        void model(const float x[1][4], const float before[1][1], float y[1][4], float after[1][1]) {{
+            float sum = before[0][0];
+            for (int i = 0; i < 4; i++) y[0][i] = sum += x[0][i];
+            after[0][0] = sum * {str(factor).upper()};
+        }}
+        """
+    )
+    said = _tested(tmp_path, "model.c")
+    # The first call starts with the right state.
+    assert ("call 1: v2[0] is" in said.stdout, said.returncode) == (factor != 1, int(factor != 1))
+    assert "call 0" not in said.stdout
 
 
 def test_c_needs_every_size(tmp_path: Path) -> None:

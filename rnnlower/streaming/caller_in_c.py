@@ -1,0 +1,224 @@
+"""The caller's code of a streamed model in C, for what emx-onnx-cgen makes of the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.files.stream_metadata import StreamMetadata
+from rnnlower.graph.evaluation import Array
+from rnnlower.wording import option
+
+Reference = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+"""A function that runs a model: outputs by name."""
+
+Opener = Callable[[onnx.ModelProto], Reference]
+"""A function that opens a model."""
+
+_C_TYPES = {"FLOAT": "float", "DOUBLE": "double", "INT64": "int64_t", "INT32": "int32_t"}
+_CALLS = 3
+"""The calls of the test, after those in which nothing but the delay comes out."""
+
+_C = """\
+/* The caller's side of a streamed model that emx-onnx-cgen has compiled: link it with that file.
+   After the last chunk, call stream_flush STREAM_FLUSH times: the outputs are late by STREAM_DELAY steps. */
+
+#include <stdint.h>
+#include <string.h>
+
+#define STREAM_CHUNK @CHUNK@
+#define STREAM_DELAY @DELAY@
+#define STREAM_FLUSH ((STREAM_DELAY + STREAM_CHUNK - 1) / STREAM_CHUNK)
+
+extern void model(@PARAMETERS@);
+
+/* The states of one stream. */
+typedef struct {
+@FIELDS@
+    int late; /* time steps that are still to be skipped */
+} stream_state;
+
+/* Begin a new recording. */
+void stream_reset(stream_state *state) {
+@RESET@
+    state->late = STREAM_DELAY;
+}
+
+/* Run one chunk. Return the time steps at the start of the outputs that belong to no frame: skip them. */
+int stream_call(stream_state *state@VALUES@) {
+    stream_state next;
+    int skipped = state->late < STREAM_CHUNK ? state->late : STREAM_CHUNK;
+    model(@ARGUMENTS@);
+    next.late = state->late - skipped;
+    *state = next;
+    return skipped;
+}
+
+/* Run one chunk of zeros after the last one. Return the same. */
+int stream_flush(stream_state *state@REST@) {
+@ZEROS@
+    return stream_call(state@FLUSHED@);
+}
+
+#ifdef STREAM_TEST
+/* A program that runs a few calls and compares their outputs with those of the model's reference. */
+#include <math.h>
+#include <stdio.h>
+
+@VECTOR@
+
+int main(void) {
+    stream_state state;
+    int wrong = 0;
+    stream_reset(&state);
+    for (int call = 0; call < @CALLS@; call++) {
+@OUTPUTS@
+        stream_call(&state@TESTED@);
+@COMPARED@
+    }
+    printf("%d of the outputs differ\\n", wrong);
+    return wrong > 0;
+}
+#endif
+"""
+
+_COMPARED = """\
+        for (int i = 0; i < @SIZE@; i++) {
+            double found = (double)((@KIND@ *)@NAME@)[i];
+            double expected = (double)((const @KIND@ *)test_@NAME@[call])[i];
+            if (found != expected && !(isnan(found) && isnan(expected))
+                && !(fabs(found - expected) <= 1e-4 * (1 + fabs(expected)))) {
+                printf("call %d: @NAME@[%d] is %g, not %g\\n", call, i, found, expected);
+                wrong++;
+            }
+        }"""
+
+
+def known_shape(value: ir.Value, language: str) -> list[int]:
+    """Return the shape of a value, which must be known."""
+    shape = [] if value.shape is None else list(value.shape)
+    if value.shape is None or not all(isinstance(size, int) for size in shape):
+        raise UnsupportedModelError(
+            f"{value.name!r} has a dynamic size, and the code in {language} needs its size",
+            remedy=f"fix it ({option('dim')}, {option('chunk', 'K')})",
+        )
+    return [int(size) for size in shape if isinstance(size, int)]
+
+
+def known_type(value: ir.Value, known: Mapping[str, str]) -> str:
+    """Return the name of a value's type, for which there must be code."""
+    name = "" if value.dtype is None else value.dtype.name
+    if name not in known:
+        raise UnsupportedModelError(f"{value.name!r} has type {name}, for which no code is written")
+    return name
+
+
+def code_in_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> str:
+    """Return the code in C, with a test vector."""
+    inputs, outputs = list(model.graph.inputs), list(model.graph.outputs)
+    fields, reset, values, arguments, parameters = [], [], [], [], []
+    rest, zeros, flushed = [], [], []
+    taken = {name: f"s{number}" for number, name in enumerate(stream.states.values())}
+    for number, value in enumerate((*inputs, *outputs)):
+        is_input, name = number < len(inputs), str(value.name)
+        kind, shape = _C_TYPES[known_type(value, _C_TYPES)], known_shape(value, "C")
+        dims = "".join(f"[{size}]" for size in shape)
+        const = "const " * is_input
+        parameters.append(f"{const}{kind} v{number}{dims}")
+        state = taken.get(name if is_input else stream.states.get(name, ""))
+        if state is None:
+            values.append(f", {const}{kind} v{number}{dims} /* {name} */")
+            arguments.append(f"v{number}")
+            flushed.append(f", v{number}")
+            if is_input and name in stream.inputs:
+                zeros.append(f"    static const {kind} v{number}{dims};")
+            else:
+                rest.append(values[-1])
+            continue
+        arguments.append(f"{'state->' if is_input else 'next.'}{state}")
+        if is_input:
+            fields.append(f"    {kind} {state}{dims}; /* {name} */")
+            reset += _start(stream.start.get(name, 0.0), kind, state, shape)
+    text = _with_test(_C, model, stream, open_model)
+    text = text.replace("@CHUNK@", str(stream.chunk)).replace("@DELAY@", str(stream.delay))
+    text = text.replace("@PARAMETERS@", ", ".join(parameters)).replace("@FIELDS@", "\n".join(fields))
+    text = text.replace("@RESET@", "\n".join(reset)).replace("@VALUES@", "".join(values))
+    text = text.replace("@ARGUMENTS@", ", ".join(arguments)).replace("@REST@", "".join(rest))
+    return text.replace("@ZEROS@", "\n".join(zeros)).replace("@FLUSHED@", "".join(flushed))
+
+
+def _start(start: object, kind: str, state: str, shape: list[int]) -> list[str]:
+    """Return the lines that set a state to its start."""
+    size = math.prod(shape)
+    flat = np.broadcast_to(np.array(start, np.float64), shape).reshape(-1).tolist()
+    if len({*flat}) == 1:
+        flat = flat[:1]
+    if len(flat) == 1:
+        target = f"(({kind} *)state->{state})[i]"
+        return [f"    for (int i = 0; i < {size}; i++) {target} = ({kind}){flat[0]!r};"]
+    numbers = ", ".join(repr(number) for number in flat)
+    return [
+        f"    static const {kind} start_{state}[{size}] = {{{numbers}}};",
+        f"    memcpy(state->{state}, start_{state}, sizeof start_{state});",
+    ]
+
+
+def _with_test(text: str, model: ir.Model, stream: StreamMetadata, open_model: Opener) -> str:
+    """Return the code with the test: the numbers that go in, and those that the reference gives."""
+    calls = list(_calls(model, stream, open_model))
+    given, buffers, tested, compared = [], [], [], []
+    count = len(model.graph.inputs)
+    for number, value in enumerate((*model.graph.inputs, *model.graph.outputs)):
+        name, place = str(value.name), f"v{number}"
+        if name in stream.states or name in stream.states.values():
+            continue
+        kind, shape = _C_TYPES[known_type(value, _C_TYPES)], known_shape(value, "C")
+        dims = "".join(f"[{size}]" for size in shape)
+        rows = ",\n    ".join(_numbers(call[name]) for call in calls)
+        given.append(
+            f"static const {kind} test_{place}[{len(calls)}]{dims} = {{\n    {rows}\n}}; /* {name} */"
+        )
+        tested.append(f", test_{place}[call]" if number < count else f", {place}")
+        if number >= count:
+            buffers.append(f"        static {kind} {place}{dims};")
+            size = str(math.prod(shape))
+            comparison = _COMPARED.replace("@SIZE@", size).replace("@KIND@", kind)
+            compared.append(comparison.replace("@NAME@", place))
+    text = text.replace("@VECTOR@", "\n".join(given)).replace("@CALLS@", str(len(calls)))
+    text = text.replace("@OUTPUTS@", "\n".join(buffers)).replace("@TESTED@", "".join(tested))
+    return text.replace("@COMPARED@", "\n".join(compared))
+
+
+def _calls(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> Iterator[Mapping[str, Array]]:
+    """Yield the inputs and outputs of some calls, with the states carried from each to the next."""
+    run, rng = open_model(ir.to_proto(model)), np.random.default_rng(0)
+    states: dict[str, Array] = {}
+    for _ in range(_CALLS + -(-stream.delay // (stream.chunk or 1))):
+        feeds = {}
+        for value in model.graph.inputs:
+            name, shape = str(value.name), known_shape(value, "C")
+            assert value.dtype is not None
+            kind = value.dtype.numpy()
+            start = np.array(stream.start.get(name, 0.0))
+            # An integer may be an index: 0 is one.
+            is_drawn = name not in stream.states.values() and kind.kind == "f"
+            drawn = rng.standard_normal(shape) if is_drawn else np.broadcast_to(start, shape)
+            feeds[name] = states.get(name, np.array(drawn, kind))
+        outputs = run(feeds)
+        states = {name: outputs[output] for output, name in stream.states.items()}
+        yield {**feeds, **outputs}
+
+
+def _numbers(array: Array) -> str:
+    """Return an array as an initializer in C."""
+    if array.ndim:
+        return f"{{{', '.join(map(_numbers, array))}}}"
+    number = array.item()
+    if isinstance(number, float) and not math.isfinite(number):
+        return "NAN" if math.isnan(number) else f"{'-' * (number < 0)}INFINITY"
+    return f"{number:.9g}" if array.dtype == np.float32 else repr(number)
