@@ -206,16 +206,6 @@ STREAMS = [
     Case("several steps a call", f"{STREAM} --state Y=X --chunk 4", model=relu),
     Case("code for a dynamic batch", f"{STREAM} --time-axis X:0 --emit c", model=relu_of("float[T, B] X")),
     Case("code for a type", f"{STREAM} --time-axis X:0 --emit c", model=relu_of("float16[T, 3] X")),
-    Case(
-        "code of a model that does not run",
-        f"{STREAM} --time-axis X:0 --emit c",
-        model=text(
-            17,
-            "float[4, 3] X, int64[2] n",
-            "c = Constant <value_floats = [1.0, 2.0]> () r = Reshape (c, n) s = ReduceSum <keepdims = 0> (r) "
-            "Y = Add (X, s)",
-        ),
-    ),
     Case("code in a language", f"{STREAM} --emit java"),
     Case("code next to standard output", "stream model.onnx -o - --emit c"),
     Case("one file, and a connection", f"{STREAM} --connect Y=X"),
