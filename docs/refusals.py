@@ -72,7 +72,7 @@ a missing or malformed option is not listed.
 | the float model is unstable: if its inputs move by a millionth, NAME moves by D | 3 | its rounding grows |
 | ROLE of node NODE has no quantizers | 1 | `quantize` made a fault |
 | onnxruntime's quantizer fails on the rest of the model: REASON; REMEDY | 3 | it does, in its own words |
-| the step model does not run on the numbers of the test in C: REASON | 4 | `stream --emit c`: onnxruntime does not take random floats, and 0 for integers |
+| the step model does not run on the numbers of the test in C: REASON | 4 | `stream --emit c` |
 | RUNTIME does not run the result: REASON | 4 | a runtime of `quantize --on` refuses it, in its own words |
 | RUNTIME runs the model in none of these forms | 4 | `bench` finds nothing to time |
 | RUNTIME was still loading after N s; RNNLOWER_ENGINE_SECONDS allows more | 4 | a runtime of `--on` hangs |
