@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -71,6 +72,22 @@ def test_the_action_checks_and_verifies(
     }
     result = run(["bash", "-e", "-o", "pipefail", "-c", step["run"]], environment | variables)
     assert result.returncode == status, result.stdout
+
+
+def test_the_settings_of_the_page_work(environment: dict[str, str]) -> None:
+    text = (ROOT / "docs/scripting.md").read_text(encoding="utf-8")
+    (step,), hooks = (
+        yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.M | re.S)
+    )
+    assert step["with"].keys() <= load("action.yml")["inputs"].keys()
+    (given,), (hook,) = hooks["repos"][0]["hooks"], load(".pre-commit-hooks.yaml")
+    assert given["id"] == hook["id"]
+    # The page's dimension, under the name that it has in the model.
+    options = shlex.split(step["with"]["options"].replace("T=", "time="))
+    for words in (given["args"], ["--target", step["with"]["target"], *options]):
+        result = run([*shlex.split(hook["entry"]), *words, "models/gru_two_layers_dynamic.onnx"], environment)
+        assert result.returncode in (0, 1), result.stdout
+        assert "place       fits" in result.stdout
 
 
 def test_the_workflow_runs_the_projects_own_ci() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from support.recipes import ROOT
 
 import rnnlower
 
@@ -154,3 +156,11 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_rnnlower_does_not_import_torch() -> None:
     code = "import rnnlower, sys; rnnlower.unroll, rnnlower.verify; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs/exporters.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^## PyTorch.*?^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert not op_types(tmp_path / "model.onnx") & {*RECURRENT, "Scan", "Loop"}

@@ -1,0 +1,123 @@
+"""The commands that pages show and no other test runs: short, or only parsed where they take long."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import onnx
+import pytest
+from support.recipes import ROOT
+
+import rnnlower
+
+REDUCED = {"--count": "4", "--runs": "2", "--gigabytes": "0.01", "--record": "{folder}/record.jsonl"}
+"""What makes a sweep of a page short."""
+
+
+def blocks(text: str, kind: str) -> list[str]:
+    """Return the code blocks of a kind."""
+    return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def commands(page: str) -> Iterator[list[str]]:
+    """Yield the words of each command in the sh blocks of a page."""
+    for block in blocks((ROOT / "docs" / page).read_text(encoding="utf-8"), "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            if words := shlex.split(line, comments=True):
+                yield words
+
+
+class _ParsedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "words", [each for each in commands("performance.md") if each[0] == "python"], ids=" ".join
+)
+def test_benchmarks_take_the_options_of_the_page(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measurements take half an hour; `benchmarks/run` runs them all."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def only(*given: Any, **more: Any) -> NoReturn:
+        parse(*given, **more)
+        raise _ParsedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", only)
+    monkeypatch.setattr(sys, "argv", words[1:])
+    monkeypatch.syspath_prepend(ROOT)
+    with pytest.raises(_ParsedError):
+        runpy.run_path(str(ROOT / words[1]), run_name="__main__")
+
+
+SWEEPS = {words[1]: words for words in commands("verification.md") if words[0] == "python"}
+
+
+@pytest.mark.parametrize("script", SWEEPS)
+def test_sweeps_of_the_page_run(script: str, tmp_path: Path) -> None:
+    pairs = itertools.pairwise(SWEEPS[script])
+    short = [REDUCED.get(before, word).format(folder=tmp_path) for before, word in pairs]
+    run([sys.executable, "-W", "ignore", *short], ROOT)
+
+
+def run(command: list[str], folder: Path, **environment: str) -> str:
+    """Run a command in a folder with the rnnlower under test; return what it prints."""
+    result = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(each for each in commands("performance.md") if each[0] == "rnnlower"),
+        *(
+            each[each.index("rnnlower") :]
+            for each in commands("scripting.md")
+            if each[:2] == ["docker", "run"]
+        ),
+    ],
+    ids=" ".join,
+)
+def test_commands_of_other_pages_run(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    (tmp_path / "model.onnx").symlink_to(ROOT / "models/lstm14_defaults.onnx")
+    run([sys.executable, "-m", *words], tmp_path)
+
+
+def test_the_pass_for_olive(tmp_path: Path) -> None:
+    python = os.environ.get("RNNLOWER_PYTHON_OLIVE", sys.executable)
+    installed = subprocess.run([python, "-c", "import olive, requests"], capture_output=True, check=False)
+    if installed.returncode:
+        pytest.skip("olive-ai and requests are not installed")
+    text = (ROOT / "docs/exporters.md").read_text(encoding="utf-8").partition("## Olive\n")[2]
+    (code,), (package, workflow) = blocks(text, "python"), blocks(text, "json")
+    (tmp_path / "rnnlower_olive.py").write_text(code)
+    (tmp_path / "package.json").write_text(package)
+    (tmp_path / "workflow.json").write_text(workflow)
+    (tmp_path / "model.onnx").write_bytes((ROOT / "models/lstm14_defaults.onnx").read_bytes())
+    (command,) = blocks(text, "sh")
+    folders = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "HOME": str(tmp_path)}
+    silent = {"CI": "1", "OLIVE_DISABLE_TELEMETRY": "1"}
+    run([python, "-m", *shlex.split(command)], tmp_path, **folders, **silent)
+    lowered = onnx.load(tmp_path / json.loads(workflow)["output_dir"] / "model.onnx")
+    assert rnnlower.inspect(lowered) == []
+    assert rnnlower.verify(tmp_path / "model.onnx", lowered)
