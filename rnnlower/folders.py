@@ -6,6 +6,7 @@ A live run holds a lock on its folder. On systems without file locks nothing is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import tempfile
@@ -23,7 +24,7 @@ def temporary_folder() -> Iterator[Path]:
     # An empty folder may belong to a run that is about to lock it.
     remove_leftovers((folder for folder in found if _is_ours(folder) and any(folder.iterdir())), _remove)
     with contextlib.ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(suffix, prefix))
+        folder = new_folder(suffix, prefix)
         # A process that still runs there may write into the folder while it is being removed.
         stack.callback(_remove, folder)
         stack.enter_context(locked(folder))
@@ -40,6 +41,21 @@ def whole_file(path: Path) -> Iterator[Path]:
         part = Path(folder) / path.name
         yield part
         os.replace(part, path)
+
+
+def new_folder(suffix: str, prefix: str, parent: Path | None = None) -> Path:
+    """Make a folder with a new name, which the caller removes."""
+    _take_memory_for_products()
+    return Path(tempfile.mkdtemp(suffix, prefix, parent))
+
+
+@functools.cache
+def _take_memory_for_products() -> None:
+    """Compute a product before there is a folder to leave: OpenBLAS ends the process if it gets no memory."""
+    import numpy as np
+
+    ones = np.ones((256, 256), np.float32)
+    np.matmul(ones, ones)
 
 
 def _is_ours(folder: Path) -> bool:

@@ -15,14 +15,13 @@ import pathlib
 import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
 
 import onnx
 
 from rnnlower.errors import OptionError
 from rnnlower.files.checks import stored_tensors
-from rnnlower.folders import locked, remove_leftovers
+from rnnlower.folders import locked, new_folder, remove_leftovers
 
 _CHUNK = 2**24
 _STAGING = ".rnnlower"
@@ -65,8 +64,7 @@ def staging_folder(output: pathlib.Path) -> Iterator[pathlib.Path]:
     with contextlib.ExitStack() as stack:
         with locked(output.parent):
             remove_leftovers(output.parent.glob(f".*{_STAGING}"), _remove_staged)
-            name = tempfile.mkdtemp(prefix=f".{output.name}.", suffix=_STAGING, dir=output.parent)
-            folder = pathlib.Path(name)
+            folder = new_folder(_STAGING, f".{output.name}.", output.parent)
             stack.callback(_remove_staged, folder)
             stack.enter_context(locked(folder))
         yield folder
