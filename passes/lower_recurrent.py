@@ -27,7 +27,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, UnsupportedModelError
+from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.dependence import branch_decided_by
@@ -37,7 +37,7 @@ from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.node_emitter import Listener
-from rnnlower.lowering.replacing import Emitters, Gates, LoweredNode, Plan, replace_node
+from rnnlower.lowering.replacing import Emitters, Gates, LoweredNode, Plan, naming_node, replace_node
 from rnnlower.lowering.sequence import fail_like_node, lower_node
 from rnnlower.lowering.sketching import Preferences, Task, candidates, cheapest
 from rnnlower.lowering.strategies import STRATEGIES
@@ -168,8 +168,10 @@ class LowerRecurrentPass(Pass):
             listener = None if self._listen is None else self._listen(located)
             outer = located.node.metadata_props.get("namespace", "")
             e = emitters.at(located.name, computed, listener, outer)
-            plan = plans[located.node]
-            emitted.append((located, e, self._emit(e, located, node, Weights(private, dtype), plan)))
+            plan, weights = plans[located.node], Weights(private, dtype)
+            with naming_node(located, "convert the model first (ConvertOpsetPass)"):
+                outputs = lower_node(e, node, weights, plan.strategy, plan.form, plan.unroll_factor)
+            emitted.append((located, e, outputs))
             reports.append(_report(located, e, plan, node.direction, node.seq_length))
         for located in self._impossible:
             e = emitters.at(located.name, ir.DataType.FLOAT)
@@ -185,18 +187,6 @@ class LowerRecurrentPass(Pass):
         remove_orphans(constants)
         if self._dialect.prices.nearby_weights and model.ir_version >= FREE_INITIALIZERS_IR:
             move_next_to_readers(model.graph, constants)
-
-    def _emit(
-        self, e: Emitter, located: Located, node: ResolvedNode, weights: Weights, plan: Plan
-    ) -> dict[str, ir.Value]:
-        try:
-            return lower_node(e, node, weights, plan.strategy, plan.form, plan.unroll_factor)
-        except MissingOperatorError as error:
-            raise error.at(located) from None
-        except OpsetError as error:
-            raise OpsetError(
-                str(error), node=located, remedy="convert the model first (ConvertOpsetPass)"
-            ) from None
 
     def _emit_failure(self, model: ir.Model, e: Emitter, located: Located) -> dict[str, ir.Value]:
         dialect = self._dialect
@@ -216,11 +206,9 @@ class LowerRecurrentPass(Pass):
         node = parse_recurrent(located, self._semantics)
         weights = Weights(private, dtype_of(node, located))
         preferences = Preferences(self._unroll_factor, self._gates, self._compute_type)
-        try:
+        with naming_node(located):
             task = Task(node, weights, opset, self._dialect, preferences)
             best = cheapest(candidates(task, [self._strategy]))
-        except MissingOperatorError as error:
-            raise error.at(located) from None
         assert best.form is not None
         return Plan(self._strategy, self._unroll_factor, form=best.form)
 

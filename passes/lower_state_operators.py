@@ -22,13 +22,13 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, UnsupportedModelError
+from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.cleanup import detach, remove_orphans
 from rnnlower.graph.open_sizes import open_sizes
 from rnnlower.graph.walk import Located
 from rnnlower.lowering.dialect import ANY, Dialect
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.replacing import Emitters, LoweredNode, replace_node
+from rnnlower.lowering.replacing import Emitters, LoweredNode, naming_node, replace_node
 from rnnlower.lowering.state_operators import (
     ARITHMETIC,
     ChunkForm,
@@ -116,7 +116,8 @@ class LowerStateOperatorsPass(Pass):
                     form = chunk_form(node, self._strategy, self._factor, priced=bool(self._reason))
                 values: list[ir.Value] = []
                 emitted.append((node, e, form, values))
-                values += self._emit(e, node, form)
+                with naming_node(node.located):
+                    values += lower_state_operator(e, node, form)
         except Exception:
             for _, e, _, _ in emitted:
                 detach(e.everything)
@@ -137,16 +138,6 @@ class LowerStateOperatorsPass(Pass):
             self.lowered.append(report)
         remove_orphans(emitters.constants.values())
         return ir.passes.PassResult(model, modified=bool(nodes))
-
-    def _emit(self, e: Emitter, node: StateNode, form: ChunkForm | None) -> list[ir.Value]:
-        try:
-            return lower_state_operator(e, node, form)
-        except MissingOperatorError as error:
-            raise error.at(node.located) from None
-        except OpsetError as error:
-            raise OpsetError(
-                str(error), node=node.located, opset=error.opset, operator=error.operator
-            ) from None
 
 
 def _no_steps(node: StateNode, model: ir.Model) -> UnsupportedModelError:

@@ -9,10 +9,9 @@ from typing import cast
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.errors import MissingOperatorError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.walk import default_opset
-from rnnlower.lowering.replacing import Gates, Plan
+from rnnlower.lowering.replacing import Gates, Plan, naming_node
 from rnnlower.lowering.sketching import Preferences
 from rnnlower.lowering.weights import Weights, private_weights
 from rnnlower.passes.adapt_recurrent import AdaptRecurrentPass
@@ -178,10 +177,8 @@ def plan_nodes(work: LoweringWork) -> None:
             require_known(options.runtime, node, located)
         weights = Weights(chooser.private, dtype_of(node, located))
         native = work.choices[located.node].prices if located.node in work.choices else {}
-        try:
+        with naming_node(located):
             plan = chooser.plan(node, weights, opset, strategy, native)
-        except MissingOperatorError as error:
-            raise error.at(located) from None
         nodes.append(node)
         work.plans[located.node] = plan
         work.needs[located] = dict(plan.needs)

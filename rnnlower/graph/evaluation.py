@@ -107,6 +107,9 @@ def evaluate(
     divides = node.op_type in ("Div", "Mod") and inputs[1] is not None and inputs[1].dtype.kind in "iu"
     if divides and not np.all(inputs[1]):
         return None
+    if node.op_type == "DequantizeLinear":
+        # The evaluator lacks the older versions, which mean the same.
+        opset = max(opset, _FIRST_DEQUANTIZE_LINEAR)
     proto = ir.serde.serialize_node(node)
     for field in ("input", "output", "name", "doc_string", "metadata_props"):
         proto.ClearField(field)
@@ -133,27 +136,6 @@ def evaluate(
     return arrays if agree and all(array.dtype.kind in kinds for array in arrays) else None
 
 
-def _dequantize_linear() -> type:
-    """Return DequantizeLinear 10 and 13, which onnx's evaluator lacks."""
-    from onnx.defs import get_schema
-    from onnx.reference.op_run import OpRun
-
-    class DequantizeLinear(OpRun):
-        op_domain = ""
-        # Otherwise the evaluator passes the attributes of the newest version.
-        op_schema = get_schema("DequantizeLinear", 13, "")
-
-        def _run(self, x, scale, zero_point=None, axis=1):  # type: ignore[no-untyped-def]
-            if scale.ndim == 1:
-                shape = [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)]
-                scale = scale.reshape(shape)
-                zero_point = None if zero_point is None else zero_point.reshape(shape)
-            shifted = x.astype(np.int64) - (0 if zero_point is None else zero_point.astype(np.int64))
-            return (shifted.astype(scale.dtype) * scale,)
-
-    return DequantizeLinear
-
-
 @functools.lru_cache(maxsize=1024)
 def _evaluator(node: bytes, types: tuple[tuple[str, np.dtype[Any]], ...], opset: int) -> ReferenceEvaluator:
     """Return an evaluator of the node: alone, it would be evaluated in the newest version of its operator."""
@@ -166,10 +148,8 @@ def _evaluator(node: bytes, types: tuple[tuple[str, np.dtype[Any]], ...], opset:
     ]
     outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in proto.output]
     graph = onnx.helper.make_graph([proto], "node", inputs, outputs)
-    return ReferenceEvaluator(
-        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)]),
-        new_ops=[_dequantize_linear()] if opset < _FIRST_DEQUANTIZE_LINEAR else None,
-    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    return ReferenceEvaluator(model)
 
 
 def bytes_at_most(node: ir.Node, arrays: Sequence[Array | None]) -> int:

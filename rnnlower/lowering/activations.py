@@ -6,7 +6,6 @@ Source: the ONNX spec of LSTM, GRU and RNN; all versions list the same functions
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -18,19 +17,7 @@ from rnnlower.lowering.masks import condition_type, where
 from rnnlower.recurrent.node import Activation, Semantics
 
 Emit = Callable[[Emitter, ir.Value, float, float, Semantics], ir.Value]
-
-
-@dataclasses.dataclass(frozen=True)
-class ActivationRow:
-    """The emission of one activation.
-
-    Attributes:
-        emit: ``(emitter, x, alpha, beta, semantics) -> value``.
-        bounded: Whether its values stay within a few units for every x.
-    """
-
-    emit: Emit
-    bounded: bool = False
+"""``(emitter, x, alpha, beta, semantics) -> value``."""
 
 
 def emit_activation(e: Emitter, activation: Activation, x: ir.Value, semantics: Semantics) -> ir.Value:
@@ -38,7 +25,7 @@ def emit_activation(e: Emitter, activation: Activation, x: ir.Value, semantics: 
     alpha = 0.0 if activation.alpha is None else activation.alpha
     beta = 0.0 if activation.beta is None else activation.beta
     try:
-        return ACTIVATIONS[activation.name].emit(e, x, alpha, beta, semantics)
+        return ACTIVATIONS[activation.name](e, x, alpha, beta, semantics)
     except MissingOperatorError as error:
         raise error.behind("attribute activations") from None
 
@@ -81,24 +68,22 @@ def _stepped_relu(e: Emitter, x: ir.Value, alpha: float, semantics: Semantics) -
     return e.op("Mul", e.op("Relu", x) if alpha > 0 else x, factor)
 
 
-ACTIVATIONS: Mapping[str, ActivationRow] = {
-    "Affine": ActivationRow(
-        lambda e, x, alpha, beta, _: e.op("Add", e.op("Mul", x, e.scalar(alpha)), e.scalar(beta))
+ACTIVATIONS: Mapping[str, Emit] = {
+    "Affine": lambda e, x, alpha, beta, _: e.op("Add", e.op("Mul", x, e.scalar(alpha)), e.scalar(beta)),
+    "Elu": lambda e, x, alpha, *_: e.op("Elu", x, alpha=alpha),
+    "HardSigmoid": lambda e, x, alpha, beta, _: e.op("HardSigmoid", x, alpha=alpha, beta=beta),
+    "LeakyRelu": lambda e, x, alpha, *_: e.op("LeakyRelu", x, alpha=alpha),
+    "Relu": _unary("Relu"),
+    "ScaledTanh": lambda e, x, alpha, beta, _: e.op(
+        "Mul", e.op("Tanh", e.op("Mul", x, e.scalar(beta))), e.scalar(alpha)
     ),
-    "Elu": ActivationRow(lambda e, x, alpha, *_: e.op("Elu", x, alpha=alpha)),
-    "HardSigmoid": ActivationRow(
-        lambda e, x, alpha, beta, _: e.op("HardSigmoid", x, alpha=alpha, beta=beta), bounded=True
-    ),
-    "LeakyRelu": ActivationRow(lambda e, x, alpha, *_: e.op("LeakyRelu", x, alpha=alpha)),
-    "Relu": ActivationRow(_unary("Relu")),
-    "ScaledTanh": ActivationRow(
-        lambda e, x, alpha, beta, _: e.op(
-            "Mul", e.op("Tanh", e.op("Mul", x, e.scalar(beta))), e.scalar(alpha)
-        )
-    ),
-    "Sigmoid": ActivationRow(_unary("Sigmoid"), bounded=True),
-    "Softplus": ActivationRow(_softplus),
-    "Softsign": ActivationRow(_unary("Softsign"), bounded=True),
-    "Tanh": ActivationRow(_unary("Tanh"), bounded=True),
-    "ThresholdedRelu": ActivationRow(_thresholded_relu),
+    "Sigmoid": _unary("Sigmoid"),
+    "Softplus": _softplus,
+    "Softsign": _unary("Softsign"),
+    "Tanh": _unary("Tanh"),
+    "ThresholdedRelu": _thresholded_relu,
 }
+"""The emission of each function."""
+
+BOUNDED = ("HardSigmoid", "Sigmoid", "Softsign", "Tanh")
+"""The functions whose values stay within a few units for every x."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.lowering.activations import ACTIVATIONS, emit_activation
+from rnnlower.lowering.activations import BOUNDED, emit_activation
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import PLAIN, Form, StepWeights
 from rnnlower.recurrent.node import Activation, ResolvedNode
@@ -205,7 +205,7 @@ def gru_step(
     candidate = p.activate(e, 1, hidden)
     if h is None:
         return NewState([p.announce(e, e.op("Mul", _opposite(e, p, z), candidate), "h")])
-    if ACTIVATIONS[p.activations[1].name].bounded:
+    if p.activations[1].name in BOUNDED:
         difference = p.announce(e, e.op("Sub", h, candidate), "h-n")
         operands = (candidate, p.announce(e, e.op("Mul", z, difference), "z*(h-n)"))
     else:

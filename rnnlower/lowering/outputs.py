@@ -30,33 +30,26 @@ def outputs_of(
     return outputs
 
 
-def output_shape(node: ResolvedNode, axes: Axes, name: str) -> ir.Shape:
-    """Return the shape of an output as far as it is known, at least its rank."""
-    time, batch = (size if isinstance(size, int) else None for size in (axes.time, axes.batch))
-    directions = node.num_directions
-    rows = [batch, directions] if node.layout else [directions, batch]
+def output_dims(node: ResolvedNode, axes: Axes, name: str) -> list[Dim]:
+    """Return the sizes of an output."""
+    dims: list[Dim] = [node.num_directions, axes.batch]
+    if node.layout:
+        dims.reverse()
     if name == "Y":
-        rows = [batch, time, directions] if node.layout else [time, directions, batch]
-    return ir.Shape([*rows, node.hidden_size])
+        dims.insert(node.layout, axes.time)
+    return [*dims, node.hidden_size]
 
 
 def outputs_without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
     """Emit the outputs of no time steps or a batch of no rows, where nothing is computed."""
-    time, batch, directions = axes.time, axes.batch, node.num_directions
-    states: list[Dim] = [batch, directions] if node.layout else [directions, batch]
-    sequence: list[Dim] = [batch, time, directions] if node.layout else [time, directions, batch]
     outputs = {}
-    for name, dims, state in (
-        ("Y", sequence, ""),
-        ("Y_h", states, "initial_h"),
-        ("Y_c", states, "initial_c"),
-    ):
+    for name, state in (("Y", ""), ("Y_h", "initial_h"), ("Y_c", "initial_c")):
         if not node.used(name):
             continue
         if node.keeps_initial and state in node.inputs:
             outputs[name] = e.op("Identity", node.inputs[state])
         else:
-            zeros = e.op("Identity", e.zeros([*dims, node.hidden_size]))
+            zeros = e.op("Identity", e.zeros(output_dims(node, axes, name)))
             outputs[name] = from_arithmetic(e, node, zeros)
     return outputs
 

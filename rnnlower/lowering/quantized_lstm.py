@@ -33,20 +33,11 @@ _IOFC, _CARRIED = "iofc", "carried"
 
 @dataclasses.dataclass(frozen=True)
 class _Integers:
-    """One direction of W or R: the matrix ``[inputs, 4 * hidden_size]``, its scale and its zero point."""
-
-    matrix: ir.Value
-    scale: ir.Value
-    zero_point: ir.Value | None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Rounded:
-    """A float tensor rounded to 8 bits."""
+    """A tensor of 8 bits, with its scale and zero point; of W and R a direction, ``[inputs, 4 * units]``."""
 
     value: ir.Value
     scale: ir.Value
-    zero_point: ir.Value
+    zero_point: ir.Value | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +81,7 @@ def quantized_lanes(e: Emitter, node: ResolvedNode, weights: Weights, X: TimeSer
 
 
 def _lane(
-    e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: _Rounded, direction: int
+    e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: _Integers, direction: int
 ) -> QuantizedLane:
     backwards = node.reversed_directions[direction]
     names = step_names(e, axes, reverse=backwards)
@@ -200,14 +191,14 @@ def _zero_point(e: Emitter, value: ir.Value, direction: int) -> ir.Value | None:
     return e.op("Gather", flat, e.constant(np.array(0)), axis=0)
 
 
-def _rounded(e: Emitter, value: ir.Value) -> _Rounded:
+def _rounded(e: Emitter, value: ir.Value) -> _Integers:
     """Emit the value rounded to 8 bits, with its range widened to contain 0."""
-    return _Rounded(*e.ops("DynamicQuantizeLinear", value, outputs=3, since=FIRST_OPSET))
+    return _Integers(*e.ops("DynamicQuantizeLinear", value, outputs=3, since=FIRST_OPSET))
 
 
-def _product(e: Emitter, x: _Rounded, weight: _Integers) -> ir.Value:
+def _product(e: Emitter, x: _Integers, weight: _Integers) -> ir.Value:
     """Emit the value that ``x @ weight`` represents, in float32."""
-    operands = [x.value, weight.matrix, x.zero_point]
+    operands = [x.value, weight.value, x.zero_point]
     if weight.zero_point is not None:
         operands.append(weight.zero_point)
     integers = e.cast(e.op("MatMulInteger", *operands, since=10), e.dtype)

@@ -10,6 +10,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
@@ -131,6 +132,18 @@ class Emitters:
         yield e
         assert node.graph is not None
         node.graph.insert_before(node, e.nodes)
+
+
+@contextlib.contextmanager
+def naming_node(located: Located, remedy: str = "") -> Iterator[None]:
+    """Name the node in errors about operators that its replacement needs."""
+    try:
+        yield
+    except MissingOperatorError as error:
+        raise error.at(located) from None
+    except OpsetError as error:
+        opset, operator = error.opset, error.operator
+        raise OpsetError(str(error), node=located, remedy=remedy, opset=opset, operator=operator) from None
 
 
 def replace_node(

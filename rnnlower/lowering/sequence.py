@@ -19,10 +19,10 @@ from rnnlower.lowering.emitter import FAN_OUT, Dim, Emitter
 from rnnlower.lowering.forms import PLAIN, Form
 from rnnlower.lowering.lanes import Lane, make_lanes, to_arithmetic
 from rnnlower.lowering.masks import Mask, is_never, mask_of, where
-from rnnlower.lowering.outputs import output_shape, outputs_of, outputs_without_steps
+from rnnlower.lowering.outputs import output_dims, outputs_of, outputs_without_steps
 from rnnlower.lowering.quantized_lstm import quantized_lanes, restore_order
 from rnnlower.lowering.step_names import StepScope, size_of_step
-from rnnlower.lowering.strategies import STRATEGIES, Recurrence, Results, Strategy, run_in_chunks
+from rnnlower.lowering.strategies import STRATEGIES, Recurrence, Results, Strategy, run_in_chunks, shape_of
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
@@ -50,7 +50,7 @@ def lower_node(
     # sizes. If the node is in a body, onnxruntime requires a rank for the body's outputs.
     assert node.dtype is not None
     for name, value in outputs.items():
-        value.type, value.shape = ir.TensorType(node.dtype), output_shape(node, axes, name)
+        value.type, value.shape = ir.TensorType(node.dtype), shape_of(output_dims(node, axes, name))
     return outputs
 
 

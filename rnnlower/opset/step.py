@@ -181,14 +181,6 @@ class Step(View):
             return self.op("Reshape", value, shape=list(shape))
         return self.op("Reshape", value, self.const(list(shape)))
 
-    def squeeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """Add a Squeeze; the axes are an attribute below opset 13."""
-        return self.with_axes("Squeeze", value, axes)
-
-    def unsqueeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """Add an Unsqueeze; the axes are an attribute below opset 13."""
-        return self.with_axes("Unsqueeze", value, axes)
-
     def slice(self, value: ir.Value, start: int, end: int, axis: int = 0) -> ir.Value:
         """Add a Slice of one axis; everything is an attribute below opset 10."""
         if self.opset < 10:

@@ -13,7 +13,7 @@ from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.open_sizes import is_open, open_sizes
 from rnnlower.graph.versions import version_at
-from rnnlower.graph.walk import default_opset, walk_all
+from rnnlower.graph.walk import called, default_opset, walk_all
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.recurrent.finding import carries_state, find_recurrent
 from rnnlower.recurrent.node import Semantics, check_semantics
@@ -52,12 +52,7 @@ def find_misfits(
     for node, path in walk_all(model):
         if emitted is not None and emitted != (EMITTED in node.meta):
             continue
-        name = (
-            names.get(node)
-            or node.name
-            or next((out.name for out in node.outputs if out.name), None)
-            or "(unnamed)"
-        )
+        name = names.get(node) or called(node)
         if node in natives:
             found += natives[node]
             continue

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.strategies.repeating import Recurrence, Results, Run, State
-from rnnlower.lowering.timeseries import Axes, TimeSeries
+from rnnlower.lowering.strategies.repeating import Recurrence, Results, Run, State, results_of
+from rnnlower.lowering.timeseries import Axes
 
 
 def run_in_chunks(e: Emitter, recurrence: Recurrence, strategy: Run, factor: int) -> Results:
@@ -29,17 +29,13 @@ def run_in_chunks(e: Emitter, recurrence: Recurrence, strategy: Run, factor: int
         own = [series.stacked() for series in main.outputs[index * factor : (index + 1) * factor]]
         chunk_outputs.append(e.reshape(e.concat(own, axis=1), [whole, *recurrence.axes.value(width)]))
     if rest == 0:
-        outputs = [
-            TimeSeries(e, recurrence.axes, width, stacked=value)
-            for value, width in zip(chunk_outputs, recurrence.output_widths, strict=True)
-        ]
-        return Results(outputs, main.states)
+        return results_of(e, recurrence, [*main.states, *chunk_outputs])
     left = strategy(e, _over_rest(e, recurrence, whole, rest, main.states))
     outputs = []
     for value, series, reverse in zip(chunk_outputs, left.outputs, recurrence.output_reverse, strict=True):
         pieces = [series.stacked(), value] if reverse else [value, series.stacked()]
-        outputs.append(TimeSeries(e, recurrence.axes, series.width, stacked=e.concat(pieces, axis=0)))
-    return Results(outputs, left.states)
+        outputs.append(e.concat(pieces, axis=0))
+    return results_of(e, recurrence, [*left.states, *outputs])
 
 
 def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) -> Recurrence:

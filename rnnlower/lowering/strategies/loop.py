@@ -8,8 +8,13 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.strategies.repeating import Recurrence, Results, body_graph, body_value
-from rnnlower.lowering.timeseries import TimeSeries
+from rnnlower.lowering.strategies.repeating import (
+    Recurrence,
+    Results,
+    body_graph,
+    body_value,
+    results_of,
+)
 
 
 def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
@@ -25,8 +30,16 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
     results = e.ops(
         "Loop", steps, e.constant(np.array(True)), *initial, outputs=len(body.outputs) - 1, body=body
     )
-    states = len(recurrence.states)
-    return Results(_outputs(e, recurrence, results[states:]), list(results[:states]))
+    finals, outputs, axes = results[: len(initial)], results[len(initial) :], recurrence.axes
+    if not isinstance(time, int) and not isinstance(axes.batch, int):
+        # A Loop of no iterations does not know the size of its outputs.
+        sizes = [[time, *dims] for dims in recurrence.output_dims()]
+        outputs = [e.reshape(value, dims) for value, dims in zip(outputs, sizes, strict=True)]
+    ordered = [
+        e.flip(value, 0) if reverse else value
+        for value, reverse in zip(outputs, recurrence.output_reverse, strict=True)
+    ]
+    return results_of(e, recurrence, [*finals, *ordered])
 
 
 def _body(e: Emitter, recurrence: Recurrence, stacked: Sequence[ir.Value], last: ir.Value | None) -> ir.Graph:
@@ -50,18 +63,3 @@ def _body(e: Emitter, recurrence: Recurrence, stacked: Sequence[ir.Value], last:
     graph = body_graph(body, [number, condition, *states], [*new_states, *outputs], dims)
     graph.outputs.insert(0, kept)
     return graph
-
-
-def _outputs(e: Emitter, recurrence: Recurrence, values: Sequence[ir.Value]) -> list[TimeSeries]:
-    """Return the outputs over time, in the order of the inputs' time steps."""
-    axes = recurrence.axes
-    if not isinstance(axes.time, int) and not isinstance(axes.batch, int):
-        # A Loop of no iterations does not know the size of its outputs.
-        sizes = [[axes.time, *dims] for dims in recurrence.output_dims()]
-        values = [e.reshape(value, dims) for value, dims in zip(values, sizes, strict=True)]
-    return [
-        TimeSeries(e, axes, width, stacked=e.flip(value, 0) if reverse else value)
-        for value, width, reverse in zip(
-            values, recurrence.output_widths, recurrence.output_reverse, strict=True
-        )
-    ]

@@ -38,7 +38,7 @@ def align(step: Step, a: ir.Value, b: ir.Value, axis: int) -> ir.Value:
         if shape is not None and all(size == 1 for size in shape):
             return b
         step.refuse(f"axis {axis} leaves no room for the {rank_b} dimension(s) of {b.name!r} in {rank_a}")
-    return step.unsqueeze(b, range(rank_b, rank_b + missing)) if missing else b
+    return step.with_axes("Unsqueeze", b, range(rank_b, rank_b + missing)) if missing else b
 
 
 def _align_at_run_time(step: Step, a: ir.Value, b: ir.Value, end: int) -> ir.Value:

@@ -20,7 +20,7 @@ def expand_down(step: Step) -> None:
         step.refuse(f"the number of elements of {shape.name!r} is not known", "declare it in value_info")
     missing = sizes[0] - rank
     if missing > 0:
-        x = step.unsqueeze(x, range(missing))
+        x = step.with_axes("Unsqueeze", x, range(missing))
     elif missing < 0:
         shape = step.op("Concat", step.const([1] * -missing), shape, axis=0)
     if rank == missing == 0:
@@ -72,7 +72,7 @@ def trilu_down(step: Step) -> None:
     for place in (-2, -1):
         size = step.op("Gather", shape, step.const(place), axis=0)
         numbers.append(step.op("Range", step.const(0), size, step.const(1)))
-    offset = step.op("Sub", numbers[1], step.unsqueeze(numbers[0], [1]))
+    offset = step.op("Sub", numbers[1], step.with_axes("Unsqueeze", numbers[0], [1]))
     diagonal = step.const(0) if k is None else step.reshape(k, [])
     outside = step.op("Less" if step.attr("upper") else "Greater", offset, diagonal)
     step.replace(step.op("Where", outside, step.const(0, dtype), x))
@@ -128,7 +128,7 @@ def _dequantize(step: Step, axes: Sequence[int]) -> None:
 
 
 def _spread(step: Step, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-    return step.unsqueeze(value, axes) if axes else value
+    return step.with_axes("Unsqueeze", value, axes) if axes else value
 
 
 def gemm_without_c_down(step: Step) -> None:

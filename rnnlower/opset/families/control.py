@@ -46,11 +46,11 @@ def scan_9_down(step: Step) -> None:
     step.drop("scan_input_axes", "scan_output_axes", "scan_output_directions", "scan_input_directions")
     if directions and any(directions):
         step.set("directions", list(directions))
-    inputs = [step.unsqueeze(value, [0]) for value in step.node.inputs if value is not None]
+    inputs = [step.with_axes("Unsqueeze", value, [0]) for value in step.node.inputs if value is not None]
     step.set_inputs(None, *inputs)
     step.set("num_scan_inputs", scans)
     for position in range(len(step.node.outputs)):
-        step.wrap_output(position, lambda value: step.squeeze(value, [0]))
+        step.wrap_output(position, lambda value: step.with_axes("Squeeze", value, [0]))
 
 
 def scan_axes_down(step: Step) -> None:

@@ -58,7 +58,7 @@ def batch_norm_14_up(step: Step) -> None:
         mean = step.op("ReduceMean", x, axes=axes, keepdims=1)
         away = step.op("Sub", x, mean)
         var = step.op("ReduceMean", step.op("Mul", away, away), axes=axes, keepdims=0)
-        step.replace_output(3, step.squeeze(mean, axes))
+        step.replace_output(3, step.with_axes("Squeeze", mean, axes))
         step.replace_output(4, var)
     step.drop_outputs(3 if trains else 1)
 
@@ -145,7 +145,7 @@ def group_norm_21_up(step: Step) -> None:
     each = step.op("Div", channels, step.const([groups]))
     shape = step.op("Concat", step.const([groups]), each, axis=0)
     for position in (1, 2):
-        column = step.unsqueeze(step.x(position), [1])
+        column = step.with_axes("Unsqueeze", step.x(position), [1])
         step.set_input(position, step.reshape(step.op("Expand", column, shape), [-1]))
 
 
