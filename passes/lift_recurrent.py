@@ -35,7 +35,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import Located, default_opset, subgraphs_of, walk
+from rnnlower.graph.walk import Located, default_opset, name_of, subgraphs_of, walk
 from rnnlower.lifting.attention import has_matrix
 from rnnlower.lifting.attention_emission import lift_attention
 from rnnlower.lifting.chains import PRODUCTS, find_chains
@@ -152,9 +152,9 @@ class LiftRecurrentPass(Pass):
                     states.append(lift_attention(model, self.facts, names, located, frame, error))
             except NotLiftableError as error:
                 kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
-        for graph, path in _graphs(model) if self._convolutions else ():
+        for graph, path in _graphs(model).items() if self._convolutions else ():
             self._lift_convolutions(model, names, graph, path, states, kept)
-        for graph, path in _graphs(model) if self._steps is not None else ():
+        for graph, path in _graphs(model).items() if self._steps is not None else ():
             straightener = Straightener(model, self.facts, names, self._semantics)
             self._lift_lines(straightener, graph, path, opset, lifted, kept)
         lifted = join_directions(model, self.facts, names, opset, lifted)
@@ -221,7 +221,7 @@ def _count(nodes: Sequence[LiftedNode]) -> int:
 
 def has_chains(model: ir.Model, facts: Facts) -> bool:
     """Return whether there may be straight lines of cells in the graphs of a model."""
-    return any(True for graph, _ in _graphs(model) for _ in find_chains(facts, graph))
+    return any(True for graph in _graphs(model) for _ in find_chains(facts, graph))
 
 
 def _is_gone(value: ir.Value) -> bool:
@@ -229,31 +229,20 @@ def _is_gone(value: ir.Value) -> bool:
     return producer is not None and producer.graph is None
 
 
-def _graphs(model: ir.Model) -> Iterator[tuple[ir.Graph, str]]:
-    """Yield the main graph and those of branches and bodies, with their paths."""
-    found = {model.graph: ""}
-    for node, path in walk(model.graph):
-        for attribute, graph in zip(_graph_attributes(node), subgraphs_of(node), strict=True):
-            name = f"{node.name}/{attribute}"
-            found[graph] = f"{path}/{name}" if path else name
-    yield from found.items()
+def _graphs(model: ir.Model) -> dict[ir.Graph, str]:
+    """Return the main graph and those of branches and bodies that have nodes, with their paths."""
+    return {node.graph: path for node, path in walk(model.graph) if isinstance(node.graph, ir.Graph)}
 
 
 def frames(model: ir.Model) -> Iterator[tuple[Located, ir.Node | None]]:
     """Yield the Loop and Scan nodes of a model, the inner ones first, each with the node around it."""
-    opset = default_opset(model)
+    opset, paths = default_opset(model), dict(walk(model.graph))
 
-    def nested(graph: ir.Graph, path: str, owner: ir.Node | None) -> Iterator[tuple[Located, ir.Node | None]]:
+    def nested(graph: ir.Graph, owner: ir.Node | None) -> Iterator[tuple[Located, ir.Node | None]]:
         for index, node in enumerate(graph):
-            name = node.name or f"{node.op_type}_{index}"
-            for attribute, body in zip(_graph_attributes(node), subgraphs_of(node), strict=True):
-                inner = f"{path}/{name}/{attribute}" if path else f"{name}/{attribute}"
-                yield from nested(body, inner, node)
+            for body in subgraphs_of(node):
+                yield from nested(body, node)
             if not node.domain and node.op_type in _FRAMES:
-                yield Located(node, name, path, opset), owner
+                yield Located(node, name_of(node, index), paths[node], opset), owner
 
-    yield from nested(model.graph, "", None)
-
-
-def _graph_attributes(node: ir.Node) -> list[str]:
-    return [name for name, attribute in node.attributes.items() if attribute.type == ir.AttributeType.GRAPH]
+    yield from nested(model.graph, None)

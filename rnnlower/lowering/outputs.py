@@ -89,7 +89,10 @@ def _state_output(
     zeroed = not node.keeps_initial and any(state.initial is not None for state in initial)
     nonempty = None
     if zeroed:
-        nonempty = _nonempty(e, axes) if mask is None else mask.nonempty
+        if mask is not None:
+            nonempty = mask.nonempty
+        elif not isinstance(axes.time, int):
+            nonempty = less(e, e.integers(0), axes.time)
     lanes = []
     for value, state in zip(finals, initial, strict=True):
         if nonempty is not None and state.initial is not None:
@@ -109,10 +112,3 @@ def _with_directions(
     if sizes == [*dims[:axis], *dims[axis + 1 :]]:
         return e.unsqueeze(value, axis, dims)
     return e.reshape(value, dims)
-
-
-def _nonempty(e: Emitter, axes: Axes) -> ir.Value | None:
-    """Emit a condition that there are time steps; ``None`` if that is certain."""
-    if isinstance(axes.time, int):
-        return None
-    return less(e, e.integers(0), axes.time)

@@ -58,7 +58,6 @@ class TimeSeries:
         known: np.ndarray | None = None,
         reverse: bool = False,
         dtype: ir.DataType | None = None,
-        names: StepNames | None = None,
         name: str = "x",
     ) -> None:
         self.e = e
@@ -66,7 +65,7 @@ class TimeSeries:
         self.width = width
         self.reverse = reverse
         self.dtype = e.dtype if dtype is None else dtype
-        self.names = names
+        self.names: StepNames | None = None
         self.name = name
         self.known = known
         self._flat = flat

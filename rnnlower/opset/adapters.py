@@ -94,12 +94,11 @@ def expand(step: Step) -> None:
             formal.type, formal.shape = _type(step, actual), step.shape(actual)
     function.graph.opset_imports[""] = step.opset
     body = ir.Model(function.graph, ir_version=10)
-    types = ValueTypes(body)
+    step.session.types.adopt(ValueTypes(body))
     for value in values_of(function.graph):
         value.name = (
             step.session.fresh(f"{step.node.name or step.node.op_type}_{value.name}") if value.name else ""
         )
-        step.session.types.alias(value, value, types)
     for formal, actual in zip(function.inputs, inputs, strict=False):
         for user, position in list(formal.uses()):
             user.replace_input_with(position, actual)

@@ -100,22 +100,17 @@ def _perform(session: Session) -> None:
     steps = [first] if first > max(source, target) else []
     steps += [functions.meeting_point(session), target] if without_functions else [target]
     for opset in steps:
-        _move_functions(session, opset)
+        for function in model.functions.values():
+            old, name = function.opset_imports.get("", source), "::".join(function.identifier()[:2])
+            _move_graph(session, function.graph, old, opset, f"function:{name}")
+            if "" in function.opset_imports:
+                function.opset_imports[""] = opset
         _move_graph(session, model.graph, model.graph.opset_imports.get("", source), opset, "")
         model.graph.opset_imports[""] = opset
         if model.functions and without_functions:
             functions.inline_all(session)
     _raise_ir_version(model, target, len(model.graph.initializers) > initializers)
     session.report.ir_version = model.ir_version
-
-
-def _move_functions(session: Session, target: int) -> None:
-    for function in session.model.functions.values():
-        old = function.opset_imports.get("", session.source)
-        name = "::".join(function.identifier()[:2])
-        _move_graph(session, function.graph, old, target, f"function:{name}")
-        if "" in function.opset_imports:
-            function.opset_imports[""] = target
 
 
 def _normalize_domain(model: ir.Model) -> None:
@@ -139,7 +134,10 @@ def _raise_ir_version(model: ir.Model, target: int, new_initializers: bool) -> N
 
 def _move_graph(session: Session, root: ir.Graph, source: int, target: int, path: str) -> None:
     direction = 1 if target > source else -1
-    _check_known(session, root, source, path)
+    for node, where in walk(root, path, session.labels):
+        if _is_judged(session, node) and (first := _version(node, source, where).since) > source:
+            note = note_on_operator(node.op_type, source, first)
+            session.report.notes += [] if note in session.report.notes else [note]
     for opset in range(source, target, direction):
         changed = changed_in(max(opset, opset + direction))
         if source < opset == INFERRED_FROM and root is session.model.graph:
@@ -154,13 +152,6 @@ def _is_judged(session: Session, node: ir.Node) -> bool:
     if node.domain or node.op_identifier() in session.model.functions:
         return False
     return session.keep is None or not session.keep(node)
-
-
-def _check_known(session: Session, root: ir.Graph, opset: int, path: str) -> None:
-    for node, where in walk(root, path, session.labels):
-        if _is_judged(session, node) and (first := _version(node, opset, where).since) > opset:
-            note = note_on_operator(node.op_type, opset, first)
-            session.report.notes += [] if note in session.report.notes else [note]
 
 
 def _version(node: ir.Node, opset: int, path: str) -> Version:

@@ -24,6 +24,11 @@ class _Known:
     shape: ir.Shape | None
 
 
+def _known(facts: Facts, value: ir.Value) -> _Known:
+    dims = facts.dims(value)
+    return _Known(facts.type(value), None if dims is None else ir.Shape(dims))
+
+
 class ValueTypes:
     """The facts about a model's values before the conversion, and about values that it adds.
 
@@ -39,22 +44,16 @@ class ValueTypes:
         self._inputs_are_constant = model.ir_version < FREE_INITIALIZERS_IR
         facts = Facts(model, declared=True).visit_all()
         for value in values_of(model.graph):
-            self._take(facts, value, [value])
+            self._known[value] = [_known(facts, value)]
             content = facts.computed(value)
             if content is not None and content.size <= SMALL_ELEMENTS:
                 self._contents[value] = content
         for function in model.functions.values():
             for value in values_of(function.graph):
-                self._take(facts, value, facts.in_calls(value))
-                if not facts.in_calls(value):
+                if calls := facts.in_calls(value):
+                    self._known[value] = [_known(facts, each) for each in calls]
+                else:
                     self._uncalled.add(value)
-
-    def _take(self, facts: Facts, value: ir.Value, instances: list[ir.Value]) -> None:
-        found = [(facts.type(each), facts.dims(each)) for each in instances]
-        if found:
-            self._known[value] = [
-                _Known(type_, None if dims is None else ir.Shape(dims)) for type_, dims in found
-            ]
 
     def types(self, value: ir.Value) -> frozenset[str]:
         """Return the types of `value` as the schemas write them: none if unknown, several in a function."""
@@ -126,15 +125,19 @@ class ValueTypes:
         if content is not None:
             self._contents[value] = content
 
-    def alias(self, value: ir.Value, original: ir.Value, others: ValueTypes | None = None) -> None:
-        """Record that `value` equals `original`, of `others` if that belongs to another model."""
-        others = others or self
-        self._known[value] = others._all(original)
+    def alias(self, value: ir.Value, original: ir.Value) -> None:
+        """Record that `value` equals `original`."""
+        self._known[value] = self._all(original)
         self._strings.pop(value, None)
-        if original in others._contents:
-            self._contents[value] = others._contents[original]
-        if original in others._uncalled:
+        if original in self._contents:
+            self._contents[value] = self._contents[original]
+        if original in self._uncalled:
             self._uncalled.add(value)
+
+    def adopt(self, others: ValueTypes) -> None:
+        """Take over the values of another model, whose nodes become part of this one."""
+        self._known |= others._known
+        self._contents |= others._contents
 
     def _all(self, value: ir.Value) -> list[_Known]:
         known = self._known.get(value)

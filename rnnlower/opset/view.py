@@ -114,12 +114,12 @@ class View:
         self.emitted: list[ir.Node] = []
         self._after: ir.Node | None = None
 
-    def attr(self, name: str, default: Any = None) -> Any:
-        """Return the attribute, else `default`, else the old version's default; refuse a parameter."""
+    def attr(self, name: str) -> Any:
+        """Return the attribute, else the old version's default; refuse a parameter."""
         attribute = self.node.attributes.get(name)
         if attribute is None:
             formal = self.old.attributes.get(name)
-            return default if default is not None or formal is None else formal.default
+            return None if formal is None else formal.default
         if attribute.is_ref():
             self.refuse(
                 f"its attribute {name!r} is a parameter of the function it is in",

@@ -242,7 +242,8 @@ class _Parser:
         self._select("beta", "delta" in rule, rule)
         queries, heads = self._attribute("q_num_heads"), self._attribute("kv_num_heads")
         for name, count in (("q_num_heads", queries), ("kv_num_heads", heads)):
-            if count < 1 and not self._is_reference(name):
+            given = self.node.attributes.get(name)
+            if count < 1 and not (given is not None and given.is_ref()):
                 raise self.invalid(f"attribute {name} is {count}; it must be at least 1")
         queries, heads = max(queries, 1), max(heads, 1)
         if queries % heads and (not self.node.domain or heads % queries):
@@ -331,9 +332,6 @@ class _Parser:
         default = ATTRIBUTE_DEFAULTS[self.node.op_type][name]
         attribute = self.node.attributes.get(name)
         return default if attribute is None or attribute.is_ref() else attribute.value
-
-    def _is_reference(self, name: str) -> bool:
-        return name in self.node.attributes and self.node.attributes[name].is_ref()
 
     def _select(self, name: str, needed: bool, rule: str) -> None:
         """Refuse a missing input of the rule, and one that the rule does not have."""
