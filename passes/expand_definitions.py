@@ -25,7 +25,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import inline_functions
 from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.versions import Version, version_at
+from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import called, default_opset, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import has_node
@@ -168,18 +168,13 @@ def _means_the_same(function: onnx.FunctionProto, written: int, opset: int) -> b
     """Return whether the operators of a body written for one opset mean the same at another."""
     imports = {entry.domain: entry.version for entry in function.opset_import}
     written = imports.get("", written)
-    return all(
-        _is_alike(version_at(node.op_type, written), version_at(node.op_type, opset))
-        for node in function.node
-    )
-
-
-def _is_alike(one: Version | None, other: Version | None) -> bool:
-    """Return whether two versions of an operator exist and have the same attributes and inputs."""
-    if one is None or other is None:
-        return False
-    names = [[each.name for each in version.inputs] for version in (one, other)]
-    return one.attributes.keys() == other.attributes.keys() and names[0] == names[1]
+    for node in function.node:
+        one, other = (version_at(node.op_type, each) for each in (written, opset))
+        if one is None or other is None or one.attributes.keys() != other.attributes.keys():
+            return False
+        if [each.name for each in one.inputs] != [each.name for each in other.inputs]:
+            return False
+    return True
 
 
 def _give_defaults(node: ir.Node, model: ir.Model, proto: onnx.FunctionProto) -> None:

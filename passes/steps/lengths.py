@@ -102,15 +102,11 @@ def _remedy(located: Located, model: ir.Model, name: str | None) -> OpenSizes | 
 
 def _least(sizes: OpenSizes, located: Located, model: ir.Model) -> OpenSizes:
     """Return the sizes without those that the length does not depend on."""
-    for name in sizes.dims:
-        fewer = OpenSizes(
-            {other: size for other, size in sizes.dims.items() if other != name}, sizes.input_shapes
-        )
-        sizes = fewer if _settles(fewer, located, model) else sizes
-    for name in sizes.input_shapes:
-        shapes = {other: shape for other, shape in sizes.input_shapes.items() if other != name}
-        fewer = OpenSizes(sizes.dims, shapes)
-        sizes = fewer if _settles(fewer, located, model) else sizes
+    for field in ("dims", "input_shapes"):
+        for name in getattr(sizes, field):
+            others = {other: size for other, size in getattr(sizes, field).items() if other != name}
+            fewer = dataclasses.replace(sizes, **{field: others})
+            sizes = fewer if _settles(fewer, located, model) else sizes
     return sizes
 
 

@@ -5,6 +5,7 @@ The operators are those of `onnxruntime/core/graph/contrib_ops`, as the CPU kern
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +14,13 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
 from rnnlower.lowering.fallbacks.arithmetic import Form, gelu, scaled
+from rnnlower.recurrent.operators import SPEC_PARAMETERS
 
 if TYPE_CHECKING:
     from rnnlower.lowering.emitter import Emitter
 
-_PARAMETERS: Mapping[str, Mapping[str, float]] = {
-    "Elu": {"alpha": 1.0},
-    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
-    "LeakyRelu": {"alpha": 0.01},
-    "Relu": {},
-    "Sigmoid": {},
-    "Softplus": {},
-    "Softsign": {},
-    "Tanh": {},
-}
-"""The activations after a product, with the defaults of their parameters."""
+_ACTIVATIONS = {*SPEC_PARAMETERS} - {"Affine", "ScaledTanh", "ThresholdedRelu"}
+"""The operators that may follow a product."""
 
 
 def _activated(e: Emitter, x: ir.Value, name: str, parameters: Sequence[float | None]) -> ir.Value | None:
@@ -36,11 +29,13 @@ def _activated(e: Emitter, x: ir.Value, name: str, parameters: Sequence[float | 
     if name == "Clip" and len(parameters) == 2:
         low, high = parameters
         return None if low is None or high is None else e.clip(x, low, high)
-    if name not in _PARAMETERS:
+    if name not in _ACTIVATIONS:
         return None
-    names = _PARAMETERS[name]
-    given: dict[str, Any] = {**names}
-    given |= {key: value for key, value in zip(names, parameters, strict=False) if value is not None}
+    defaults = SPEC_PARAMETERS[name]
+    numbers = itertools.zip_longest(("alpha", "beta"), (defaults.alpha, defaults.beta), parameters)
+    given: dict[str, Any] = {
+        key: default if own is None else own for key, default, own in numbers if default is not None
+    }
     return e.op(name, x, **given)
 
 
