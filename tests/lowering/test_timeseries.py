@@ -41,7 +41,8 @@ def test_known_content_is_a_constant_in_both_layouts() -> None:
 def test_a_reversed_series_shares_its_values() -> None:
     bench = Workbench()
     first, second = (StepNames(lane, "enc", 3, reverse=False) for lane in ("", "a"))
-    series = TimeSeries(bench.e, AXES, 4, stacked=bench.input("x", STACKED.shape), names=first, name="w")
+    series = TimeSeries(bench.e, AXES, 4, stacked=bench.input("x", STACKED.shape), name="w")
+    series.names = first
     backwards = series.reversed(True)
     assert (backwards.reverse, backwards.names, backwards.name) == (True, first, "w")
     assert backwards.stacked() is series.stacked()
