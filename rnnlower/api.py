@@ -17,7 +17,7 @@ import onnx_ir as ir
 from rnnlower.calling import log, model_function, options_function
 from rnnlower.errors import UnverifiableError
 from rnnlower.files.model_io import ModelLike, load_model
-from rnnlower.inspection import RecurrentNode, find_warnings, inspect_model
+from rnnlower.inspection import RecurrentNode, find_liftable, find_warnings, inspect_model
 from rnnlower.passes.lowering_options import (
     LoopOptions,
     LoweringOptions,
@@ -280,5 +280,5 @@ def inspect(model: ModelLike, *, progress: Progress | None = None) -> list[Recur
         progress("reading", 0, 0)
     own = load_model(model)
     nodes = inspect_model(own)
-    log([], find_warnings(own))
+    log([], find_warnings(own, find_liftable(own)))
     return nodes

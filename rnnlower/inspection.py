@@ -156,11 +156,15 @@ def find_liftable(model: ir.Model) -> list[LiftedNode]:
     return [node for node in found if node.op_type is not None]
 
 
-def find_warnings(model: ir.Model) -> list[Suspicion]:
-    """Return what a user should know about the model's recurrence; call `inspect_model` first."""
+def find_warnings(model: ir.Model, liftable: Sequence[LiftedNode]) -> list[Suspicion]:
+    """Return what a user should know about the model's recurrence; call `inspect_model` first.
+
+    A Loop or Scan that is liftable does not stay as it is.
+    """
     steps = [(each, parse_recurrent(each, lenient=True).seq_length) for each in find_recurrent(model)]
     forgetful = [*forgotten_states(steps), *forgetful_operators(model, Facts(model))]
-    return [*find_suspicions(model), *forgetful, *other_recurrences(model)]
+    lifted = {(node.name, node.path) for node in liftable}
+    return [*find_suspicions(model), *forgetful, *other_recurrences(model, lifted)]
 
 
 def _describe(located: Located) -> RecurrentNode:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -26,11 +26,14 @@ _SHAPE_READERS = frozenset(["Shape", "Size"])
 _STATES = {"initial_h": "Y_h", "initial_c": "Y_c"}
 
 
-def other_recurrences(model: ir.Model) -> list[Suspicion]:
-    """List the model's Loop and Scan nodes that are hand-written cells: a state goes through a product."""
+def other_recurrences(model: ir.Model, lifted: Collection[tuple[str | None, str]] = ()) -> list[Suspicion]:
+    """List the model's Loop and Scan nodes that are hand-written cells: a state goes through a product.
+
+    Those of the names and paths in `lifted` are left out.
+    """
     found = []
     for node, path in walk_all(model):
-        if states := list(_multiplied_states(node)):
+        if (node.name, path) not in lifted and (states := list(_multiplied_states(node))):
             name = called(node)
             found.append(_written_out(node, f"{path}/{name}" if path else name, states))
     return found

@@ -17,7 +17,7 @@ import rnnlower
 FLOAT, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL
 
 
-def cell_in_a_loop(product: str = "MatMul") -> onnx.ModelProto:
+def cell_in_a_loop(product: str = "MatMul", activation: str = "Tanh") -> onnx.ModelProto:
     """Return h = tanh(h r + x[i]) in a Loop, as exporters write a cell that they have no operator for."""
     make = onnx.helper.make_node
     body = onnx.helper.make_graph(
@@ -25,7 +25,7 @@ def cell_in_a_loop(product: str = "MatMul") -> onnx.ModelProto:
             make("Gather", ["x", "i"], ["x_i"]),
             make(product, ["h", "r"], ["hr"]),
             make("Add", ["hr", "x_i"], ["sum"]),
-            make("Tanh", ["sum"], ["h_next"]),
+            make(activation, ["sum"], ["h_next"]),
             make("Identity", ["go"], ["go_on"]),
         ],
         "body",
@@ -43,12 +43,21 @@ def test_recurrence_in_another_form_is_named(tmp_path: Path) -> None:
     assert result.stdout == ""
     for words in ("warning", "Loop node 'cell_loop'", "'h'", "xport the layer"):
         assert words in result.stderr
-    (warning,) = run("inspect", path, "--json").json["warnings"]
+    line = ["unroll", path, "-o", tmp_path / "out.onnx", "--json"]
+    (warning,) = run(*line, "--no-lift").json["warnings"]
     assert set(warning) == {"node", "what", "why", "remedy"}
     assert warning["node"] == "Loop node 'cell_loop'"
-    line = ["unroll", path, "-o", tmp_path / "out.onnx", "--json"]
-    assert run(*line, "--no-lift").json["warnings"] == [warning]
     assert run(*line).json["warnings"] == []
+
+
+def test_inspect_warns_of_what_cannot_be_lifted(tmp_path: Path) -> None:
+    inspected = run("inspect", save(cell_in_a_loop(), tmp_path), "--json").json
+    assert [node["name"] for node in inspected["liftable"]] == ["cell_loop"]
+    assert inspected["warnings"] == []
+    path = save(cell_in_a_loop(activation="Erf"), tmp_path)
+    inspected = run("inspect", path, "--json").json
+    assert inspected["liftable"] == []
+    assert [warning["node"] for warning in inspected["warnings"]] == ["Loop node 'cell_loop'"]
     assert "cell_loop" in run("inspect", path).stderr
 
 

@@ -43,7 +43,7 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     summary, size = summarize(loaded), size_on_disk(model, loaded)
     liftable = find_liftable(loaded)
     nodes = inspect_model(loaded)
-    warnings = find_warnings(loaded)
+    warnings = find_warnings(loaded, liftable)
     notes = notes_on_operators(loaded)
     say_notes(notes, quiet=False)
     warn(warnings)
