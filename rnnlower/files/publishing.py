@@ -65,8 +65,9 @@ def staging_folder(output: pathlib.Path) -> Iterator[pathlib.Path]:
         with locked(output.parent):
             remove_leftovers(output.parent.glob(f".*{_STAGING}"), _remove_staged)
             folder = new_folder(_STAGING, f".{output.name}.", output.parent)
-            stack.callback(_remove_staged, folder)
             stack.enter_context(locked(folder))
+            # Unlocked, it would be a leftover to another run, which would remove it at the same time.
+            stack.callback(_remove_staged, folder)
         yield folder
 
 

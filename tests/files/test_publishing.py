@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 import rnnlower
 from rnnlower.cli import app
 from rnnlower.files import publishing
+from rnnlower.folders import remove_leftovers
 
 _CODE = "from rnnlower.cli import app; app()"
 
@@ -125,6 +126,19 @@ def test_what_killed_runs_left_is_removed_by_the_next(tmp_path: Path) -> None:
     assert run_line("scan", path, "-o", tmp_path / "third.onnx", "--no-verify")[0] == 0
     assert names(tmp_path) == [".other.rnnlower", "model.onnx", "third.onnx"]
     os.close(held)
+
+
+def test_a_folder_is_locked_until_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = publishing._remove_staged
+
+    def after_another_run(folder: Path) -> None:
+        remove_leftovers([folder], remove)
+        remove(folder)
+
+    monkeypatch.setattr(publishing, "_remove_staged", after_another_run)
+    with publishing.staging_folder(tmp_path / "out.onnx") as folder:
+        assert folder.is_dir()
+    assert names(tmp_path) == []
 
 
 def test_two_runs_with_data_at_once(tmp_path: Path) -> None:
