@@ -16,6 +16,8 @@ from rnnlower.lifting.step_rules import RULES
 
 STEP_RULES = {**RULES, **MOVING}
 """The rule for each operator that may be part of a step."""
+_DEEPEST = 100
+"""How many operators a step may nest; those of two layers of cells in one body are about 50."""
 
 
 class Evaluator:
@@ -50,6 +52,7 @@ class Evaluator:
             for axis, tag in enumerate(form.tags)
             if tag == "B" and (dims := facts.dims(value)) is not None
         }
+        self._depth = 0
         self._part = direction if is_step else None
         self._aliases = aliases or {}
 
@@ -66,11 +69,20 @@ class Evaluator:
             if constant is not None:
                 self.known[value] = self._by_row(constant)
             else:
-                self._evaluate(value)
+                self._deeper(value)
         form = self.known[value]
         if self._part is not None and "D" in form.tags and (form.tags[0] != "D" or len(form.tags) != 3):
             raise NotLiftableError("a step moves the axis of its directions")
         return form
+
+    def _deeper(self, value: ir.Value) -> None:
+        if self._depth > _DEEPEST:
+            raise NotLiftableError(f"a step is nested more than {_DEEPEST} operators deep")
+        self._depth += 1
+        try:
+            self._evaluate(value)
+        finally:
+            self._depth -= 1
 
     def _by_row(self, array: np.ndarray) -> Form:
         """Return the form of a constant; what is the same for all rows has one, with their tag."""

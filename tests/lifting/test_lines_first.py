@@ -52,6 +52,20 @@ def test_unroll_leaves_lines() -> None:
     assert "straight line" not in str(report.notes)
 
 
+def test_an_initial_state_may_be_nested_deeply() -> None:
+    """What is before the first step could be a step of another form, and is evaluated."""
+    deep = " ".join(f"e{i} = Tanh (e{i - 1})" for i in range(1, 400))
+    step = "m{0} = MatMul (h{0}, R) s{0} = Add (m{0}, x{0}) h{1} = Tanh (s{0})"
+    steps = " ".join(step.format(i, i + 1) for i in range(3))
+    inputs = ", ".join(f"float[2, 2] {name}" for name in ("e0", "x0", "x1", "x2"))
+    source = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 13]>
+        main ({inputs}) => (float[2, 2] h3) <float[2, 2] R = {{1, 0, 0, 1}}>
+        {{ {deep} h0 = Neg (e399) {steps} }}""")
+    (node,) = find_liftable(ir.from_proto(source))
+    assert (node.form, node.op_type) == ("line", "RNN")
+    assert rnnlower.verify(source, rnnlower.scan(source))
+
+
 def test_lower_lifts_what_is_cheaper_by_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = line("LSTM", 30), find_target("onnxruntime")
     own, lifted = prices_of_lines(ir.from_proto(source), LiftRecurrentPass(frames=False), target) or (
