@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.symbols import UNKNOWN
 from rnnlower.lifting.cells import match_cell
 from rnnlower.lifting.chains import Leaves
 from rnnlower.lifting.equations import Cell
@@ -34,6 +35,7 @@ class Outline:
     def __init__(self, evaluator: Leaves, contents: dict[ir.Value, object]) -> None:
         self.evaluator, self._contents = evaluator, contents
         self._states = frozenset(evaluator.known)
+        self._unknown: dict[object, int] = {}
         self.entries: list[object] = []
         self.numbers: dict[ir.Value, int] = {}
 
@@ -49,7 +51,7 @@ class Outline:
 
     def _entry(self, value: ir.Value) -> tuple[object, ...]:
         facts, node = self.evaluator.facts, value.producer()
-        size = facts.dims(value), facts.type(value)
+        size = self._sizes(value), facts.type(value)
         if value in self._states:
             return ("state", *size)
         array = self.evaluator.constant(value)
@@ -63,6 +65,16 @@ class Outline:
         inputs = tuple(self.add(each) for each in node.inputs)
         attributes = tuple((name, _hashable(each)) for name, each in sorted(node.attributes.items()))
         return (node.domain, node.op_type, attributes, inputs, node.outputs.index(value), *size)
+
+    def _sizes(self, value: ir.Value) -> tuple[object, ...] | None:
+        """Return the sizes of a value; those that are not known have numbers, which other steps have too."""
+        dims = self.evaluator.facts.dims(value)
+        return dims and tuple(
+            ("unknown", self._unknown.setdefault(dim, len(self._unknown)))
+            if isinstance(dim, ir.SymbolicDim) and str(dim.value).startswith(UNKNOWN)
+            else dim
+            for dim in dims
+        )
 
 
 def _hashable(attribute: ir.Attr) -> object:

@@ -14,6 +14,8 @@ from support.small_models import recurrent_model
 import rnnlower
 from rnnlower.graph.walk import count_ops
 from rnnlower.inspection import find_liftable
+from rnnlower.lifting import outlines
+from rnnlower.lifting.cells import match_cell
 from rnnlower.passes import LiftRecurrentPass
 from rnnlower.passes.steps import lifting_prices
 from rnnlower.passes.steps.lifting_prices import prices_of_lines
@@ -64,6 +66,13 @@ def test_an_initial_state_may_be_nested_deeply() -> None:
     (node,) = find_liftable(ir.from_proto(source))
     assert (node.form, node.op_type) == ("line", "RNN")
     assert rnnlower.verify(source, rnnlower.scan(source))
+
+
+def test_steps_of_unknown_rows_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[Any] = []
+    monkeypatch.setattr(outlines, "match_cell", lambda *given: compared.append(given) or match_cell(*given))
+    find_liftable(ir.from_proto(rnnlower.unroll(recurrent_model("LSTM"), dims={"T": 30})))
+    assert 0 < len(compared) < 10
 
 
 def test_lower_lifts_what_is_cheaper_by_prices(monkeypatch: pytest.MonkeyPatch) -> None:
