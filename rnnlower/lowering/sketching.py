@@ -231,8 +231,9 @@ def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
     # Constants that are shapes or indices are small, and no weight is looked at.
     facts = Facts(scratch, largest=_MOST_BYTES)
     for name, value in node.inputs.items():
-        dims = known.get(name) or [dim if isinstance(dim, int) else 1 for dim in value.shape or ()]
-        facts.assume(value, tuple(dims), ir.DataType.FLOAT)
+        # A negative number is an old way to leave a size open.
+        open_as_one = [dim if isinstance(dim, int) and dim >= 0 else 1 for dim in value.shape or ()]
+        facts.assume(value, tuple(known.get(name) or open_as_one), ir.DataType.FLOAT)
     for each in e.nodes:
         facts.visit(each)
     return count(e.nodes, facts, steps, dialect.prices.fused)

@@ -8,6 +8,7 @@ import generate
 import numpy as np
 import onnx
 import pytest
+from support.configs import Config
 from support.judge import STRATEGIES, differences, interface, judge, recurrent_left, run
 
 import rnnlower
@@ -36,6 +37,15 @@ def test_small_model_agrees_with_the_oracle(name: str, strategy: str) -> None:
             assert "sequence length is unknown" in outcome
             continue
         assert outcome == "right", details
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_sizes_of_inputs_may_be_negative(op_type: str, strategy: str) -> None:
+    """Old exporters leave a size open by -1."""
+    config = Config(op_type=op_type, x_dims="negative", sequence_lens="input", initial_h="input")
+    outcome, details = judge(config, strategy, np.random.default_rng(0), unroll_factor=2)
+    assert outcome == "right", details
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
