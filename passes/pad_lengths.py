@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from rnnlower.arguments import integer
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.files.pad_metadata import PadMetadata
+from rnnlower.files.metadata import PadMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.versions import needed_opset
 from rnnlower.graph.walk import default_opset, dim_name

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower.files.pad_metadata import PadMetadata
+from rnnlower.files.metadata import PadMetadata
 from rnnlower.passes.pad_lengths import PadLengthsPass, open_axes
 from rnnlower.passes.reports import PadReport
 from rnnlower.passes.rewriting_options import PadOptions

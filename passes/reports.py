@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rnnlower.files.pad_metadata import PadMetadata
+from rnnlower.files.metadata import PadMetadata
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.targets.choosing import KeptNode

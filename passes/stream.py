@@ -24,7 +24,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError
-from rnnlower.files.stream_metadata import StreamMetadata
+from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import default_opset, dim_name

@@ -87,11 +87,11 @@ def _sizes(data: bytes) -> list[str]:
 
 def run_case(line: list[str], folder: pathlib.Path) -> tuple[str, str]:
     """Return the case's outcome and a description; an outcome that is not a number is a failure."""
-    from rnnlower.engines.reference import control_flow
+    from rnnlower.engines.reference import evaluator
     from rnnlower.verification.inputs import trials
 
     os.environ["RNNLOWER_ENGINE_SECONDS"] = str(SECONDS / 6)
-    trials.LONGEST_SEARCH = control_flow.LONGEST_LOOP = SECONDS / 6
+    trials.LONGEST_SEARCH = evaluator.LONGEST_LOOP = SECONDS / 6
     before = {path.name for path in folder.iterdir()}
     try:
         with warnings.catch_warnings(record=True):

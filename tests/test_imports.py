@@ -74,8 +74,7 @@ def test_a_child_process_imports_only_what_it_uses(module: str) -> None:
 SHARED = {
     "rnnlower.errors",
     "rnnlower.files.checks",
-    "rnnlower.files.pad_metadata",
-    "rnnlower.files.stream_metadata",
+    "rnnlower.files.metadata",
     "rnnlower.graph.inference",
     "rnnlower.folders",
     "rnnlower.processes",

@@ -6,29 +6,32 @@ import contextlib
 import dataclasses
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.benchmarking.bench_result import BenchResult, BenchVariant, Timing
-from rnnlower.benchmarking.elsewhere import RuntimeWorker
-from rnnlower.benchmarking.variants import OF_TARGET, Entry, lowered_form, native_form
+from rnnlower.benchmarking.bench_result import BenchResult, BenchVariant, Status, Timing
 from rnnlower.benchmarking.worker import Worker, WorkerError
 from rnnlower.calling import options_function
 from rnnlower.engines.known import Engine, find_engine
-from rnnlower.engines.session import LoadError, RunError, brief
-from rnnlower.errors import OptionError, UnverifiableError
-from rnnlower.files.model_io import ModelLike, load_model
-from rnnlower.files.stream_metadata import StreamMetadata
+from rnnlower.engines.opened import EngineError, Opened, open_on
+from rnnlower.engines.session import Array, LoadError, RunError, brief
+from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError, UnverifiableError
+from rnnlower.files.metadata import StreamMetadata
+from rnnlower.files.model_io import ModelLike, load_model, staged
 from rnnlower.folders import temporary_folder
 from rnnlower.graph.versions import notes_on_operators
+from rnnlower.graph.walk import count_ops
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
+from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.measuring_options import BENCH_STRATEGIES, BenchOptions
+from rnnlower.passes.pipeline import lower_model
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.targets import Target, find_target, target_names
@@ -40,6 +43,109 @@ from rnnlower.verification.models import HeldModel, hold
 from rnnlower.verification.readings import as_read
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
+
+
+class RuntimeWorker(Worker):
+    """Models on a runtime, in a child process that ends with each request; it counts no kernels."""
+
+    def __init__(self, runtime: Engine, threads: int) -> None:
+        super().__init__(threads)
+        self._runtime = runtime
+
+    def check(self, path: str, feeds: Mapping[str, Array]) -> tuple[dict[str, Any], int | None]:
+        with self._opened(path) as opened:
+            return opened.run(feeds), None
+
+    def measure(
+        self, path: str, feeds: Mapping[str, Array], warmup: int, runs: int
+    ) -> tuple[float, list[float]]:
+        with self._opened(path) as opened:
+            return opened.measure(feeds, warmup, runs)
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[Opened]:
+        try:
+            with contextlib.closing(open_on(self._runtime, onnx.load(path), self._threads)) as opened:
+                yield opened
+        except EngineError as error:
+            raise WorkerError(str(error)) from error
+
+
+OF_TARGET = ("adapt", "lower")
+"""The forms that only a target has."""
+
+
+@dataclasses.dataclass
+class Entry:
+    """A variant that is being measured; ``path`` is set if there is a file to run."""
+
+    variant: BenchVariant
+    path: str = ""
+    sessions: list[float] = dataclasses.field(default_factory=list)
+    latencies: list[float] = dataclasses.field(default_factory=list)
+
+    def drop(self, status: Status, reason: str) -> None:
+        """Exclude it from the benchmark."""
+        self.variant = dataclasses.replace(self.variant, status=status, reason=reason)
+
+    @property
+    def is_timed(self) -> bool:
+        """True if nothing prevents timing it so far."""
+        return self.variant.status == "timed"
+
+
+def native_form(own: ir.Model, source: HeldModel, folder: Path) -> Entry:
+    """Return the model as it is; ``own`` is a copy of it, for counting ops."""
+    path = source.path
+    if path is None:
+        path = folder / "native.onnx"
+        path.write_bytes(source.proto.SerializeToString())
+    variant = BenchVariant(
+        "native", "native", file_bytes=_file_bytes(own, path), ops=sum(count_ops(own).values())
+    )
+    return Entry(variant, str(path))
+
+
+def lowered_form(model: ModelLike, strategy: str, options: LoweringOptions, folder: Path) -> Entry:
+    """Return the lowered model, in the operators of the options' target if any, or why there is none.
+
+    Args:
+        model: The model.
+        strategy: ``unroll``, ``scan`` or ``loop``, or one of `OF_TARGET`: ``adapt``, the target's own
+            operators adapted, or ``lower``, what is found to be the fastest.
+        options: How it is lowered.
+        folder: Where the file is written.
+
+    Raises:
+        OptionError: An option does not fit the model.
+        InvalidModelError: The model breaks the ONNX specification.
+    """
+    factor = options.unroll_factor
+    name = strategy if factor == 1 else f"{strategy} x{factor}"
+    variant = BenchVariant(name, strategy, factor)
+    lowered = load_model(model)
+    try:
+        report = lower_model(lowered, options)
+    except (UnsupportedModelError, OpsetError) as error:
+        return Entry(dataclasses.replace(variant, status="not made", reason=str(error)))
+    taken = [*(node.strategy for node in report.nodes), *("keep" for _ in report.kept)]
+    if strategy == "adapt" and "adapt" not in taken:
+        problem = "there is nothing that can be adapted"
+        return Entry(dataclasses.replace(variant, status="not made", reason=problem))
+    if strategy == "lower":
+        variant = dataclasses.replace(variant, taken=tuple(dict.fromkeys(taken)))
+    path = folder / f"{strategy}_{factor}.onnx"
+    ops = sum(count_ops(lowered).values())
+    with staged(lowered, path) as stage:
+        stage.accept()
+    return Entry(dataclasses.replace(variant, file_bytes=_file_bytes(lowered, path), ops=ops), str(path))
+
+
+def _file_bytes(model: ir.Model, path: Path) -> int:
+    """Return the size of the file and of the external data that it refers to."""
+    tensors = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
+    return path.stat().st_size + sum(t.nbytes for t in tensors if isinstance(t, ir.ExternalTensor))
+
 
 _WITHOUT_TARGET = tuple(strategy for strategy in BENCH_STRATEGIES if strategy not in OF_TARGET)
 # Every round makes each variant's session anew and runs it for its share, so that noise meets all alike.

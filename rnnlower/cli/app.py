@@ -1,4 +1,7 @@
-"""The `rnnlower` command. Data goes to stdout, everything else to stderr."""
+"""The `rnnlower` command: its commands, and their help.
+
+Help has no type for a switch, and an example and the exit codes at the end.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,103 @@ import signal
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from rnnlower.cli.commands.bench import bench
-from rnnlower.cli.commands.looking import check, inspect, verify
+from rnnlower.cli.commands.looking import bench, check, inspect, verify
 from rnnlower.cli.commands.quantize import calibrate, quantize
 from rnnlower.cli.commands.rewrite import REWRITINGS
 from rnnlower.cli.commands.runtimes import engines, probe, targets
-from rnnlower.cli.help import Command, epilog, without_types
+from rnnlower.cli.flags import LOWERING, MEASURING, OUTPUT, PANELS, TARGET, VERIFICATION
 from rnnlower.cli.running import emit_result
 from rnnlower.errors import OptionError
+
+_CODES = {
+    0: "done, and verified unless --no-verify",
+    1: "the models differ; nothing was written",
+    2: "wrong usage",
+    3: "the model cannot be read, is invalid, or uses something that is not supported",
+    4: "nothing could be compared: no engine runs the source, or none the result",
+}
+_EXAMPLES = {
+    "rnnlower": "rnnlower unroll model.onnx -o unrolled.onnx --dim T=16",
+    "unroll": "rnnlower unroll model.onnx -o unrolled.onnx --dim T=16",
+    "scan": "rnnlower scan model.onnx -o scanned.onnx",
+    "loop": "rnnlower loop model.onnx -o looped.onnx --node 'encoder*'",
+    "lower": "rnnlower lower model.onnx -o lowered.onnx --target openvino",
+    "lift": "rnnlower lift model.onnx -o lifted.onnx",
+    "pad": "rnnlower pad model.onnx -o padded.onnx --max T=512",
+    "convert": "rnnlower convert model.onnx -o older.onnx --opset 13",
+    "verify": "rnnlower verify model.onnx lowered.onnx",
+    "inspect": "rnnlower inspect model.onnx",
+    "check": "rnnlower check model.onnx --target tinygrad --dim T=16",
+    "stream": "rnnlower stream denoiser.onnx -o step.onnx --chunk 1",
+    "calibrate": "rnnlower calibrate step.onnx speech.npz -o calibration.npz --ranges ranges.json",
+    "quantize": "rnnlower quantize model.onnx -o quantized.onnx --calibration speech.npz",
+    "targets": "rnnlower targets",
+    "engines": "rnnlower engines",
+    "probe": "rnnlower probe openvino -o openvino.toml",
+    "bench": "rnnlower bench model.onnx --dim T=50 --unroll-factor 4",
+}
+_OWN_PANELS = {
+    "verify": {LOWERING: VERIFICATION},
+    "check": {LOWERING: TARGET},
+    "bench": {VERIFICATION: MEASURING},
+}
+"""Shared options that are in another panel for some commands."""
+_OWN_CODES: dict[str, dict[int, str]] = {
+    "verify": {0: "the models are equal", 1: "they differ"},
+    "inspect": {0: "done", 1: "", 4: ""},
+    "calibrate": {0: "done", 1: "", 4: "the model does not run on a recording"},
+    "quantize": {0: "done, and measured unless --no-verify", 1: "below --min-sqnr; nothing was written"},
+    "check": {0: "every node fits", 1: "something does not fit", 4: ""},
+    "targets": {0: "done", 1: "", 3: "", 4: ""},
+    "engines": {0: "done", 1: "", 3: "", 4: ""},
+    "probe": {
+        0: "done",
+        1: "--check: something differs from the target",
+        3: "",
+        4: "the runtime is not installed",
+    },
+    "bench": {0: "done", 1: "a form computes something else", 4: "the runtime runs none of the forms"},
+}
+
+
+class Command(TyperCommand):
+    """A command whose help has its panels in one order, and no type for a switch."""
+
+    def get_params(self, ctx: Any) -> Any:
+        parameters = without_types(super().get_params(ctx))
+        panels = _OWN_PANELS.get(str(ctx.info_name), {})
+        for parameter in parameters:
+            if parameter.name == "help":
+                parameter.rich_help_panel = OUTPUT
+            panel = getattr(parameter, "rich_help_panel", None)
+            parameter.rich_help_panel = panels.get(panel or "", panel)
+        order = {panel: number for number, panel in enumerate(PANELS)}
+        return sorted(parameters, key=lambda parameter: order.get(parameter.rich_help_panel, -1))
+
+
+def without_types(parameters: Any) -> Any:
+    """Return the parameters of a command without the types that help would show for switches."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            # An empty one would be ignored.
+            parameter.metavar = " "
+    return parameters
+
+
+def epilog(command: str) -> str:
+    """Return the end of a command's help."""
+    codes = {code: words for code, words in (_CODES | _OWN_CODES.get(command, {})).items() if words}
+    lines = [
+        "Example:",
+        f"  {_EXAMPLES[command]}",
+        "",
+        "Exit codes:",
+        *(f"  {code}  {words}" for code, words in codes.items()),
+    ]
+    return "\n".join(lines)
+
 
 _UsageError: type[Any] = typer.BadParameter.__bases__[0]
 """The exception of click, which typer includes under another name."""

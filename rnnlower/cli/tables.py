@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rnnlower.benchmarking.bench_result import BenchResult
     from rnnlower.engines.known import Engine
-    from rnnlower.files.pad_metadata import PadMetadata
+    from rnnlower.files.metadata import PadMetadata
     from rnnlower.inspection import ModelSummary, RecurrentNode
     from rnnlower.lifting.replacing import LiftedNode
     from rnnlower.opset import OpsetReport

@@ -22,9 +22,15 @@ from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, TensorProto
 
 from rnnlower.errors import InvalidModelError
-from rnnlower.files.scopes import called, check_calls, check_function_scope, check_graph_scope, subgraphs
-from rnnlower.files.signatures import misfit_of_every_version
-from rnnlower.files.sparse import check_sparse
+from rnnlower.files.beyond_ir import check_sparse
+from rnnlower.files.scopes import (
+    called,
+    check_calls,
+    check_function_scope,
+    check_graph_scope,
+    misfit_of_every_version,
+    subgraphs,
+)
 
 _Nodes = Sequence[onnx.NodeProto]
 

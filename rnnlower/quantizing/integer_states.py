@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.files.stream_metadata import StreamMetadata
+from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.quantizing.placement import MOVES

@@ -18,7 +18,7 @@ from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError, Opened, open_on
 from rnnlower.engines.session import IsolatedSession, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
-from rnnlower.files.stream_metadata import StreamMetadata
+from rnnlower.files.metadata import StreamMetadata
 from rnnlower.passes.measuring_options import Given
 from rnnlower.wording import counted
 

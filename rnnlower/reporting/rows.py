@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnnlower.benchmarking.bench_result import BenchVariant, Timing
-    from rnnlower.files.pad_metadata import PadMetadata
+    from rnnlower.files.metadata import PadMetadata
     from rnnlower.inspection import Port, RecurrentNode
     from rnnlower.lifting.replacing import LiftedNode
     from rnnlower.lowering.replacing import LoweredNode

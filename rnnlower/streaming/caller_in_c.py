@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.files.stream_metadata import StreamMetadata
+from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.evaluation import Array
 from rnnlower.wording import option
 

@@ -6,7 +6,7 @@ import json
 
 import onnx_ir as ir
 
-from rnnlower.files.stream_metadata import StreamMetadata
+from rnnlower.files.metadata import StreamMetadata
 from rnnlower.streaming.caller_in_c import Opener, code_in_c, known_shape, known_type
 
 SUFFIXES = {"python": ".py", "js": ".js", "c": ".c"}

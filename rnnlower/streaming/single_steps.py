@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.files.stream_metadata import state_stem
+from rnnlower.files.metadata import state_stem
 from rnnlower.graph.walk import sources
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.timeflow.flow import located

@@ -18,7 +18,7 @@ import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.engines.session import Array, RunError
-from rnnlower.files.stream_metadata import StreamMetadata
+from rnnlower.files.metadata import StreamMetadata
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of

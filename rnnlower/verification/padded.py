@@ -16,7 +16,7 @@ import onnx
 
 from rnnlower.engines.session import Array
 from rnnlower.errors import OptionError, UnverifiableError
-from rnnlower.files.pad_metadata import PadMetadata
+from rnnlower.files.metadata import PadMetadata
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of

@@ -18,13 +18,17 @@ from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.graph_facts import gather_facts, largest_threshold
 from rnnlower.verification.inputs.overriding import Overrides
 from rnnlower.verification.inputs.trials import Trial, fed_back, generate_trials, input_maker
-from rnnlower.verification.interface import accepted_by, interface_problems, required_inputs
+from rnnlower.verification.interface import accepted_by, interface_problems, required_inputs, state_pairs
 from rnnlower.verification.models import HeldModel, RunModel, copy_of
 from rnnlower.verification.runner import Runner
-from rnnlower.verification.state_pairs import state_pairs
-from rnnlower.verification.verdict.coverage import BranchWatch, notes_on_empty_outputs
 from rnnlower.verification.verdict.judging import Judge, Judged
-from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
+from rnnlower.verification.verdict.narrow import (
+    BranchWatch,
+    common_values,
+    first_difference,
+    notes_on_empty_outputs,
+    with_outputs,
+)
 from rnnlower.verification.verify_options import Options
 
 Pairs = Iterator[tuple[Trial, dict[str, Any]]]

@@ -15,14 +15,12 @@ from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.session import LacksKernelError, LoadError, RunError, brief
 from rnnlower.errors import UnverifiableError, VerificationError
-from rnnlower.files.pad_metadata import PadMetadata
-from rnnlower.files.stream_metadata import StreamMetadata
+from rnnlower.files.metadata import PadMetadata, StreamMetadata
 from rnnlower.folders import temporary_folder
 from rnnlower.verification.chunks import Chunks
-from rnnlower.verification.engine_choice import EngineName, NumpyEngine, Semantics
+from rnnlower.verification.engine_choice import SATURATION, EngineName, NumpyEngine, Semantics, may_saturate
 from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_sets
 from rnnlower.verification.inputs.trials import Trial
-from rnnlower.verification.integers import SATURATION, may_saturate
 from rnnlower.verification.interface import feedable_inputs, required_inputs
 from rnnlower.verification.models import HeldModel, ModelLike, hold, op_types
 from rnnlower.verification.padded import Padded

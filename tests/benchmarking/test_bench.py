@@ -18,7 +18,7 @@ from support.places import MODELS
 from support.small_models import info, model_of, recurrent_model
 
 import rnnlower
-from rnnlower.benchmarking import variants, worker
+from rnnlower.benchmarking import benchmark, worker
 
 FEW = {"runs": 2, "warmup": 0}
 STATIC = {"X": (onnx.TensorProto.FLOAT, [5, 2, 3])}
@@ -165,7 +165,7 @@ def test_given_inputs_are_used(tmp_path):
 
 
 def test_a_wrong_form_is_not_timed(tmp_path, monkeypatch):
-    lower = variants.lower_model
+    lower = benchmark.lower_model
 
     def wrong(model: ir.Model, options: object) -> object:
         report = lower(model, options)
@@ -173,7 +173,7 @@ def test_a_wrong_form_is_not_timed(tmp_path, monkeypatch):
         node.op_type = "Sigmoid"
         return report
 
-    monkeypatch.setattr(variants, "lower_model", wrong)
+    monkeypatch.setattr(benchmark, "lower_model", wrong)
     path = save(recurrent_model("LSTM", inputs=STATIC), tmp_path)
     result = rnnlower.bench(path, strategies=["unroll"], **FEW)
     native, unroll = result.variants

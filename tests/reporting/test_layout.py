@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from rnnlower.cli.app import app
 from rnnlower.files.model_io import read_model
-from rnnlower.reporting.drawing import draw_step, step_of
-from rnnlower.reporting.layout import place
+from rnnlower.reporting.drawing import draw_step, place, step_of
 from rnnlower.reporting.page import table
 
 

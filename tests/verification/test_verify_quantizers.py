@@ -13,7 +13,7 @@ from support.configs import Config
 from support.quantized_models import QuantizedLstm
 from support.small_models import info
 
-from rnnlower.verification import integers, verify
+from rnnlower.verification import engine_choice, verify
 
 WANTS_SHAPES = """
 import onnx
@@ -138,14 +138,14 @@ def test_given_tolerances_are_final() -> None:
 def test_a_difference_of_saturating_products_is_explained(
     is_exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(integers, "_is_exact", lambda: is_exact)
+    monkeypatch.setattr(engine_choice, "_is_exact", lambda: is_exact)
     source, other = (QuantizedLstm(bits=7, seed=seed).build() for seed in (0, 1))
     verification = verify(source, other, on="rnnlower-reference", trials=1)
     assert not verification
-    assert (integers.SATURATION in verification.skipped) == (not is_exact)
+    assert (engine_choice.SATURATION in verification.skipped) == (not is_exact)
 
 
 def test_products_of_floats_do_not_saturate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integers, "_is_exact", lambda: False)
-    assert not integers.may_saturate(Config().build())
-    assert integers.may_saturate(QuantizedLstm().build())
+    monkeypatch.setattr(engine_choice, "_is_exact", lambda: False)
+    assert not engine_choice.may_saturate(Config().build())
+    assert engine_choice.may_saturate(QuantizedLstm().build())

@@ -1,4 +1,4 @@
-"""The commands that look at models: `rnnlower inspect`, `rnnlower check`, `rnnlower verify`."""
+"""The commands that look at models: `rnnlower inspect`, `check`, `verify` and `bench`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,30 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rnnlower.cli.defining import Comparing, Showing, command
+from rnnlower.cli.progress import Phases, progress
 from rnnlower.cli.running import (
     DIFFERENT,
     emit_json,
     emit_result,
+    exit_code,
     installed_runtime,
     other_comparison,
     report_page,
+    say,
     say_notes,
     tell_difference,
+    to_stderr,
     verify_files,
     warn,
+    write_report,
 )
-from rnnlower.errors import UnsupportedModelError, VerificationError
+from rnnlower.errors import RnnLowerError, UnsupportedModelError, UnverifiableError, VerificationError
+from rnnlower.passes.measuring_options import BenchOptions
 from rnnlower.passes.rewriting_options import CheckOptions
 from rnnlower.wording import call, counted
 
 if TYPE_CHECKING:
+    from rnnlower.benchmarking.bench_result import BenchResult
     from rnnlower.verification import VerificationResult
 
 
@@ -33,9 +40,8 @@ if TYPE_CHECKING:
 def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     """List the inputs, outputs, operators and recurrent nodes."""
     from rnnlower.cli import tables
+    from rnnlower.files.metadata import PadMetadata, read_provenance
     from rnnlower.files.model_io import read_model, size_on_disk
-    from rnnlower.files.pad_metadata import PadMetadata
-    from rnnlower.files.provenance import read_provenance
     from rnnlower.graph.versions import notes_on_operators
     from rnnlower.inspection import find_liftable, find_warnings, inspect_model, summarize
 
@@ -119,7 +125,6 @@ def verify(
 ) -> None:
     """Run two models on the same inputs and compare their outputs."""
     from rnnlower.cli import tables
-    from rnnlower.cli.progress import Phases, progress
     from rnnlower.reporting.content import model_facts
     from rnnlower.reporting.page import check_report
 
@@ -161,3 +166,55 @@ def _difference(
     differ = sum(not output.equal for output in outputs)
     problem = next(iter(problems), f"{differ} of {len(outputs)} outputs differ") + where
     return VerificationError(f"{candidate}: {problem}", remedy=other_comparison(result, settings))
+
+
+@command("verbose")
+def bench(
+    *, model: pathlib.Path, options: BenchOptions, plot: pathlib.Path | None = None, showing: Showing
+) -> None:
+    """Time the model as it is and lowered, on onnxruntime or another runtime on this machine."""
+    from rnnlower.benchmarking.benchmark import measure
+    from rnnlower.cli import tables
+    from rnnlower.reporting.page import check_report
+    from rnnlower.reporting.plots import check_chart, draw_chart
+
+    if options.on is not None:
+        installed_runtime(options.on)
+    if plot is not None:
+        check_chart(plot)
+    check_report(showing.report, model)
+    with progress("reading", showing.quiet) as tell:
+        result = measure(model, dataclasses.replace(options, progress=tell))
+    say_notes(result.notes, showing.quiet)
+    problem = _problem(result)
+    if showing.json_:
+        emit_result(result.to_dict(), problem)
+    elif not showing.quiet:
+        tables.print_bench(result)
+    if plot is not None and result.timed:
+        draw_chart(result, plot, model.name)
+        say(f"rnnlower: wrote {plot}", showing.quiet)
+    if showing.report is not None:
+        from rnnlower.reporting.content import bench_sections, model_facts
+
+        verdict = f"{counted(len(result.timed), 'form')} timed" if problem is None else problem.problem
+        sections = [model_facts(model).section, *bench_sections(result)]
+        good = False if problem else None
+        write_report(showing.report, f"rnnlower bench {model.name}", (verdict, good), sections, showing.quiet)
+    if problem is not None:
+        to_stderr(f"rnnlower: error: {problem}")
+        raise typer.Exit(exit_code(problem))
+
+
+def _problem(result: BenchResult) -> RnnLowerError | None:
+    """Return the error for the exit code: the worst of all problems."""
+    lowered = [variant for variant in result.variants if variant.strategy != "native"]
+    if result.wrong:
+        forms = ", ".join(variant.name for variant in result.wrong)
+        return VerificationError(f"{forms}: not what the model computes")
+    if lowered and all(variant.status == "not made" for variant in lowered):
+        return UnsupportedModelError("the model cannot be lowered in any of these forms")
+    if not result.timed:
+        title = "onnxruntime" if result.runtime is None else result.runtime.label
+        return UnverifiableError(f"{title} runs the model in none of these forms")
+    return None

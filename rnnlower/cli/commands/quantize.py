@@ -7,6 +7,7 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from rnnlower.cli.defining import Showing, check_verifying, command
+from rnnlower.cli.progress import Phases, progress
 from rnnlower.cli.running import (
     emit_result,
     installed_runtime,
@@ -39,7 +40,6 @@ def calibrate(
     showing: Showing,
 ) -> None:
     """Write calibration data: what a model reads in each call, with its states carried."""
-    from rnnlower.cli.progress import Phases, progress
     from rnnlower.files.model_io import read_model
     from rnnlower.files.publishing import check_companion
     from rnnlower.quantizing.calibrating import calibrate_model
@@ -91,9 +91,8 @@ def quantize(
     showing: Showing,
 ) -> None:
     """Quantize a model with recurrent nodes: integers inside the recurrence, one scale for each role."""
-    from rnnlower.cli.progress import Phases, progress
+    from rnnlower.files.metadata import record_provenance
     from rnnlower.files.model_io import read_model, size_on_disk, staged
-    from rnnlower.files.provenance import record_provenance
     from rnnlower.quantizing.quantize import quantize_model
 
     check_external_data(external_data)

@@ -1,19 +1,262 @@
-"""The commands that write a model: `rnnlower unroll`, `scan`, `loop`, `lower`, `lift`, `pad` and others."""
+"""The commands that write a model: `rnnlower unroll`, `scan`, `loop`, `lower`, `lift`, `pad` and others.
+
+Their frame is the same: check, read, verify the result, write it, and report.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rnnlower.cli.defining import Comparing, Showing, command
-from rnnlower.cli.running import emit_result
+from rnnlower.cli.progress import Phases, progress
+from rnnlower.cli.running import (
+    emit_result,
+    installed_runtime,
+    other_comparison,
+    own_runtime,
+    report_page,
+    say,
+    say_notes,
+    tell_difference,
+    tell_of_rounding,
+    verify_files,
+    warn,
+)
 from rnnlower.cli.streams import with_names_of_streams
-from rnnlower.errors import OptionError
+from rnnlower.cli.values import check_external_data
+from rnnlower.errors import OptionError, UnverifiableError, VerificationError
 from rnnlower.passes.lowering_options import LoopOptions, LowerOptions, ScanOptions, UnrollOptions
 from rnnlower.passes.rewriting_options import ConvertOptions, LiftOptions, PadOptions, StreamOptions
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from rnnlower.files.model_io import Stage
+    from rnnlower.passes.options import Progress
+    from rnnlower.reporting.content import ModelFacts
+    from rnnlower.reporting.page import Section
+    from rnnlower.verification import VerificationResult
+
+
+_QUANTIZING = frozenset(
+    {
+        "ConvInteger",
+        "DynamicQuantizeLinear",
+        "MatMulInteger",
+        "QLinearConv",
+        "QLinearMatMul",
+        "QuantizeLinear",
+    }
+)
+"""Operators that round to integers."""
+
+
+_KINDS = {"lift": "lifting", "pad": "padding", "stream": "stream", "convert": "conversion"}
+"""What a command does, where that is no lowering."""
+
+
+@dataclasses.dataclass
+class Rewriting:
+    """A run of a command that reads a model, changes it and writes it.
+
+    Attributes:
+        name: The name of the command, and of the public function.
+        source: The path of the model.
+        output: The path of the result.
+        options: The options of the public function.
+        comparing: The options of the comparison.
+        showing: The options for the output.
+        external_data: Whether tensors go into a separate file.
+        provenance: Whether the metadata has the command and its options.
+
+    Raises:
+        OptionError: An option does not fit the others.
+        UnverifiableError: The runtime to compare on is not installed.
+    """
+
+    name: str
+    source: pathlib.Path
+    output: pathlib.Path
+    options: Any
+    comparing: Comparing
+    showing: Showing
+    external_data: str
+    provenance: bool
+
+    def __post_init__(self) -> None:
+        from rnnlower.reporting.page import check_report
+
+        check_external_data(self.external_data)
+        check_report(self.showing.report, self.source, self.output)
+        self._settings = self.comparing.settings()
+        runtime, self._absent = self._settings.pop("on", None), None
+        if runtime:
+            installed_runtime(runtime)
+        elif self.comparing.verify and self.comparing.on is None:
+            # The result is tried on the runtime that it is for.
+            runtime, self._absent = own_runtime(self.options.engine)
+        self._settings["also_on"] = runtime
+        self._phases = Phases(self.showing.verbose)
+        self._op_types: set[str] = set()
+        self._fixed_sizes: list[str] = []
+        if self.name == "convert":
+            _check_opset(self.options.opset)
+
+    def run(self) -> dict[str, Any]:
+        """Write the model, unless it differs from the source; return the result for JSON."""
+        from rnnlower import api
+        from rnnlower.cli import tables
+        from rnnlower.files.metadata import record_provenance
+        from rnnlower.files.model_io import read_model, size_on_disk
+        from rnnlower.graph.walk import op_types
+        from rnnlower.reporting import content
+
+        with progress("reading", self.showing.quiet, self._phases) as tell:
+            model = read_model(self.source)
+            size, self._op_types = size_on_disk(self.source, model), op_types(model)
+            facts = None if self.showing.report is None else content.model_facts(self.source)
+            report = getattr(api, self.name).run(model, dataclasses.replace(self.options, progress=tell))
+        record_provenance(model.metadata_props, self.name, self.options, wanted=self.provenance)
+        say_notes(report.notes, self.showing.quiet)
+        warn(getattr(report, "warnings", ()))
+        stage, verification = self._write(model, report)
+        kind = _KINDS.get(self.name, "lowering")
+        if facts is not None:
+            self._report(facts, verification, getattr(content, f"{kind}_sections")(facts, model, report))
+        if self._shows_words:
+            tables.print_rewriting(kind, report, verification, verbose=self.showing.verbose)
+        lowering = getattr(report, "lowering", report)
+        if self.name not in ("convert", "lift", "pad") and lowering is not None:
+            tell_of_rounding(lowering, verification, self.showing.quiet)
+        result = self._finished(report.to_dict(), verification)
+        wrote = f"rnnlower: wrote {self.output} ({_sizes(stage)}; the source has {size:,})"
+        say(wrote, not self._shows_words)
+        if (code := getattr(report, "caller", None)) is not None:
+            self._write_caller(code)
+        return result
+
+    def _write(self, model: ir.Model, report: Any) -> tuple[Stage, VerificationResult | None]:
+        """Write the model, unless the verification finds it different from the source."""
+        from rnnlower.files.model_io import staged
+        from rnnlower.graph.open_sizes import open_sizes
+        from rnnlower.graph.walk import op_types
+
+        verification = None
+        with (
+            progress("writing", self.showing.quiet, self._phases) as tell,
+            staged(model, self.output, self.external_data) as stage,
+        ):
+            self._op_types -= {"Loop", "Scan"} - op_types(model)
+            if self.name != "stream" and (sizes := str(open_sizes(model.graph.inputs, "N"))):
+                self._fixed_sizes = [f"{sizes} fixes the sizes of the inputs, which some runtimes need"]
+            if self.comparing.verify:
+                reading = self.options.reading() | {"sets": report.sets}
+                if reading.get("dequantize") and getattr(self.options, "nodes", None):
+                    reading["dequantize"] = report.dequantized
+                verification = self._verify(stage.path, reading, tell)
+            if verification is None or verification:
+                stage.accept()
+        if verification is not None and verification.on is None:
+            verification = dataclasses.replace(verification, on=self._absent)
+        return stage, verification
+
+    def _verify(self, result: pathlib.Path, settings: dict[str, Any], tell: Progress) -> VerificationResult:
+        try:
+            return verify_files(self.source, result, self._settings | settings, tell)
+        except UnverifiableError as error:
+            if error.on is not None:
+                forms = [*self._other_forms(), *self._fixed_sizes]
+                error.advise("; ".join([*forms, "--on none writes the result without a run there"]))
+            raise
+
+    def _report(
+        self, facts: ModelFacts, verification: VerificationResult | None, sections: Iterable[Section]
+    ) -> None:
+        from rnnlower.reporting.content import result_section
+
+        assert self.showing.report is not None
+        written = verification is None or bool(verification)
+        report_page(
+            self.showing.report,
+            f"rnnlower {self.name} {self.source.name}",
+            verification,
+            [facts.section, result_section(self.output, written), *sections],
+            self._phases,
+            not self._shows_words,
+        )
+
+    @property
+    def _shows_words(self) -> bool:
+        """True if the command reports what it did in words."""
+        return not self.showing.json_ and not self.showing.quiet
+
+    def _finished(self, result: dict[str, Any], verification: VerificationResult | None) -> dict[str, Any]:
+        """Return the whole result for JSON; end with the exit code if nothing was written."""
+        self._phases.print()
+        error = None if verification is None or verification else self._not_written(verification)
+        verified = None if verification is None else verification.to_dict()
+        result = result | {"verification": verified}
+        if verified is not None and "on" in verified:
+            result["on"] = verified["on"]
+        result |= {"output": str(self.output) if error is None else None, "seconds": self._phases.rounded()}
+        if error is not None:
+            if self.showing.json_:
+                emit_result(result, error)
+            tell_difference(error, "--no-verify writes it all the same, for inspection")
+        return result
+
+    def _write_caller(self, code: str) -> None:
+        """Write the code that calls a streamed model next to it."""
+        from rnnlower.streaming.callers import SUFFIXES
+
+        path = self.output.with_suffix(SUFFIXES[self.options.emit])
+        path.write_text(code, encoding="utf-8")
+        say(f"rnnlower: wrote {path}", not self._shows_words)
+
+    def _not_written(self, verification: VerificationResult) -> VerificationError:
+        on = verification.on
+        where = f" on {on.label}" if on is not None and not on.equal else ""
+        problem = next(iter(verification.problems), f"the result differs from the source{where}")
+        remedies = [*(self._other_forms() if where else ()), other_comparison(verification, self._settings)]
+        return VerificationError(
+            f"{problem}; {self.output} was not written", remedy="; ".join(filter(None, remedies))
+        )
+
+    def _other_forms(self) -> Iterator[str]:
+        """Yield forms of the model that may run where this one fails."""
+        from rnnlower.recurrent.operators import QUANTIZED_LSTM
+
+        if self.name in ("lower", "unroll") and {"Loop", "Scan"} & self._op_types:
+            yield "--control-flow unroll makes straight lines of the model's own Loop and Scan nodes"
+        if QUANTIZED_LSTM in self._op_types:
+            yield "--dequantize gives the quantized recurrent nodes float weights"
+        elif _QUANTIZING & self._op_types:
+            yield (
+                "the model is quantized, and a runtime may round its last bit another way: lower the float "
+                "model instead, and quantize the result"
+            )
+
+
+def _sizes(stage: Stage) -> str:
+    shares = ""
+    if stage.shared:
+        size = sum(file.stat().st_size for file in stage.shared)
+        files = ", ".join(sorted(file.name for file in stage.shared))
+        shares = f", which refer to {size:,} in the source's {files}"
+    return f"{stage.size:,} bytes{shares}"
+
+
+def _check_opset(opset: int) -> None:
+    from rnnlower.opset import OPSETS
+
+    if opset not in OPSETS:
+        raise OptionError(
+            f"the opset is {opset}; the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"
+        )
 
 
 def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable[..., None]:
@@ -29,8 +272,6 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
         provenance: bool = True,
         showing: Showing,
     ) -> None:
-        from rnnlower.cli.rewriting import Rewriting
-
         buckets = _buckets(options, output, showing)
         results = []
         for number, (each, path, shown) in enumerate(buckets):

@@ -8,6 +8,7 @@ import pathlib
 import typer
 
 from rnnlower.cli.defining import command
+from rnnlower.cli.progress import progress
 from rnnlower.cli.running import DIFFERENT, emit, emit_json, emit_result, say, to_stderr
 from rnnlower.errors import OptionError, VerificationError
 
@@ -80,7 +81,6 @@ def probe(
     quiet: bool = False,
 ) -> None:
     """Try a runtime feature by feature and write what it computes correctly as a target."""
-    from rnnlower.cli.progress import progress
     from rnnlower.probing import probe as try_runtime
     from rnnlower.probing.writing import changes
     from rnnlower.targets import find_target

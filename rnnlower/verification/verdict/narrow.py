@@ -1,15 +1,19 @@
-"""The place where a difference begins: the first value that both models name and that differs."""
+"""The values inside a model: where a difference begins, which branches never ran, what held nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx.external_data_helper import uses_external_data
 
+from rnnlower.engines.session import Array
+from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import RECURRENT
-from rnnlower.verification.models import HeldModel, copy_of
+from rnnlower.verification.models import HeldModel, RunModel, copy_of
 from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
 
 # More values than these are sampled evenly: they are all held in memory at once.
@@ -79,3 +83,85 @@ def first_difference(
             node = makers[name]
             return f"{comparison} (from {node.op_type} node {node.name!r})"
     return None
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A branch of an If: its place, and the conditions of all enclosing Ifs, its own last."""
+
+    node: onnx.NodeProto
+    name: str
+    way: tuple[tuple[str, bool], ...]
+
+    def __str__(self) -> str:
+        label = self.node.name or self.node.output[0]
+        return f"If node {label!r}: its {self.name} never ran, and was not compared"
+
+
+def _branches(
+    graph: onnx.GraphProto, conditions: frozenset[str], way: tuple[tuple[str, bool], ...] = ()
+) -> Iterator[_Branch]:
+    """Yield the branches of Ifs that these values decide, including nested ones."""
+    for node in graph.node:
+        if node.op_type != "If" or node.domain or node.input[0] not in conditions:
+            continue
+        for attribute in node.attribute:
+            branch = _Branch(node, attribute.name, (*way, (node.input[0], attribute.name == "then_branch")))
+            yield branch
+            yield from _branches(attribute.g, conditions, branch.way)
+
+
+class BranchWatch:
+    """A record of the branches that the Ifs take, as far as values of the main graph decide.
+
+    ``model`` is the model with these conditions as outputs, which `watched` removes again; ``sets`` are
+    values of inputs that every run gets.
+    """
+
+    def __init__(self, model: HeldModel, sets: Mapping[str, Array] | None = None) -> None:
+        self._sets = dict(sets or {})
+        graph = model.proto.graph
+        given = {value.name for value in (*graph.input, *graph.output)}
+        values = given.union(*(node.output for node in graph.node))
+        values -= {tensor.name for tensor in graph.initializer}
+        self._branches = list(_branches(graph, frozenset(values)))
+        self._added = list(dict.fromkeys(b.way[-1][0] for b in self._branches if b.way[-1][0] not in given))
+        self._ran: set[tuple[tuple[str, bool], ...]] = set()
+        # Not worth a second copy of external data.
+        external = any(uses_external_data(tensor) for tensor in graph.initializer)
+        extended = with_outputs(model, self._added) if self._added and not external else None
+        self.model = extended or model
+        if self._added and extended is None:
+            self._branches = []
+
+    def watched(self, run: RunModel) -> RunModel:
+        """Wrap ``run``, which runs ``model``: record the conditions and remove them from the outputs."""
+
+        def noting(feeds: dict[str, Array]) -> dict[str, Any]:
+            outputs = run(feeds)
+            values = self._sets | feeds | outputs
+            for branch in self._branches:
+                if all(bool(np.ravel(values[name])[0]) == value for name, value in branch.way):
+                    self._ran.add(branch.way)
+            return {name: value for name, value in outputs.items() if name not in self._added}
+
+        return noting
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each branch that never ran although its enclosing branch did."""
+        reached = self._ran | {()} if self._ran else set()
+        return [str(b) for b in self._branches if b.way not in self._ran and b.way[:-1] in reached]
+
+
+def notes_on_empty_outputs(trials: Sequence[Trial]) -> list[str]:
+    """Return a sentence for each output of the reference that never held a number."""
+    notes = []
+    for name in trials[0].outputs if trials else ():
+        values = [trial.outputs[name] for trial in trials]
+        if not all(isinstance(value, np.ndarray) for value in values):
+            continue
+        if all(value.size == 0 for value in values):
+            notes.append(f"output {name!r} is empty in every trial: only its shape and dtype were compared")
+        elif not any(not is_inexact(v.dtype) or np.isfinite(v.astype(np.float64)).any() for v in values):
+            notes.append(f"output {name!r} is NaN or infinite in every trial: no number of it was compared")
+    return notes

@@ -1,0 +1,162 @@
+"""The metadata entries of models that are made here: calling conventions, and the origin."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import re
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+
+STATE_KEY = "rnnlower.state"
+STREAM_KEY = "rnnlower.stream"
+_DIRECTION = re.compile(r"(?<![a-z])(in|out|input|output|new|next|prev|cur|old|init|initial)(?![a-z])|n$")
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamMetadata:
+    """The calling convention of a streamed model.
+
+    Attributes:
+        chunk: Time steps per call; ``None``: any number.
+        inputs: The time axis of each input that has one.
+        outputs: The time axis of each output that has one; the others hold the value at the end of the chunk.
+        delay: Time steps by which the outputs are late: that many come first that belong to no step.
+        states: For each output that holds a state, the input that takes it in the next call.
+        start: For each state input, its value in the first call: a number, or nested lists of its shape
+            (a size of 1 stands for any size).
+        rates: For each output that does not have one frame per time step, its frames per step.
+        unreached: For each output whose whole sequence has more frames at its end than the stream ever gives,
+            their number.
+        limit: The time steps of a stream, where there are positions for so many alone.
+        steps: The time steps of the model of whole sequences, where their number is fixed.
+    """
+
+    chunk: int | None
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    delay: int
+    states: Mapping[str, str]
+    start: Mapping[str, Any]
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    unreached: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    limit: int | None = None
+    steps: int | None = None
+
+    def write(self, properties: MutableMapping[str, str]) -> None:
+        """Write the entries into the metadata of a model."""
+        stream = dataclasses.asdict(self)
+        properties[STATE_KEY] = json.dumps(stream.pop("states"))
+        for name in ("rates", "unreached", "limit", "steps"):
+            if not stream[name]:
+                del stream[name]
+        properties[STREAM_KEY] = json.dumps(stream)
+
+    @classmethod
+    def read(cls, properties: Mapping[str, str]) -> StreamMetadata | None:
+        """Read the entries from the metadata of a model; ``None`` if it is not a streamed model."""
+        if STATE_KEY not in properties or STREAM_KEY not in properties:
+            return None
+        stream, states = json.loads(properties[STREAM_KEY]), json.loads(properties[STATE_KEY])
+        chunk, inputs, outputs, delay = (stream[key] for key in ("chunk", "inputs", "outputs", "delay"))
+        start, rates, unreached = (stream.get(name, {}) for name in ("start", "rates", "unreached"))
+        limit, steps = stream.get("limit"), stream.get("steps")
+        return cls(chunk, inputs, outputs, delay, states, start, rates, unreached, limit, steps)
+
+
+def state_stem(name: str) -> str:
+    """Return the part of a name that a state has before a call and after it."""
+    # stateN and hn mark the new state by a last letter, conv_cache_out by a word.
+    spaced = re.sub(r"[^a-z0-9]+|(?<=[a-z])(?=\d)", " ", re.sub(r"(?<=[a-z])N$", "", name).lower())
+    return re.sub(r"\s+", "", _DIRECTION.sub("", spaced))
+
+
+PAD_KEY = "rnnlower.pad"
+
+
+@dataclasses.dataclass(frozen=True)
+class PadMetadata:
+    """The calling convention of a padded model.
+
+    Attributes:
+        max: The maximum of each length.
+        least: The least of each length: a shorter sequence fills no window of some operator.
+        inputs: The axis of time of each input that has one.
+        outputs: For each output over time its axis, and its valid size as an expression in the lengths.
+        lengths: For each length, the input of the model that holds it.
+        symbols: For each input over time, its length.
+        form: What these inputs hold: ``length``, or ``mask``.
+        rows: The axis of rows of inputs and outputs, if each row has a length of its own.
+    """
+
+    max: Mapping[str, int]
+    least: Mapping[str, int]
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, Mapping[str, Any]]
+    lengths: Mapping[str, str]
+    symbols: Mapping[str, str]
+    form: str
+    rows: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def write(self, properties: MutableMapping[str, str]) -> None:
+        """Write the entry into the metadata of a model."""
+        properties[PAD_KEY] = json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def read(cls, properties: Mapping[str, str]) -> PadMetadata | None:
+        """Read the entry from the metadata of a model; ``None`` if it is not a padded model."""
+        if PAD_KEY not in properties:
+            return None
+        return cls(**json.loads(properties[PAD_KEY]))
+
+
+PROVENANCE_KEY = "rnnlower.provenance"
+
+_MOST_ELEMENTS = 16
+"""Larger values are described by their type and shape."""
+
+
+def record_provenance(
+    properties: MutableMapping[str, str], command: str, options: Any, *, wanted: bool
+) -> None:
+    """Replace the entry of a model's source by one for a command, unless none is wanted or all metadata go.
+
+    It has the fields of the command's options that are not as by default.
+    """
+    properties.pop(PROVENANCE_KEY, None)
+    if not wanted or options.strip:
+        return
+    given = {
+        field.name: _plain(value)
+        for field in dataclasses.fields(options)
+        if field.init and field.name != "progress"
+        if (value := getattr(options, field.name)) != field.default and value not in (None, {}, [])
+    }
+    version = importlib.metadata.version("rnnlower")
+    entry = {"version": version, "command": command, "options": given}
+    properties[PROVENANCE_KEY] = json.dumps(entry, sort_keys=True)
+
+
+def read_provenance(properties: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the entry of a model, or ``None`` if it has none that can be read."""
+    try:
+        entry = json.loads(properties.get(PROVENANCE_KEY, "null"))
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in JSON types."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray):
+        small = value.size <= _MOST_ELEMENTS
+        return value.tolist() if small else f"{value.dtype} of shape {list(value.shape)}"
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
