@@ -10,17 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rnnlower.cli.values import (
-    parse_axes,
-    parse_buckets,
-    parse_chunk,
-    parse_connections,
-    parse_dims,
-    parse_maxima,
-    parse_sets,
-    parse_shapes,
-    parse_states,
-)
+from rnnlower.cli import values
 from rnnlower.passes.options import HELP
 
 PANELS = (
@@ -98,15 +88,15 @@ ARGUMENTS: dict[str, tuple[type[Any], str]] = {
 
 _FLAGS: dict[str, dict[str, Flag]] = {
     MODEL: {
-        "dims": Flag("--dim NAME=N", "Fix a symbolic dimension; repeatable.", parse_dims),
+        "dims": Flag("--dim NAME=N", "Fix a symbolic dimension; repeatable.", values.parse_dims),
         "input_shapes": Flag(
-            "--input-shape NAME:2,3,4", "Fix a graph input's shape; repeatable.", parse_shapes
+            "--input-shape NAME:2,3,4", "Fix a graph input's shape; repeatable.", values.parse_shapes
         ),
         "sets": Flag(
             "--set NAME=VALUE",
             "Make a graph input a constant: a number, true, false, a list as [1,2], or @FILE.npz:KEY; "
             "repeatable.",
-            parse_sets,
+            values.parse_sets,
         ),
         "freeze": Flag(
             "--freeze/--no-freeze",
@@ -136,34 +126,36 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "chunk": Flag(
             "--chunk K|10ms|any",
             "Time steps a call, or their duration at --rate; any: a different number in each call.",
-            parse_chunk,
+            values.parse_chunk,
         ),
         "rate": Flag("--rate HZ", least=0),
         "time_axes": Flag(
             "--time-axis INPUT:AXIS",
             "The time axis of an input, if it does not follow from the recurrent nodes; repeatable.",
-            parse_axes,
+            values.parse_axes,
         ),
         "max": Flag(
-            "--max NAME=N", "The largest size of a dimension that is a length; repeatable.", parse_maxima
+            "--max NAME=N",
+            "The largest size of a dimension that is a length; repeatable.",
+            values.parse_maxima,
         ),
         "pad.max": Flag(
             "--max NAME=N",
             "The largest size of a dimension that is a length, NAME=N,N: a model for each; repeatable.",
-            parse_buckets,
+            values.parse_buckets,
         ),
         "mask": Flag("--mask"),
         "per_row": Flag("--per-row"),
         "pad.time_axes": Flag(
             "--time-axis INPUT:AXIS",
             "The time axis of an input whose length is static; repeatable.",
-            parse_axes,
+            values.parse_axes,
         ),
         "connect": Flag(
             "--connect OUT=IN",
             "Of several files: the output of one that is an input of another name in another; "
             "repeatable. Equal names are connected.",
-            parse_connections,
+            values.parse_connections,
         ),
         "emit": Flag(
             "--emit python|c|js",
@@ -240,7 +232,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "--set NAME=VALUE",
             "Feed a value to an input of the reference, which the candidate may lack: a number, true, "
             "false, a list as [1,2], or @FILE.npz:KEY; repeatable.",
-            parse_sets,
+            values.parse_sets,
         ),
         "engine": Flag("--engine NAME", "Run both models on this engine: onnxruntime or rnnlower-reference."),
         "verify": Flag("--verify/--no-verify", "Run source and result and compare before writing."),
@@ -259,7 +251,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "states": Flag(
             "--state OUT=IN",
             "Feed this output into that input in the next call; repeatable. Default: by name and shape.",
-            parse_states,
+            values.parse_states,
         ),
         "on": Flag(
             "--on ENGINE",

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from rnnlower.cli.progress import Phases
     from rnnlower.engines.known import Engine
     from rnnlower.passes.options import Progress
-    from rnnlower.passes.reports import Report as LoweringReport
     from rnnlower.recurrent.exporter_warnings import Suspicion
     from rnnlower.reporting.page import Section
     from rnnlower.verification import RuntimeTrial, VerificationResult
@@ -243,16 +242,6 @@ def warn(suspicions: Iterable[Suspicion]) -> None:
     """Print warnings, even with -q: silence would be taken as consent."""
     for suspicion in suspicions:
         to_stderr(f"rnnlower: warning: {suspicion}")
-
-
-def tell_of_rounding(lowering: LoweringReport, verification: VerificationResult | None, quiet: bool) -> None:
-    """Name the option that helps if a result in 16 bits differs."""
-    if lowering.rounds and verification is not None and not verification:
-        say(
-            "rnnlower: note: each operator of a float16 recurrence rounds to 16 bits, where onnxruntime's "
-            "recurrent operators round at the end; --compute-type float32 does the same",
-            quiet,
-        )
 
 
 def say(text: str, quiet: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -30,16 +30,7 @@ if TYPE_CHECKING:
 _STATUS = {"not made": "is not made", "does not run": "does not run", "different": "is DIFFERENT, not timed"}
 
 
-def print_rewriting(
-    kind: str, report: Any, verification: VerificationResult | None, *, verbose: bool = False
-) -> None:
-    """Print what a command did to a model, by a kind of `_PRINTERS`, and the verification."""
-    _PRINTERS[kind](report, verbose)
-    if verification is not None:
-        print_verification(verification, verbose=verbose)
-
-
-def _print_lowering(report: Report, verbose: bool) -> None:
+def print_lowering(report: Report, verbose: bool) -> None:
     """Print what became of each node, and the op counts: only those that changed, unless all are wanted."""
     if report.nodes:
         write(_table(rows.lowered_nodes(report.nodes), optional=("place", "direction")))
@@ -55,7 +46,7 @@ def _print_lowering(report: Report, verbose: bool) -> None:
     write(f"opset {report.opset}")
 
 
-def _print_conversion(report: OpsetReport, verbose: bool) -> None:
+def print_conversion(report: OpsetReport, verbose: bool) -> None:
     """Print what had to change, by operator (by node if verbose)."""
     write(f"opset {report.source} -> {report.target}, ir_version {report.ir_version}")
     if report.adapted:
@@ -65,18 +56,20 @@ def _print_conversion(report: OpsetReport, verbose: bool) -> None:
         write(f"inlined function {name}")
 
 
-def _print_lifting(report: LiftReport, verbose: bool) -> None:
+def print_lifting(report: LiftReport, verbose: bool) -> None:
+    """Print what became a recurrent node."""
     lifted = rows.lifted_nodes(report.nodes)
     if lifted[1]:
         write(_table(lifted, optional=("place",)))
 
 
-def _print_padding(report: PadReport, verbose: bool) -> None:
+def print_padding(report: PadReport, verbose: bool) -> None:
+    """Print the valid sizes, and the inputs that hold the lengths."""
     write(_table(rows.padded_values(report.metadata)))
     write(rows.padded_lengths(report.metadata))
 
 
-def _print_stream(report: StreamReport, verbose: bool) -> None:
+def print_stream(report: StreamReport, verbose: bool) -> None:
     """Print the states, the time axes, and what became of the recurrent nodes."""
     if report.states:
         write(_table((("state output", "feeds input"), [*report.states.items()])))
@@ -85,16 +78,7 @@ def _print_stream(report: StreamReport, verbose: bool) -> None:
     late = f"; outputs are {report.delay} steps late" if report.delay else ""
     write(f"{steps_of_call(report.chunk)}: {places}{late}")
     if report.lowering is not None:
-        _print_lowering(report.lowering, verbose)
-
-
-_PRINTERS: dict[str, Callable[[Any, bool], None]] = {
-    "lowering": _print_lowering,
-    "conversion": _print_conversion,
-    "lifting": _print_lifting,
-    "padding": _print_padding,
-    "stream": _print_stream,
-}
+        print_lowering(report.lowering, verbose)
 
 
 def _table(cells: rows.Cells, *, optional: Sequence[str] = ()) -> Table:

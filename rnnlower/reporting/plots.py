@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rnnlower.benchmarking.bench_result import BenchResult
 from rnnlower.errors import OptionError
 from rnnlower.files.publishing import check_companion
 from rnnlower.reporting.page import escape, shortened
 from rnnlower.reporting.rows import share as share_of_limit
+
+if TYPE_CHECKING:
+    from rnnlower.benchmarking.bench_result import BenchResult
 
 _WIDTH = 760
 _LABELS = 190

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import fcntl
+import functools
 import os
 import pty
 import re
@@ -114,20 +115,20 @@ _COMMANDS: dict[str, tuple[list[object], str, Callable[[Any], Iterator[str]]]] =
         "print_check",
         _of_misfits,
     ),
-    "unroll": (["unroll", MODELS / "lstm14_300_steps.onnx", *_OUT, "-v"], "print_rewriting", _of_lowering),
+    "unroll": (["unroll", MODELS / "lstm14_300_steps.onnx", *_OUT, "-v"], "print_lowering", _of_lowering),
     "lower": (
         ["lower", MODELS / "gru_two_layers_dynamic.onnx", *_OUT, "-v", "--target", "opencv"],
-        "print_rewriting",
+        "print_lowering",
         _of_lowering,
     ),
     "convert": (
         ["convert", MODELS / "denoiser_gru.onnx", *_OUT, "-v", "--opset", 12],
-        "print_rewriting",
+        "print_conversion",
         _of_conversion,
     ),
     "stream": (
         ["stream", MODELS / "denoiser_gru.onnx", *_OUT, "-v", "--strategy", "unroll"],
-        "print_rewriting",
+        "print_stream",
         _of_stream,
     ),
     "verify": (
@@ -186,13 +187,24 @@ def test_every_figure_is_on_the_screen(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line, printer, figures = _COMMANDS[name]
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    show = getattr(tables, printer)
-    monkeypatch.setattr(tables, printer, lambda *given, **options: calls.append((given, options)))
+    calls: list[Callable[[], None]] = []
+    reports: list[Any] = []
+    for each in dict.fromkeys((printer, "print_verification")):
+        show = getattr(tables, each)
+
+        def noted(*given: Any, show: Callable[..., None] = show, **options: Any) -> None:
+            calls.append(functools.partial(show, *given, **options))
+            reports.append(given[0])
+
+        monkeypatch.setattr(tables, each, noted)
     Run(*line)
-    (given, options), *_ = calls
-    found = given[0].to_dict() if name == "bench" else Run(*line, "--json").json
-    show(*given, **options)
+    found = reports[0].to_dict() if name == "bench" else Run(*line, "--json").json
+
+    def show_all() -> None:
+        for call in calls:
+            call()
+
+    show_all()
     full = _figures(capsys.readouterr().out)
     expected = set(figures(found))
     assert expected
@@ -201,7 +213,7 @@ def test_every_figure_is_on_the_screen(
     for width in WIDTHS:
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-        show(*given, **options)
+        show_all()
         seen = capsys.readouterr().out
         assert not full - _figures(seen), f"missing at {width} columns in\n{seen}"
 

@@ -22,7 +22,6 @@ from rnnlower.cli.running import (
     say,
     say_notes,
     tell_difference,
-    tell_of_rounding,
     verify_files,
     warn,
 )
@@ -57,6 +56,10 @@ _QUANTIZING = frozenset(
 
 _KINDS = {"lift": "lifting", "pad": "padding", "stream": "stream", "convert": "conversion"}
 """What a command does, where that is no lowering."""
+_ROUNDING = (
+    "each operator of a float16 recurrence rounds to 16 bits, where onnxruntime's recurrent operators round "
+    "at the end; --compute-type float32 does the same"
+)
 
 
 @dataclasses.dataclass
@@ -128,10 +131,12 @@ class Rewriting:
         if facts is not None:
             self._report(facts, verification, getattr(content, f"{kind}_sections")(facts, model, report))
         if self._shows_words:
-            tables.print_rewriting(kind, report, verification, verbose=self.showing.verbose)
-        lowering = getattr(report, "lowering", report)
-        if self.name not in ("convert", "lift", "pad") and lowering is not None:
-            tell_of_rounding(lowering, verification, self.showing.quiet)
+            getattr(tables, f"print_{kind}")(report, self.showing.verbose)
+            if verification is not None:
+                tables.print_verification(verification, verbose=self.showing.verbose)
+        differs = verification is not None and not verification
+        if differs and getattr(getattr(report, "lowering", report), "rounds", False):
+            say_notes([_ROUNDING], self.showing.quiet)
         result = self._finished(report.to_dict(), verification)
         wrote = f"rnnlower: wrote {self.output} ({_sizes(stage)}; the source has {size:,})"
         say(wrote, not self._shows_words)
@@ -259,8 +264,9 @@ def _check_opset(opset: int) -> None:
         )
 
 
-def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable[..., None]:
-    """Return the command that runs the public function of this name, which takes options of this kind."""
+def _rewriting(kind: type[Any], words: str) -> Callable[..., None]:
+    """Return the command that runs the public function whose options are of this kind."""
+    name = kind.__name__.removesuffix("Options").lower()
 
     def rewrite(
         *,
@@ -284,7 +290,7 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
 
     rewrite.__name__, rewrite.__doc__ = name, words
     rewrite.__annotations__["options"] = kind
-    return command(*absent)(rewrite)
+    return command(*_ABSENT.get(kind, ()))(rewrite)
 
 
 def _buckets(options: Any, output: pathlib.Path, showing: Showing) -> list[tuple[Any, pathlib.Path, Showing]]:
@@ -307,38 +313,19 @@ def _buckets(options: Any, output: pathlib.Path, showing: Showing) -> list[tuple
     return made
 
 
-REWRITINGS = [
-    _rewriting("unroll", UnrollOptions, "Rewrite every recurrent node into straight-line primitive ops."),
-    _rewriting(
-        "scan",
-        ScanOptions,
-        "Rewrite every recurrent node into a Scan over primitive ops; the length may be dynamic.",
+_WORDS: dict[type[Any], str] = {
+    UnrollOptions: "Rewrite every recurrent node into straight-line primitive ops.",
+    ScanOptions: "Rewrite every recurrent node into a Scan over primitive ops; the length may be dynamic.",
+    LoopOptions: "Rewrite every recurrent node into a Loop over primitive ops; the length may be dynamic.",
+    LowerOptions: "Rewrite the recurrent nodes that a runtime lacks or gets wrong into ops that it has.",
+    LiftOptions: (
+        "Turn Loops, Scans and straight lines that compute an LSTM, GRU or RNN into these operators."
     ),
-    _rewriting(
-        "loop",
-        LoopOptions,
-        "Rewrite every recurrent node into a Loop over primitive ops; the length may be dynamic.",
+    PadOptions: "Make a static model of a maximal length that is right for every length up to it.",
+    StreamOptions: (
+        "Turn a model of whole sequences into one of a chunk per call: states become inputs and outputs."
     ),
-    _rewriting(
-        "lower",
-        LowerOptions,
-        "Rewrite the recurrent nodes that a runtime lacks or gets wrong into ops that it has.",
-    ),
-    _rewriting(
-        "lift",
-        LiftOptions,
-        "Turn Loops, Scans and straight lines that compute an LSTM, GRU or RNN into these operators.",
-    ),
-    _rewriting(
-        "pad",
-        PadOptions,
-        "Make a static model of a maximal length that is right for every length up to it.",
-        "states",
-    ),
-    _rewriting(
-        "stream",
-        StreamOptions,
-        "Turn a model of whole sequences into one of a chunk per call: states become inputs and outputs.",
-    ),
-    _rewriting("convert", ConvertOptions, "Change the model's opset, up or down.", "on"),
-]
+    ConvertOptions: "Change the model's opset, up or down.",
+}
+_ABSENT = {PadOptions: ("states",), ConvertOptions: ("on",)}
+REWRITINGS = [_rewriting(kind, words) for kind, words in _WORDS.items()]
