@@ -208,7 +208,7 @@ class LowerRecurrentPass(Pass):
         preferences = Preferences(self._unroll_factor, self._gates, self._compute_type)
         with naming_node(located):
             task = Task(node, weights, opset, self._dialect, preferences)
-            best = cheapest(candidates(task, [self._strategy]))
+            best = cheapest(candidates(task, [self._strategy], compared=False))
         assert best.form is not None
         return Plan(self._strategy, self._unroll_factor, form=best.form)
 

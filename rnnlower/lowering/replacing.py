@@ -37,7 +37,7 @@ class Plan:
         unroll_factor: Time steps per iteration of a Scan or Loop.
         reason: The reason for the strategy.
         form: The form of a step.
-        prices: The estimated cost of each candidate, in microseconds per run.
+        prices: The estimated cost of each candidate, in microseconds per run; empty if there was no choice.
         needs: The opset that each of its operators needs, if the model's is too low.
     """
 
@@ -63,7 +63,7 @@ class LoweredNode:
         emitted_ops: Number of nodes in its place, including those in bodies.
         reason: The reason for the strategy.
         form: The form of a step.
-        prices: The estimated cost of each candidate, in microseconds per run.
+        prices: The estimated cost of each candidate, in microseconds per run; empty if there was no choice.
     """
 
     name: str

@@ -115,29 +115,33 @@ Sketches = dict[Hashable, list[Candidate]]
 """Known candidates by the `Task.key`: models often have equal nodes."""
 
 
-def candidates(task: Task, strategies: Sequence[str], sketches: Sketches | None = None) -> list[Candidate]:
+def candidates(
+    task: Task, strategies: Sequence[str], sketches: Sketches | None = None, *, compared: bool = True
+) -> list[Candidate]:
     """Return the candidates that the dialect has the operators for, in the order of the strategies and forms.
 
     Args:
         task: The node and all that its candidates depend on.
         strategies: Keys of `STRATEGIES`.
         sketches: Known candidates; new ones are added.
+        compared: Whether others compete with them. If not, one that is alone gets no price.
 
     Raises:
         MissingOperatorError: There is no candidate.
     """
     if sketches is not None:
-        key = (*strategies, *task.key())
+        key = (*strategies, compared, *task.key())
         if key not in sketches:
-            sketches[key] = candidates(task, strategies)
+            sketches[key] = candidates(task, strategies, compared=compared)
         return sketches[key]
+    ways = [(strategy, form) for strategy in strategies for form in _forms(task, strategy)]
+    costs = task.dialect.prices.microseconds if compared or len(ways) > 1 else {}
     found, missing = [], []
-    for strategy in strategies:
-        for form in _forms(task, strategy):
-            try:
-                found.append(_sketched(task, strategy, form))
-            except MissingOperatorError as error:
-                missing.append(error)
+    for strategy, form in ways:
+        try:
+            found.append(_sketched(task, strategy, form, costs))
+        except MissingOperatorError as error:
+            missing.append(error)
     if not found:
         raise missing[0]
     return found
@@ -176,9 +180,8 @@ def _forms(task: Task, strategy: str) -> Sequence[Form]:
     return [form for form in forms if form.fits(case)] or [PLAIN]
 
 
-def _sketched(task: Task, strategy: str, form: Form) -> Candidate:
+def _sketched(task: Task, strategy: str, form: Form, costs: Mapping[str, float]) -> Candidate:
     needs: dict[str, int] = {}
-    costs = task.dialect.prices.microseconds
 
     def counts(node: ResolvedNode) -> Counts:
         with _emitted(dataclasses.replace(task, node=node), strategy, form, needs) as e:

@@ -144,7 +144,7 @@ class Chooser:
             MissingOperatorError: There is no candidate.
         """
         strategies, reason = ([strategy], "asked for") if strategy else _strategies(self.target, node)
-        found = self._lowered(node, weights, opset, strategies)
+        found = self._lowered(node, weights, opset, strategies, compared=bool(native) or not strategy)
         best = cheapest(found)
         prices = {**(native or {}), **_prices(found)}
         factor = 1 if best.strategy == "unroll" and strategy is None else self.preferences.unroll_factor
@@ -176,10 +176,16 @@ class Chooser:
             return []
 
     def _lowered(
-        self, node: ResolvedNode, weights: Weights, opset: int, strategies: Sequence[str]
+        self,
+        node: ResolvedNode,
+        weights: Weights,
+        opset: int,
+        strategies: Sequence[str],
+        *,
+        compared: bool = True,
     ) -> list[Candidate]:
         task = Task(node, weights, opset, self.target, self.preferences)
-        return candidates(task, strategies, self.sketches)
+        return candidates(task, strategies, self.sketches, compared=compared)
 
 
 def _why_kept(place: OnTarget) -> str:
