@@ -5,7 +5,6 @@ python docs/passes.py [--check]
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import pathlib
 import re
@@ -33,6 +32,7 @@ PIPELINES: dict[str, Sequence[Step]] = {
     "`check`": CHECK,
     "`calibrate`, `quantize`": PREPARATION,
 }
+_SECTION = re.compile(r"^(?:Args|Attributes|Raises):$", re.MULTILINE)
 _CODE = re.compile(r"::\n\n((?:    .*\n|\n)+)")
 
 
@@ -47,8 +47,8 @@ def _passes() -> Iterator[str]:
     yield "\n## All passes\n"
     for name in rnnlower.passes.__all__:
         cls = getattr(rnnlower.passes, name)
-        graphs = inspect.getdoc(importlib.import_module(cls.__module__)) or ""
-        words, *_ = (inspect.getdoc(cls) or "").split("\n\n")
+        described, *_ = _SECTION.split(inspect.getdoc(cls) or "")
+        words, _, graphs = described.partition("\n\n")
         arguments = ", ".join(inspect.signature(cls).parameters)
         yield f"### {name}\n\n`{name}({arguments})`: {' '.join(words.split())}\n"
         for kind, conditions in (("Requires", cls.REQUIRES), ("Ensures", cls.ENSURES)):

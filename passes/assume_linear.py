@@ -1,19 +1,4 @@
-"""GRU nodes, changed to the form that PyTorch computes.
-
-torch's newer exporter with onnxscript before 0.7.1 left the attribute out (pytorch/pytorch#189225).
-
-Before::
-
-    (float[5, 1, 2] X, float[1, 3, 2] W, float[1, 3, 1] R) => (float[5, 1, 1, 1] Y) {
-        Y = GRU <hidden_size = 1> (X, W, R)
-    }
-
-After ``AssumeLinearBeforeResetPass()``::
-
-    (float[5, 1, 2] X, float[1, 3, 2] W, float[1, 3, 1] R) => (float[5, 1, 1, 1] Y) {
-        Y = GRU <hidden_size = 1, linear_before_reset = 1> (X, W, R)
-    }
-"""
+"""GRU nodes, changed to the form that PyTorch computes."""
 
 from __future__ import annotations
 
@@ -35,6 +20,20 @@ def _every_gru_is_linear(model: ir.Model, assuming: AssumeLinearBeforeResetPass)
 
 class AssumeLinearBeforeResetPass(Pass):
     """Gives linear_before_reset=1 to every GRU of the model, functions included.
+
+    torch's newer exporter with onnxscript before 0.7.1 left the attribute out (pytorch/pytorch#189225).
+
+    Before::
+
+        (float[5, 1, 2] X, float[1, 3, 2] W, float[1, 3, 1] R) => (float[5, 1, 1, 1] Y) {
+            Y = GRU <hidden_size = 1> (X, W, R)
+        }
+
+    After ``AssumeLinearBeforeResetPass()``::
+
+        (float[5, 1, 2] X, float[1, 3, 2] W, float[1, 3, 1] R) => (float[5, 1, 1, 1] Y) {
+            Y = GRU <hidden_size = 1, linear_before_reset = 1> (X, W, R)
+        }
 
     Attributes:
         changed: Number of nodes that had another form.

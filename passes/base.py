@@ -1,16 +1,54 @@
-"""Common parts of all passes."""
+"""The base of all passes, and the conditions that passes and steps require of a model and ensure, as data.
+
+A condition is a function whose name states it. Its arguments are the model, and the pass or `Work` that
+declares it. A lowering checks none of them: `tests/passes/test_contracts.py` does, before and after every
+pass and step of many lowerings. In addition to its own conditions, every pass keeps the graph's inputs and
+outputs, and the model valid.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.restoring import undone_on_failure
-from rnnlower.passes.contracts import Condition
+from rnnlower.graph.walk import walk
+from rnnlower.recurrent.finding import find_recurrent
+
+Condition = Callable[[ir.Model, Any], bool]
+
+
+def no_function_is_recurrent(model: ir.Model, owner: object) -> bool:
+    """Return whether no function of the model holds a recurrent node."""
+    return not any(located.path.startswith("function:") for located in find_recurrent(model))
+
+
+def initializers_suit_ir_version(model: ir.Model, owner: object) -> bool:
+    """Return whether the IR version allows the initializers that are not graph inputs."""
+    values = model.graph.initializers.values()
+    return model.ir_version >= FREE_INITIALIZERS_IR or all(value.is_graph_input() for value in values)
+
+
+def has_node(model: ir.Model, op_type: str, name: str) -> bool:
+    """Return whether the main graph or a subgraph has such a node."""
+    return any(node.op_type == op_type and node.name == name for node, _ in walk(model.graph))
+
+
+def nothing_is_dead(model: ir.Model, owner: object) -> bool:
+    """Return whether every node has an output that is needed."""
+    return all(
+        any(out.uses() or out.is_graph_output() for out in node.outputs) for node, _ in walk(model.graph)
+    )
+
+
+def nothing_is_found(model: ir.Model, owner: Any) -> bool:
+    """Return whether the pass finds no node or output to change."""
+    return not owner.found(model)
 
 
 class Pass(ir.passes.InPlacePass):

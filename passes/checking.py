@@ -11,10 +11,10 @@ import onnx_ir as ir
 from rnnlower.errors import RnnLowerError
 from rnnlower.graph.walk import Located, count_ops, default_opset
 from rnnlower.lowering.replacing import EMITTED
+from rnnlower.passes.command_options import CheckOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import PIPELINE
-from rnnlower.passes.rewriting_options import CheckOptions
 from rnnlower.passes.steps import emitting, settling
 from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run
 from rnnlower.recurrent.finding import carries_state, find_recurrent

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.opset import OpsetReport
+from rnnlower.passes.command_options import ConvertOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
-from rnnlower.passes.rewriting_options import ConvertOptions
 from rnnlower.passes.steps import settling
 from rnnlower.passes.steps.work import Step, Work, is_selected, run, select
 from rnnlower.recurrent.finding import find_recurrent

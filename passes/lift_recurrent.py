@@ -1,29 +1,4 @@
-"""Lifting of recurrences: a Loop, a Scan or a straight line that computes an LSTM, GRU or RNN becomes one.
-
-Before::
-
-    (float[T, 1, 2] X, float[1, 2] h) => (float[T, 1, 2] Y)
-    <float[2, 2] W = {1, 2, 3, 4}, float[2, 2] R = {5, 6, 7, 8}> {
-        last, Y = Scan <num_scan_inputs = 1, body = step (float[1, 2] before, float[1, 2] x)
-        => (float[1, 2] after, float[1, 2] y) {
-            input = MatMul (x, W)
-            kept = MatMul (before, R)
-            sum = Add (input, kept)
-            after = Tanh (sum)
-            y = Identity (after)
-        }> (h, X)
-    }
-
-After ``LiftRecurrentPass()``::
-
-    (float[T, 1, 2] X, float[1, 2] h) => (float[T, 1, 2] Y)
-    <float[1, 2, 2] W = {1, 3, 2, 4}, float[1, 2, 2] R = {5, 7, 6, 8},
-     int64[1] first = {0}, int64[1] second = {1}> {
-        start = Unsqueeze (h, first)
-        all, last = RNN <hidden_size = 2> (X, W, R, , , start)
-        Y = Squeeze (all, second)
-    }
-"""
+"""Lifting of recurrences: a Loop, a Scan or a straight line that computes an LSTM, GRU or RNN becomes one."""
 
 from __future__ import annotations
 
@@ -62,6 +37,30 @@ def _lifted_nodes_are_gone(model: ir.Model, lifting: LiftRecurrentPass) -> bool:
 
 class LiftRecurrentPass(Pass):
     """Replaces recurrences in other forms by recurrent nodes, where the equations are exactly theirs.
+
+    Before::
+
+        (float[T, 1, 2] X, float[1, 2] h) => (float[T, 1, 2] Y)
+        <float[2, 2] W = {1, 2, 3, 4}, float[2, 2] R = {5, 6, 7, 8}> {
+            last, Y = Scan <num_scan_inputs = 1, body = step (float[1, 2] before, float[1, 2] x)
+            => (float[1, 2] after, float[1, 2] y) {
+                input = MatMul (x, W)
+                kept = MatMul (before, R)
+                sum = Add (input, kept)
+                after = Tanh (sum)
+                y = Identity (after)
+            }> (h, X)
+        }
+
+    After ``LiftRecurrentPass()``::
+
+        (float[T, 1, 2] X, float[1, 2] h) => (float[T, 1, 2] Y)
+        <float[1, 2, 2] W = {1, 3, 2, 4}, float[1, 2, 2] R = {5, 7, 6, 8},
+         int64[1] first = {0}, int64[1] second = {1}> {
+            start = Unsqueeze (h, first)
+            all, last = RNN <hidden_size = 2> (X, W, R, , , start)
+            Y = Squeeze (all, second)
+        }
 
     Args:
         nodes: Shell wildcards; only Loop and Scan nodes whose name matches one of them are lifted.

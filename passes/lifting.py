@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.lifting.replacing import LiftedNode
+from rnnlower.passes.command_options import LiftOptions
 from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.passes.reports import LiftReport
-from rnnlower.passes.rewriting_options import LiftOptions
 from rnnlower.passes.steps import settling
 from rnnlower.passes.steps.work import Step, Work, run
 

@@ -1,25 +1,4 @@
-"""Lowering of LSTM, GRU and RNN nodes to primitive operators.
-
-Before::
-
-    (float[2, 1, 1] X) => (float[2, 1, 1, 1] Y) <float[1, 1, 1] W = {1}, float[1, 1, 1] R = {0.5}> {
-        Y = RNN <hidden_size = 1> (X, W, R)
-    }
-
-After ``LowerRecurrentPass("unroll")``::
-
-    (float[2, 1, 1] X) => (float[2, 1, 1, 1] Y)
-    <float[1, 1] w = {1}, int64[2] rows = {-1, 1}, float[1, 1] r = {0.5}, int64[4] shape = {2, 1, 1, 1}> {
-        x = Reshape (X, rows)
-        wx = Gemm <transB = 1> (x, w)
-        x_0, x_1 = Split <axis = 0> (wx)
-        h_0 = Tanh (x_0)
-        a_1 = Gemm (h_0, r, x_1)
-        h_1 = Tanh (a_1)
-        h = Concat <axis = 0> (h_0, h_1)
-        Y = Reshape (h, shape)
-    }
-"""
+"""Lowering of LSTM, GRU and RNN nodes to primitive operators."""
 
 from __future__ import annotations
 
@@ -43,7 +22,7 @@ from rnnlower.lowering.sketching import Preferences, Task, candidates, cheapest
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.lowering.weights import Weights, arithmetic, private_weights
 from rnnlower.passes.base import Pass
-from rnnlower.passes.steps.lengths import with_static_lengths
+from rnnlower.passes.static_shapes import with_static_lengths
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -61,6 +40,26 @@ class LowerRecurrentPass(Pass):
     Weights computed from constants (`FoldWeightsPass`), undeclared types
     (`InferTypesPass`) and functions (`InlineFunctionsPass`) are handled by other passes. The lengths that
     unrolling needs are found as `StaticShapesPass` finds them.
+
+    Before::
+
+        (float[2, 1, 1] X) => (float[2, 1, 1, 1] Y) <float[1, 1, 1] W = {1}, float[1, 1, 1] R = {0.5}> {
+            Y = RNN <hidden_size = 1> (X, W, R)
+        }
+
+    After ``LowerRecurrentPass("unroll")``::
+
+        (float[2, 1, 1] X) => (float[2, 1, 1, 1] Y)
+        <float[1, 1] w = {1}, int64[2] rows = {-1, 1}, float[1, 1] r = {0.5}, int64[4] shape = {2, 1, 1, 1}> {
+            x = Reshape (X, rows)
+            wx = Gemm <transB = 1> (x, w)
+            x_0, x_1 = Split <axis = 0> (wx)
+            h_0 = Tanh (x_0)
+            a_1 = Gemm (h_0, r, x_1)
+            h_1 = Tanh (a_1)
+            h = Concat <axis = 0> (h_0, h_1)
+            Y = Reshape (h, shape)
+        }
 
     Args:
         strategy: ``unroll``, ``scan`` or ``loop``, or a plan for each of the nodes.

@@ -1,19 +1,4 @@
-"""Lowering of LinearAttention and CausalConvWithState nodes to primitive operators.
-
-Before, at opset 27::
-
-    (float[1, 2, 4] x, float[2, 1, 1] w) => (float[1, 2, 4] y, float[1, 2, 0] state) {
-        y, state = CausalConvWithState (x, w)
-    }
-
-After ``LowerStateOperatorsPass("unroll")``::
-
-    (float[1, 2, 4] x, float[2, 1, 1] w) => (float[1, 2, 4] y, float[1, 2, 0] state)
-    <int64[1] end = {9223372036854775807}, int64[1] time = {2}> {
-        y = Conv <dilations = [1], group = 2, kernel_shape = [1], pads = [0, 0]> (x, w)
-        state = Slice (x, end, end, time)
-    }
-"""
+"""Lowering of LinearAttention and CausalConvWithState nodes to primitive operators."""
 
 from __future__ import annotations
 
@@ -56,6 +41,20 @@ def _nodes_are_replaced(model: ir.Model, lowering: LowerStateOperatorsPass) -> b
 
 class LowerStateOperatorsPass(Pass):
     """Lowers nodes of the main graph and its subgraphs.
+
+    Before, at opset 27::
+
+        (float[1, 2, 4] x, float[2, 1, 1] w) => (float[1, 2, 4] y, float[1, 2, 0] state) {
+            y, state = CausalConvWithState (x, w)
+        }
+
+    After ``LowerStateOperatorsPass("unroll")``::
+
+        (float[1, 2, 4] x, float[2, 1, 1] w) => (float[1, 2, 4] y, float[1, 2, 0] state)
+        <int64[1] end = {9223372036854775807}, int64[1] time = {2}> {
+            y = Conv <dilations = [1], group = 2, kernel_shape = [1], pads = [0, 0]> (x, w)
+            state = Slice (x, end, end, time)
+        }
 
     Args:
         strategy: ``unroll``, ``scan`` or ``loop``.

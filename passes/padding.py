@@ -1,18 +1,253 @@
-"""The pipeline of pad."""
+"""The pass and the pipeline of pad."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.arguments import integer
+from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.metadata import PadMetadata
-from rnnlower.passes.pad_lengths import PadLengthsPass, open_axes
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.versions import needed_opset
+from rnnlower.graph.walk import default_opset, dim_name
+from rnnlower.lowering import LAST_OPSET
+from rnnlower.padding.examples import FIRST_OPSET
+from rnnlower.padding.flow import PadFlow
+from rnnlower.padding.normalizing import unfold_groups
+from rnnlower.padding.sizes import NoRuleError, Size
+from rnnlower.passes.base import Pass
+from rnnlower.passes.command_options import PadOptions
+from rnnlower.passes.constant_inputs import FreezeInitializersPass
+from rnnlower.passes.convert_opset import move
+from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.reports import PadReport
-from rnnlower.passes.rewriting_options import PadOptions
 from rnnlower.passes.steps import settling
 from rnnlower.passes.steps.work import Step, Work, run
+from rnnlower.wording import option
+
+
+def _maximum_is_fixed(model: ir.Model, padding: PadLengthsPass) -> bool:
+    inputs = {value.name: value for value in model.graph.inputs}
+    metadata = padding.metadata
+    if metadata is None:
+        return False
+    shapes = {name: inputs[name].shape for name in metadata.inputs}
+    return all(
+        shape is not None and shape[metadata.inputs[name]] == metadata.max[metadata.symbols[name]]
+        for name, shape in shapes.items()
+    )
+
+
+class PadLengthsPass(Pass):
+    """Makes a model of any length a static one, right up to a maximum, which takes the length as an input.
+
+    The input ``length`` says how many steps are valid. What couples the steps is masked, counted, or told the
+    length, so that the valid part of each output does not depend on what follows it.
+
+    Before::
+
+        (float[T, 1, 4] X, float[2, 6, 4] W, float[2, 6, 2] R) => (float[T, 2, 1, 2] Y) {
+            [gru] Y = GRU <hidden_size = 2, direction = "bidirectional"> (X, W, R)
+        }
+
+    After ``PadLengthsPass({"T": 16})``::
+
+        (float[16, 1, 4] X, float[2, 6, 4] W, float[2, 6, 2] R, int64[1] length) => (float[16, 2, 1, 2] Y) {
+            lengths = Cast <to = 6> (length)
+            [gru] Y = GRU <hidden_size = 2, direction = "bidirectional"> (X, W, R, , lengths)
+        }
+
+    Args:
+        maxima: The maximum for each symbolic dimension.
+        by_mask: Whether masks are taken instead of lengths.
+        time_axes: The axes of time of inputs whose length is static in the source.
+        per_row: Whether each row of a batch has a length of its own.
+
+    Attributes:
+        metadata: The calling convention of the result.
+        notes: Those of the conversion of an old model.
+
+    Raises:
+        OptionError: There is no maximum, or it is below 2.
+    """
+
+    ENSURES = (_maximum_is_fixed,)
+
+    def __init__(
+        self,
+        maxima: Mapping[str, int],
+        *,
+        by_mask: bool = False,
+        time_axes: Mapping[str, int] | None = None,
+        per_row: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(maxima, Mapping) or not maxima:
+            raise OptionError(f"{option('max')} is {maxima!r}; it must name a dimension and its maximum")
+        for name, maximum in maxima.items():
+            if integer(f"maximum of {name!r}", maximum) < 2:
+                raise OptionError(f"the maximum of {name!r} is {maximum}; it must be at least 2")
+        self._maxima, self._by_mask, self._per_row = dict(maxima), by_mask, per_row
+        self._time_axes = dict(time_axes or {})
+        self.metadata: PadMetadata | None = None
+        self.notes: list[str] = []
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Pad the model.
+
+        Raises:
+            OptionError: A dimension does not exist, or an axis does not.
+            OpsetError: The model is older than all that is emitted, and cannot be converted.
+            UnsupportedModelError: A node does with padding what no rule undoes.
+        """
+        InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
+        opset = max(needed_opset(model), FIRST_OPSET)
+        if opset > default_opset(model):
+            self.notes = move(model, range(opset, LAST_OPSET + 1), self.facts)
+        if model.ir_version < FREE_INITIALIZERS_IR:
+            FreezeInitializersPass()(model, self.facts)
+        open_axes(model, self._maxima, self._time_axes)
+        unfold_groups(model)
+        inputs = self._axes(model)
+        rows = _rows(model, inputs) if self._per_row else {}
+        flow = PadFlow(model, self._maxima, inputs, by_mask=self._by_mask, rows=rows).run()
+        self.metadata = _metadata(model, flow, self._maxima, inputs)
+        self.metadata.write(model.metadata_props)
+        self._fix(model, flow)
+        return ir.passes.PassResult(model, modified=True)
+
+    def _axes(self, model: ir.Model) -> dict[str, dict[int, str]]:
+        """Return for each input over time its axis and its length."""
+        found: dict[str, dict[int, str]] = {}
+        for value in model.graph.inputs:
+            places = {
+                axis: name
+                for axis, dim in enumerate(value.shape or ())
+                if (name := dim_name(dim)) in self._maxima
+            }
+            if len(places) > 1:
+                raise UnsupportedModelError(
+                    f"input {value.name!r} has several axes of a length that is padded",
+                    remedy="make it an input of one such axis, or compute it in the model",
+                )
+            if places:
+                found[str(value.name)] = places
+        missing = sorted(
+            self._maxima.keys() - {name for places in found.values() for name in places.values()}
+        )
+        if missing:
+            names = sorted(
+                {name for value in model.graph.inputs for dim in value.shape or () if (name := dim_name(dim))}
+            )
+            known = f"the inputs have {', '.join(names)}" if names else "all sizes are numbers"
+            raise OptionError(
+                f"no input has a dimension {missing[0]!r}; {known}",
+                remedy=f"name the axis of a static input ({option('time-axis', 'INPUT:AXIS')})",
+            )
+        return found
+
+    def _fix(self, model: ir.Model, flow: PadFlow) -> None:
+        """Declare the maximum at inputs and outputs; shapes inside follow from it."""
+        for node in model.graph:
+            for out in node.outputs:
+                if not out.is_graph_output():
+                    out.shape = None
+        for value in (*model.graph.inputs, *model.graph.outputs):
+            if value.shape is not None:
+                axes = flow.lengths_of(value)
+                value.shape = ir.Shape(
+                    [
+                        # A declaration may name the length where another size is.
+                        flow.shape(value)[place] if place in axes or dim_name(dim) in self._maxima else dim
+                        for place, dim in enumerate(value.shape)
+                    ]
+                )
+
+
+def open_axes(model: ir.Model, maxima: Mapping[str, int], time_axes: Mapping[str, int]) -> None:
+    """Give the static time axes of inputs the name of the length.
+
+    Raises:
+        OptionError: There is no such axis, or several lengths.
+    """
+    inputs = {value.name: value for value in model.graph.inputs}
+    for name, axis in time_axes.items():
+        if name not in inputs or (shape := inputs[name].shape) is None:
+            raise OptionError(f"the model has no input {name!r} of known shape")
+        if not -len(shape) <= axis < len(shape):
+            raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
+        if len(maxima) != 1:
+            raise OptionError(f"{option('time-axis')} goes with one length, not with several")
+        (symbol,) = maxima
+        inputs[name].shape = ir.Shape(
+            [ir.SymbolicDim(symbol) if place == axis % len(shape) else d for place, d in enumerate(shape)]
+        )
+
+
+def _metadata(
+    model: ir.Model, flow: PadFlow, maxima: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]]
+) -> PadMetadata:
+    outputs = {}
+    for value in model.graph.outputs:
+        axes = flow.lengths_of(value)
+        if len(axes) > 1:
+            raise UnsupportedModelError(
+                f"output {value.name!r} has several axes of a length that is padded",
+                remedy="let the model give what is computed from it",
+            )
+        for axis, size in axes.items():
+            outputs[str(value.name)] = {"axis": axis, "size": _expression(value, size, flow)}
+    ends = (*model.graph.inputs, *model.graph.outputs)
+    return PadMetadata(
+        max=dict(maxima),
+        least=flow.least,
+        inputs={name: next(iter(places)) for name, places in inputs.items()},
+        outputs=outputs,
+        lengths={symbol: str(value.name) for symbol, value in flow.given.items()},
+        symbols={name: next(iter(places.values())) for name, places in inputs.items()},
+        form="mask" if flow.by_mask else "length",
+        rows={str(value.name): axis for value in ends for axis in flow.row_axes_of(value)},
+    )
+
+
+def _rows(model: ir.Model, inputs: Mapping[str, Mapping[int, str]]) -> dict[str, int]:
+    """Return the axis of rows of each input: the first one that is not time, and equal ones elsewhere."""
+    found, dims = {}, set()
+    for value in model.graph.inputs:
+        if places := inputs.get(str(value.name)):
+            axis = next(axis for axis in range(99) if axis not in places)
+            if value.shape is None or len(value.shape) <= axis:
+                raise UnsupportedModelError(
+                    f"input {value.name!r} has no axis of rows",
+                    remedy=f"pad it without lengths of rows ({option('per-row')})",
+                )
+            found[str(value.name)] = axis
+            dims.add(dim_name(value.shape[axis]) or value.shape[axis])
+    if len(dims) != 1:
+        raise UnsupportedModelError(
+            f"the inputs over time have different numbers of rows: {', '.join(sorted(map(str, dims)))}",
+            remedy=f"pad without lengths of rows ({option('per-row')})",
+        )
+    (dim,) = dims
+    if dim == 1:
+        return {}
+    for value in model.graph.inputs:
+        same = [axis for axis, each in enumerate(value.shape or ()) if (dim_name(each) or each) == dim]
+        if value.name not in found and len(same) == 1 and not value.is_initializer():
+            found[str(value.name)] = same[0]
+    return found
+
+
+def _expression(value: ir.Value, size: Size, flow: PadFlow) -> str:
+    try:
+        return size.expression(flow.least[size.symbol])
+    except NoRuleError as error:
+        raise UnsupportedModelError(
+            f"output {value.name!r} {error}", remedy="choose another maximum"
+        ) from None
 
 
 @dataclasses.dataclass

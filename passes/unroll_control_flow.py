@@ -1,25 +1,4 @@
-"""Unrolling of Scan and Loop nodes with a known number of iterations.
-
-Before::
-
-    (float[2] x) => (float[2] y) <int64 n = {2}> {
-        y = Loop (n, , x) <
-            body = b (int64 i, bool more, float[2] h) => (bool again, float[2] g) {
-                again = Identity (more)
-                g = Tanh (h)
-            }
-        >
-    }
-
-After ``UnrollControlFlowPass()``::
-
-    (float[2] x) => (float[2] y) <int64 zero = {0}, bool true = {1}, int64 one = {1}> {
-        again_0 = Identity (true)
-        g = Tanh (x)
-        again_1 = Identity (true)
-        y = Tanh (g)
-    }
-"""
+"""Unrolling of Scan and Loop nodes with a known number of iterations."""
 
 from __future__ import annotations
 
@@ -36,10 +15,10 @@ from rnnlower.graph.iterations import iterations
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import Located, called, default_opset, subgraphs_of, walk
 from rnnlower.lowering.replacing import Emitters
+from rnnlower.passes.adapt_nodes import ResolveSequencesPass
 from rnnlower.passes.base import Pass
-from rnnlower.passes.fold_constants import FoldConstantsPass
-from rnnlower.passes.resolve_sequences import ResolveSequencesPass
-from rnnlower.passes.take_branches import TakeBranchesPass
+from rnnlower.passes.folding import FoldConstantsPass
+from rnnlower.passes.simpler_control_flow import TakeBranchesPass
 
 _KINDS = ("Loop", "Scan")
 _MOST_NODES = 200_000
@@ -56,6 +35,26 @@ class UnrollControlFlowPass(Pass):
 
     Bodies may be nested and capture values. An If whose condition an iteration decides is replaced, and a
     sequence that iterations fill becomes the tensors in it.
+
+    Before::
+
+        (float[2] x) => (float[2] y) <int64 n = {2}> {
+            y = Loop (n, , x) <
+                body = b (int64 i, bool more, float[2] h) => (bool again, float[2] g) {
+                    again = Identity (more)
+                    g = Tanh (h)
+                }
+            >
+        }
+
+    After ``UnrollControlFlowPass()``::
+
+        (float[2] x) => (float[2] y) <int64 zero = {0}, bool true = {1}, int64 one = {1}> {
+            again_0 = Identity (true)
+            g = Tanh (x)
+            again_1 = Identity (true)
+            y = Tanh (g)
+        }
 
     Args:
         kinds: The operators to unroll.

@@ -18,6 +18,16 @@ from rnnlower.calling import log, model_function, options_function
 from rnnlower.errors import UnverifiableError
 from rnnlower.files.model_io import ModelLike, load_model
 from rnnlower.inspection import RecurrentNode, find_liftable, find_warnings, inspect_model
+from rnnlower.passes.command_options import (
+    CalibrateOptions,
+    CheckOptions,
+    ConvertOptions,
+    Given,
+    LiftOptions,
+    PadOptions,
+    QuantizeOptions,
+    StreamOptions,
+)
 from rnnlower.passes.lowering_options import (
     LoopOptions,
     LoweringOptions,
@@ -25,15 +35,7 @@ from rnnlower.passes.lowering_options import (
     ScanOptions,
     UnrollOptions,
 )
-from rnnlower.passes.measuring_options import CalibrateOptions, Given, QuantizeOptions
 from rnnlower.passes.options import Progress
-from rnnlower.passes.rewriting_options import (
-    CheckOptions,
-    ConvertOptions,
-    LiftOptions,
-    PadOptions,
-    StreamOptions,
-)
 
 if TYPE_CHECKING:
     import onnx

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, count_ops, op_types, origin
-from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.recurrent.exporter_warnings import Suspicion, find_suspicions
 from rnnlower.recurrent.finding import carries_state, find_recurrent, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
@@ -24,6 +23,7 @@ from rnnlower.recurrent.state_operators import (
     parse_state_operators,
 )
 from rnnlower.recurrent.state_warnings import forgetful_operators, forgotten_states, other_recurrences
+from rnnlower.recurrent.typing import infer_input_types
 
 if TYPE_CHECKING:
     from rnnlower.lifting.replacing import LiftedNode
@@ -130,7 +130,7 @@ def inspect_model(model: ir.Model) -> list[RecurrentNode]:
         InvalidModelError: A node breaks the ONNX spec of its operator.
         UnsupportedModelError: A node has an unknown activation, or a clip that is not positive.
     """
-    InferTypesPass()(model)
+    infer_input_types(model)
     found = find_recurrent(model, carries_state)
     states = parse_state_operators(
         [each for each in found if not is_recurrent(each.node)], Facts(model), lenient=True

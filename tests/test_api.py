@@ -21,11 +21,11 @@ from support.small_models import recurrent_model, weights
 
 import rnnlower
 import rnnlower.passes
+from rnnlower.passes.constant_inputs import LegacyConstantsPass
 from rnnlower.passes.convert_opset import ConvertOpsetPass
-from rnnlower.passes.freeze_dims import FreezeDimsPass
-from rnnlower.passes.infer_types import InferTypesPass
-from rnnlower.passes.inline_functions import InlineFunctionsPass
-from rnnlower.passes.legacy_constants import LegacyConstantsPass
+from rnnlower.passes.declared_sizes import FreezeDimsPass
+from rnnlower.passes.expand_functions import InlineFunctionsPass
+from rnnlower.passes.static_shapes import InferTypesPass
 
 MODELS = Path(generate.__file__).parent
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -14,12 +14,10 @@ from rnnlower.graph.walk import default_opset
 from rnnlower.lowering.replacing import Gates, Plan, naming_node
 from rnnlower.lowering.sketching import Preferences
 from rnnlower.lowering.weights import Weights, private_weights
-from rnnlower.passes.adapt_recurrent import AdaptRecurrentPass
-from rnnlower.passes.conform_sonnx import ConformSonnxPass
-from rnnlower.passes.fold_weights import FoldWeightsPass
-from rnnlower.passes.infer_types import InferTypesPass
+from rnnlower.passes.folding import FoldWeightsPass
 from rnnlower.passes.lower_recurrent import dtype_of
-from rnnlower.passes.static_shapes import StaticShapesPass
+from rnnlower.passes.recurrent_forms import AdaptRecurrentPass, ConformSonnxPass
+from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass, with_static_lengths
 from rnnlower.passes.steps.contracts import (
     contract,
     lengths_are_numbers,
@@ -29,7 +27,6 @@ from rnnlower.passes.steps.contracts import (
     nodes_can_be_read,
     nodes_have_one_fate,
 )
-from rnnlower.passes.steps.lengths import with_static_lengths
 from rnnlower.passes.steps.work import LoweringWork, leave_out
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode

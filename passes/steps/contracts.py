@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import default_opset, walk
 from rnnlower.lowering import FIRST_OPSET
-from rnnlower.passes.contracts import Condition
+from rnnlower.passes.base import Condition
 from rnnlower.passes.steps.work import LoweringWork, is_selected
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.state_operators import is_state_operator

@@ -9,13 +9,11 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering.replacing import LoweredNode
-from rnnlower.passes.convert_opset import ConvertOpsetPass
-from rnnlower.passes.copy_outputs import CopyOutputsPass
-from rnnlower.passes.correct_shapes import CorrectShapesPass
-from rnnlower.passes.keep_nan import KeepNaNPass
+from rnnlower.passes.convert_opset import ConvertOpsetPass, move, reach
+from rnnlower.passes.declared_sizes import CorrectShapesPass
+from rnnlower.passes.exact_numbers import KeepNaNPass, SeparateSumsPass
+from rnnlower.passes.graph_ends import CopyOutputsPass, PlainLoopInputsPass
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
-from rnnlower.passes.plain_loop_inputs import PlainLoopInputsPass
-from rnnlower.passes.separate_sums import SeparateSumsPass
 from rnnlower.passes.steps.choosing import preferences
 from rnnlower.passes.steps.contracts import (
     contract,
@@ -27,7 +25,6 @@ from rnnlower.passes.steps.contracts import (
     opset_can_be_written,
     opset_is_asked,
 )
-from rnnlower.passes.steps.opset_moves import move, reach
 from rnnlower.passes.steps.work import LoweringWork, is_selected
 from rnnlower.targets.choosing import KeptNode
 from rnnlower.targets.fit import find_misfits

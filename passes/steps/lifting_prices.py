@@ -13,8 +13,8 @@ from rnnlower.graph.walk import walk
 from rnnlower.lowering.pricing import count
 from rnnlower.lowering.sketching import USUAL_STEPS, cheapest
 from rnnlower.lowering.weights import private_weights
-from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.lift_recurrent import LiftRecurrentPass, frames
+from rnnlower.passes.static_shapes import InferTypesPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.targets.choosing import Chooser

@@ -11,11 +11,10 @@ from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import default_opset, op_types, subgraphs_of, walk
 from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
-from rnnlower.passes.adapt_nodes import AdaptNodesPass, has_fallback
-from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
-from rnnlower.passes.infer_types import InferTypesPass
-from rnnlower.passes.resolve_sequences import SEQUENCE_OPS, ResolveSequencesPass
-from rnnlower.passes.static_shapes import StaticShapesPass
+from rnnlower.passes.adapt_nodes import SEQUENCE_OPS, AdaptNodesPass, ResolveSequencesPass, has_fallback
+from rnnlower.passes.convert_opset import inline, move
+from rnnlower.passes.recurrent_forms import DequantizeRecurrentPass
+from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass
 from rnnlower.passes.steps import settling
 from rnnlower.passes.steps.contracts import (
     contract,
@@ -25,7 +24,6 @@ from rnnlower.passes.steps.contracts import (
     nodes_have_one_fate,
     opset_can_be_written,
 )
-from rnnlower.passes.steps.opset_moves import inline, move
 from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, select
 from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
 from rnnlower.recurrent.finding import carries_state, find_recurrent, is_recurrent, matches
@@ -52,7 +50,7 @@ def pad(work: LoweringWork) -> None:
 
     Before: a model of any length. After: one of the maximal length, which takes the length as an input.
     """
-    from rnnlower.passes.pad_lengths import PadLengthsPass
+    from rnnlower.passes.padding import PadLengthsPass
 
     padding = PadLengthsPass(work.options.max or {})
     padding(work.model, work.facts)

@@ -11,19 +11,13 @@ from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import called, op_types, walk
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
-from rnnlower.passes.capture_states import CaptureStatesPass
-from rnnlower.passes.correct_shapes import CorrectShapesPass
-from rnnlower.passes.fold_constants import FoldConstantsPass
-from rnnlower.passes.freeze_dims import FreezeDimsPass
-from rnnlower.passes.freeze_initializers import FreezeInitializersPass
-from rnnlower.passes.legacy_constants import LegacyConstantsPass
-from rnnlower.passes.remove_noops import RemoveNoopsPass
-from rnnlower.passes.remove_unused import RemoveUnusedPass
-from rnnlower.passes.set_inputs import SetInputsPass
-from rnnlower.passes.steps import opset_moves
+from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
+from rnnlower.passes.convert_opset import move_to_operators
+from rnnlower.passes.declared_sizes import CorrectShapesPass, FreezeDimsPass
+from rnnlower.passes.folding import FoldConstantsPass
+from rnnlower.passes.removing import RemoveNoopsPass, RemoveUnusedPass, StripPass
+from rnnlower.passes.simpler_control_flow import CaptureStatesPass, TakeBranchesPass
 from rnnlower.passes.steps.work import LoweringWork, Work
-from rnnlower.passes.strip import StripPass
-from rnnlower.passes.take_branches import TakeBranchesPass
 from rnnlower.recurrent.exporter_warnings import find_suspicions
 from rnnlower.recurrent.node import KEEPS_INITIAL
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
@@ -177,7 +171,7 @@ def raise_to_operators(work: Work) -> None:
 
     Before: the opset may lack an operator of the model. After: it has them all, or they are expressed in it.
     """
-    work.notes += opset_moves.raise_to_operators(work.model, work.facts, work.opset)
+    work.notes += move_to_operators(work.model, work.facts, work.opset)
 
 
 def simplify_model(work: Work) -> None:

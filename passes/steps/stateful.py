@@ -10,9 +10,9 @@ from rnnlower.errors import OpsetError
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.lowering.state_operators import chunk_form
+from rnnlower.passes.convert_opset import move
 from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
 from rnnlower.passes.steps.contracts import contract, nodes_are_replaced, state_operators_are_replaced
-from rnnlower.passes.steps.opset_moves import move
 from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, leave_out
 from rnnlower.recurrent.state_operators import (
     FIRST_OPSET,

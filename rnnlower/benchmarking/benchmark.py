@@ -26,13 +26,11 @@ from rnnlower.files.model_io import ModelLike, load_model, staged
 from rnnlower.folders import temporary_folder
 from rnnlower.graph.versions import notes_on_operators
 from rnnlower.graph.walk import count_ops
-from rnnlower.passes.freeze_dims import FreezeDimsPass
-from rnnlower.passes.freeze_initializers import FreezeInitializersPass
-from rnnlower.passes.legacy_constants import LegacyConstantsPass
+from rnnlower.passes.command_options import BENCH_STRATEGIES, BenchOptions
+from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
+from rnnlower.passes.declared_sizes import FreezeDimsPass
 from rnnlower.passes.lowering_options import LoweringOptions
-from rnnlower.passes.measuring_options import BENCH_STRATEGIES, BenchOptions
 from rnnlower.passes.pipeline import lower_model
-from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.targets import Target, find_target, target_names
 from rnnlower.verification.engine_choice import reasons_against_onnxruntime

@@ -12,11 +12,10 @@ import onnx_ir as ir
 from rnnlower.engines.reference import evaluate
 from rnnlower.errors import RnnLowerError
 from rnnlower.files.model_io import load_model
-from rnnlower.passes.copy_outputs import CopyOutputsPass
-from rnnlower.passes.keep_nan import KeepNaNPass
+from rnnlower.passes.exact_numbers import KeepNaNPass, SeparateSumsPass
+from rnnlower.passes.graph_ends import CopyOutputsPass
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
-from rnnlower.passes.separate_sums import SeparateSumsPass
 from rnnlower.probing.asking import Asker, Question
 from rnnlower.probing.nodes import STATES, Node, node_question
 from rnnlower.probing.writing import toml_text

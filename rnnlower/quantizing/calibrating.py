@@ -17,7 +17,7 @@ import onnx_ir as ir
 from rnnlower.errors import OptionError
 from rnnlower.files.model_io import to_proto
 from rnnlower.folders import whole_file
-from rnnlower.passes.measuring_options import CalibrateOptions, Given
+from rnnlower.passes.command_options import CalibrateOptions, Given
 from rnnlower.quantizing.observing import Ranges, find_ranges
 from rnnlower.quantizing.preparing import prepare
 from rnnlower.quantizing.ranges_file import ranges_to_json

@@ -8,10 +8,10 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import op_types
-from rnnlower.passes.fold_weights import FoldWeightsPass
-from rnnlower.passes.infer_types import InferTypesPass
+from rnnlower.passes.command_options import CalibrateOptions
+from rnnlower.passes.folding import FoldWeightsPass
 from rnnlower.passes.lowering_options import LOOPS
-from rnnlower.passes.measuring_options import CalibrateOptions
+from rnnlower.passes.static_shapes import InferTypesPass
 from rnnlower.passes.steps import settling
 from rnnlower.passes.steps.work import Step, Work, run
 from rnnlower.recurrent.finding import find_recurrent

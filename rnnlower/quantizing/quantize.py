@@ -16,9 +16,9 @@ from rnnlower.errors import OptionError, UnsupportedModelError, UnverifiableErro
 from rnnlower.files.model_io import load_model, to_proto
 from rnnlower.graph.initializers import move_next_to_readers
 from rnnlower.graph.walk import default_opset
+from rnnlower.passes.command_options import QuantizeOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.lowering_options import LoweringOptions
-from rnnlower.passes.measuring_options import QuantizeOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.quantizing.integer_states import carry_integers
 from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_steps, measure

@@ -19,7 +19,7 @@ from rnnlower.engines.opened import EngineError, Opened, open_on
 from rnnlower.engines.session import IsolatedSession, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.metadata import StreamMetadata
-from rnnlower.passes.measuring_options import Given
+from rnnlower.passes.command_options import Given
 from rnnlower.wording import counted
 
 Array = NDArray[Any]

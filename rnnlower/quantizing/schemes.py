@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rnnlower.graph.walk import Located
 from rnnlower.lowering.replacing import Gates
-from rnnlower.passes.measuring_options import Activations, QuantizeOptions
+from rnnlower.passes.command_options import Activations, QuantizeOptions
 from rnnlower.quantizing.observing import FACTOR, OPPOSITE, Range
 
 LARGEST_WEIGHT = 127

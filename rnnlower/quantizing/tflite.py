@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import Located
-from rnnlower.passes.measuring_options import QuantizeOptions
+from rnnlower.passes.command_options import QuantizeOptions
 from rnnlower.quantizing.observing import Range
 from rnnlower.quantizing.schemes import Encoding, Scheme, asymmetric, symmetric
 from rnnlower.recurrent.parsing import parse_recurrent

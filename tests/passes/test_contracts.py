@@ -15,7 +15,7 @@ from support.contracts import contracts_hold
 import rnnlower.passes
 from rnnlower.errors import RnnLowerError
 from rnnlower.passes import ConvertOpsetPass, FreezeDimsPass, LegacyConstantsPass
-from rnnlower.passes.contracts import initializers_suit_ir_version
+from rnnlower.passes.base import initializers_suit_ir_version
 from rnnlower.passes.pipeline import PIPELINE, LoweringOptions, lower_model
 from rnnlower.passes.steps import emitting, settling
 from rnnlower.passes.steps.contracts import CONTRACTS

@@ -9,7 +9,7 @@ from support.small_models import ops
 
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.walk import walk
-from rnnlower.passes.fold_weights import FoldWeightsPass
+from rnnlower.passes.folding import FoldWeightsPass
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 TWO_HALVES = """

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from rnnlower.errors import OptionError
-from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.passes.declared_sizes import FreezeDimsPass
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.passes.infer_types import InferTypesPass
+from rnnlower.passes.static_shapes import InferTypesPass
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17, "custom" : 1]>

@@ -8,7 +8,7 @@ import pytest
 from support.small_models import ops
 
 from rnnlower.errors import InvalidModelError, OpsetError
-from rnnlower.passes.inline_functions import InlineFunctionsPass
+from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.recurrent.finding import is_recurrent
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "local" : 1]>\n'

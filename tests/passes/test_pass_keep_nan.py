@@ -9,7 +9,7 @@ import pytest
 from support.judge import run
 
 import rnnlower
-from rnnlower.passes.keep_nan import KeepNaNPass
+from rnnlower.passes.exact_numbers import KeepNaNPass
 
 
 def model(nodes: str, opset: int = 17) -> ir.Model:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 from support.judge import run
 
-from rnnlower.passes.legacy_constants import LegacyConstantsPass
+from rnnlower.passes.constant_inputs import LegacyConstantsPass
 
 
 def constant_model(ir_version: int, opset: int) -> ir.Model:

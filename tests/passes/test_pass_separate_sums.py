@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 from support.judge import run
 
-from rnnlower.passes.separate_sums import SeparateSumsPass
+from rnnlower.passes.exact_numbers import SeparateSumsPass
 
 BODY = """
     <ir_version: 8, opset_import: ["" : 17]>

@@ -19,8 +19,8 @@ from support.small_models import recurrent_model
 import rnnlower
 from rnnlower.cli.app import app
 from rnnlower.graph import restoring
-from rnnlower.passes import lowering_options, rewriting_options
-from rnnlower.passes.measuring_options import CalibrateOptions
+from rnnlower.passes import command_options, lowering_options
+from rnnlower.passes.command_options import CalibrateOptions
 from rnnlower.targets import adapting
 
 FUNCTIONS = ("unroll", "scan", "loop", "lower", "lift", "pad", "stream", "convert", "check")
@@ -36,7 +36,7 @@ CONSTANT = """
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_options_of_python_and_of_the_command_line_agree(name: str) -> None:
-    kind = (vars(lowering_options) | vars(rewriting_options))[f"{name.capitalize()}Options"]
+    kind = (vars(lowering_options) | vars(command_options))[f"{name.capitalize()}Options"]
     fields = {each.name for each in dataclasses.fields(kind) if each.init}
     assert set(inspect.signature(getattr(rnnlower, name)).parameters) == {"model"} | fields
     group: Any = typer.main.get_command(app)

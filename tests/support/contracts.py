@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import dim_name
 from rnnlower.passes import SetInputsPass, StreamPass, pipeline
-from rnnlower.passes.contracts import Condition
+from rnnlower.passes.base import Condition
 from rnnlower.passes.steps.contracts import CONTRACTS, Contract
 from rnnlower.passes.steps.work import Work
 

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.passes.stream import StreamPass
+from rnnlower.passes.streaming import StreamPass
 from rnnlower.timeflow.axes import follow_time
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'

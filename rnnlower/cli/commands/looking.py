@@ -27,8 +27,7 @@ from rnnlower.cli.running import (
     write_report,
 )
 from rnnlower.errors import RnnLowerError, UnsupportedModelError, UnverifiableError, VerificationError
-from rnnlower.passes.measuring_options import BenchOptions
-from rnnlower.passes.rewriting_options import CheckOptions
+from rnnlower.passes.command_options import BenchOptions, CheckOptions
 from rnnlower.wording import call, counted
 
 if TYPE_CHECKING:

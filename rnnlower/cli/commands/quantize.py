@@ -18,7 +18,7 @@ from rnnlower.cli.running import (
 )
 from rnnlower.cli.values import check_external_data
 from rnnlower.errors import VerificationError
-from rnnlower.passes.measuring_options import CalibrateOptions, QuantizeOptions
+from rnnlower.passes.command_options import CalibrateOptions, QuantizeOptions
 from rnnlower.wording import counted
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from rnnlower.cli.running import (
 from rnnlower.cli.streams import with_names_of_streams
 from rnnlower.cli.values import check_external_data
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
+from rnnlower.passes.command_options import ConvertOptions, LiftOptions, PadOptions, StreamOptions
 from rnnlower.passes.lowering_options import LoopOptions, LowerOptions, ScanOptions, UnrollOptions
-from rnnlower.passes.rewriting_options import ConvertOptions, LiftOptions, PadOptions, StreamOptions
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -1,17 +1,4 @@
-"""Graph inputs that the user fixes to a value.
-
-Before::
-
-    (float[2] x, float scale) => (float[2] y) {
-        y = Mul (x, scale)
-    }
-
-After ``SetInputsPass({"scale": 0.5})``::
-
-    (float[2] x) => (float[2] y) <float scale = {0.5}> {
-        y = Mul (x, scale)
-    }
-"""
+"""Passes that move constants between graph inputs, initializers and Constant nodes."""
 
 from __future__ import annotations
 
@@ -21,14 +8,120 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from rnnlower import wording
 from rnnlower.errors import OptionError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.names import NameSource, names_in
-from rnnlower.passes.base import Pass
-from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.graph.splicing import take_place
+from rnnlower.graph.suppression import quiet_libraries
+from rnnlower.passes.base import Pass, initializers_suit_ir_version
+from rnnlower.passes.declared_sizes import FreezeDimsPass
+from rnnlower.wording import counted
+
+_FEW = 4
+
+
+def _no_input_has_a_default(model: ir.Model, owner: object) -> bool:
+    return not any(value.is_initializer() for value in model.graph.inputs)
+
+
+class FreezeInitializersPass(Pass):
+    """Takes initializers that are graph inputs, too, as constants, and removes these inputs.
+
+    Before IR version 4 every initializer had to be an input, which nobody could feed; the version is raised.
+
+    Before::
+
+        (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> {
+            y = Mul (x, w)
+        }
+
+    After ``FreezeInitializersPass()``::
+
+        (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+            y = Mul (x, w)
+        }
+
+    Attributes:
+        frozen: The names of the inputs that were removed.
+    """
+
+    ENSURES = (_no_input_has_a_default, initializers_suit_ir_version)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen: list[str] = []
+
+    @property
+    def notes(self) -> list[str]:
+        """Messages for the user."""
+        names = ", ".join(map(repr, self.frozen[:_FEW])) + (", ..." if len(self.frozen) > _FEW else "")
+        what = f"{counted(len(self.frozen), 'graph input')} with an initializer became constants: {names}"
+        return [what] if self.frozen else []
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        self.frozen = [str(value.name) for value in model.graph.inputs if value.is_initializer()]
+        if self.frozen:
+            with quiet_libraries():
+                RemoveInitializersFromInputsPass()(model)
+            model.ir_version = max(model.ir_version, FREE_INITIALIZERS_IR)
+        return ir.passes.PassResult(model, modified=bool(self.frozen))
+
+
+class LegacyConstantsPass(Pass):
+    """Turns initializers that are not graph inputs into Constant nodes where the IR version demands it.
+
+    Raising the IR version instead would turn the model's own weights, which must be listed as inputs there,
+    from constants into defaults that a caller may override, and keep runtimes from folding them.
+
+    Before, at opset 7 and IR version 3::
+
+        (float[2] x) => (float[2] y) <float[2] c = {1, 2}> {
+            y = Add (x, c)
+        }
+
+    After ``LegacyConstantsPass()``::
+
+        (float[2] x) => (float[2] y) {
+            c = Constant <value = float[2] {1, 2}> ()
+            y = Add (x, c)
+        }
+    """
+
+    ENSURES = (initializers_suit_ir_version,)
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        graph = model.graph
+        if model.ir_version >= FREE_INITIALIZERS_IR:
+            return ir.passes.PassResult(model, modified=False)
+        values = [value for value in graph.initializers.values() if not value.is_graph_input()]
+        nodes = [node for value in values for node in _replace(value, model.opset_imports.get("", 1))]
+        if nodes:
+            graph.insert_before(next(iter(graph)), nodes)
+        return ir.passes.PassResult(model, modified=bool(nodes))
+
+
+def _replace(value: ir.Value, opset: int) -> list[ir.Node]:
+    """Remove the initializer from its graph; return nodes that produce it instead."""
+    assert value.graph is not None
+    assert value.name is not None
+    assert value.const_value is not None
+    value.graph.initializers.pop(value.name)
+    tensor = value.const_value
+    # Constant-1 holds floating-point tensors only.
+    through_cast = opset < 9 and not tensor.dtype.is_floating_point()
+    if through_cast:
+        tensor = ir.Tensor(tensor.numpy().astype(np.float64))
+    nodes = [ir.node("Constant", [], {"value": tensor}, name="")]
+    if through_cast:
+        nodes[0].outputs[0].name = f"{value.name}.float64"
+        nodes.append(ir.node("Cast", nodes[0].outputs, {"to": value.const_value.dtype.value}, name=""))
+    take_place(nodes[-1].outputs[0], value)
+    return nodes
 
 
 def _inputs_are_constants(model: ir.Model, setting: SetInputsPass) -> bool:
@@ -40,6 +133,18 @@ class SetInputsPass(Pass):
     """Turns graph inputs into initializers that hold the given values, in the inputs' types and shapes.
 
     A number fills every element. An array fixes a dynamic shape.
+
+    Before::
+
+        (float[2] x, float scale) => (float[2] y) {
+            y = Mul (x, scale)
+        }
+
+    After ``SetInputsPass({"scale": 0.5})``::
+
+        (float[2] x) => (float[2] y) <float scale = {0.5}> {
+            y = Mul (x, scale)
+        }
 
     Args:
         sets: Values by the input's name: numbers, lists or arrays.

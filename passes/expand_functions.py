@@ -1,18 +1,4 @@
-"""Expansion of operators that the standard defines by other operators.
-
-Before::
-
-    (float[3] x) => (float[3] y) {
-        y = HardSwish (x)
-    }
-
-After ``ExpandDefinitionsPass(lambda node: node.op_type == "HardSwish")``::
-
-    (float[3] x) => (float[3] y) {
-        h = HardSigmoid <alpha = 0.16666667, beta = 0.5> (x)
-        y = Mul (x, h)
-    }
-"""
+"""Passes that replace calls of functions, and operators that are functions, by what they consist of."""
 
 from __future__ import annotations
 
@@ -23,12 +9,12 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.inlining import inline_functions
+from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import called, default_opset, subgraphs_of, walk
-from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import has_node
+from rnnlower.passes.base import Pass, has_node
+from rnnlower.recurrent.finding import is_recurrent
 
 _DOMAIN = "rnnlower.definition"
 _SETTLED_LATER = ("Constant", "ConstantOfShape", "Flatten", "Loop", "Range", "Scan", "Shape", "Size")
@@ -43,6 +29,19 @@ def _expanded_nodes_are_gone(model: ir.Model, expanding: ExpandDefinitionsPass) 
 
 class ExpandDefinitionsPass(Pass):
     """Replaces operators by the function bodies that onnx has for them.
+
+    Before::
+
+        (float[3] x) => (float[3] y) {
+            y = HardSwish (x)
+        }
+
+    After ``ExpandDefinitionsPass(lambda node: node.op_type == "HardSwish")``::
+
+        (float[3] x) => (float[3] y) {
+            h = HardSigmoid <alpha = 0.16666667, beta = 0.5> (x)
+            y = Mul (x, h)
+        }
 
     Args:
         unwanted: Whether to replace a node. It stays if its definition leads to such nodes again, except for
@@ -185,3 +184,57 @@ def _give_defaults(node: ir.Node, model: ir.Model, proto: onnx.FunctionProto) ->
         default = declared[name].default if name in declared else None
         if name not in node.attributes and default is not None:
             node.attributes[name] = ir.convenience.convert_attribute(name, default)
+
+
+def _no_function_is_wanted(model: ir.Model, inlining: InlineFunctionsPass) -> bool:
+    return not functions_with(model, inlining._wanted)
+
+
+class InlineFunctionsPass(Pass):
+    """Inlines the functions that hold a wanted node, or call one that does, and removes those functions.
+
+    The attributes, shapes and constants that a lowering needs are only known at the call.
+
+    Before::
+
+        (float[3, 1, 1] X, float[1, 1, 1] W, float[1, 1, 1] R) => (float[3, 1, 1, 1] Y) {
+            Y = own.Layer (X, W, R)
+        }
+        <domain: "own", opset_import: ["" : 17]>
+        Layer (x, w, r) => (y) {
+            h = Neg (x)
+            y = RNN <hidden_size = 1> (h, w, r)
+        }
+
+    After ``InlineFunctionsPass()``::
+
+        (float[3, 1, 1] X, float[1, 1, 1] W, float[1, 1, 1] R) => (float[3, 1, 1, 1] Y) {
+            h = Neg (X)
+            Y = RNN <hidden_size = 1> (h, W, R)
+        }
+
+    Args:
+        wanted: Whether to inline the function of a node; by default, if the node is recurrent.
+
+    Attributes:
+        uncalled: The functions that were removed because nothing called them.
+    """
+
+    ENSURES = (_no_function_is_wanted,)
+
+    def __init__(self, wanted: Callable[[ir.Node], bool] = is_recurrent) -> None:
+        super().__init__()
+        self._wanted = wanted
+        self.uncalled: list[ir.Function] = []
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Inline the functions.
+
+        Raises:
+            InvalidModelError: The functions call each other in a circle, or a call does not fit its function.
+            OpsetError: A function imports another version of a domain than the model.
+        """
+        functions = functions_with(model, self._wanted)
+        if functions:
+            self.uncalled = inline_functions(model, functions)
+        return ir.passes.PassResult(model, modified=bool(functions))

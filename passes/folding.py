@@ -1,0 +1,265 @@
+"""Passes that fold what follows from constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
+
+import onnx_ir as ir
+
+from rnnlower.errors import InvalidModelError
+from rnnlower.files import beyond_ir
+from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.constants import constant_of
+from rnnlower.graph.evaluation import Array
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.splicing import take_place
+from rnnlower.graph.walk import default_opset, reached, sources, subgraphs_of, value_names, walk
+from rnnlower.passes.base import Pass
+from rnnlower.recurrent.finding import is_recurrent
+from rnnlower.recurrent.operators import INPUT_NAMES, WEIGHT_INPUTS
+
+_SLACK_BYTES = 1024
+# Constant-1 holds floating-point tensors only.
+_TYPED_CONSTANT = 9
+
+
+class FoldConstantsPass(Pass):
+    """Replaces what follows from constants and static sizes by initializers of the main graph.
+
+    A constant that is larger than its sources (DequantizeLinear of int8 weights, an expanded mask, a
+    weight with other readers) stays computed, so that files do not grow.
+
+    Before::
+
+        (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {3, 4}> {
+            c = Add (a, b)
+            y = Mul (x, c)
+        }
+
+    After ``FoldConstantsPass()``::
+
+        (float[2] x) => (float[2] y) <float[2] c = {4, 6}> {
+            y = Mul (x, c)
+        }
+
+    Args:
+        unwanted: Whether a node must be folded however large the result is, because it cannot stay.
+    """
+
+    KEEPS_FACTS = True
+
+    def __init__(self, unwanted: Callable[[ir.Node], bool] = lambda node: False) -> None:
+        super().__init__()
+        self._unwanted = unwanted
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        constants: dict[ir.Value, Array] = {}
+        nodes = []
+        for node, _ in walk(model.graph):
+            contents = {out: self.facts.computed(out) for out in node.outputs}
+            known = {out: content for out, content in contents.items() if content is not None}
+            if known and len(known) == len(contents) and next(subgraphs_of(node), None) is None:
+                constants |= known
+                nodes.append(node)
+        trained = beyond_ir.names_in_training(model)
+        budget = _Budget(nodes)
+        pool = InitializerPool(model, NameSource(names_that_stay(model, constants)))
+        modified = False
+        # From last to first, so that nodes that only folded nodes read are removed with them.
+        for node in reversed(nodes):
+            needed = [out for out in node.outputs if out.uses() or out.is_graph_output()]
+            if node.graph is None or not needed or any(out.name in trained for out in node.outputs):
+                continue
+            size = sum(constants[out].nbytes for out in needed)
+            if not self._unwanted(node) and not budget.allows(node, size):
+                continue
+            for out in needed:
+                tensor = constant_of(out) or ir.Tensor(constants[out], dtype=out.dtype)
+                modified |= _replace(out, tensor, pool, default_opset(model))
+        return ir.passes.PassResult(model, modified)
+
+
+def names_that_stay(model: ir.Model, constants: Container[ir.Value]) -> set[str]:
+    """Return names that must stay after folding; an initializer may take any other."""
+    counts = value_names(model)
+    outputs = [out for node, _ in walk(model.graph) for out in node.outputs]
+    return names_in(model) - {
+        str(out.name) for out in outputs if out in constants and counts[str(out.name)] == 1
+    }
+
+
+class _Budget:
+    """The bytes that folding frees: those of constants that only folded nodes read, each counted once."""
+
+    def __init__(self, nodes: list[ir.Node]) -> None:
+        foldable = set(nodes)
+        self._left: dict[ir.Value, int] = {}
+        self._sources: dict[ir.Node, frozenset[ir.Value]] = {}
+        for node in nodes:
+            found: set[ir.Value] = set()
+            read = () if node.op_type in ("Shape", "Size") else node.inputs
+            for value in filter(None, (*read, *node.outputs)):
+                tensor = constant_of(value)
+                is_freed = all(user in foldable for user, _ in value.uses())
+                if tensor is None:
+                    found |= self._sources.get(value.producer(), frozenset())  # type: ignore[arg-type]
+                elif value.producer() is node or (tensor.nbytes > _SLACK_BYTES and is_freed):
+                    self._left[value] = tensor.nbytes
+                    found.add(value)
+            self._sources[node] = frozenset(found)
+
+    def allows(self, node: ir.Node, size: int) -> bool:
+        """Return whether this many bytes may be stored in the place of the node."""
+        if size <= _SLACK_BYTES:
+            return True
+        sources = [value for value in self._sources[node] if self._left[value]]
+        if size > sum(self._left[value] for value in sources) + _SLACK_BYTES:
+            return False
+        for value in sources:
+            paid = min(size, self._left[value])
+            self._left[value] -= paid
+            size -= paid
+        return True
+
+
+def _replace(out: ir.Value, tensor: ir.TensorProtocol, pool: InitializerPool, opset: int) -> bool:
+    """Put a constant in the place of a node's output; a graph output stays a node's output."""
+    node = out.producer()
+    assert node is not None
+    assert node.graph is not None
+    name = str(out.name)
+    if out.is_graph_output():
+        if node.op_type == "Constant" or (opset < _TYPED_CONSTANT and not tensor.dtype.is_floating_point()):
+            return False
+        constant = ir.node("Constant", [], {"value": tensor}, name=f"{name}/Constant")
+        node.graph.insert_before(node, constant)
+        take_place(constant.outputs[0], out)
+    else:
+        out.replace_all_uses_with(pool.of(tensor, name))
+    remove_orphans([out])
+    return True
+
+
+class FoldWeightsPass(Pass):
+    """Replaces computed weights of the given nodes by initializers of the main graph.
+
+    A weight whose constant is larger than its sources (DequantizeLinear of an int8 tensor), or
+    whose sources have other readers, stays computed: folding it would store it twice.
+
+    Before::
+
+        (float[3, 1, 1] X, float[1, 1, 1] R) => (float[3, 1, 1, 1] Y)
+        <float[1, 1] w = {2}, int64[1] axes = {0}> {
+            W = Unsqueeze (w, axes)
+            Y = RNN <hidden_size = 1> (X, W, R)
+        }
+
+    After ``FoldWeightsPass()``::
+
+        (float[3, 1, 1] X, float[1, 1, 1] R) => (float[3, 1, 1, 1] Y) <float[1, 1, 1] W = {2}> {
+            Y = RNN <hidden_size = 1> (X, W, R)
+        }
+
+    Args:
+        nodes: The recurrent nodes whose weights are folded; ``None``: all of the model.
+        positions: Which inputs count as weights.
+        may_grow: Fold even if that makes the model larger.
+    """
+
+    KEEPS_FACTS = True
+
+    def __init__(
+        self,
+        nodes: Iterable[ir.Node] | None = None,
+        *,
+        positions: Collection[int] = WEIGHT_INPUTS,
+        may_grow: bool = False,
+    ) -> None:
+        super().__init__()
+        self._nodes = None if nodes is None else list(nodes)
+        self._positions = positions
+        self._may_grow = may_grow
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Fold the weights.
+
+        Raises:
+            InvalidModelError: A constant input cannot be computed.
+        """
+        trained = beyond_ir.names_in_training(model)
+        nodes = self._nodes
+        if nodes is None:
+            nodes = [node for node, _ in walk(model.graph) if is_recurrent(node)]
+        arrays = {
+            value: array
+            for value, array in self._weights(model, nodes).items()
+            if not any(source.name in trained for source in sources(value))
+        }
+        needed = {value: _needed_by(value) for value in arrays}
+        needed = needed if self._may_grow else _closed(needed)
+        pool = InitializerPool(model, NameSource(names_that_stay(model, needed)))
+        modified = False
+        for value, values in needed.items():
+            array = arrays[value]
+            freed = sum(tensor.nbytes for tensor in map(constant_of, values) if tensor is not None)
+            # Zeros are always folded: a zero initial state is dropped later.
+            if not self._may_grow and array.any() and array.nbytes > freed + _SLACK_BYTES:
+                continue
+            folded = pool.of(ir.Tensor(arrays[value]), str(value.name))
+            for node, index in tuple(value.uses()):
+                node.replace_input_with(index, folded)
+            remove_orphans([value])
+            modified = True
+        return ir.passes.PassResult(model, modified)
+
+    def _weights(self, model: ir.Model, nodes: Sequence[ir.Node]) -> dict[ir.Value, Array]:
+        """Return the computed weights that are constant, with their contents."""
+        facts = Facts(model, weights=True)
+        found = {}
+        for node in nodes:
+            for position in (i for i in self._positions if i < len(node.inputs)):
+                value = node.inputs[position]
+                if value is None or value.producer() is None:
+                    continue
+                if (array := facts.constant(value)) is not None:
+                    found[value] = array
+                for producer in filter(None, (source.producer() for source in sources(value))):
+                    if array is None and producer in facts.failures:
+                        raise InvalidModelError(
+                            f"{node.op_type} node {node.name or '(unnamed)'!r}: its constant input "
+                            f"{INPUT_NAMES[position]} {value.name!r} cannot be computed: "
+                            f"{facts.failures[producer]}"
+                        )
+        return found
+
+
+def _needed_by(weight: ir.Value) -> set[ir.Value]:
+    """Return the values that compute a weight, and the other outputs of the nodes that do."""
+
+    def following(value: ir.Value) -> list[ir.Value | None]:
+        node = value.producer()
+        if node is None:
+            return []
+        return [*node.outputs, *(() if node.op_type in ("Shape", "Size") else node.inputs)]
+
+    return {*reached([weight], following)}
+
+
+def _closed(needed: dict[ir.Value, set[ir.Value]]) -> dict[ir.Value, set[ir.Value]]:
+    """Return the weights that alone read what computes them, so that folding them frees it."""
+    while True:
+        inside = {value.producer() for values in needed.values() for value in values}
+        closed = {
+            weight: values
+            for weight, values in needed.items()
+            if not weight.is_graph_output()
+            and not any(
+                value.is_graph_output() or any(user not in inside for user, _ in value.uses())
+                for value in values - needed.keys()
+            )
+        }
+        if len(closed) == len(needed):
+            return needed
+        needed = closed

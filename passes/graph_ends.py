@@ -1,0 +1,190 @@
+"""Passes that change inputs and outputs of graphs for a runtime that gets them wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.walk import default_opset, walk
+from rnnlower.passes.base import Pass, nothing_is_found
+
+# A runtime may fuse these with what computes their input.
+_FUSED = ("Clip", "LeakyRelu", "PRelu", "Relu")
+
+
+class CopyOutputsPass(Pass):
+    """Gives every output of a graph or body that other nodes read a Cast to its own type.
+
+    An output also counts as read if a node like the one that computes it has the same inputs: a runtime may
+    make one of the two.
+
+    Some runtimes overwrite such outputs, give them other axes, or refuse them. A reshaped value has no memory
+    of its own. A runtime that computes an element-wise op in place must not take that memory if the value is
+    an output, too.
+
+    Before::
+
+        (float[2, 1] x) => (float[2] y, float[2] z) <int64[1] shape = {2}> {
+            t = Tanh (x)
+            y = Reshape (t, shape)
+            z = Neg (y)
+        }
+
+    After ``CopyOutputsPass()``::
+
+        (float[2, 1] x) => (float[2] y, float[2] z) <int64[1] shape = {2}> {
+            t = Tanh (x)
+            y_read = Reshape (t, shape)
+            z = Neg (y_read)
+            y = Cast <to = 1> (y_read)
+        }
+
+    Args:
+        op_types: Operators whose results get one, too, where they are outputs.
+        read: Whether outputs that other nodes read get one.
+    """
+
+    KEEPS_FACTS = True
+    ENSURES = (nothing_is_found,)
+
+    def __init__(self, op_types: Collection[str] = (), *, read: bool = True) -> None:
+        super().__init__()
+        self._read = read
+        self._op_types = frozenset(op_types)
+
+    def found(self, model: ir.Model) -> list[tuple[ir.Graph, int]]:
+        """Return the outputs that need a copy: the graph and the number of each."""
+        return [
+            (graph, index)
+            for graph in model.graphs()
+            for index, value in enumerate(graph.outputs)
+            if (self._read and _is_read(value)) or _is_made_by(value, self._op_types)
+        ]
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        found = self.found(model)
+        if found:
+            names = NameSource(names_in(model))
+            for graph, index in found:
+                _copy(graph, index, names, self.facts)
+        return ir.passes.PassResult(model, modified=bool(found))
+
+
+def _is_read(value: ir.Value) -> bool:
+    """Return whether other nodes read an output, or what an equal node computes."""
+    node = value.producer()
+    if node is None or node.op_type == "Cast":
+        return False
+    first = next((each for each in node.inputs if each is not None), None)
+    equal = [] if first is None else [each for each, _ in first.uses() if each is not node]
+    return bool(value.uses()) or any(
+        each.op_identifier() == node.op_identifier() and [*each.inputs] == [*node.inputs] for each in equal
+    )
+
+
+def _is_made_by(value: ir.Value, op_types: Collection[str]) -> bool:
+    """Return whether one of these operators computes a value, maybe followed by an activation."""
+    node = value.producer()
+    while node is not None and node.domain == "" and node.op_type in _FUSED and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node is not None and node.domain == "" and node.op_type in op_types
+
+
+def _copy(graph: ir.Graph, index: int, names: NameSource, facts: Facts) -> None:
+    value = graph.outputs[index]
+    type_ = facts.type(value)
+    if not isinstance(type_, ir.TensorType):
+        raise UnsupportedModelError(
+            f"output {value.name!r} needs a copy, and is not known to be a tensor",
+            remedy="give the model types, by onnx.shape_inference",
+        )
+    cast = ir.node("Cast", [value], {"to": type_.dtype.value}, name=names.fresh(f"{value.name}/Cast"))
+    copy = cast.outputs[0]
+    copy.type, copy.shape = value.type, value.shape
+    copy.name, value.name = value.name, names.fresh(f"{value.name}_read")
+    graph.append(cast)
+    graph.outputs[index] = copy
+
+
+_FIRST_BOOL_CONSTANT = 9
+
+
+class PlainLoopInputsPass(Pass):
+    """Gives the bodies of Loops a Squeeze of their number, and a constant in the place of their condition.
+
+    Some runtimes hand these in wrongly. The number is a scalar. Where a runtime makes a matrix of it, Gather
+    by it and outputs computed from it have axes too many: a Squeeze without axes is right in both cases. The
+    condition is true whenever the body runs. A runtime that reads other memory for it ends the Loop too soon.
+
+    Before::
+
+        (float[5, 2] x, float[2] h) => (float[2] last) <int64 steps = {5}> {
+            last = Loop (steps, , h) <body = p (int64 i, bool c, float[2] h_in) => (bool d, float[2] h_out) {
+                x_t = Gather (x, i)
+                h_out = Add (h_in, x_t)
+                d = Identity (c)
+            }>
+        }
+
+    After ``PlainLoopInputsPass()``::
+
+        (float[5, 2] x, float[2] h) => (float[2] last) <int64 steps = {5}> {
+            last = Loop (steps, , h) <body = p (int64 i, bool c, float[2] h_in) => (bool d, float[2] h_out) {
+                c_plain = Constant <value = bool {1}> ()
+                i_plain = Squeeze (i)
+                x_t = Gather (x, i_plain)
+                h_out = Add (h_in, x_t)
+                d = Identity (c_plain)
+            }>
+        }
+    """
+
+    KEEPS_FACTS = True
+    ENSURES = (nothing_is_found,)
+
+    def found(self, model: ir.Model) -> list[tuple[ir.Graph, int]]:
+        """Return the numbers (0) and conditions (1) that are read, a number by anything but its Squeeze."""
+        loops = (node for node, _ in walk(model.graph) if node.op_type == "Loop" and not node.domain)
+        bodies = [loop.attributes["body"].as_graph() for loop in loops]
+        return [
+            (body, index)
+            for body in bodies
+            for index in (0, 1)
+            if _is_read_plainly(body.inputs[index], index)
+        ]
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        found = self.found(model)
+        names = NameSource(names_in(model) if found else ())
+        for body, index in found:
+            _replace(body, index, names, default_opset(model))
+        return ir.passes.PassResult(model, modified=bool(found))
+
+
+def _is_read_plainly(given: ir.Value, index: int) -> bool:
+    readers = [node for node, _ in given.uses()]
+    if index == 0:
+        readers = [node for node in readers if node.op_type != "Squeeze" or len(node.inputs) > 1]
+    return bool(readers) or given.is_graph_output()
+
+
+def _replace(body: ir.Graph, index: int, names: NameSource, opset: int) -> None:
+    given = body.inputs[index]
+    plain = ir.Value(name=names.fresh(f"{given.name}_plain"), type=given.type, shape=ir.Shape([]))
+    given.replace_all_uses_with(plain, replace_graph_outputs=True)
+    if index == 0:
+        nodes = [ir.node("Squeeze", [given], outputs=[plain])]
+    elif opset >= _FIRST_BOOL_CONSTANT:
+        nodes = [ir.node("Constant", [], {"value": ir.tensor(np.array(True))}, outputs=[plain])]
+    else:
+        one = ir.node("Constant", [], {"value": ir.tensor(np.array(1, np.float32))})
+        one.outputs[0].name = names.fresh(f"{given.name}_one")
+        nodes = [one, ir.node("Cast", one.outputs, {"to": int(ir.DataType.BOOL)}, outputs=[plain])]
+    for node in nodes:
+        node.name = names.fresh(f"{given.name}/{node.op_type}")
+    body.insert_before(body[0], nodes)

@@ -1,0 +1,360 @@
+"""Passes that give recurrent nodes another form."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.constants import constant_of
+from rnnlower.graph.walk import Located, default_opset
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.replacing import EMITTED, Emitters, LoweredNode, replace_node
+from rnnlower.passes.base import Pass, no_function_is_recurrent
+from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.node import ResolvedNode, Semantics
+from rnnlower.recurrent.operators import MOST_INPUTS
+from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.recurrent.sonnx import FIRST_OPSET, departures, last_steps
+from rnnlower.targets.adapting import AdaptedNode, find_changes
+from rnnlower.targets.format import ADAPTABLE
+from rnnlower.targets.native import OnTarget
+from rnnlower.targets.target import Target
+
+
+def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptRecurrentPass) -> bool:
+    return all(located.node.graph is None for located in adapting.replaced)
+
+
+class AdaptRecurrentPass(Pass):
+    """Adapts the nodes that a target does not run as they are to what it runs, where its data allows that.
+
+    Undeclared types (`InferTypesPass`) and functions (`InlineFunctionsPass`) are handled by
+    other passes. A node that cannot be adapted stays as it is.
+
+    Before::
+
+        (float[5, 1, 1] X) => (float[5, 1, 1, 1] Y)
+        <float[1, 4, 1] W = {1, 2, 3, 4}, float[1, 4, 1] R = {4, 3, 2, 1}> {
+            Y = LSTM <hidden_size = 1, direction = "reverse"> (X, W, R)
+        }
+
+    After ``AdaptRecurrentPass(find_target("opencv"))``::
+
+        (float[5, 1, 1] X) => (float[5, 1, 1, 1] Y)
+        <float[1, 4, 1] W = {1, 2, 3, 4}, float[1, 4, 1] R = {4, 3, 2, 1},
+         int64[5] last_first = {4, 3, 2, 1, 0}> {
+            turned = Gather <axis = 0> (X, last_first)
+            y = LSTM <hidden_size = 1> (turned, W, R)
+            Y = Gather <axis = 0> (y, last_first)
+        }
+
+    Args:
+        target: The target; the key ``adapt`` of its rules lists what may be adapted.
+        nodes: The nodes, with the changes that were chosen for each; ``None``: every recurrent node of the
+            model that can be adapted.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
+
+    Attributes:
+        adapted: Reports on the adapted nodes.
+        replaced: Those nodes, which are no longer in the model.
+    """
+
+    REQUIRES = (no_function_is_recurrent,)
+    ENSURES = (_adapted_nodes_are_gone,)
+
+    def __init__(
+        self,
+        target: Target,
+        nodes: Mapping[Located, frozenset[str]] | None = None,
+        semantics: Semantics = "ort",
+    ) -> None:
+        super().__init__()
+        self._target = target
+        self._nodes = nodes
+        self._semantics = semantics
+        self.adapted: list[LoweredNode] = []
+        self.replaced: list[Located] = []
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Adapt the nodes.
+
+        Raises:
+            InvalidModelError: A node breaks the ONNX spec.
+        """
+        emitters = Emitters(model, self._target)
+        chosen = self._nodes
+        if chosen is None:
+            places = [OnTarget(each, self._target, self._semantics) for each in find_recurrent(model)]
+            chosen = {place.located: changes for place in places if (changes := find_changes(place))}
+        for located, changes in chosen.items():
+            node = parse_recurrent(located, self._semantics, lenient=True)
+            assert node.dtype is not None
+            form = AdaptedNode(emitters.at(located.name, node.dtype), node, changes)
+            replace_node(node.node, form.emit(), form.e.nodes, mark=True)
+            for each in form.recurrent:
+                # It is the target's own operator, and judged as such.
+                del each.meta[EMITTED]
+            self.replaced.append(located)
+            done = ", ".join(words for name, words in ADAPTABLE.items() if name in changes)
+            reason = f"{self._target.name} runs its own operator: {done}"
+            self.adapted.append(
+                LoweredNode.of(located, "adapt", len(form.e.nodes), reason, node.direction, node.seq_length)
+            )
+        return ir.passes.PassResult(model, modified=bool(self.adapted))
+
+
+def _nodes_conform(model: ir.Model, conforming: ConformSonnxPass) -> bool:
+    nodes = find_recurrent(model) if conforming._nodes is None else conforming._nodes
+    there = [located for located in nodes if located.node.graph is not None]
+    return not any(departure.level == "error" for located in there for departure in departures(located))
+
+
+class ConformSonnxPass(Pass):
+    """Makes LSTM nodes of the main graph and its subgraphs conform, or refuses them by name.
+
+    Computed constants (`FoldWeightsPass`), undeclared types
+    (`InferTypesPass`), functions (`InlineFunctionsPass`) and opsets below 14 (`ConvertOpsetPass`) are handled
+    by other passes.
+
+    Before::
+
+        (float[3, 1, 1] X) => (float[3, 1, 1, 1] Y)
+        <float[1, 4, 1] W = {1, 2, 3, 4}, float[1, 4, 1] R = {1, 2, 3, 4}> {
+            Y = LSTM <hidden_size = 1> (X, W, R)
+        }
+
+    After ``ConformSonnxPass()``::
+
+        (float[3, 1, 1] X) => (float[3, 1, 1, 1] Y)
+        <float[1, 4, 1] W = {1, 2, 3, 4}, float[1, 4, 1] R = {1, 2, 3, 4},
+         float[1, 8] B = {0, 0, 0, 0, 0, 0, 0, 0}, float[1, 3] P = {0, 0, 0},
+         float[1, 1, 1] zero = {0}, int32[1] lens = {3}> {
+            Y = LSTM <
+                hidden_size = 1, activations = ["Sigmoid", "Tanh", "Tanh"], input_forget = 0, layout = 0
+            > (X, W, R, B, lens, zero, zero, P)
+        }
+
+    Args:
+        nodes: The nodes; ``None``: every recurrent node of the model.
+
+    Attributes:
+        conformed: Reports on the nodes that departed from the profile.
+    """
+
+    REQUIRES = (no_function_is_recurrent,)
+    ENSURES = (_nodes_conform,)
+
+    def __init__(self, nodes: Sequence[Located] | None = None) -> None:
+        super().__init__()
+        self._nodes = nodes
+        self.conformed: list[LoweredNode] = []
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Make the nodes conform.
+
+        Raises:
+            InvalidModelError: A node breaks the ONNX spec.
+            UnsupportedModelError: A node departs from the profile in a way that cannot be corrected.
+        """
+        nodes = find_recurrent(model) if self._nodes is None else self._nodes
+        emitters = Emitters(model)
+        refused = []
+        for located in nodes:
+            found = [departure for departure in departures(located) if departure.level == "error"]
+            if not found:
+                continue
+            if located.node.op_type == "LSTM" and default_opset(model) >= FIRST_OPSET:
+                # Located again: an input may be an output of a node that has just been replaced.
+                node = parse_recurrent(located)
+                if node.dtype is not None and node.inputs["X"].shape is not None:
+                    e = emitters.at(located.name, node.dtype)
+                    located = dataclasses.replace(located, node=_conform(e, node))
+                    reason = "the profile keeps the operator"
+                    self.conformed.append(
+                        LoweredNode.of(
+                            located, "conform", len(e.nodes), reason, node.direction, node.seq_length
+                        )
+                    )
+            refused += [str(left) for left in departures(located) if left.level == "error"]
+        if refused:
+            raise UnsupportedModelError("\n".join(refused))
+        return ir.passes.PassResult(model, modified=bool(self.conformed))
+
+
+def _conform(e: Emitter, node: ResolvedNode) -> ir.Node:
+    """Replace a node by one without correctable departures."""
+    form = _ConformingNode(e, node)
+    results = form.emit()
+    (lstm,) = form.recurrent
+    lstm.name, lstm.doc_string = node.node.name, node.node.doc_string
+    lstm.metadata_props.update(node.node.metadata_props)
+    replace_node(node.node, results, e.nodes, mark=True)
+    return lstm
+
+
+class _ConformingNode(AdaptedNode):
+    """An LSTM with all that the profile wants written out, as far as the sizes are known, to be emitted."""
+
+    def __init__(self, e: Emitter, node: ResolvedNode) -> None:
+        states = () if node.batch_size is None else node.state_names
+        super().__init__(e, node, ["Y", "B", *states])
+
+    def _inputs(self) -> dict[str, ir.Value]:
+        e, node, given = self.e, self._node, super()._inputs()
+        if "P" not in given:
+            given["P"] = e.zeros([node.num_directions, 3 * node.hidden_size])
+        if "sequence_lens" not in given and node.batch_size is not None and node.seq_length is not None:
+            given["sequence_lens"] = e.constant(np.full(node.batch_size, node.seq_length, np.int32))
+        return given
+
+    def _attributes(self, direction: str) -> list[ir.Attr]:
+        node = self._node
+        names = [activation.name for functions in node.activations for activation in functions]
+        written = {
+            "activations": ir.AttrStrings("activations", names),
+            "hidden_size": ir.AttrInt64("hidden_size", node.hidden_size),
+            "input_forget": ir.AttrInt64("input_forget", int(node.input_forget)),
+            "layout": ir.AttrInt64("layout", 0),
+        }
+        return [*{**node.node.attributes, **written}.values()]
+
+    def _wants(self, name: str) -> bool:
+        return super()._wants(name) and (name != "Y_h" or last_steps(self._node) is None)
+
+    def _run(self, inputs: Mapping[str, ir.Value], direction: str, directions: int) -> dict[str, ir.Value]:
+        outputs = super()._run(inputs, direction, directions)
+        if self._node.used("Y_h") and last_steps(self._node) is not None:
+            outputs["Y_h"] = _last_state(self.e, self._node, outputs["Y"])
+        return outputs
+
+
+def _last_state(e: Emitter, node: ResolvedNode, Y: ir.Value) -> ir.Value:
+    """Emit Y_h from Y, whose rows all have the same length."""
+    steps = last_steps(node)
+    assert steps is not None
+    lanes = []
+    for direction, reverse in enumerate(node.reversed_directions):
+        last = 0 if reverse else steps - 1
+        lanes.append(e.slice(Y, [last, direction], [last + 1, direction + 1], [0, 1]))
+    batch = e.dim(Y, 2) if node.batch_size is None else node.batch_size
+    return e.squeeze(e.concat(lanes, axis=1), 0, [node.num_directions, batch, node.hidden_size])
+
+
+_PER_AXIS = 13
+"""The first opset whose DequantizeLinear has a scale for each row."""
+
+
+def _nodes_are_floats(model: ir.Model, dequantizing: DequantizeRecurrentPass) -> bool:
+    nodes = find_recurrent(model) if dequantizing._nodes is None else dequantizing._nodes
+    return all(not located.node.domain for located in nodes)
+
+
+class DequantizeRecurrentPass(Pass):
+    """Makes DynamicQuantizeLSTM nodes of the main graph and its subgraphs LSTM nodes.
+
+    X and H are no longer rounded to 8 bits, so the results are more precise.
+
+    Before::
+
+        (float[3, 1, 1] X) => (float[3, 1, 1, 1] Y)
+        <int8[1, 1, 4] W = {1, 2, 3, 4}, int8[1, 1, 4] R = {4, 3, 2, 1}, float[1] s = {0.5},
+         int8[1] z = {0}> {
+            Y = com.microsoft.DynamicQuantizeLSTM <hidden_size = 1> (X, W, R, , , , , , s, z, s, z)
+        }
+
+    After ``DequantizeRecurrentPass()``::
+
+        (float[3, 1, 1] X) => (float[3, 1, 1, 1] Y)
+        <int8[1, 4, 1] Wq = {1, 2, 3, 4}, float scale = {0.5}, int8[1, 4, 1] Rq = {4, 3, 2, 1}> {
+            W = DequantizeLinear (Wq, scale)
+            R = DequantizeLinear (Rq, scale)
+            Y = LSTM <hidden_size = 1> (X, W, R)
+        }
+
+    Args:
+        nodes: The nodes; those that are not quantized are left alone. ``None``: every recurrent node.
+        keep_integers: Whether constant weights stay integers before a DequantizeLinear.
+    """
+
+    REQUIRES = (no_function_is_recurrent,)
+    ENSURES = (_nodes_are_floats,)
+
+    def __init__(self, nodes: Sequence[Located] | None = None, *, keep_integers: bool = True) -> None:
+        super().__init__()
+        self._nodes = nodes
+        self._keep_integers = keep_integers
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Dequantize the nodes.
+
+        Raises:
+            InvalidModelError: A node breaks the ONNX spec.
+        """
+        found = find_recurrent(model) if self._nodes is None else self._nodes
+        resolved = [(located, parse_recurrent(located)) for located in found]
+        quantized = [(located, node) for located, node in resolved if node.is_quantized]
+        emitters = Emitters(model)
+        keep_integers = self._keep_integers and default_opset(model) >= _PER_AXIS
+        for located, node in quantized:
+            e = emitters.at(located.name, ir.DataType.FLOAT)
+            weights = [_weight(e, node, name, keep_integers) for name in "WR"]
+            _replace(located.node, weights, e.nodes)
+        return ir.passes.PassResult(model, modified=bool(quantized))
+
+
+def _replace(node: ir.Node, weights: Sequence[ir.Value], emitted: Sequence[ir.Node]) -> None:
+    """Turn the node into an LSTM with these weights; it keeps its name, its outputs and its other inputs."""
+    assert node.graph is not None
+    node.graph.insert_before(node, emitted)
+    old = [value for value in (*node.inputs[1:3], *node.inputs[MOST_INPUTS:]) if value is not None]
+    node.resize_inputs(MOST_INPUTS)
+    for index, weight in enumerate(weights, 1):
+        node.replace_input_with(index, weight)
+    node.domain, node.op_type = "", "LSTM"
+    remove_orphans(old)
+
+
+def _weight(e: Emitter, node: ResolvedNode, name: str, keep_integers: bool) -> ir.Value:
+    """Emit W or R in the layout of LSTM, ``[num_directions, 4 * hidden_size, columns]``."""
+    parts = [node.inputs[part] for part in (name, f"{name}_scale", f"{name}_zero_point")]
+    tensors = [constant_of(value) for value in parts]
+    known = [tensor.numpy() for tensor in tensors if tensor is not None]
+    if len(known) < len(parts):
+        return _at_run_time(e, *parts)
+    values, scale, zero_point = known
+    values = np.ascontiguousarray(values.transpose(0, 2, 1))
+    if not keep_integers:
+        centered = values.astype(np.float32) - _columns(zero_point.astype(np.float32))
+        return e.constant(centered * _columns(scale), name=parts[0].name or "")
+    lanes = [
+        _dequantized(e, values[[d]], scale[d], zero_point[d], parts[0].name or "") for d in range(len(values))
+    ]
+    return e.concat(lanes, axis=0)
+
+
+def _columns(array: np.ndarray) -> np.ndarray:
+    """Return scales or zero points in a shape that broadcasts to the weights of LSTM."""
+    return array.reshape(len(array), -1, 1)
+
+
+def _dequantized(
+    e: Emitter, values: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, name: str
+) -> ir.Value:
+    """Emit one direction's weights; a scale and a zero point for all of it, or for each row."""
+    operands = [e.constant(values, name=name), e.constant(np.asarray(scale))]
+    if np.any(zero_point):
+        operands.append(e.constant(np.asarray(zero_point)))
+    return e.op("DequantizeLinear", *operands, axis=1) if scale.ndim else e.op("DequantizeLinear", *operands)
+
+
+def _at_run_time(e: Emitter, values: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:
+    shape = e.integers(0, 1, -1)
+    center = e.op("Reshape", e.cast(zero_point, e.dtype), shape, since=5)
+    centered = e.op("Sub", e.cast(values, e.dtype), center)
+    product = e.op("Mul", centered, e.op("Reshape", scale, shape, since=5))
+    return e.transpose(product, [0, 2, 1])

@@ -1,0 +1,163 @@
+"""Passes that remove what nothing needs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedOpsetsPass
+
+from rnnlower.files import beyond_ir
+from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.splicing import replace_outputs
+from rnnlower.graph.walk import all_graphs, roots, values_of, walk, walk_all
+from rnnlower.passes.base import Pass, nothing_is_dead
+
+_SAME_IF_SAME_SHAPE = frozenset(["Expand", "Flatten", "Reshape", "Squeeze", "Tile", "Unsqueeze"])
+
+
+class RemoveNoopsPass(Pass):
+    """Removes Identity nodes, casts to the type that is there, and reshaping to the shape that is there.
+
+    A node that produces a graph output stays if the output would otherwise lose its name.
+
+    Before::
+
+        (float[2] x) => (float[2] y) {
+            a = Cast <to = 1> (x)
+            b = Identity (a)
+            y = Abs (b)
+        }
+
+    After ``RemoveNoopsPass()``::
+
+        (float[2] x) => (float[2] y) {
+            y = Abs (x)
+        }
+    """
+
+    KEEPS_FACTS = True
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        trained = beyond_ir.names_in_training(model)
+        modified = False
+        for node, _ in list(walk(model.graph)):
+            if _does_nothing(node, self.facts) and _can_go(node) and node.outputs[0].name not in trained:
+                replace_outputs(node, node.inputs[:1])  # type: ignore[arg-type]
+                modified = True
+        return ir.passes.PassResult(model, modified)
+
+
+def _does_nothing(node: ir.Node, facts: Facts) -> bool:
+    if node.domain or not node.inputs or node.inputs[0] is None or len(node.outputs) != 1:
+        return False
+    value, out = node.inputs[0], node.outputs[0]
+    if node.op_type == "Identity":
+        return True
+    if node.op_type == "Cast":
+        type_ = facts.type(value)
+        return isinstance(type_, ir.TensorType) and type_.dtype == node.attributes.get_int("to", 0)
+    shape = facts.shape(value)
+    if shape is None or None in shape or shape != facts.shape(out):
+        return False
+    return node.op_type in _SAME_IF_SAME_SHAPE or (node.op_type == "Slice" and _is_forward(node, facts))
+
+
+def _is_forward(node: ir.Node, facts: Facts) -> bool:
+    if len(node.inputs) < 5 or node.inputs[4] is None:
+        return True
+    steps = facts.constant(node.inputs[4])
+    return steps is not None and bool(np.all(steps > 0))
+
+
+def _can_go(node: ir.Node) -> bool:
+    """Return whether the output can do without a node of its own."""
+    value, out = node.inputs[0], node.outputs[0]
+    if not out.is_graph_output():
+        return True
+    producer = None if value is None else value.producer()
+    return producer is not None and producer.graph is node.graph and not value.is_graph_output()  # type: ignore[union-attr]
+
+
+class RemoveUnusedPass(Pass):
+    """Removes dead nodes and initializers, uncalled functions, and imports of unused domains.
+
+    Omitted inputs at the end of a node's list are removed, too. Inputs and outputs of the graph stay, and so
+    do values that the model's training reads.
+
+    Before::
+
+        (float[2] x) => (float[2] y) <float[2] c = {1, 2}> {
+            a = Add (x, c)
+            y = Clip (x, , )
+        }
+
+    After ``RemoveUnusedPass()``::
+
+        (float[2] x) => (float[2] y) {
+            y = Clip (x)
+        }
+    """
+
+    KEEPS_FACTS = True
+    ENSURES = (nothing_is_dead,)
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        trained = beyond_ir.names_in_training(model)
+        modified = False
+        for node, _ in reversed(list(walk(model.graph))):
+            if node.graph is not None and not any(out.name in trained for out in node.outputs):
+                remove_orphans(node.outputs)
+                modified |= node.graph is None
+        for graph in (model.graph, *model.graph.subgraphs()):
+            before = len(graph.initializers)
+            remove_orphans(value for value in graph.initializers.values() if value.name not in trained)
+            modified |= len(graph.initializers) < before
+        for node, _ in walk(model.graph):
+            while node.inputs and node.inputs[-1] is None and not node.domain:
+                # An omitted input at the end is redundant, and some runtimes treat it as present.
+                node.resize_inputs(len(node.inputs) - 1)
+                modified = True
+        modified |= RemoveUnusedFunctionsPass()(model).modified  # type: ignore[no-untyped-call]
+        if (rest := beyond_ir.find(model)) is None or not rest.training_info:
+            modified |= RemoveUnusedOpsetsPass(process_functions=False)(model).modified
+        return ir.passes.PassResult(model, modified)
+
+
+def _nodes_are_bare(model: ir.Model, owner: object) -> bool:
+    return not any(node.name or node.doc_string or node.metadata_props for node, _ in walk(model.graph))
+
+
+class StripPass(Pass):
+    """Removes the metadata and names of nodes, the metadata of inner values, and all doc strings.
+
+    Names of values stay, because nodes refer to them, and so does the metadata of the model and of its graph.
+
+    Before::
+
+        (float[2] x) => (float[2] y) {
+            [scope_relu] y = Relu (x)
+        }
+
+    After ``StripPass()``::
+
+        (float[2] x) => (float[2] y) {
+            y = Relu (x)
+        }
+    """
+
+    ENSURES = (_nodes_are_bare,)
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        model.doc_string = None
+        lasting = {*model.graph.inputs, *model.graph.outputs}
+        for graph in (*all_graphs(model), *roots(model)):
+            graph.doc_string = None
+        for value in (value for root in roots(model) for value in values_of(root)):
+            value.doc_string = None
+            if value not in lasting:
+                value.metadata_props.clear()
+        for node, _ in walk_all(model):
+            node.name = node.doc_string = None
+            node.metadata_props.clear()
+        return ir.passes.PassResult(model, modified=True)

@@ -1,0 +1,157 @@
+"""Passes that simplify the model's own control flow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.graph.splicing import splice, take_place
+from rnnlower.graph.walk import called, subgraphs_of, walk
+from rnnlower.passes.base import Pass, has_node
+
+
+def _states_change(model: ir.Model, owner: object) -> bool:
+    return not any(_states_to_capture(node) for node in _loops(model))
+
+
+class CaptureStatesPass(Pass):
+    """Makes bodies of Loops read a state that never changes from outside.
+
+    A state stays that the body returns more than once, or whose final value is an output of a graph.
+
+    Before::
+
+        (float[5, 2] x, float[2] h, float[2] w) => (float[5, 2] y) <int64 steps = {5}> {
+            last, same, y = Loop (steps, , h, w) <body = each (int64 i, bool c, float[2] h_in, float[2] w_in)
+                => (bool c, float[2] h_out, float[2] w_in, float[2] row) {
+                x_t = Gather (x, i)
+                s = Mul (h_in, w_in)
+                h_out = Add (s, x_t)
+                row = Identity (h_out)
+            }>
+        }
+
+    After ``CaptureStatesPass()``::
+
+        (float[5, 2] x, float[2] h, float[2] w) => (float[5, 2] y) <int64 steps = {5}> {
+            last, y = Loop (steps, , h) <body = each (int64 i, bool c, float[2] h_in)
+                => (bool c, float[2] h_out, float[2] row) {
+                x_t = Gather (x, i)
+                s = Mul (h_in, w)
+                h_out = Add (s, x_t)
+                row = Identity (h_out)
+            }>
+        }
+
+    TensorFlow's loops carry their weights in this way. A constant then is one inside the body, too, and
+    OpenVINO refuses a body that returns one of its inputs.
+    """
+
+    ENSURES = (_states_change,)
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        modified = False
+        for node in _loops(model):
+            if same := _states_to_capture(node):
+                _capture(node, same)
+                modified = True
+        return ir.passes.PassResult(model, modified)
+
+
+def _loops(model: ir.Model) -> list[ir.Node]:
+    return [node for node, _ in walk(model.graph) if node.op_type == "Loop" and not node.domain]
+
+
+def _states_to_capture(node: ir.Node) -> list[int]:
+    body = node.attributes["body"].as_graph()
+    return [index for index in range(len(node.inputs) - 2) if _is_same(node, body, index)]
+
+
+def _capture(node: ir.Node, same: Sequence[int]) -> None:
+    """Put a node without some states in the place of the node."""
+    body, graph = node.attributes["body"].as_graph(), node.graph
+    assert graph is not None
+    for index in reversed(same):
+        given = node.inputs[2 + index]
+        assert given is not None
+        body.outputs.pop(1 + index)
+        body.inputs.pop(2 + index).replace_all_uses_with(given)
+        node.outputs[index].replace_all_uses_with(given)
+    inputs = [value for at, value in enumerate(node.inputs) if at - 2 not in same]
+    kept = [value for at, value in enumerate(node.outputs) if at not in same]
+    fewer = ir.Node(
+        "",
+        "Loop",
+        inputs,
+        node.attributes.values(),
+        num_outputs=len(kept),
+        name=node.name,
+        version=node.version,
+    )
+    fewer.metadata_props.update(node.metadata_props)
+    fewer.meta.update(node.meta)
+    fewer.doc_string = node.doc_string
+    graph.insert_before(node, fewer)
+    for new, old in zip(fewer.outputs, kept, strict=True):
+        take_place(new, old)
+    graph.remove(node, safe=True)
+
+
+def _is_same(node: ir.Node, body: ir.Graph, index: int) -> bool:
+    inner = body.inputs[2 + index]
+    returned = [value for value in body.outputs if value is inner]
+    is_result = node.outputs[index].is_graph_output()
+    return body.outputs[1 + index] is inner and len(returned) == 1 and not is_result
+
+
+def _decided_ifs_are_gone(model: ir.Model, taking: TakeBranchesPass) -> bool:
+    return not any(has_node(model, "If", name) for name in taking.taken)
+
+
+class TakeBranchesPass(Pass):
+    """Replaces every If whose condition follows from constants and static sizes by its branch, at any depth.
+
+    Before::
+
+        (float[2] x) => (float[2] y) <bool yes = {1}> {
+            y = If (yes) <
+                then_branch = p () => (a) { a = Neg (x) },
+                else_branch = q () => (b) { b = Abs (x) }
+            >
+        }
+
+    After ``TakeBranchesPass()``::
+
+        (float[2] x) => (float[2] y) {
+            y = Neg (x)
+        }
+
+    Attributes:
+        taken: The branch of each such If, by the If's name or that of its first output.
+    """
+
+    KEEPS_FACTS = True
+    ENSURES = (_decided_ifs_are_gone,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: dict[str, str] = {}
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        if any(node.op_type == "If" and not node.domain for node, _ in walk(model.graph)):
+            self._take(model, model.graph)
+        return ir.passes.PassResult(model, modified=bool(self.taken))
+
+    def _take(self, model: ir.Model, graph: ir.Graph) -> None:
+        for node in list(graph):
+            taken = self.facts.condition(node) if node.op_type == "If" and not node.domain else None
+            if taken is None:
+                for inner in subgraphs_of(node):
+                    self._take(model, inner)
+                continue
+            name = "then_branch" if taken else "else_branch"
+            self.taken[called(node)] = name
+            branch = node.attributes[name].as_graph()
+            self._take(model, branch)
+            splice(model, node, branch)
