@@ -44,9 +44,9 @@ class Facts(NodeFacts):
         """Return the values that stand for a value of a function, one for each call."""
         return self._in_calls.get(value, [])
 
-    def visit(self, node: ir.Node) -> None:
-        """Derive the facts of what a node computes, which may not be in the graph yet, or once more."""
-        pending = [node]
+    def visit(self, *nodes: ir.Node) -> None:
+        """Derive the facts of what nodes compute, which may not be in the graph yet; a single node, again."""
+        pending = [*reversed(nodes)]
         with self._visiting():
             while pending:
                 node = pending[-1]
@@ -60,8 +60,7 @@ class Facts(NodeFacts):
 
     def visit_all(self) -> Facts:
         """Derive the facts of all values, before nodes change that others depend on."""
-        for node in self.model.graph:
-            self.visit(node)
+        self.visit(*self.model.graph)
         return self
 
     def condition(self, node: ir.Node) -> bool | None:

@@ -237,6 +237,5 @@ def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
         # A negative number is an old way to leave a size open.
         open_as_one = [dim if isinstance(dim, int) and dim >= 0 else 1 for dim in value.shape or ()]
         facts.assume(value, tuple(known.get(name) or open_as_one), ir.DataType.FLOAT)
-    for each in e.nodes:
-        facts.visit(each)
+    facts.visit(*e.nodes)
     return count(e.nodes, facts, steps, dialect.prices.fused)
