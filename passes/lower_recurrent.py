@@ -9,8 +9,8 @@ import onnx_ir as ir
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.cleanup import remove_orphans
-from rnnlower.graph.dependence import branch_decided_by
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, move_next_to_readers
+from rnnlower.graph.open_sizes import branch_decided_by
 from rnnlower.graph.suppression import paused_collection
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.dialect import Dialect

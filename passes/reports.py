@@ -10,7 +10,7 @@ import numpy as np
 
 from rnnlower.files.metadata import PadMetadata
 from rnnlower.lowering.replacing import LoweredNode
-from rnnlower.recurrent.exporter_warnings import Suspicion
+from rnnlower.recurrent.suspicions import Suspicion
 from rnnlower.targets.choosing import KeptNode
 
 if TYPE_CHECKING:

@@ -9,16 +9,15 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
+from rnnlower.graph.cleanup import splice
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.open_sizes import OpenSizes, open_sizes
-from rnnlower.graph.splicing import splice
 from rnnlower.graph.walk import Located, dim_name, sources, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.declared_sizes import FreezeDimsPass
-from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.finding import RANK_OF_X, find_recurrent, infer_input_types
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.typing import RANK_OF_X, infer_input_types
 from rnnlower.targets import Target
 
 

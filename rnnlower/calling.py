@@ -15,7 +15,7 @@ import onnx_ir as ir
 from rnnlower.files.model_io import ModelLike, load_model, to_proto
 from rnnlower.graph.suppression import paused_collection
 from rnnlower.passes.options import HELP, Options
-from rnnlower.recurrent.exporter_warnings import Suspicion
+from rnnlower.recurrent.suspicions import Suspicion
 
 _logger = logging.getLogger("rnnlower.api")
 

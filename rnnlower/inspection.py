@@ -10,8 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, count_ops, op_types, origin
-from rnnlower.recurrent.exporter_warnings import Suspicion, find_suspicions
-from rnnlower.recurrent.finding import carries_state, find_recurrent, is_recurrent
+from rnnlower.recurrent.finding import carries_state, find_recurrent, infer_input_types, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -22,8 +21,13 @@ from rnnlower.recurrent.state_operators import (
     StateNode,
     parse_state_operators,
 )
-from rnnlower.recurrent.state_warnings import forgetful_operators, forgotten_states, other_recurrences
-from rnnlower.recurrent.typing import infer_input_types
+from rnnlower.recurrent.suspicions import (
+    Suspicion,
+    find_suspicions,
+    forgetful_operators,
+    forgotten_states,
+    other_recurrences,
+)
 
 if TYPE_CHECKING:
     from rnnlower.lifting.replacing import LiftedNode

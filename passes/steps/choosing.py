@@ -33,7 +33,7 @@ from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import MOST_INPUTS, STATE_INPUTS, WEIGHT_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import departures
-from rnnlower.recurrent.state_warnings import forgetful_operators, forgotten_states
+from rnnlower.recurrent.suspicions import forgetful_operators, forgotten_states
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Chooser, KeptNode
 from rnnlower.targets.requirements import cautions, require_known

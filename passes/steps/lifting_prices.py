@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.facts import Facts
-from rnnlower.graph.iterations import iterations
+from rnnlower.graph.facts import Facts, iterations
 from rnnlower.graph.walk import walk
 from rnnlower.lowering.pricing import count
 from rnnlower.lowering.sketching import USUAL_STEPS, cheapest

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from rnnlower import wording
-from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.open_sizes import decided_by
 from rnnlower.graph.walk import called, op_types, walk
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
@@ -18,10 +18,9 @@ from rnnlower.passes.folding import FoldConstantsPass
 from rnnlower.passes.removing import RemoveNoopsPass, RemoveUnusedPass, StripPass
 from rnnlower.passes.simpler_control_flow import CaptureStatesPass, TakeBranchesPass
 from rnnlower.passes.steps.work import LoweringWork, Work
-from rnnlower.recurrent.exporter_warnings import find_suspicions
 from rnnlower.recurrent.node import KEEPS_INITIAL
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
-from rnnlower.recurrent.state_warnings import other_recurrences
+from rnnlower.recurrent.suspicions import find_suspicions, other_recurrences
 from rnnlower.wording import call, counted
 
 if TYPE_CHECKING:

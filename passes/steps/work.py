@@ -14,8 +14,8 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, count_ops, default_opset, walk
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.options import Options
-from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.finding import is_recurrent
+from rnnlower.recurrent.suspicions import Suspicion
 
 if TYPE_CHECKING:
     from rnnlower.lowering.node_emitter import Listener

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rnnlower.cli.progress import Phases
     from rnnlower.engines.known import Engine
     from rnnlower.passes.options import Progress
-    from rnnlower.recurrent.exporter_warnings import Suspicion
+    from rnnlower.recurrent.suspicions import Suspicion
     from rnnlower.reporting.page import Section
     from rnnlower.verification import RuntimeTrial, VerificationResult
 

@@ -1,4 +1,4 @@
-"""Dynamic sizes of graph inputs, and the options that fix them."""
+"""Dynamic sizes of graph inputs, what depends on the inputs, and the options that fix them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.graph.walk import dim_name
+from rnnlower.graph.walk import dim_name, owners, subgraphs_of
 
 _EXAMPLE = 16
 
@@ -61,3 +61,76 @@ def _size(dim: int | ir.SymbolicDim, example: int | str) -> int | str:
     if isinstance(dim, int):
         return dim if dim >= 0 else "N"
     return example if dim_name(dim) else "N"
+
+
+_READS_SHAPE = ("Shape", "Size")
+
+
+def decided_by(model: ir.Model, *values: ir.Value | None) -> str:
+    """Return which inputs determine the values, with the options that set them; ``""`` if there are none."""
+    data, sizes = _inputs_behind(model, values)
+    inputs = list(model.graph.inputs)
+    parts = [
+        f"input {each.name!r} decides it" + (f": {wording.sets(str(each.name))}" if _is_setting(each) else "")
+        for each in inputs
+        if each in data
+    ]
+    for each in inputs:
+        if each in sizes and is_open(each):
+            parts.append(f"the sizes of input {each.name!r} decide it: {open_sizes([each], 'N')}")
+    return "; ".join(parts)
+
+
+def branch_decided_by(model: ir.Model, node: ir.Node) -> str:
+    """Return which inputs determine whether a node in branches of Ifs runs, in the form of `decided_by`."""
+    holders = owners(model.graph)
+    conditions: list[ir.Value | None] = []
+    inner: ir.Node | None = node
+    while inner is not None and (inner := holders.get(inner.graph)) is not None:
+        if inner.op_type == "If" and not inner.domain:
+            conditions.append(inner.inputs[0])
+    return decided_by(model, *conditions)
+
+
+def _is_setting(value: ir.Value) -> bool:
+    """Return whether a user may set an input once and for all: it is a setting rather than data."""
+    exact = value.dtype is not None and not value.dtype.is_floating_point()
+    return exact or (value.shape is not None and all(dim == 1 for dim in value.shape))
+
+
+def _inputs_behind(model: ir.Model, values: Sequence[ir.Value | None]) -> tuple[set[ir.Value], set[ir.Value]]:
+    """Return the graph inputs whose data the values depend on, and those of which only the shape matters."""
+    data: set[ir.Value] = set()
+    sizes: set[ir.Value] = set()
+    holders = owners(model.graph)
+    met: set[tuple[ir.Value, bool]] = set()
+    pending = [(value, False) for value in values]
+    while pending:
+        this, of_shape = pending.pop()
+        if this is None or (this, of_shape) in met:
+            continue
+        met.add((this, of_shape))
+        node = this.producer()
+        if node is None:
+            (sizes if of_shape else data).add(this)
+            owner = holders.get(this.graph)
+            pending += [(used, of_shape) for used in _given_to(owner, this)]
+            continue
+        reads_shape = of_shape or (node.op_type in _READS_SHAPE and not node.domain)
+        pending += [(used, reads_shape) for used in node.inputs]
+        pending += [(out, of_shape) for graph in subgraphs_of(node) for out in graph.outputs]
+    return data, sizes
+
+
+def _given_to(owner: ir.Node | None, value: ir.Value) -> list[ir.Value | None]:
+    """Return the sources of a body's input: the input of the enclosing node, and the loop-carried value."""
+    body = owner.attributes.get("body") if owner is not None else None
+    if owner is None or body is None or body.is_ref() or not value.is_graph_input():
+        return []
+    graph = body.as_graph()
+    index = graph.inputs.index(value)
+    found = list(owner.inputs[index : index + 1])
+    handed_on = index - 1 if owner.op_type == "Loop" else index
+    if handed_on >= 0 and index < len(owner.inputs) - owner.attributes.get_int("num_scan_inputs", 0):
+        found.append(graph.outputs[handed_on])
+    return found

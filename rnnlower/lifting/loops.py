@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Dims
-from rnnlower.graph.facts import Facts
-from rnnlower.graph.iterations import iterations
+from rnnlower.graph.facts import Facts, iterations
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.frames import VIEWS, Frame, Series, State, is_size, passed, root, states_of
 

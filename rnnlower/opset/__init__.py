@@ -9,9 +9,8 @@ are in one module per operator family (`broadcasting`, `shaping`, ...), each wit
 from __future__ import annotations
 
 from rnnlower.opset.conversion import convert_opset
-from rnnlower.opset.report import Adaptation, OpsetReport
 from rnnlower.opset.version_fit import MAX_OPSET, MIN_OPSET
-from rnnlower.opset.view import NodePredicate
+from rnnlower.opset.view import Adaptation, NodePredicate, OpsetReport
 
 __all__ = [
     "OPSETS",

@@ -24,14 +24,12 @@ from rnnlower.graph.versions import (
     version_at,
 )
 from rnnlower.graph.walk import default_opset, subgraphs_of, walk
-from rnnlower.opset import functions
-from rnnlower.opset.report import Adaptation, OpsetReport
+from rnnlower.opset.beyond_graph import convert_training, drop_uncalled, inline_all, meeting_point
 from rnnlower.opset.step import Row, Step
 from rnnlower.opset.table import REVIEWED, ROWS
-from rnnlower.opset.training import convert_training
 from rnnlower.opset.value_types import ValueTypes
 from rnnlower.opset.version_fit import MAX_OPSET, MIN_OPSET, TypesOf, form_misfit, misfit, type_misfit
-from rnnlower.opset.view import NodePredicate, Session, Subject, describe
+from rnnlower.opset.view import Adaptation, NodePredicate, OpsetReport, Session, Subject, describe
 
 # Models below this opset have no functions.
 FIRST_OPSET_WITH_FUNCTIONS = 15
@@ -95,10 +93,10 @@ def _perform(session: Session) -> None:
     initializers = len(model.graph.initializers)
     without_functions = model.functions and target < FIRST_OPSET_WITH_FUNCTIONS
     if without_functions:
-        functions.drop_uncalled(session)
+        drop_uncalled(session)
     first = needed_opset(model)
     steps = [first] if first > max(source, target) else []
-    steps += [functions.meeting_point(session), target] if without_functions else [target]
+    steps += [meeting_point(session), target] if without_functions else [target]
     for opset in steps:
         for function in model.functions.values():
             old, name = function.opset_imports.get("", source), "::".join(function.identifier()[:2])
@@ -108,7 +106,7 @@ def _perform(session: Session) -> None:
         _move_graph(session, model.graph, model.graph.opset_imports.get("", source), opset, "")
         model.graph.opset_imports[""] = opset
         if model.functions and without_functions:
-            functions.inline_all(session)
+            inline_all(session)
     _raise_ir_version(model, target, len(model.graph.initializers) > initializers)
     session.report.ir_version = model.ir_version
 

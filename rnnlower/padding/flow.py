@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.dependence import decided_by
+from rnnlower.graph.open_sizes import decided_by
 from rnnlower.graph.walk import captured
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size
 from rnnlower.padding.validity import Validity

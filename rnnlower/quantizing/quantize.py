@@ -31,9 +31,9 @@ from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, li
 from rnnlower.quantizing.rest import quantize_rest
 from rnnlower.quantizing.schemes import Scheme
 from rnnlower.quantizing.tflite import TfliteScheme
-from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.recurrent.suspicions import Suspicion
 from rnnlower.targets import Target
 
 SCHEMES: Mapping[str, type[Scheme]] = {"qdq": Scheme, "pow2": Scheme, "tflite": TfliteScheme}

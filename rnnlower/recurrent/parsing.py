@@ -8,8 +8,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located
-from rnnlower.recurrent.attributes import AttributeReader
-from rnnlower.recurrent.node import ResolvedNode, Semantics
+from rnnlower.recurrent.node import AttributeReader, ResolvedNode, Semantics
 from rnnlower.recurrent.operators import DIRECTIONS, FLOAT_TYPES, OUTPUT_NAMES
 
 _MOST_STATE_ELEMENTS = 2**28

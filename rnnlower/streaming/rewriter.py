@@ -9,10 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.files.metadata import StreamMetadata
-from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.cleanup import remove_orphans, replace_outputs, take_place
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
-from rnnlower.graph.splicing import replace_outputs, take_place
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.streaming.analysis import Analysis
 from rnnlower.timeflow.edits import (

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.graph.dependence import decided_by
-from rnnlower.graph.open_sizes import open_sizes
+from rnnlower.graph.open_sizes import decided_by, open_sizes
 from rnnlower.graph.versions import version_at
 from rnnlower.recurrent.state_operators import is_state_operator
 from rnnlower.targets.format import CONTROL_FLOW, Claim, Limit

@@ -17,12 +17,11 @@ from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.walk import REARRANGING, Located, origin
-from rnnlower.recurrent.finding import find_recurrent, is_recurrent
+from rnnlower.recurrent.finding import find_recurrent, infer_input_types, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import departures
-from rnnlower.recurrent.typing import infer_input_types
 from rnnlower.targets.format import Claim, RecurrentRule
 from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.target import Target

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.graph.dependence import branch_decided_by
+from rnnlower.graph.open_sizes import branch_decided_by
 from rnnlower.graph.walk import dim_name, subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.timeflow.flow import Flow, located

@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.evaluation import Array
+from rnnlower.graph.open_sizes import decided_by
 from rnnlower.graph.walk import Located, captured
 from rnnlower.recurrent.finding import carries_state
 from rnnlower.timeflow.contents import Contents, operand

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.evaluation import Array
+from rnnlower.graph.open_sizes import decided_by
 from rnnlower.graph.walk import sources
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM

@@ -12,10 +12,9 @@ from onnx.backend.test.case import node as tests_of_nodes
 from support.opset_cases import node_cases
 
 from rnnlower.errors import InvalidModelError
-from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.evaluation import FOLDABLE, evaluate
-from rnnlower.graph.facts import Facts
-from rnnlower.graph.iterations import iterations
+from rnnlower.graph.facts import Facts, iterations
+from rnnlower.graph.open_sizes import decided_by
 from rnnlower.graph.walk import walk
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'

@@ -1,12 +1,68 @@
-"""BatchNormalization, Dropout and GroupNormalization: training and inference, and the shape of scale."""
+"""Layers: pooling, convolution, normalization and Dropout, training and inference; LSTM, GRU and RNN.
+
+The recurrent ones are of all versions (1, 3 for GRU only, 7, 14, 22), in both directions.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.opset.adapters import expand
+from rnnlower.opset.adapters import both, drop_if, expand, only, refuse_unless
 from rnnlower.opset.step import Row, Step
+
+NO_DILATIONS = drop_if("dilations", 1, "the older version has no dilation")
+NO_CEIL = refuse_unless("ceil_mode", (0,), "the older version rounds output sizes down")
+
+
+def whole_p(step: Step) -> None:
+    """p became an integer."""
+    p = float(step.attr("p"))
+    if not p.is_integer():
+        step.refuse(f"p={p} is not a whole number")
+    step.set("p", int(p))
+
+
+def float_p(step: Step) -> None:
+    """p was a float."""
+    step.set("p", float(step.attr("p")))
+
+
+def column_major_unused(step: Step) -> None:
+    """storage_order only matters for the indices."""
+    if step.used(1):
+        step.refuse("its indices are read, which MaxPool-1 does not have")
+    step.drop("storage_order")
+    step.drop_outputs(1)
+
+
+def windows_in_the_pad(step: Step) -> None:
+    """Since 22 a window that ceil_mode adds is left out if it starts in the pad; the older spec keeps it.
+
+    Upwards nothing is done: runtimes never had such a window, and 22 documents that.
+    """
+    if not step.attr("ceil_mode") or step.attr("auto_pad") not in ("NOTSET", "VALID"):
+        return
+    kernel = list(step.attr("kernel_shape"))
+    strides = step.attr("strides") or [1] * len(kernel)
+    dilations = step.attr("dilations") or [1] * len(kernel)
+    pads = step.attr("pads") or [0] * (2 * len(kernel))
+    shape = step.shape(step.x())
+    sizes = [None] * len(kernel) if shape is None else list(shape[2:])
+    for axis, (width, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
+        reach = (width - 1) * dilation + 1
+        begin, end = pads[axis], pads[axis + len(kernel)]
+        if end + stride <= reach:
+            continue
+        size = sizes[axis]
+        if not isinstance(size, int):
+            step.refuse(
+                f"ceil_mode=1, and whether a window starts in the pad of axis {axis + 2} is not known"
+            )
+        windows = -(-(size + begin + end - reach) // stride) + 1
+        if (windows - 1) * stride >= size + begin:
+            step.refuse(f"ceil_mode=1 with a window that starts in the pad of axis {axis + 2}")
+
 
 # Set on a training node at a version that cannot express training. Never written to a file.
 TRAINS = "rnnlower.opset.trains"
@@ -154,7 +210,95 @@ def spell_out_axes(step: Step) -> None:
     step.set("axes", step.attr("axes"))
 
 
+# layout=1 puts the batch first; a Transpose with these permutations converts to layout=0 and back.
+SWAP = (1, 0, 2)
+Y_TO_BATCH_FIRST = (2, 0, 1, 3)
+
+# The positions of the states among the inputs, and of the final states among the outputs.
+STATE_INPUTS = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
+STATE_OUTPUTS = {"LSTM": (1, 2), "GRU": (1,), "RNN": (1,)}
+
+
+def drop_output_sequence(step: Step) -> None:
+    """`output_sequence` only stated whether Y is required; an unused output Y is removed."""
+    wanted = step.attr("output_sequence") or step.used(0)
+    step.drop("output_sequence")
+    sizes = step.static_shape(step.input(2))
+    if step.attr("hidden_size") is None and sizes:
+        # The spec leaves it out, onnxruntime does not.
+        step.set("hidden_size", sizes[-1])
+    y = step.output(0)
+    if y is not None and not wanted:
+        y.name = ""
+    correct_direction(step)
+
+
+def set_output_sequence(step: Step) -> None:
+    """`output_sequence` states whether Y is computed: it is if anything reads it."""
+    used = step.used(0)
+    step.set("output_sequence", int(used))
+    y = step.output(0)
+    if y is not None and not used:
+        y.name = ""
+
+
+def correct_direction(step: Step) -> None:
+    """GRU-1 misspells its default direction as "foward"; it means forward, the default from GRU-3 on."""
+    if step.attr("direction") == "foward":
+        step.set("direction", "forward")
+
+
+def gru_1_down(step: Step) -> None:
+    """GRU-1 only has linear_before_reset=0, requires Y_h and has a misspelt default direction."""
+    if step.attr("linear_before_reset"):
+        step.refuse("GRU-1 has no linear_before_reset")
+    step.drop("linear_before_reset")
+    step.set("direction", step.attr("direction"))
+    step.name_outputs(2)
+    y = step.node.outputs[0]
+    if y.name and not step.used(0) and not step.attr("output_sequence"):
+        y.name = ""
+
+
+def batch_second(step: Step) -> None:
+    """layout=1 is layout=0 between Transposes."""
+    if not step.attr("layout"):
+        step.drop("layout")
+        return
+    step.drop("layout")
+    op_type = step.node.op_type
+    for position in (0, *STATE_INPUTS[op_type]):
+        value = step.input(position)
+        if value is not None:
+            step.set_input(position, step.op("Transpose", value, perm=SWAP))
+    step.wrap_output(0, lambda y: _transposed(step, y, Y_TO_BATCH_FIRST))
+    for position in STATE_OUTPUTS[op_type]:
+        step.wrap_output(position, lambda state: _transposed(step, state, SWAP))
+
+
+def _transposed(step: Step, value: ir.Value, perm: tuple[int, ...]) -> ir.Value:
+    return step.op("Transpose", value, perm=perm)
+
+
 ROWS = (
+    Row("ConvTranspose", 1, 11, "the spec had the sides of an odd automatic pad swapped, runtimes never did"),
+    Row("AveragePool", 19, 22, "windows that start in the pad are left out", down=windows_in_the_pad),
+    Row("MaxPool", 12, 22, "windows that start in the pad are left out", down=windows_in_the_pad),
+    Row("LpPool GlobalLpPool", 1, 2, "p became an integer", whole_p, float_p),
+    Row("LpPool", 11, 18, "ceil_mode and dilations are new", down=both(NO_CEIL, NO_DILATIONS)),
+    Row("MaxPool", 1, 8, "storage_order and the indices are new", down=column_major_unused),
+    Row("MaxPool", 8, 10, "ceil_mode and dilations are new", down=both(NO_CEIL, NO_DILATIONS)),
+    only(
+        "AveragePool",
+        1,
+        7,
+        "count_include_pad is new",
+        "count_include_pad",
+        (0,),
+        "the older version leaves pads out of the average",
+    ),
+    Row("AveragePool", 7, 10, "ceil_mode is new", down=NO_CEIL),
+    Row("AveragePool", 11, 19, "dilations are new", down=NO_DILATIONS),
     Row("MeanVarianceNormalization", 9, 13, "onnx's checker needs the axes written out", up=spell_out_axes),
     Row(
         "BatchNormalization",
@@ -191,4 +335,15 @@ ROWS = (
         group_norm_21_up,
         expand,
     ),
+    Row(
+        "GRU",
+        1,
+        3,
+        "linear_before_reset is new, Y_h was required, the default direction was misspelt",
+        up=correct_direction,
+        down=gru_1_down,
+    ),
+    Row("GRU", 3, 7, "output_sequence was removed", up=drop_output_sequence, down=set_output_sequence),
+    Row("LSTM RNN", 1, 7, "output_sequence was removed", up=drop_output_sequence, down=set_output_sequence),
+    Row("LSTM GRU RNN", 7, 14, "layout is new", down=batch_second),
 )
