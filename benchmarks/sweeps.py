@@ -36,12 +36,13 @@ def main() -> None:
     parser.add_argument("sweep", choices=SWEEPS)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["lstm", "bilstm", "gru"])
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--sizes", type=int, help="only the first ones, so many")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []
     print(f"{'':10} {'T,B,I,H':>16} {'native ms':>9}" + "".join(f"{form:>10}" for form in FORMS))
     for name in arguments.variants:
-        for size in SWEEPS[arguments.sweep]:
+        for size in SWEEPS[arguments.sweep][: arguments.sizes]:
             source = recurrent(VARIANTS[name], size)
             models = {form: form_of(source, form) for form in ("native", *FORMS)}
             row = ratios(models, feeds_of(VARIANTS[name], size), arguments.rounds)

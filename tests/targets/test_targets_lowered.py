@@ -35,7 +35,7 @@ LEGAL = (
     "; give the model another type",
 )
 """What any target may refuse: what is not defined, not static, or of a type it lacks."""
-NARROW = ("axera", "esp-dl", "stm32n6", "tidl")
+NARROW = ("axera", "esp-dl", "hailo", "stm32n6", "tidl")
 """Targets that lack operators of some activations, or of lengths given at run time."""
 
 
