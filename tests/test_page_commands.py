@@ -7,11 +7,13 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from support.recipes import ROOT
@@ -124,3 +126,24 @@ def test_the_pass_for_olive(tmp_path: Path) -> None:
     lowered = onnx.load(tmp_path / json.loads(workflow)["output_dir"] / "model.onnx")
     assert rnnlower.inspect(lowered) == []
     assert rnnlower.verify(tmp_path / "model.onnx", lowered)
+
+
+def test_the_chain_to_an_ethos_u(tmp_path: Path) -> None:
+    """`RNNLOWER_CHAIN` names the folders of its programs; the python of the first has AI Edge's quantizer."""
+    path = os.pathsep.join([os.environ.get("RNNLOWER_CHAIN", ""), os.environ["PATH"]])
+    missing = [each for each in ("onnx2tf", "vela") if shutil.which(each, path=path) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not found")
+    text = (ROOT / "docs/custom_runtimes.md").read_text(encoding="utf-8").partition("## Chains of tools")[2]
+    first, *others = blocks(text, "sh")[0].splitlines()
+    (tmp_path / "quantize.py").write_text(blocks(text, "python")[0])
+    model = ROOT / "models/lstm14_defaults.onnx"
+    (tmp_path / "model.onnx").write_bytes(model.read_bytes())
+    shape = [each.dim_value for each in onnx.load(model).graph.input[0].type.tensor_type.shape.dim]
+    np.save(
+        tmp_path / "calibration.npy", np.random.default_rng(0).normal(size=(4, *shape)).astype(np.float32)
+    )
+    run([sys.executable, "-m", *shlex.split(first)], tmp_path)
+    for line in others:
+        printed = run(shlex.split(line), tmp_path, PATH=path, PYTHONPATH="")
+    assert "NPU operators" in printed

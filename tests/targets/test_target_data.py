@@ -126,9 +126,9 @@ def test_equal_nodes_are_sketched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sketched: list[str] = []
     sketch = sketching._sketched
 
-    def counting(task: Task, strategy: str, form: Form) -> Candidate:
+    def counting(task: Task, strategy: str, form: Form, costs: Mapping[str, float]) -> Candidate:
         sketched.append(strategy)
-        return sketch(task, strategy, form)
+        return sketch(task, strategy, form, costs)
 
     monkeypatch.setattr(sketching, "_sketched", counting)
     target = find_target("openvino")
