@@ -71,7 +71,6 @@ class AdaptNodesPass(Pass):
     ENSURES = (_adapted_nodes_are_gone,)
 
     def __init__(self, refused: Refused) -> None:
-        super().__init__()
         self._refused = refused
         self.adapted: dict[str, list[str]] = {}
 

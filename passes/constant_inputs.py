@@ -53,7 +53,6 @@ class FreezeInitializersPass(Pass):
     ENSURES = (_no_input_has_a_default, initializers_suit_ir_version)
 
     def __init__(self) -> None:
-        super().__init__()
         self.frozen: list[str] = []
 
     @property
@@ -159,7 +158,6 @@ class SetInputsPass(Pass):
     ENSURES = (_inputs_are_constants,)
 
     def __init__(self, sets: Mapping[str, Any]) -> None:
-        super().__init__()
         if not isinstance(sets, Mapping):
             raise OptionError(f"sets is {sets!r}; it must be a dictionary")
         self._sets = sets

@@ -47,7 +47,6 @@ class ConvertOpsetPass(Pass):
     ENSURES = (_opset_is_target,)
 
     def __init__(self, target: int, keep: NodePredicate | None = None) -> None:
-        super().__init__()
         self.target = integer("opset", target)
         self.keep = keep
         self.report: OpsetReport | None = None

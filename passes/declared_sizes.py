@@ -42,7 +42,6 @@ class CorrectShapesPass(Pass):
     KEEPS_FACTS = True
 
     def __init__(self, *, outputs: bool = False) -> None:
-        super().__init__()
         self._outputs = outputs
         self.notes: list[str] = []
 
@@ -127,7 +126,6 @@ class FreezeDimsPass(Pass):
     def __init__(
         self, dims: Mapping[str, int] | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None
     ) -> None:
-        super().__init__()
         for name, given in (("dims", dims), ("input_shapes", input_shapes)):
             if not isinstance(given, Mapping | None):
                 raise OptionError(f"{name} is {given!r}; it must be a dictionary")

@@ -57,7 +57,6 @@ class KeepNaNPass(Pass):
     ENSURES = (nothing_is_found,)
 
     def __init__(self, op_types: Collection[str]) -> None:
-        super().__init__()
         self._op_types = frozenset(op_types)
         self.kept: dict[str, list[str]] = {}
 
@@ -183,7 +182,6 @@ class SeparateSumsPass(Pass):
     def __init__(
         self, op_types: Collection[str], *, also: Callable[[ir.Node], bool] = lambda node: False
     ) -> None:
-        super().__init__()
         self._also = also
         self._op_types = frozenset(op_types)
 

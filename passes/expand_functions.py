@@ -59,7 +59,6 @@ class ExpandDefinitionsPass(Pass):
         unwanted: Callable[[ir.Node], bool],
         expressible: Callable[[ir.Node], bool] = lambda node: False,
     ) -> None:
-        super().__init__()
         self._unwanted = unwanted
         self._expressible = expressible
         self.expanded: dict[str, list[str]] = {}
@@ -223,7 +222,6 @@ class InlineFunctionsPass(Pass):
     ENSURES = (_no_function_is_wanted,)
 
     def __init__(self, wanted: Callable[[ir.Node], bool] = is_recurrent) -> None:
-        super().__init__()
         self._wanted = wanted
         self.uncalled: list[ir.Function] = []
 

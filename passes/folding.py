@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Container, Sequence
 
 import onnx_ir as ir
 
@@ -50,7 +51,6 @@ class FoldConstantsPass(Pass):
     KEEPS_FACTS = True
 
     def __init__(self, unwanted: Callable[[ir.Node], bool] = lambda node: False) -> None:
-        super().__init__()
         self._unwanted = unwanted
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -141,6 +141,7 @@ def _replace(out: ir.Value, tensor: ir.TensorProtocol, pool: InitializerPool, op
     return True
 
 
+@dataclasses.dataclass(eq=False)
 class FoldWeightsPass(Pass):
     """Replaces computed weights of the given nodes by initializers of the main graph.
 
@@ -169,17 +170,10 @@ class FoldWeightsPass(Pass):
 
     KEEPS_FACTS = True
 
-    def __init__(
-        self,
-        nodes: Iterable[ir.Node] | None = None,
-        *,
-        positions: Collection[int] = WEIGHT_INPUTS,
-        may_grow: bool = False,
-    ) -> None:
-        super().__init__()
-        self._nodes = None if nodes is None else list(nodes)
-        self._positions = positions
-        self._may_grow = may_grow
+    nodes: Sequence[ir.Node] | None = None
+    _: dataclasses.KW_ONLY
+    positions: Collection[int] = WEIGHT_INPUTS
+    may_grow: bool = False
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Fold the weights.
@@ -188,7 +182,7 @@ class FoldWeightsPass(Pass):
             InvalidModelError: A constant input cannot be computed.
         """
         trained = beyond_ir.names_in_training(model)
-        nodes = self._nodes
+        nodes = self.nodes
         if nodes is None:
             nodes = [node for node, _ in walk(model.graph) if is_recurrent(node)]
         arrays = {
@@ -197,14 +191,14 @@ class FoldWeightsPass(Pass):
             if not any(source.name in trained for source in sources(value))
         }
         needed = {value: _needed_by(value) for value in arrays}
-        needed = needed if self._may_grow else _closed(needed)
+        needed = needed if self.may_grow else _closed(needed)
         pool = InitializerPool(model, NameSource(names_that_stay(model, needed)))
         modified = False
         for value, values in needed.items():
             array = arrays[value]
             freed = sum(tensor.nbytes for tensor in map(constant_of, values) if tensor is not None)
             # Zeros are always folded: a zero initial state is dropped later.
-            if not self._may_grow and array.any() and array.nbytes > freed + _SLACK_BYTES:
+            if not self.may_grow and array.any() and array.nbytes > freed + _SLACK_BYTES:
                 continue
             folded = pool.of(ir.Tensor(arrays[value]), str(value.name))
             for node, index in tuple(value.uses()):
@@ -218,7 +212,7 @@ class FoldWeightsPass(Pass):
         facts = Facts(model, weights=True)
         found = {}
         for node in nodes:
-            for position in (i for i in self._positions if i < len(node.inputs)):
+            for position in (i for i in self.positions if i < len(node.inputs)):
                 value = node.inputs[position]
                 if value is None or value.producer() is None:
                     continue

@@ -53,7 +53,6 @@ class CopyOutputsPass(Pass):
     ENSURES = (nothing_is_found,)
 
     def __init__(self, op_types: Collection[str] = (), *, read: bool = True) -> None:
-        super().__init__()
         self._read = read
         self._op_types = frozenset(op_types)
 

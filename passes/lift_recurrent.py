@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import field
 
 import onnx_ir as ir
 
@@ -35,6 +37,7 @@ def _lifted_nodes_are_gone(model: ir.Model, lifting: LiftRecurrentPass) -> bool:
     return not gone & {(located.path, located.name) for located, _ in frames(model)}
 
 
+@dataclasses.dataclass(eq=False)
 class LiftRecurrentPass(Pass):
     """Replaces recurrences in other forms by recurrent nodes, where the equations are exactly theirs.
 
@@ -76,31 +79,27 @@ class LiftRecurrentPass(Pass):
 
     ENSURES = (_lifted_nodes_are_gone,)
 
-    def __init__(
-        self,
-        nodes: Sequence[str] | None = None,
-        *,
-        steps: int | None = 2,
-        frames: bool = True,
-        convolutions: bool = True,
-        semantics: Semantics = "ort",
-    ) -> None:
-        super().__init__()
-        check_semantics(semantics)
-        self._nodes, self._steps, self._semantics = nodes, steps, semantics
-        self._frames, self._convolutions = frames, convolutions
-        self.lifted: list[LiftedNode] = []
+    nodes: Sequence[str] | None = None
+    _: dataclasses.KW_ONLY
+    steps: int | None = 2
+    frames: bool = True
+    convolutions: bool = True
+    semantics: Semantics = "ort"
+    lifted: list[LiftedNode] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_semantics(self.semantics)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lift the recurrences."""
-        in_functions = self._open_functions(model) if self._frames else []
+        in_functions = self._open_functions(model) if self.frames else []
         is_modified = self._lift(model)
         self.lifted += in_functions
         return ir.passes.PassResult(model, modified=is_modified)
 
     def _open_functions(self, model: ir.Model) -> list[LiftedNode]:
         """Inline the functions in which there is something to lift; return what stays in the others."""
-        wanted = {*_FRAMES, *(PRODUCTS if self._steps is not None else ())}
+        wanted = {*_FRAMES, *(PRODUCTS if self.steps is not None else ())}
         functions = [
             function
             for function in functions_with(model, lambda node: not node.domain and node.op_type in wanted)
@@ -133,11 +132,11 @@ class LiftRecurrentPass(Pass):
     def _lift(self, model: ir.Model) -> bool:
         """Lift what is outside of functions; return whether there was anything."""
         names, opset = NameSource(names_in(model)), default_opset(model)
-        lifter = Lifter(model, self.facts, names, self._semantics)
+        lifter = Lifter(model, self.facts, names, self.semantics)
         lifted: list[Lifted] = []
         kept: list[LiftedNode] = []
         states: list[LiftedNode] = []
-        for located, owner in list(frames(model)) if self._frames else ():
+        for located, owner in list(frames(model)) if self.frames else ():
             if not self._is_wanted(located):
                 continue
             form = located.node.op_type.lower()
@@ -151,10 +150,10 @@ class LiftRecurrentPass(Pass):
                     states.append(lift_attention(model, self.facts, names, located, frame, error))
             except NotLiftableError as error:
                 kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
-        for graph, path in _graphs(model).items() if self._convolutions else ():
+        for graph, path in _graphs(model).items() if self.convolutions else ():
             self._lift_convolutions(model, names, graph, path, states, kept)
-        for graph, path in _graphs(model).items() if self._steps is not None else ():
-            straightener = Straightener(model, self.facts, names, self._semantics)
+        for graph, path in _graphs(model).items() if self.steps is not None else ():
+            straightener = Straightener(model, self.facts, names, self.semantics)
             self._lift_lines(straightener, graph, path, opset, lifted, kept)
         lifted = join_directions(model, self.facts, names, opset, lifted)
         self.lifted = [*(each.report for each in lifted), *states, *kept]
@@ -169,7 +168,7 @@ class LiftRecurrentPass(Pass):
         lifted: list[LiftedNode],
         kept: list[LiftedNode],
     ) -> None:
-        for node in causal_convolutions(self.facts, graph, with_past=self._steps is None):
+        for node in causal_convolutions(self.facts, graph, with_past=self.steps is None):
             located = Located(node, node.name or f"Conv_{[*graph].index(node)}", path, default_opset(model))
             if not self._is_wanted(located):
                 continue
@@ -179,7 +178,7 @@ class LiftRecurrentPass(Pass):
                 kept.append(LiftedNode(located.name, path, "line", reason=str(error)))
 
     def _is_wanted(self, located: Located) -> bool:
-        return self._nodes is None or any(matches(located, pattern) for pattern in self._nodes)
+        return self.nodes is None or any(matches(located, pattern) for pattern in self.nodes)
 
     def _lift_lines(
         self,
@@ -200,12 +199,12 @@ class LiftRecurrentPass(Pass):
             if not self._is_wanted(located):
                 continue
             try:
-                line = match_line(self.facts, graph, chain, self._semantics)
+                line = match_line(self.facts, graph, chain, self.semantics)
                 # Of a step in a body, the body's node says more.
                 is_line, count = is_line or not path, len(line.steps)
-                if count < (self._steps or 0):
+                if count < (self.steps or 0):
                     steps = f"{count} step" if count == 1 else f"{count} steps"
-                    raise NotLiftableError(f"it has {steps}, and a line has at least {self._steps}")
+                    raise NotLiftableError(f"it has {steps}, and a line has at least {self.steps}")
                 lifted.append(straightener.lift(located, graph, line))
             except NotLiftableError as error:
                 if is_line:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import field
 
 import onnx_ir as ir
 
@@ -30,10 +32,11 @@ from rnnlower.targets.reading import find_target
 
 
 def _nodes_are_replaced(model: ir.Model, lowering: LowerRecurrentPass) -> bool:
-    nodes = find_recurrent(model) if lowering._located is None else lowering._located
-    return all(located.node.graph is None for located in (*nodes, *lowering._impossible))
+    nodes = find_recurrent(model) if lowering.nodes is None else lowering.nodes
+    return all(located.node.graph is None for located in (*nodes, *lowering.impossible))
 
 
+@dataclasses.dataclass(eq=False)
 class LowerRecurrentPass(Pass):
     """Lowers nodes of the main graph and its subgraphs.
 
@@ -86,41 +89,28 @@ class LowerRecurrentPass(Pass):
 
     ENSURES = (_nodes_are_replaced,)
 
-    def __init__(
-        self,
-        strategy: str | Mapping[ir.Node, Plan],
-        nodes: Sequence[Located] | None = None,
-        *,
-        unroll_factor: int = 1,
-        semantics: Semantics = "ort",
-        impossible: Sequence[Located] = (),
-        dialect: Dialect | None = None,
-        compute_type: ir.DataType | None = None,
-        gates: Gates = "auto",
-        tell: Callable[[str, int, int], None] = lambda *_: None,
-        listen: Callable[[Located], Listener] | None = None,
-        namespaces: bool = False,
-    ) -> None:
-        super().__init__()
-        if isinstance(strategy, str) and strategy not in STRATEGIES:
-            raise OptionError(f"the strategy is {strategy!r}; it must be one of {', '.join(STRATEGIES)}")
-        if unroll_factor < 1:
-            raise OptionError(f"the unroll factor is {unroll_factor}; it must be at least 1")
-        check_semantics(semantics)
-        self._located = nodes
-        self._impossible = impossible
-        self._strategy = strategy
-        self._unroll_factor = unroll_factor
-        self._marks = dialect is not None
-        self._dialect = dialect or find_target("onnxruntime")
-        self._compute_type = compute_type
-        self._gates: Gates = gates
-        self._tell = tell
-        self._listen = listen
-        self._namespaces = namespaces
-        self._semantics: Semantics = semantics
-        self.lowered: list[LoweredNode] = []
-        self.notes: dict[str, None] = {}
+    strategy: str | Mapping[ir.Node, Plan]
+    nodes: Sequence[Located] | None = None
+    _: dataclasses.KW_ONLY
+    unroll_factor: int = 1
+    semantics: Semantics = "ort"
+    impossible: Sequence[Located] = ()
+    dialect: Dialect | None = None
+    compute_type: ir.DataType | None = None
+    gates: Gates = "auto"
+    tell: Callable[[str, int, int], None] = lambda *_: None
+    listen: Callable[[Located], Listener] | None = None
+    namespaces: bool = False
+    lowered: list[LoweredNode] = field(init=False, default_factory=list)
+    notes: dict[str, None] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.strategy, str) and self.strategy not in STRATEGIES:
+            raise OptionError(f"the strategy is {self.strategy!r}; it must be one of {', '.join(STRATEGIES)}")
+        if self.unroll_factor < 1:
+            raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
+        check_semantics(self.semantics)
+        self._dialect = self.dialect or find_target("onnxruntime")
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lower the nodes.
@@ -131,21 +121,21 @@ class LowerRecurrentPass(Pass):
             UnsupportedModelError: A node uses an unsupported feature, or an unrolled one has no static
                 length.
         """
-        found = find_recurrent(model) if self._located is None else self._located
+        found = find_recurrent(model) if self.nodes is None else self.nodes
         for located in found:
-            if self._located is None and located.path.startswith("function:"):
+            if self.nodes is None and located.path.startswith("function:"):
                 raise UnsupportedModelError(
                     "it is in a function", node=located, remedy="inline it first (InlineFunctionsPass)"
                 )
         unrolled = [
             located
             for located in found
-            if (self._strategy if isinstance(self._strategy, str) else self._strategy[located.node].strategy)
+            if (self.strategy if isinstance(self.strategy, str) else self.strategy[located.node].strategy)
             == "unroll"
         ]
-        unreachable, impossible = with_static_lengths(model, unrolled, None, self._semantics, self.facts)[1:]
+        unreachable, impossible = with_static_lengths(model, unrolled, None, self.semantics, self.facts)[1:]
         found = [located for located in found if located not in unreachable + impossible]
-        self._impossible = [*self._impossible, *impossible]
+        self.impossible = [*self.impossible, *impossible]
         private = private_weights([located.node for located in found], beyond_ir.names_in_training(model))
         with paused_collection():
             self._lower(model, found, private)
@@ -154,17 +144,17 @@ class LowerRecurrentPass(Pass):
     def _lower(self, model: ir.Model, found: Sequence[Located], private: Container[ir.Value]) -> None:
         """Emit everything before any node is replaced, and with it values that others read."""
         opset = default_opset(model)
-        emitters = Emitters(model, self._dialect, namespaces=self._namespaces)
+        emitters = Emitters(model, self._dialect, namespaces=self.namespaces)
         plans = {located.node: self._plan(located, private, opset) for located in found}
         emitted: list[tuple[Located, Emitter, dict[str, ir.Value]]] = []
         reports = []
         for number, located in enumerate(found, 1):
-            node = parse_recurrent(located, self._semantics)
+            node = parse_recurrent(located, self.semantics)
             steps = f", {node.seq_length} steps" if node.seq_length else ""
-            self._tell(f"lowering {located.name}{steps}: node", number, len(found))
+            self.tell(f"lowering {located.name}{steps}: node", number, len(found))
             dtype = dtype_of(node, located)
-            computed = arithmetic(dtype, self._compute_type)
-            listener = None if self._listen is None else self._listen(located)
+            computed = arithmetic(dtype, self.compute_type)
+            listener = None if self.listen is None else self.listen(located)
             outer = located.node.metadata_props.get("namespace", "")
             e = emitters.at(located.name, computed, listener, outer)
             plan, weights = plans[located.node], Weights(private, dtype)
@@ -172,7 +162,7 @@ class LowerRecurrentPass(Pass):
                 outputs = lower_node(e, node, weights, plan.strategy, plan.form, plan.unroll_factor)
             emitted.append((located, e, outputs))
             reports.append(_report(located, e, plan, node.direction, node.seq_length))
-        for located in self._impossible:
+        for located in self.impossible:
             e = emitters.at(located.name, ir.DataType.FLOAT)
             emitted.append((located, e, self._emit_failure(model, e, located)))
             direction = located.node.attributes.get_string("direction", "forward")
@@ -180,7 +170,7 @@ class LowerRecurrentPass(Pass):
             reports.append(_report(located, e, plan, direction or "forward"))
         for located, e, outputs in emitted:
             self.notes |= e.notes
-            replace_node(located.node, outputs, e.nodes, mark=self._marks)
+            replace_node(located.node, outputs, e.nodes, mark=self.dialect is not None)
         self.lowered += reports
         constants = emitters.constants.values()
         remove_orphans(constants)
@@ -200,16 +190,16 @@ class LowerRecurrentPass(Pass):
         return fail_like_node(e, located.node)
 
     def _plan(self, located: Located, private: Container[ir.Value], opset: int) -> Plan:
-        if not isinstance(self._strategy, str):
-            return self._strategy[located.node]
-        node = parse_recurrent(located, self._semantics)
+        if not isinstance(self.strategy, str):
+            return self.strategy[located.node]
+        node = parse_recurrent(located, self.semantics)
         weights = Weights(private, dtype_of(node, located))
-        preferences = Preferences(self._unroll_factor, self._gates, self._compute_type)
+        preferences = Preferences(self.unroll_factor, self.gates, self.compute_type)
         with naming_node(located):
             task = Task(node, weights, opset, self._dialect, preferences)
-            best = cheapest(candidates(task, [self._strategy], compared=False))
+            best = cheapest(candidates(task, [self.strategy], compared=False))
         assert best.form is not None
-        return Plan(self._strategy, self._unroll_factor, form=best.form)
+        return Plan(self.strategy, self.unroll_factor, form=best.form)
 
 
 def _report(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from dataclasses import field
 
 import onnx_ir as ir
 
@@ -35,10 +37,11 @@ from rnnlower.recurrent.state_operators import (
 
 
 def _nodes_are_replaced(model: ir.Model, lowering: LowerStateOperatorsPass) -> bool:
-    nodes = find_recurrent(model, is_state_operator) if lowering._located is None else lowering._located
+    nodes = find_recurrent(model, is_state_operator) if lowering.nodes is None else lowering.nodes
     return all(located.node.graph is None for located in nodes)
 
 
+@dataclasses.dataclass(eq=False)
 class LowerStateOperatorsPass(Pass):
     """Lowers nodes of the main graph and its subgraphs.
 
@@ -71,25 +74,20 @@ class LowerStateOperatorsPass(Pass):
 
     ENSURES = (_nodes_are_replaced,)
 
-    def __init__(
-        self,
-        strategy: str,
-        nodes: Sequence[Located] | None = None,
-        *,
-        unroll_factor: int = 1,
-        dialect: Dialect | None = None,
-        reason: str = "",
-        namespaces: bool = False,
-    ) -> None:
-        super().__init__()
-        if strategy not in STRATEGIES:
-            raise OptionError(f"the strategy is {strategy!r}; it must be one of {', '.join(STRATEGIES)}")
-        if unroll_factor < 1:
-            raise OptionError(f"the unroll factor is {unroll_factor}; it must be at least 1")
-        self._located, self._strategy, self._factor = nodes, strategy, unroll_factor
-        self._dialect, self._marks, self._reason = dialect or ANY, dialect is not None, reason
-        self._namespaces = namespaces
-        self.lowered: list[LoweredNode] = []
+    strategy: str
+    nodes: Sequence[Located] | None = None
+    _: dataclasses.KW_ONLY
+    unroll_factor: int = 1
+    dialect: Dialect | None = None
+    reason: str = ""
+    namespaces: bool = False
+    lowered: list[LoweredNode] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise OptionError(f"the strategy is {self.strategy!r}; it must be one of {', '.join(STRATEGIES)}")
+        if self.unroll_factor < 1:
+            raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lower the nodes.
@@ -99,20 +97,20 @@ class LowerStateOperatorsPass(Pass):
             OpsetError: The replacement of a node is newer than the model's opset.
             UnsupportedModelError: A node uses an unsupported feature, or something about it is not known.
         """
-        found = find_recurrent(model, is_state_operator) if self._located is None else self._located
+        found = find_recurrent(model, is_state_operator) if self.nodes is None else self.nodes
         nodes = parse_state_operators(found, self.facts)
         for node in nodes:
             require_sizes(node)
-            if node.steps is None and needs_steps(node, self._strategy):
+            if node.steps is None and needs_steps(node, self.strategy):
                 raise _no_steps(node, model)
-        emitters = Emitters(model, self._dialect, namespaces=self._namespaces)
+        emitters = Emitters(model, self.dialect or ANY, namespaces=self.namespaces)
         emitted: list[tuple[StateNode, Emitter, ChunkForm | None, list[ir.Value]]] = []
         try:
             for node in nodes:
                 e = emitters.at(node.located.name, ARITHMETIC)
                 form = None
                 if isinstance(node, AttentionNode):
-                    form = chunk_form(node, self._strategy, self._factor, priced=bool(self._reason))
+                    form = chunk_form(node, self.strategy, self.unroll_factor, priced=bool(self.reason))
                 values: list[ir.Value] = []
                 emitted.append((node, e, form, values))
                 with naming_node(node.located):
@@ -129,10 +127,10 @@ class LowerStateOperatorsPass(Pass):
                 for name, value, out in zip(OUTPUT_NAMES, values, old, strict=False)
                 if out.uses() or out.is_graph_output()
             }
-            replace_node(node.located.node, named, e.nodes, mark=self._marks)
+            replace_node(node.located.node, named, e.nodes, mark=self.dialect is not None)
             remove_orphans(value for value in values if value not in named.values())
             strategy, count = (form and form.strategy) or "unroll", len(e.everything)
-            reason, words = self._reason or "asked for", "" if form is None else str(form)
+            reason, words = self.reason or "asked for", "" if form is None else str(form)
             report = LoweredNode.of(node.located, strategy, count, reason, steps=node.steps, form=words)
             self.lowered.append(report)
         remove_orphans(emitters.constants.values())

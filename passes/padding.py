@@ -84,7 +84,6 @@ class PadLengthsPass(Pass):
         time_axes: Mapping[str, int] | None = None,
         per_row: bool = False,
     ) -> None:
-        super().__init__()
         if not isinstance(maxima, Mapping) or not maxima:
             raise OptionError(f"{option('max')} is {maxima!r}; it must name a dimension and its maximum")
         for name, maximum in maxima.items():

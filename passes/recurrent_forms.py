@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
@@ -30,6 +31,7 @@ def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptRecurrentPass) -> bo
     return all(located.node.graph is None for located in adapting.replaced)
 
 
+@dataclasses.dataclass(eq=False)
 class AdaptRecurrentPass(Pass):
     """Adapts the nodes that a target does not run as they are to what it runs, where its data allows that.
 
@@ -67,18 +69,11 @@ class AdaptRecurrentPass(Pass):
     REQUIRES = (no_function_is_recurrent,)
     ENSURES = (_adapted_nodes_are_gone,)
 
-    def __init__(
-        self,
-        target: Target,
-        nodes: Mapping[Located, frozenset[str]] | None = None,
-        semantics: Semantics = "ort",
-    ) -> None:
-        super().__init__()
-        self._target = target
-        self._nodes = nodes
-        self._semantics = semantics
-        self.adapted: list[LoweredNode] = []
-        self.replaced: list[Located] = []
+    target: Target
+    nodes: Mapping[Located, frozenset[str]] | None = None
+    semantics: Semantics = "ort"
+    adapted: list[LoweredNode] = field(init=False, default_factory=list)
+    replaced: list[Located] = field(init=False, default_factory=list)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Adapt the nodes.
@@ -86,13 +81,13 @@ class AdaptRecurrentPass(Pass):
         Raises:
             InvalidModelError: A node breaks the ONNX spec.
         """
-        emitters = Emitters(model, self._target)
-        chosen = self._nodes
+        emitters = Emitters(model, self.target)
+        chosen = self.nodes
         if chosen is None:
-            places = [OnTarget(each, self._target, self._semantics) for each in find_recurrent(model)]
+            places = [OnTarget(each, self.target, self.semantics) for each in find_recurrent(model)]
             chosen = {place.located: changes for place in places if (changes := find_changes(place))}
         for located, changes in chosen.items():
-            node = parse_recurrent(located, self._semantics, lenient=True)
+            node = parse_recurrent(located, self.semantics, lenient=True)
             assert node.dtype is not None
             form = AdaptedNode(emitters.at(located.name, node.dtype), node, changes)
             replace_node(node.node, form.emit(), form.e.nodes, mark=True)
@@ -101,7 +96,7 @@ class AdaptRecurrentPass(Pass):
                 del each.meta[EMITTED]
             self.replaced.append(located)
             done = ", ".join(words for name, words in ADAPTABLE.items() if name in changes)
-            reason = f"{self._target.name} runs its own operator: {done}"
+            reason = f"{self.target.name} runs its own operator: {done}"
             self.adapted.append(
                 LoweredNode.of(located, "adapt", len(form.e.nodes), reason, node.direction, node.seq_length)
             )
@@ -150,7 +145,6 @@ class ConformSonnxPass(Pass):
     ENSURES = (_nodes_conform,)
 
     def __init__(self, nodes: Sequence[Located] | None = None) -> None:
-        super().__init__()
         self._nodes = nodes
         self.conformed: list[LoweredNode] = []
 
@@ -285,7 +279,6 @@ class DequantizeRecurrentPass(Pass):
     ENSURES = (_nodes_are_floats,)
 
     def __init__(self, nodes: Sequence[Located] | None = None, *, keep_integers: bool = True) -> None:
-        super().__init__()
         self._nodes = nodes
         self._keep_integers = keep_integers
 

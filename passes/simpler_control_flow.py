@@ -135,7 +135,6 @@ class TakeBranchesPass(Pass):
     ENSURES = (_decided_ifs_are_gone,)
 
     def __init__(self) -> None:
-        super().__init__()
         self.taken: dict[str, str] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

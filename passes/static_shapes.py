@@ -80,7 +80,6 @@ class StaticShapesPass(Pass):
     KEEPS_FACTS = True
 
     def __init__(self, nodes: Sequence[Located] | None = None) -> None:
-        super().__init__()
         self._nodes = nodes
         self.unreachable: list[Located] = []
         self.impossible: list[Located] = []

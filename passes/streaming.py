@@ -91,7 +91,6 @@ class StreamPass(Pass):
         allow_delay: bool = False,
         states: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__()
         if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
             raise OptionError(f"the chunk is {chunk!r}; it must be a number of time steps, at least 1")
         self._chunk = chunk

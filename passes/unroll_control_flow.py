@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
@@ -26,9 +28,10 @@ _FIRST_SCAN = 9
 
 def _unrolled_nodes_are_gone(model: ir.Model, unrolling: UnrollControlFlowPass) -> bool:
     left = [node.name for node, _ in walk(model.graph) if unrolling._is_wanted(node)]
-    return not (unrolling._strict and left) and not any(name in unrolling.unrolled for name in left if name)
+    return not (unrolling.strict and left) and not any(name in unrolling.unrolled for name in left if name)
 
 
+@dataclasses.dataclass(eq=False)
 class UnrollControlFlowPass(Pass):
     """Unrolls the Scan and Loop nodes whose number of iterations constants and static sizes tell.
 
@@ -66,18 +69,11 @@ class UnrollControlFlowPass(Pass):
 
     ENSURES = (_unrolled_nodes_are_gone,)
 
-    def __init__(
-        self,
-        kinds: Sequence[str] = _KINDS,
-        *,
-        strict: bool = False,
-        also: Callable[[ir.Node], bool] = lambda node: False,
-    ) -> None:
-        super().__init__()
-        self._kinds = kinds
-        self._strict = strict
-        self._also = also
-        self.unrolled: dict[str, int] = {}
+    kinds: Sequence[str] = _KINDS
+    _: dataclasses.KW_ONLY
+    strict: bool = False
+    also: Callable[[ir.Node], bool] = lambda node: False
+    unrolled: dict[str, int] = field(init=False, default_factory=dict)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Unroll the nodes.
@@ -96,7 +92,7 @@ class UnrollControlFlowPass(Pass):
             TakeBranchesPass()(model, self.facts)
             ResolveSequencesPass()(model, self.facts)
             FoldConstantsPass()(model, self.facts)
-        if self._strict:
+        if self.strict:
             for node, path in walk(model.graph):
                 if self._is_wanted(node):
                     located = Located(node, called(node), path, default_opset(model))
@@ -106,7 +102,7 @@ class UnrollControlFlowPass(Pass):
     def _is_wanted(self, node: ir.Node) -> bool:
         if node.domain or node.op_type not in _KINDS:
             return False
-        return node.op_type in self._kinds or self._also(node)
+        return node.op_type in self.kinds or self.also(node)
 
     def _unroll_in(self, graph: ir.Graph, writer: _Writer) -> bool:
         done = False
@@ -124,7 +120,7 @@ class UnrollControlFlowPass(Pass):
                 raise UnsupportedModelError(
                     f"its {count:,} iterations make more than {_MOST_NODES:,} nodes in a straight line",
                     node=Located(node, called(node), "", writer.facts.opset),
-                    remedy=asked if self._strict else unasked,
+                    remedy=asked if self.strict else unasked,
                 )
             self.unrolled[called(node)] = count
             writer.unroll(node, count)
