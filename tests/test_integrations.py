@@ -6,12 +6,12 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.forking import python
 from support.recipes import ROOT
 
 FITS, MISFITS = "models/lstm14_defaults.onnx", "models/lstm14_peephole.onnx"
@@ -25,7 +25,7 @@ def load(name: str) -> Any:
 def environment(tmp_path: Path) -> dict[str, str]:
     """Return an environment in which `rnnlower` is the one under test."""
     command = tmp_path / "rnnlower"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m rnnlower "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{python()}" -m rnnlower "$@"\n')
     command.chmod(0o755)
     return dict(os.environ, PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}", PYTHONPATH=str(ROOT))
 

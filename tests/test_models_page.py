@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from support.forking import python
 from support.recipes import ROOT, recipes, run
 
 sys.path.insert(0, str(ROOT / "docs"))
@@ -20,9 +21,10 @@ def test_every_model_has_its_command() -> None:
 
 def test_a_command_runs(tmp_path: Path) -> None:
     command = tmp_path / "rnnlower"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m rnnlower "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{python()}" -m rnnlower "$@"\n')
     command.chmod(0o755)
-    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
+    folders = [tmp_path, *(Path(each).parent for each in (python(), sys.executable))]
+    path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
     script = COMMANDS["Silero VAD 5"].partition("\n")[2]
     done = run(script, tmp_path, dict(os.environ, PATH=path, PYTHONPATH=str(ROOT)))
     assert done.returncode == 0, done.stdout

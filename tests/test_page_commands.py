@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from support.forking import python
 from support.recipes import ROOT
 
 import rnnlower
@@ -105,7 +106,7 @@ def run(command: list[str], folder: Path, **environment: str) -> str:
 def test_commands_of_other_pages_run(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "models").symlink_to(ROOT / "models")
     (tmp_path / "model.onnx").symlink_to(ROOT / "models/lstm14_defaults.onnx")
-    run([sys.executable, "-m", *words], tmp_path)
+    run([python(), "-m", *words], tmp_path)
 
 
 def test_the_pass_for_olive(tmp_path: Path) -> None:

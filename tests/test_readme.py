@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.forking import python
 from support.recipes import ROOT, recipes, run
 
 RECIPES = [
@@ -28,9 +29,10 @@ CONSOLE = [
 def environment(tmp_path: Path) -> dict[str, str]:
     """Return an environment in which `rnnlower` is the one under test, with this Python."""
     command = tmp_path / "rnnlower"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m rnnlower "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{python()}" -m rnnlower "$@"\n')
     command.chmod(0o755)
-    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
+    folders = [tmp_path, *(Path(each).parent for each in (python(), sys.executable))]
+    path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
     return dict(os.environ, PATH=path, PYTHONPATH=str(ROOT), COLUMNS="200")
 
 

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 from support.cli_helpers import rnnlower, save
+from support.forking import python
 from support.judge import STRATEGIES
 from support.small_models import FORMALS, info, model_of, recurrent_model, weights
 
@@ -222,7 +223,7 @@ def test_a_process_of_its_own_says_one_line(tmp_path: Path) -> None:
     model = cell_with("LSTM")
     _reads_nothing(model)
     paths = [str(save(model, tmp_path)), "-o", str(tmp_path / "out.onnx")]
-    command = [sys.executable, "-m", "rnnlower", "scan", *paths]
+    command = [python(), "-m", "rnnlower", "scan", *paths]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert run.returncode == 3

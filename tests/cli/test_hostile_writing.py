@@ -12,6 +12,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from support.forking import python
 from support.places import ROOT
 from support.processes import process
 from support.small_models import recurrent_model
@@ -104,7 +105,7 @@ def test_output_is_the_model(data: str, tmp_path: Path) -> None:
 
 def test_two_runs_at_once(tmp_path: Path) -> None:
     path = source(tmp_path)
-    command = [sys.executable, "-m", "rnnlower", "scan", str(path), "-o", str(tmp_path / "out.onnx")]
+    command = [python(), "-m", "rnnlower", "scan", str(path), "-o", str(tmp_path / "out.onnx")]
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     runs = [subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) for _ in range(2)]
     assert [run.wait() for run in runs] == [0, 0]
@@ -174,7 +175,7 @@ def test_a_reader_of_stderr_who_left_stops_nothing(tmp_path: Path) -> None:
     path, output = source(tmp_path), tmp_path / "out.onnx"
     reading, writing = os.pipe()
     os.close(reading)
-    line = [sys.executable, "-m", "rnnlower", "scan", path, "-o", output, "--no-verify", "-v"]
+    line = [python(), "-m", "rnnlower", "scan", path, "-o", output, "--no-verify", "-v"]
     result = subprocess.run(
         [*map(str, line)], stderr=writing, stdout=subprocess.DEVNULL, cwd=ROOT, check=False
     )

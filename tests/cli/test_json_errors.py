@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from support.cli_helpers import Run, save
 from support.cli_helpers import rnnlower as run
 from support.commands import board
+from support.forking import python
 from support.places import MODELS
 from support.small_models import info, model_of, recurrent_model, weights
 
@@ -172,7 +172,7 @@ def test_json_has_no_infinity(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there_is_an_object(tmp_path: Path) -> None:
     words = ["quantize", KEPT["FIXED"], "-o", "out.onnx", "--calibration", "absent.npz", "--json"]
-    line = [sys.executable, "-m", "rnnlower", *words]
+    line = [python(), "-m", "rnnlower", *words]
     # A process of its own: what is tested is its stdout itself.
     result = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 2

@@ -6,11 +6,11 @@ import os
 import pty
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import onnx
 import pytest
+from support.forking import python
 from support.places import ROOT
 from support.small_models import recurrent_model
 
@@ -30,7 +30,7 @@ def _on_terminal(code: str, *line: object) -> tuple[int, str, str]:
     """Exit code, stdout, and what a terminal on stderr gets."""
     terminal, end = pty.openpty()
     environment = dict(os.environ, PYTHONPATH=str(ROOT), TERM="xterm", COLUMNS="120")
-    command = [sys.executable, "-c", code, *map(str, line)]
+    command = [python(), "-c", code, *map(str, line)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=end, env=environment) as running:
         os.close(end)
         seen = b""
@@ -69,7 +69,7 @@ def test_nothing_is_shown_where_it_is_not_wanted(options: list[str], tmp_path: P
     # rich takes this for a terminal; stderr is none.
     environment = dict(os.environ, PYTHONPATH=str(ROOT), FORCE_COLOR="1", TTY_COMPATIBLE="1")
     result = subprocess.run(
-        [sys.executable, "-c", _CODE, *map(str, line)],
+        [python(), "-c", _CODE, *map(str, line)],
         capture_output=True,
         text=True,
         env=environment,

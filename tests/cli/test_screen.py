@@ -19,6 +19,7 @@ from typing import Any
 import onnx
 import pytest
 from support.cli_helpers import Run, save
+from support.forking import python
 from support.places import MODELS
 from support.small_models import info, model_of
 
@@ -269,7 +270,7 @@ def test_a_terminal_of_80_columns_shows_all_targets() -> None:
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 80, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    command = [sys.executable, "-m", "rnnlower", "targets"]
+    command = [python(), "-m", "rnnlower", "targets"]
     with subprocess.Popen(command, stdout=end, stderr=end, env=environment | {"TERM": "xterm"}) as running:
         os.close(end)
         seen = b""

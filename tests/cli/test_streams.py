@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 from support.cli_helpers import save
+from support.forking import python
 from support.judge import recurrent_left
 from support.small_models import recurrent_model
 from test_cli_writing import model_with_data
@@ -21,7 +21,6 @@ import rnnlower
 from rnnlower.cli import app
 
 FLOAT = onnx.TensorProto.FLOAT
-RUN = (sys.executable, "-m", "rnnlower")
 COMMANDS = {
     "unroll": (),
     "scan": (),
@@ -56,7 +55,7 @@ def test_model_in_and_model_out(command: str, path: Path, tmp_path: Path, out: P
 
 
 def test_a_pipeline_of_commands(path: Path, tmp_path: Path) -> None:
-    rnn = " ".join(RUN)
+    rnn = f"{python()} -m rnnlower"
     line = f"cat model.onnx | {rnn} convert - -o - --opset 17 | {rnn} unroll /dev/stdin -o out.onnx"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", line], cwd=tmp_path, capture_output=True, check=False
@@ -132,7 +131,11 @@ def test_terminals(path: Path) -> None:
         (["scan", path, "-o", "-"], b"redirect it to a file or a command"),
     ):
         done = subprocess.run(
-            [*RUN, *map(str, line)], stdin=follower, stdout=follower, stderr=subprocess.PIPE, check=False
+            [python(), "-m", "rnnlower", *map(str, line)],
+            stdin=follower,
+            stdout=follower,
+            stderr=subprocess.PIPE,
+            check=False,
         )
         assert (done.returncode, words in done.stderr) == (2, True), done.stderr
     os.close(leader)
@@ -142,7 +145,7 @@ def test_terminals(path: Path) -> None:
 def test_the_model_arrives_though_nobody_reads_the_tables(path: Path, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    line = [*RUN, "scan", str(path), "-o", "-"]
+    line = [python(), "-m", "rnnlower", "scan", str(path), "-o", "-"]
     done = subprocess.run(line, stdout=subprocess.PIPE, stderr=writing, check=False)
     os.close(writing)
     assert done.returncode == 0

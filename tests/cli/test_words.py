@@ -13,6 +13,7 @@ import onnx
 import pytest
 from support.cli_helpers import rnnlower as run
 from support.cli_helpers import save
+from support.forking import python
 from support.places import MODELS
 from support.small_models import info, model_of, recurrent_model, weights
 
@@ -85,7 +86,7 @@ def test_arguments_of_another_type(call: Any, message: str) -> None:
 def test_a_reader_who_stops_reading_changes_nothing(other: str, code: int, tmp_path: Path) -> None:
     save(recurrent_model(), tmp_path)
     save(recurrent_model(constants=weights("LSTM", seed=1)), tmp_path, "other.onnx")
-    line = [sys.executable, "-m", "rnnlower", "verify", "model.onnx", other, "--trials", "1"]
+    line = [python(), "-m", "rnnlower", "verify", "model.onnx", other, "--trials", "1"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     read, write = os.pipe()
     os.close(read)

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from support.forking import python
 from support.places import ROOT
 from support.processes import process
 from support.small_models import recurrent_model
@@ -143,7 +144,7 @@ def test_a_folder_is_locked_until_it_is_gone(tmp_path: Path, monkeypatch: pytest
 
 def test_two_runs_with_data_at_once(tmp_path: Path) -> None:
     sources = [saved_model(tmp_path, scale, f"{scale}.onnx") for scale in (1.0, 0.5)]
-    line = [sys.executable, "-c", _CODE, "scan", "-o", tmp_path / "out.onnx", "--external-data", "always"]
+    line = [python(), "-c", _CODE, "scan", "-o", tmp_path / "out.onnx", "--external-data", "always"]
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     command = [[*map(str, line), "--no-verify", str(source)] for source in sources]
     runs = [subprocess.Popen(each, env=environment, stderr=subprocess.DEVNULL) for each in command * 2]
@@ -283,7 +284,7 @@ def test_a_full_or_closed_stdout(line: list[str], tmp_path: Path) -> None:
     path = str(saved_model(tmp_path))
     command, *options = line
     rest = {"inspect": [path], "verify": [path, path], "scan": [path, "-o", str(tmp_path / "out.onnx")]}
-    arguments = [sys.executable, "-c", _CODE, command, *rest[command], *options]
+    arguments = [python(), "-c", _CODE, command, *rest[command], *options]
     arguments += [] if command == "inspect" else ["--trials", "1"]
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     reading, writing = os.pipe()
