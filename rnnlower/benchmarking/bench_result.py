@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from rnnlower.verification import RuntimeTrial
 from rnnlower.wording import counted
 
 if TYPE_CHECKING:
@@ -148,11 +149,6 @@ class BenchResult:
     def _on(self, runtime: Engine) -> dict[str, Any]:
         """Return the result of the lowered forms on the runtime, in the format of ``verify --on``."""
         reasons = [v.reason for v in self.variants if v.status in ("does not run", "different")]
-        return {
-            "engine": runtime.name,
-            "version": runtime.version,
-            "ran": bool(self.timed or self.wrong),
-            "equal": bool(self.timed) and not self.wrong,
-            "outputs": [],
-            "problem": "; ".join(reasons) or None,
-        }
+        ran, equal = bool(self.timed or self.wrong), bool(self.timed) and not self.wrong
+        problem = "; ".join(reasons) or None
+        return RuntimeTrial.of(runtime, ran=ran, equal=equal, problem=problem).to_dict()

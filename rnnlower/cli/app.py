@@ -13,10 +13,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rnnlower.cli.commands.looking import bench, check, inspect, verify
+from rnnlower.cli.commands.looking import bench, check, engines, inspect, probe, targets, verify
 from rnnlower.cli.commands.quantize import calibrate, quantize
 from rnnlower.cli.commands.rewrite import REWRITINGS
-from rnnlower.cli.commands.runtimes import engines, probe, targets
 from rnnlower.cli.flags import LOWERING, MEASURING, OUTPUT, PANELS, TARGET, VERIFICATION
 from rnnlower.cli.running import emit_result
 from rnnlower.errors import OptionError

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rnnlower.cli.running import discard_stdout
-from rnnlower.cli.streams import with_names_of_streams
+from rnnlower.cli.values import with_names_of_streams
 
 _GAP = 2
 _UNBROKEN = 24

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -60,21 +59,20 @@ class Translation:
 
     def emit(
         self,
-        x: ir.Value,
-        states: Sequence[ir.Value],
-        params: Sequence[ir.Value],
-        *,
+        input: Any,  # noqa: A002
+        hx: Any,
+        params: Any,
         has_biases: bool,
         num_layers: int,
         dropout: float,
         train: bool,
         bidirectional: bool,
         batch_first: bool,
-    ) -> tuple[ir.Value, ...]:
-        """Emit all layers; return the sequence and the final states."""
+    ) -> Any:
+        """Emit all layers; return the sequence and the final states. PyTorch reads names and types."""
         if train and dropout and num_layers > 1:
             raise OptionError("the module is in training mode, with dropout", remedy="call module.eval()")
-        assert x.shape is not None
+        x, states = input, hx if isinstance(hx, Sequence) else [hx]
         time, batch, width = x.shape[1], x.shape[0], x.shape[2]
         if batch_first:
             x = op.Transpose(x, perm=[1, 0, 2])
@@ -82,7 +80,7 @@ class Translation:
             time, batch = batch, time
         directions = 2 if bidirectional else 1
         initial = [None if _is_zero(state) else state for state in states]
-        layers = list(_layers(params, num_layers, directions, has_biases, len(params)))
+        layers = list(_layers(params, num_layers, directions, has_biases))
         final: list[list[ir.Value]] = []
         for number, layer in enumerate(layers):
             own = [None if state is None else _rows(state, number, directions) for state in initial]
@@ -207,11 +205,11 @@ def _splice(graph: ir.Graph, inputs: Sequence[Any]) -> Sequence[ir.Value]:
 
 
 def _layers(
-    params: Sequence[ir.Value], layers: int, directions: int, has_biases: bool, total: int
+    params: Sequence[ir.Value], layers: int, directions: int, has_biases: bool
 ) -> Iterator[list[_Direction]]:
-    each = total // (layers * directions)
+    each = len(params) // (layers * directions)
     biases = 2 if has_biases else 0
-    groups = [params[i : i + each] for i in range(0, total, each)]
+    groups = [params[i : i + each] for i in range(0, len(params), each)]
     made = [
         _Direction(w, r, rest[:biases], rest[biases] if len(rest) > biases else None)
         for w, r, *rest in groups
@@ -248,8 +246,3 @@ def _size(value: ir.Value, axis: int) -> int:
     size = value.shape[axis]
     assert isinstance(size, int)
     return size
-
-
-def counter() -> Iterator[int]:
-    """Return the source of numbers of a table."""
-    return itertools.count()

@@ -10,8 +10,10 @@ For a call of ``torch.onnx.export`` of your own, `custom_translation_table` tran
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import onnx
@@ -23,7 +25,7 @@ from torch.utils import _pytree as pytree
 from rnnlower import api
 from rnnlower.arguments import check_choice
 from rnnlower.errors import OptionError, RnnLowerError, UnverifiableError, VerificationError
-from rnnlower.exporters.aten import STRATEGIES, Translation, counter
+from rnnlower.exporters.aten import STRATEGIES, Translation
 from rnnlower.files.model_io import load_model, staged
 from rnnlower.inspection import inspect_model
 from rnnlower.passes.lowering_options import LowerOptions
@@ -48,33 +50,15 @@ def custom_translation_table(strategy: str | None = "unroll") -> dict[Callable[.
     """
     if strategy is not None:
         check_choice("the strategy is", strategy, tuple(STRATEGIES))
-    numbers = counter()
+    numbers = itertools.count()
 
     def translated(name: str) -> Callable[..., Any]:
-        translation = Translation(name, strategy, numbers)
+        emit = Translation(name, strategy, numbers).emit
 
-        def translate(
-            input: Any,  # noqa: A002
-            hx: Any,
-            params: Any,
-            has_biases: bool,
-            num_layers: int,
-            dropout: float,
-            train: bool,
-            bidirectional: bool,
-            batch_first: bool,
-        ) -> Any:
-            return translation.emit(
-                input,
-                hx if isinstance(hx, Sequence) else [hx],
-                params,
-                has_biases=has_biases,
-                num_layers=num_layers,
-                dropout=dropout,
-                train=train,
-                bidirectional=bidirectional,
-                batch_first=batch_first,
-            )
+        @functools.wraps(emit)
+        def translate(*args: Any, **options: Any) -> Any:
+            # PyTorch sets an attribute, which no method has.
+            return emit(*args, **options)
 
         return translate
 

@@ -22,15 +22,8 @@ from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, TensorProto
 
 from rnnlower.errors import InvalidModelError
+from rnnlower.files import scopes
 from rnnlower.files.beyond_ir import check_sparse
-from rnnlower.files.scopes import (
-    called,
-    check_calls,
-    check_function_scope,
-    check_graph_scope,
-    misfit_of_every_version,
-    subgraphs,
-)
 
 _Nodes = Sequence[onnx.NodeProto]
 
@@ -90,11 +83,11 @@ def check_proto(model: onnx.ModelProto, label: str) -> None:
             _check_texts(function)
             _check_nodes(function.node, where)
             _check_attributes(function.attribute_proto, where)
-        check_calls(model, label)
-        check_graph_scope(model.graph, label)
+        scopes.check_calls(model, label)
+        scopes.check_graph_scope(model.graph, label)
         for function in model.functions:
             where = f"{label}, function {function.domain}::{function.name}"
-            check_function_scope(function, where)
+            scopes.check_function_scope(function, where)
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is not UTF-8") from error
 
@@ -158,9 +151,9 @@ def _check_nodes(nodes: _Nodes, where: str) -> None:
         texts = (*node.input, *node.output, node.name, node.op_type, node.domain, node.doc_string)
         if bytes in map(type, texts) or node.metadata_props:
             _check_texts(node)
-        misfit = misfit_of_every_version(node)
+        misfit = scopes.misfit_of_every_version(node)
         if node.attribute or misfit:
-            label = f"{where}: {called(node)}"
+            label = f"{where}: {scopes.called(node)}"
             _check_attributes(node.attribute, label)
             if misfit:
                 raise InvalidModelError(f"{label}: {misfit}")
@@ -256,8 +249,9 @@ def check_external_data(model: onnx.ModelProto, folder: pathlib.Path) -> None:
 
 def stored_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:
     """Yield every stored tensor with the name that messages give its place."""
-    main, of_functions = model.graph, [function.node for function in model.functions]
-    graphs = [main, *subgraphs(main.node), *(graph for nodes in of_functions for graph in subgraphs(nodes))]
+    of_functions = [function.node for function in model.functions]
+    lists = (model.graph.node, *of_functions)
+    graphs = [model.graph, *(graph for nodes in lists for graph in scopes.subgraphs(nodes))]
     for graph in graphs:
         sparse = [part for each in graph.sparse_initializer for part in (each.values, each.indices)]
         for tensor in (*graph.initializer, *sparse):

@@ -14,8 +14,7 @@ from rnnlower.files.model_io import read_model, size_on_disk
 from rnnlower.inspection import Port, RecurrentNode, inspect_model, summarize
 from rnnlower.reporting import rows
 from rnnlower.reporting.drawing import draw_node, draw_step, step_of
-from rnnlower.reporting.page import Section, escape, paragraphs, table
-from rnnlower.reporting.plots import bars, over_time, shares
+from rnnlower.reporting.page import Section, bars, escape, over_time, paragraphs, shares, table
 from rnnlower.wording import counted, steps_of_call
 
 if TYPE_CHECKING:

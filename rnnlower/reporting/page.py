@@ -1,17 +1,28 @@
-"""The HTML page: sections, style, and writing it whole or not at all."""
+"""The HTML page: sections, style, tables, plots as inline SVG, and writing it whole or not at all.
+
+The chart of a benchmark is a file of its own, which matplotlib draws.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import html
+import math
 import pathlib
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rnnlower.errors import OptionError
 from rnnlower.files.publishing import check_companion
 from rnnlower.folders import whole_file
+from rnnlower.reporting.rows import share as share_of_limit
+
+if TYPE_CHECKING:
+    from rnnlower.benchmarking.bench_result import BenchResult
+
 
 _NUMBER = re.compile(r"[\d.,]+(e[+-]?\d+)?( ?[%x]| s)?( - [\d.]+)?|inf|nan|\?")
 _LONG = 24
@@ -147,3 +158,168 @@ def _kind(column: Sequence[object]) -> str:
 
 def _shown(value: object) -> object:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+_WIDTH = 760
+_LABELS = 190
+_ROW = 24
+_SPAN = _WIDTH - _LABELS - 150
+"""The length of the longest bar; its text follows."""
+_LOWEST_SHARE, _MOST_TICKS = -4, 8
+_MOST_POINTS = 500
+
+
+def bars(rows: Sequence[tuple[str, float, str, bool]]) -> str:
+    """Draw horizontal bars, given as (label, length, text after the bar, is bad)."""
+    scale = _SPAN / (max([length for _, length, _, _ in rows], default=0.0) or 1.0)
+    parts = _bars((label, length * scale, text, bad) for label, length, text, bad in rows)
+    return _svg(_WIDTH, len(rows) * _ROW + 4, parts)
+
+
+def shares(rows: Sequence[tuple[str, float, bool]]) -> str:
+    """Draw shares of a limit, given as (label, share, is bad), on a logarithmic axis; the limit is dashed."""
+    known = [share for _, share, _ in rows if 0 < share < math.inf]
+    low = max(math.floor(math.log10(min(known, default=0.1))), _LOWEST_SHARE)
+    low, high = min(low, -1), max(math.ceil(math.log10(max(known, default=1.0))), 0)
+    scale, height = _SPAN / (high - low), len(rows) * _ROW + 4
+
+    def width_of(share: float) -> float:
+        return scale * ((math.log10(min(share, 10.0**high)) if share > 0 else low) - low)
+
+    parts = []
+    for power in range(low, high + 1):
+        if power % math.ceil((high - low) / _MOST_TICKS):
+            continue
+        x, line = _LABELS + (power - low) * scale, "var(--line)"
+        if power == 0:
+            line = 'var(--bad)" stroke-dasharray="4 3'
+        parts.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="{line}"/>'
+            f'<text x="{x:.1f}" y="{height + 14}" text-anchor="middle" class="dim">{_tick(power)}</text>'
+        )
+    drawn = _bars((label, width_of(share), share_of_limit(share), bad) for label, share, bad in rows)
+    return _svg(_WIDTH, height + 20, [*drawn, *parts])
+
+
+def _tick(power: int) -> str:
+    return f"{10**power:,}x" if power > 0 else f"{10.0 ** (power + 2):g}%"
+
+
+def _bars(rows: Iterable[tuple[str, float, str, bool]]) -> list[str]:
+    """Return a bar for each row, whose lengths are in pixels."""
+    parts = []
+    for number, (label, width, text, bad) in enumerate(rows):
+        top, width = number * _ROW, max(width, 1.0)
+        color = "var(--bad)" if bad else "var(--blue)"
+        parts.append(
+            f'<text x="{_LABELS - 8}" y="{top + 16}" text-anchor="end">{escape(shortened(label, 26))}</text>'
+            f'<rect x="{_LABELS}" y="{top + 4}" width="{width:.1f}" height="{_ROW - 8}" rx="2" '
+            f'fill="{color}"/>'
+            f'<text x="{_LABELS + width + 6:.1f}" y="{top + 16}" class="dim">{escape(text)}</text>'
+        )
+    return parts
+
+
+def over_time(errors: Sequence[float], allowed: float | None = None) -> str:
+    """Plot the largest error at each time step on a logarithmic axis, with a line at the allowed error.
+
+    Thousands of steps are thinned out: each point is then the largest of its neighbors.
+    """
+    known = [error for error in errors if math.isfinite(error) and error > 0]
+    if not known:
+        return "<p>No difference at any time step.</p>\n"
+    ends = [*known, *([allowed] if allowed else [])]
+    low, high = math.floor(math.log10(min(ends))), math.ceil(math.log10(max(ends)))
+    high += high == low
+    width, height, left, top = _WIDTH, 200, 60, 12
+    span, depth = width - left - 20, height - top - 34
+
+    def y_of(value: float) -> float:
+        clipped = min(max(value, 10.0**low), 10.0**high) if math.isfinite(value) else 10.0**high
+        return top + depth * (high - math.log10(clipped)) / (high - low)
+
+    parts = []
+    for power in range(low, high + 1, max(1, (high - low) // 5)):
+        y = y_of(10.0**power)
+        parts.append(
+            f'<line x1="{left}" x2="{width - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>'
+            f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end" class="dim">1e{power}</text>'
+        )
+    group = math.ceil(len(errors) / _MOST_POINTS)
+    points = [(start, max(errors[start : start + group])) for start in range(0, len(errors), group)]
+    steps = max(len(errors) - 1, 1)
+    placed = [(left + span * step / steps, y_of(error)) for step, error in points]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+    parts.append(f'<polyline points="{line}" fill="none" stroke="var(--blue)" stroke-width="1.5"/>')
+    if len(placed) <= 60:
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="var(--blue)"/>' for x, y in placed]
+    if allowed:
+        y = y_of(allowed)
+        parts.append(
+            f'<line x1="{left}" x2="{width - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--bad)" '
+            f'stroke-dasharray="4 3"/><text x="{width - 22}" y="{y - 4:.1f}" text-anchor="end">allowed</text>'
+        )
+    bottom = height - 16
+    parts += [
+        f'<text x="{left}" y="{bottom}" class="dim">step 0</text>',
+        f'<text x="{width - 20}" y="{bottom}" text-anchor="end" class="dim">step {len(errors) - 1}</text>',
+    ]
+    return _svg(width, height, parts)
+
+
+def _svg(width: float, height: float, parts: Sequence[str]) -> str:
+    body = "\n".join(parts)
+    return f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" role="img">{body}</svg>\n'
+
+
+def check_chart(path: Path) -> None:
+    """Refuse a chart that cannot be drawn into this file, before anything is measured.
+
+    Raises:
+        OptionError: Another format than PNG or SVG, no folder to put it in, a folder in its place, or no
+            matplotlib.
+    """
+    check_companion("--plot", path, (".png", ".svg"), "the chart is a .png or an .svg")
+    _matplotlib()
+
+
+def draw_chart(result: BenchResult, path: Path, title: str) -> None:
+    """Draw bars of latency, session creation and file size, one for each variant that was timed."""
+    matplotlib = _matplotlib()
+    variants = list(reversed(result.timed))
+    names = [variant.name for variant in variants]
+    latencies = [variant.latency for variant in variants if variant.latency]
+    sessions = [variant.session for variant in variants if variant.session]
+    medians = [latency.median for latency in latencies]
+    spread = [
+        [latency.median - latency.p10 for latency in latencies],
+        [latency.p90 - latency.median for latency in latencies],
+    ]
+    with matplotlib.rc_context({"svg.hashsalt": "rnnlower", "svg.fonttype": "none", "font.size": 9}):
+        figure = matplotlib.figure.Figure(figsize=(10, 1.3 + 0.35 * len(names)), layout="constrained")
+        figure.suptitle(title)
+        axes = figure.subplots(1, 3, sharey=True)
+        bars = axes[0].barh(names, medians, xerr=spread, capsize=2)
+        ratios = ["" if variant.ratio is None else f"{variant.ratio:.2f}x" for variant in variants]
+        axes[0].bar_label(bars, ratios, padding=4)
+        axes[1].barh(names, [session.median for session in sessions], color="tab:orange")
+        axes[2].barh(names, [(variant.file_bytes or 0) / 1e3 for variant in variants], color="tab:green")
+        threads = f"{result.threads or 'all'} thread{'' if result.threads == 1 else 's'}"
+        for axis, label in zip(
+            axes, (f"latency, ms ({threads})", "session creation, ms", "file, kB"), strict=True
+        ):
+            axis.set_xlabel(label)
+            axis.margins(x=0.2)
+            axis.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+        import matplotlib.figure
+    except ImportError as error:
+        raise OptionError(
+            "--plot needs matplotlib, which rnnlower brings only if asked: pip install 'rnnlower[plot]'"
+        ) from error
+    return matplotlib

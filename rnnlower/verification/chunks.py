@@ -23,10 +23,9 @@ from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
 from rnnlower.verification.models import HeldModel, RunModel
-from rnnlower.verification.procedures import ByLength, Lengths, Pairs, additional_problems
+from rnnlower.verification.procedures import ByLength, Lengths, Options, Pairs, additional_problems
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
-from rnnlower.verification.verify_options import Options
 
 Feeds = dict[str, Array]
 
@@ -51,7 +50,6 @@ class Chunks(ByLength):
 
     @property
     def axes(self) -> Mapping[str, int]:
-        """The axis of time of each input that has one."""
         return self.stream.inputs
 
     def problems(self, runner: Runner) -> tuple[list[str], bool]:
@@ -84,7 +82,6 @@ class Chunks(ByLength):
         return [dict.fromkeys(self.axes, each) for each in steps]
 
     def words(self, lengths: Lengths) -> str:
-        """Return the length as notes write it."""
         return f"{next(iter(lengths.values()))} time steps"
 
     def count(self, maker: InputMaker, lengths: Lengths) -> int:

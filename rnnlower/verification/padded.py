@@ -20,12 +20,10 @@ from rnnlower.files.metadata import PadMetadata
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
-from rnnlower.verification.interface import accepted_by
-from rnnlower.verification.models import HeldModel, RunModel, copy_of
-from rnnlower.verification.procedures import ByLength, Lengths, Pairs, additional_problems
+from rnnlower.verification.models import HeldModel, RunModel, accepted_by, copy_of
+from rnnlower.verification.procedures import ByLength, Lengths, Options, Pairs, additional_problems
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
-from rnnlower.verification.verify_options import Options
 from rnnlower.wording import option
 
 Feeds = dict[str, Array]
@@ -53,7 +51,6 @@ class Padded(ByLength):
 
     @property
     def axes(self) -> Mapping[str, int]:
-        """The axis of time of each input that has one."""
         return self.padding.inputs
 
     def problems(self, runner: Runner) -> tuple[list[str], bool]:
@@ -112,12 +109,10 @@ class Padded(ByLength):
         return [{name: lengths[symbol] for name, symbol in self.padding.symbols.items()} for lengths in every]
 
     def words(self, lengths: Lengths) -> str:
-        """Return lengths as notes write them."""
         found = {symbol: lengths[name] for name, symbol in self.padding.symbols.items()}
         return f"length {_words(found)}"
 
     def count(self, maker: InputMaker, lengths: Lengths) -> int:
-        """Return the number of sequences of these lengths."""
         return _PATTERNS
 
     def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:

@@ -1,35 +1,117 @@
-"""The ways in which two models are run: the same inputs for both, or sequences of several lengths."""
+"""The ways in which two models are run: the same inputs for both, or sequences of several lengths.
+
+The options of a verification, and which of them exclude one another, are checked before.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from numbers import Real
+from typing import Any, get_args
 
 import numpy as np
 import onnx
 
-from rnnlower.engines.session import LoadError, RunError, brief
-from rnnlower.errors import UnverifiableError
+from rnnlower import wording
+from rnnlower.arguments import integer
+from rnnlower.engines.session import Array, LoadError, RunError, brief
+from rnnlower.errors import OptionError, UnverifiableError
+from rnnlower.verification.engine_choice import EngineName, Semantics
 from rnnlower.verification.inputs.generate import InputMaker
+from rnnlower.verification.inputs.given import GivenInputs, read_inputs
 from rnnlower.verification.inputs.graph_facts import gather_facts, largest_threshold
-from rnnlower.verification.inputs.overriding import Overrides
-from rnnlower.verification.inputs.trials import Trial, fed_back, generate_trials, input_maker
-from rnnlower.verification.interface import accepted_by, interface_problems, required_inputs, state_pairs
-from rnnlower.verification.models import HeldModel, RunModel, copy_of
-from rnnlower.verification.runner import Runner
-from rnnlower.verification.verdict.judging import Judge, Judged
-from rnnlower.verification.verdict.narrow import (
-    BranchWatch,
-    common_values,
-    first_difference,
-    notes_on_empty_outputs,
-    with_outputs,
+from rnnlower.verification.inputs.trials import Overrides, Trial, fed_back, generate_trials, input_maker
+from rnnlower.verification.models import (
+    HeldModel,
+    RunModel,
+    accepted_by,
+    copy_of,
+    interface_problems,
+    required_inputs,
+    state_pairs,
 )
-from rnnlower.verification.verify_options import Options
+from rnnlower.verification.runner import Runner
+from rnnlower.verification.verdict import inside
+from rnnlower.verification.verdict.compare import ToleranceType
+from rnnlower.verification.verdict.judging import Judge, Judged
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of a verification, apart from the models and their engines."""
+
+    trials: int | None
+    seed: int
+    inputs: GivenInputs | None
+    states: Mapping[str, str] | None
+    progress: Progress
+    atol: float | None
+    rtol: float | None
+    feeds: Sequence[dict[str, Array]] | None = None
+
+    def given(self, graph: onnx.GraphProto, sets: Mapping[str, Array]) -> Sequence[dict[str, Array]] | None:
+        """Return the sets of inputs to run on; ``None`` if they are to be generated."""
+        if self.feeds is not None or self.inputs is None:
+            return self.feeds
+        return read_inputs(self.inputs, graph, sets)
+
+
+def check_options(
+    trials: int | None,
+    seed: int,
+    atol: float | None,
+    rtol: float | None,
+    tolerance: ToleranceType | None,
+    inputs: GivenInputs | None,
+    states: Mapping[str, str] | None,
+    semantics: Semantics,
+    engine: EngineName | None,
+    on: str | None,
+) -> None:
+    """Check the options of ``verify``.
+
+    Raises:
+        OptionError: One is out of range, or two exclude one another.
+    """
+    if trials is not None and integer("number of trials", trials) < 1:
+        raise OptionError(f"trials must be at least 1, not {trials}")
+    if integer("seed", seed) < 0:
+        raise OptionError(f"seed must be at least 0, not {seed}")
+    for name, value in (("atol", atol), ("rtol", rtol)):
+        if value is not None and not (isinstance(value, Real) and 0 <= value < math.inf):
+            raise OptionError(f"{name} must be a number from 0, not {value!r}")
+    if tolerance not in (None, *get_args(ToleranceType)):
+        raise OptionError(f"tolerance must be one of {', '.join(get_args(ToleranceType))}, not {tolerance!r}")
+    if tolerance is not None and (atol is not None or rtol is not None):
+        raise OptionError(
+            f"{wording.option('tolerance')} follows from a type, {wording.option('atol')} and "
+            f"{wording.option('rtol')} are numbers",
+            remedy="leave out one of the two",
+        )
+    if engine not in (None, "onnxruntime", "rnnlower-reference"):
+        raise OptionError(f"unknown engine {engine!r}; known are onnxruntime and rnnlower-reference")
+    if semantics not in ("ort", "spec"):
+        raise OptionError(f"semantics must be 'ort' or 'spec', not {semantics!r}")
+    if inputs is not None and states:
+        raise OptionError("states are fed back into generated inputs: leave out the inputs or the states")
+    if inputs is not None and trials is not None:
+        raise OptionError(
+            f"{wording.option('trials')} counts generated inputs, {wording.option('inputs')} gives others",
+            remedy="leave out one of the two",
+        )
+    if on is not None and engine is not None:
+        raise OptionError(
+            f"{wording.option('engine')} says where both models run, {wording.option('on')} where one does",
+            remedy="leave out one of the two",
+        )
+
 
 Pairs = Iterator[tuple[Trial, dict[str, Any]]]
 Lengths = Mapping[str, int]
@@ -73,12 +155,12 @@ class Procedure:
                 return self._run_generated(runner, options)
             runner.empty_inputs = any(array.size == 0 for feeds in given for array in feeds.values())
             finished = []
-            branches = BranchWatch(runner.reference, runner.sets)
+            branches = inside.BranchWatch(runner.reference, runner.sets)
             with runner.open(branches.model) as run:
                 for number, feeds in enumerate(given):
                     options.progress("reference", number, len(given))
                     finished.append(Trial(number, feeds, branches.watched(run)(feeds)))
-        runner.notes += branches.notes() + notes_on_empty_outputs(finished)
+        runner.notes += branches.notes() + inside.notes_on_empty_outputs(finished)
         return finished
 
     @staticmethod
@@ -98,7 +180,7 @@ class Procedure:
         overrides = Overrides(runner.reference, candidate, options.seed)
         count = options.trials or maker.natural_trials
         runner.empty_inputs = maker.plan.has_empty_inputs
-        branches = BranchWatch(runner.reference, runner.sets)
+        branches = inside.BranchWatch(runner.reference, runner.sets)
         with runner.open(branches.model) as run:
             finished, skipped = generate_trials(
                 branches.watched(run),
@@ -111,7 +193,9 @@ class Procedure:
         runner.states = fed_back(finished, states)
         if options.states and not runner.states:
             runner.note("no trial continued with the given states: some do among three or more trials")
-        runner.notes += skipped + branches.notes() + notes_on_empty_outputs(finished) + overrides.notes()
+        runner.notes += (
+            skipped + branches.notes() + inside.notes_on_empty_outputs(finished) + overrides.notes()
+        )
         return finished
 
     def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
@@ -123,10 +207,10 @@ class Procedure:
         """Describe the first inner value that both models name and that differs, in the first such trial."""
         trial = next((one.trial for one in judged if not one.is_equal), None)
         reference = runner.reference
-        names = common_values(reference, runner.candidate)
+        names = inside.common_values(reference, runner.candidate)
         if trial is None or not names:
             return None
-        whole, other = (with_outputs(model, names) for model in (reference, runner.candidate))
+        whole, other = (inside.with_outputs(model, names) for model in (reference, runner.candidate))
         if whole is None or other is None:
             return None
         try:
@@ -139,7 +223,7 @@ class Procedure:
             return None
         shared = [name for name in names if name in found]
         tolerance = partial(judge.tolerance, feeds=trial.feeds)
-        return first_difference(reference.proto.graph, shared, expected, found, tolerance)
+        return inside.first_difference(reference.proto.graph, shared, expected, found, tolerance)
 
     def inner_values(
         self, model: HeldModel, run: RunModel, trial: Trial, names: list[str], expected: Mapping[str, Any]

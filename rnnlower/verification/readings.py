@@ -1,17 +1,23 @@
-"""Rewriting of the reference to the meaning that the user asks for, if it differs from the spec.
+"""Rewriting of models: the reference to the meaning that the user asks for, or either to another float type.
 
 `dequantize`: DynamicQuantizeLSTM is LSTM with the dequantized weights.
 `assume_linear_before_reset`: every GRU has linear_before_reset=1.
+In float64, neither rounding nor range matters much; in float16 both do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
-from onnx import NodeProto, TensorProto, helper
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from rnnlower.verification.inputs.uses import QUANTIZED_LSTM
-from rnnlower.verification.models import Graph, HeldModel, copy_of, graphs_in
+from rnnlower.engines.session import Array
+from rnnlower.verification.inputs.uses import QUANTIZED_LSTM, RECURRENT
+from rnnlower.verification.models import Graph, HeldModel, copy_of, graphs_in, nodes_in
 
 _OF_LSTM = 8
 _INTEGER_PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
@@ -119,3 +125,183 @@ def _in_floats(node: NodeProto, rounded: Mapping[str, str]) -> Iterable[NodeProt
         yield product
     else:
         yield node
+
+
+SMALL_FLOATS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+# onnxruntime.transformers and onnxconverter_common replace smaller numbers by one of these.
+_LEAST_OF_CONVERTERS = (2.0**-24, 2.0**-23)
+_FLOATS = {TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+# Attributes by which a node states its output type.
+_TYPE_ATTRIBUTES = {"to", "dtype"}
+
+
+def retyped(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int] = _FLOATS) -> HeldModel:
+    """Return the model with a type in place of all these: of inputs, weights, constants and casts."""
+    other = copy_of(model.with_data())
+    kind = helper.np_dtype_to_tensor_dtype(dtype)
+    for graph in graphs_in(other.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type in kinds:
+                value.type.tensor_type.elem_type = kind
+    for node in nodes_in(other.graph, *other.functions):
+        for attribute in node.attribute:
+            if attribute.name in _TYPE_ATTRIBUTES and attribute.i in kinds:
+                attribute.i = kind
+
+    def cast(array: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return array.astype(dtype)
+
+    _change_tensors(other, kinds, cast)
+    return model.changed(other)
+
+
+def moved_by_rounding(array: Array, kind: str, rng: np.random.Generator) -> Array:
+    """Return floats as far off as rounding to a type may take them; of an integer type, to the largest one.
+
+    The small numbers of a type are coarse: an epsilon of 1e-12 is 0 in float16, or what converters make of
+    it. It keeps its sign. A whole number that the type has, such as an exponent, is not rounded.
+    """
+    sizes = np.abs(array.astype(np.float64))
+    finite = np.where(np.isfinite(sizes), sizes, 0.0)
+    if kind in SMALL_FLOATS.values():
+        limits = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
+        steps = np.maximum(
+            float(limits.eps) * finite, 2 * max(_LEAST_OF_CONVERTERS) if kind == "float16" else 0.0
+        )
+    else:
+        steps = np.full(array.shape, finite.max(initial=0.0) / np.iinfo(kind).max)
+    with np.errstate(over="ignore"):
+        moved = (array + rng.uniform(-0.5, 0.5, array.shape) * steps).astype(array.dtype)
+    if kind not in SMALL_FLOATS.values():
+        return moved
+    with np.errstate(over="ignore", invalid="ignore"):
+        exact = (array.astype(kind).astype(array.dtype) == array) & (array == np.rint(array))
+    return np.where(exact, array, np.copysign(moved, array))
+
+
+def as_in(candidate: HeldModel, model: HeldModel, kind: str) -> tuple[HeldModel, Collection[float]]:
+    """Return the model with those constants rounded to a type that the candidate has rounded.
+
+    An epsilon that float16 lacks becomes the one that the candidate has. Also return the magnitudes of the
+    constants that the candidate has as many times, rounded or not, and of biases of which it has the sum: no
+    further rounding moves them.
+    """
+    theirs = _magnitudes(candidate)
+
+    def rounded(array: Array) -> Array:
+        found = array
+        with np.errstate(over="ignore"):
+            others = [array.astype(kind).astype(array.dtype)]
+        if kind == "float16":
+            tiny = (array != 0) & (np.abs(array) < max(_LEAST_OF_CONVERTERS))
+            least = [np.copysign(np.array(size, array.dtype), array) for size in _LEAST_OF_CONVERTERS]
+            others += [np.where(tiny, each, array) for each in least]
+        # The last that the candidate has is taken, itself before all.
+        for other in (*others, array):
+            found = np.where(np.isin(np.abs(other), theirs[0]), other, found)
+        return found
+
+    same = _changed(model, rounded)
+    ours = _magnitudes(same)
+    places = np.searchsorted(theirs[0], ours[0]).clip(max=max(0, len(theirs[0]) - 1))
+    found = theirs[0][places] == ours[0] if len(theirs[0]) else np.zeros(len(ours[0]), bool)
+    kept = ours[0][found & (theirs[1][places] >= ours[1])] if found.any() else np.zeros(0)
+    return same, np.union1d(kept, _biases_added(same, theirs[0]))
+
+
+def _biases_added(model: HeldModel, magnitudes: Array) -> Array:
+    """Return the magnitudes in biases ``[Wb | Rb]`` that are all among these, alone or as a sum of both."""
+    found: list[Array] = [np.zeros(0, np.float32)]
+
+    def look(array: Array) -> Array:
+        if array.ndim == 2 and array.shape[1] % 2 == 0:
+            halves = np.stack(np.split(array.astype(np.float32), 2, axis=1))
+            alone = np.isin(np.abs(halves), magnitudes).all(axis=0)
+            if (alone | np.isin(np.abs(halves.sum(axis=0)), magnitudes)).all():
+                found.append(np.abs(halves).ravel())
+        return array
+
+    _changed(model, look)
+    return np.concatenate(found)
+
+
+def moved_weights(model: HeldModel, kind: str, seed: int, kept: Any = ()) -> HeldModel:
+    """Return the model with its float constants as far off as rounding to a type may take them.
+
+    Those of the magnitudes `kept` stay; for an integer type, biases, and all that have fewer than two axes.
+    """
+    rng = np.random.default_rng(seed)
+    whole = kind not in SMALL_FLOATS.values()
+    nodes = nodes_in(model.proto.graph, *model.proto.functions) if whole else ()
+    biases = {name for node in nodes if node.op_type in RECURRENT for name in node.input[3:]}
+
+    def move(array: Array) -> Array:
+        if whole and array.ndim < 2:
+            return array
+        return np.where(np.isin(np.abs(array), kept), array, moved_by_rounding(array, kind, rng))
+
+    return _changed(model, move, attributes=not whole, kept=biases)
+
+
+def _changed(
+    model: HeldModel, change: Callable[[Array], Array], attributes: bool = True, kept: Collection[str] = ()
+) -> HeldModel:
+    """Return the model with its float constants changed: tensors, and `attributes` that may become some."""
+    other = copy_of(model.with_data())
+    _change_tensors(other, _FLOATS, change, kept)
+    # A clip is such a constant, too: lowered, it is a tensor.
+    for node in nodes_in(other.graph, *other.functions) if attributes else ():
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.FLOAT:
+                attribute.f = float(change(np.array(attribute.f, np.float32)))
+            attribute.floats[:] = [float(change(np.array(value, np.float32))) for value in attribute.floats]
+    return model.changed(other)
+
+
+def _magnitudes(model: HeldModel) -> tuple[Array, Array]:
+    """Return the magnitudes of the model's float constants, and the number of times it has each."""
+    found: list[Array] = [np.zeros(0, np.float32)]
+
+    def look(array: Array) -> Array:
+        found.append(np.abs(array).astype(np.float32).ravel())
+        return array
+
+    _changed(model, look)
+    return np.unique(np.concatenate(found), return_counts=True)
+
+
+def small_floats(model: onnx.ModelProto) -> set[str]:
+    """Return the names of the floats of two bytes that the model computes in."""
+    found = {value.type.tensor_type.elem_type for graph in graphs_in(model.graph) for value in graph.input}
+    found |= {tensor.data_type for graph in graphs_in(model.graph) for tensor in graph.initializer}
+    for node in nodes_in(model.graph, *model.functions):
+        for attribute in node.attribute:
+            found |= {attribute.t.data_type}
+            found |= {attribute.i} if attribute.name in _TYPE_ATTRIBUTES else set()
+    return {SMALL_FLOATS[kind] for kind in found if kind in SMALL_FLOATS}
+
+
+def _change_tensors(
+    model: onnx.ModelProto,
+    kinds: Collection[int],
+    change: Callable[[Array], Array],
+    kept: Collection[str] = (),
+) -> None:
+    """Change the arrays of initializers and constants of these types, but not those of the names `kept`."""
+
+    def change_one(tensor: TensorProto) -> None:
+        if tensor.data_type in kinds and tensor.name not in kept:
+            tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), tensor.name))
+
+    for graph in graphs_in(model.graph):
+        for tensor in graph.initializer:
+            change_one(tensor)
+    for node in nodes_in(model.graph, *model.functions):
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                change_one(attribute.t)
+            elif TensorProto.FLOAT in kinds and attribute.name in ("value_float", "value_floats"):
+                given = attribute.f if attribute.name == "value_float" else list(attribute.floats)
+                values = change(np.array(given, np.float32))
+                attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(values)))

@@ -29,18 +29,17 @@ from rnnlower.verification.engine_choice import (
 )
 from rnnlower.verification.inputs.graph_facts import facts_of_candidate, gather_facts
 from rnnlower.verification.inputs.uses import QUANTIZED_LSTM
-from rnnlower.verification.interface import float_casts
-from rnnlower.verification.models import HeldModel, RunModel, op_types
-from rnnlower.verification.readings import with_float_activations
-from rnnlower.verification.verdict.compare import ToleranceType, is_inexact
-from rnnlower.verification.verdict.retyped import (
+from rnnlower.verification.models import HeldModel, RunModel, float_casts, op_types
+from rnnlower.verification.readings import (
     SMALL_FLOATS,
     as_in,
     moved_by_rounding,
     moved_weights,
     retyped,
     small_floats,
+    with_float_activations,
 )
+from rnnlower.verification.verdict.compare import ToleranceType, is_inexact
 
 # Beyond this many nodes onnxruntime's optimizations take minutes.
 _LARGE_GRAPH = 10_000

@@ -21,16 +21,21 @@ from rnnlower.verification.chunks import Chunks
 from rnnlower.verification.engine_choice import SATURATION, EngineName, NumpyEngine, Semantics, may_saturate
 from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_sets
 from rnnlower.verification.inputs.trials import Trial
-from rnnlower.verification.interface import feedable_inputs, required_inputs
-from rnnlower.verification.models import HeldModel, ModelLike, hold, op_types
+from rnnlower.verification.models import (
+    HeldModel,
+    ModelLike,
+    feedable_inputs,
+    hold,
+    op_types,
+    required_inputs,
+)
 from rnnlower.verification.padded import Padded
-from rnnlower.verification.procedures import Procedure, StepCalls
+from rnnlower.verification.procedures import Options, Procedure, Progress, StepCalls, check_options
 from rnnlower.verification.readings import as_read
 from rnnlower.verification.runner import Runner, in_float32
 from rnnlower.verification.verdict.compare import ToleranceType
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.verification.verification_result import RuntimeTrial, VerificationResult
-from rnnlower.verification.verify_options import Options, Progress, check_options
 
 _TRIALS_IN_FLOAT32 = 24
 # onnx's checker on nodes that stand before those that they read.

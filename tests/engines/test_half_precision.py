@@ -18,7 +18,7 @@ from rnnlower.engines.known import Engine
 from rnnlower.verification import runner, verifier
 from rnnlower.verification.engine_choice import NumpyEngine
 from rnnlower.verification.models import HeldModel
-from rnnlower.verification.verdict.retyped import retyped
+from rnnlower.verification.readings import retyped
 
 HALF = np.dtype(np.float16)
 LSTM = Config(seq_length=20, batch_size=2, input_size=16, hidden_size=32, Y_h="graph", Y_c="graph")

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 from rnnlower.cli.app import app
 from rnnlower.files.model_io import read_model
 from rnnlower.reporting.drawing import draw_step, step_of
-from rnnlower.reporting.page import Page, table, write_page
-from rnnlower.reporting.plots import over_time, shares
+from rnnlower.reporting.page import Page, over_time, shares, table, write_page
 from rnnlower.verification.verdict.compare import errors_over_time
 
 MODEL = str(MODELS / "lstm14_defaults.onnx")

@@ -1,32 +1,24 @@
-"""The commands that look at models: `rnnlower inspect`, `check`, `verify` and `bench`."""
+"""The commands that write no model: `rnnlower inspect`, `check`, `verify`, `bench`, and those on runtimes."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from rnnlower.cli import running
 from rnnlower.cli.defining import Comparing, Showing, command
-from rnnlower.cli.progress import Phases, progress
-from rnnlower.cli.running import (
-    DIFFERENT,
-    emit_json,
-    emit_result,
-    exit_code,
-    installed_runtime,
-    other_comparison,
-    report_page,
-    say,
-    say_notes,
-    tell_difference,
-    to_stderr,
-    verify_files,
-    warn,
-    write_report,
+from rnnlower.cli.running import Phases, progress
+from rnnlower.errors import (
+    OptionError,
+    RnnLowerError,
+    UnsupportedModelError,
+    UnverifiableError,
+    VerificationError,
 )
-from rnnlower.errors import RnnLowerError, UnsupportedModelError, UnverifiableError, VerificationError
 from rnnlower.passes.command_options import BenchOptions, CheckOptions
 from rnnlower.wording import call, counted
 
@@ -50,8 +42,8 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     nodes = inspect_model(loaded)
     warnings = find_warnings(loaded, liftable)
     notes = notes_on_operators(loaded)
-    say_notes(notes, quiet=False)
-    warn(warnings)
+    running.say_notes(notes, quiet=False)
+    running.warn(warnings)
     origin, pad = read_provenance(loaded.metadata_props), PadMetadata.read(loaded.metadata_props)
     if json_:
         opset = {domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()}
@@ -60,7 +52,7 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
         result |= dataclasses.asdict(summary) | {"bytes": size, "notes": notes, "provenance": origin}
         result["pad"] = None if pad is None else dataclasses.asdict(pad)
         result["liftable"] = [dataclasses.asdict(node) for node in liftable]
-        emit_json(result | {"warnings": [dataclasses.asdict(warning) for warning in warnings]})
+        running.emit_json(result | {"warnings": [dataclasses.asdict(warning) for warning in warnings]})
     else:
         tables.print_inspection(loaded, summary, size, nodes, liftable, origin, pad)
 
@@ -76,7 +68,7 @@ def check(*, model: pathlib.Path, options: CheckOptions, showing: Showing) -> No
     runtime, misfits, after = find_target(options.target), report.misfits, report.after
     lower = f"`{call('lower', target=options.target)}`"
     told = [] if after is None else [f"{lower} {_told(after, runtime.name)}"]
-    say_notes([*report.notes, *told], showing.quiet)
+    running.say_notes([*report.notes, *told], showing.quiet)
     if showing.json_:
         guesses = [{"claim": name, "source": claim.source} for name, claim in runtime.claims() if claim.guess]
         result = {
@@ -89,11 +81,11 @@ def check(*, model: pathlib.Path, options: CheckOptions, showing: Showing) -> No
         }
         problem = f"target {runtime.name} does not run all of {model}"
         error = UnsupportedModelError(problem, remedy=f"{lower} shows what can be done about it")
-        emit_result(result, error if misfits else None)
+        running.emit_result(result, error if misfits else None)
     elif not showing.quiet:
         tables.print_check(runtime, report, verbose=showing.verbose)
     if misfits:
-        raise typer.Exit(DIFFERENT)
+        raise typer.Exit(running.DIFFERENT)
 
 
 def _told(after: dict[str, Any], target: str) -> str:
@@ -130,27 +122,27 @@ def verify(
     check_report(showing.report, reference, candidate)
     settings = comparing.settings()
     if "on" in settings:
-        installed_runtime(settings["on"])
+        running.installed_runtime(settings["on"])
     settings |= {"semantics": semantics, "engine": engine, "sets": sets or {}}
     settings |= {"dequantize": dequantize, "assume_linear_before_reset": assume_linear_before_reset}
     phases = Phases(showing.verbose)
     with progress("verifying", showing.quiet, phases) as tell:
-        result = verify_files(reference, candidate, settings, tell)
+        result = running.verify_files(reference, candidate, settings, tell)
     error = None if result else _difference(result, candidate, settings)
     phases.print()
     if showing.report is not None:
         sections = [model_facts(reference, "Reference").section, model_facts(candidate, "Candidate").section]
         done = f"rnnlower verify {reference.name} {candidate.name}"
         quiet = showing.quiet or showing.json_
-        report_page(showing.report, done, result, sections, phases, quiet)
+        running.report_page(showing.report, done, result, sections, phases, quiet)
     if showing.json_:
-        emit_result(result.to_dict() | {"seconds": phases.rounded()}, error)
+        running.emit_result(result.to_dict() | {"seconds": phases.rounded()}, error)
     elif not showing.quiet:
         tables.print_verification(result, verbose=showing.verbose)
     if error is not None:
         compared = (*result.outputs, *(() if result.on is None else result.on.outputs))
         more = not showing.verbose and any(not output.equal for output in compared)
-        tell_difference(
+        running.tell_difference(
             error, "-v shows the worst element of each output, and both of its values" if more else ""
         )
 
@@ -164,7 +156,7 @@ def _difference(
         where = f" on {result.on.label}"
     differ = sum(not output.equal for output in outputs)
     problem = next(iter(problems), f"{differ} of {len(outputs)} outputs differ") + where
-    return VerificationError(f"{candidate}: {problem}", remedy=other_comparison(result, settings))
+    return VerificationError(f"{candidate}: {problem}", remedy=running.other_comparison(result, settings))
 
 
 @command("verbose")
@@ -174,35 +166,36 @@ def bench(
     """Time the model as it is and lowered, on onnxruntime or another runtime on this machine."""
     from rnnlower.benchmarking.benchmark import measure
     from rnnlower.cli import tables
-    from rnnlower.reporting.page import check_report
-    from rnnlower.reporting.plots import check_chart, draw_chart
+    from rnnlower.reporting.page import check_chart, check_report, draw_chart
 
     if options.on is not None:
-        installed_runtime(options.on)
+        running.installed_runtime(options.on)
     if plot is not None:
         check_chart(plot)
     check_report(showing.report, model)
     with progress("reading", showing.quiet) as tell:
         result = measure(model, dataclasses.replace(options, progress=tell))
-    say_notes(result.notes, showing.quiet)
+    running.say_notes(result.notes, showing.quiet)
     problem = _problem(result)
     if showing.json_:
-        emit_result(result.to_dict(), problem)
+        running.emit_result(result.to_dict(), problem)
     elif not showing.quiet:
         tables.print_bench(result)
     if plot is not None and result.timed:
         draw_chart(result, plot, model.name)
-        say(f"rnnlower: wrote {plot}", showing.quiet)
+        running.say(f"rnnlower: wrote {plot}", showing.quiet)
     if showing.report is not None:
         from rnnlower.reporting.content import bench_sections, model_facts
 
         verdict = f"{counted(len(result.timed), 'form')} timed" if problem is None else problem.problem
         sections = [model_facts(model).section, *bench_sections(result)]
         good = False if problem else None
-        write_report(showing.report, f"rnnlower bench {model.name}", (verdict, good), sections, showing.quiet)
+        running.write_report(
+            showing.report, f"rnnlower bench {model.name}", (verdict, good), sections, showing.quiet
+        )
     if problem is not None:
-        to_stderr(f"rnnlower: error: {problem}")
-        raise typer.Exit(exit_code(problem))
+        running.to_stderr(f"rnnlower: error: {problem}")
+        raise typer.Exit(running.exit_code(problem))
 
 
 def _problem(result: BenchResult) -> RnnLowerError | None:
@@ -217,3 +210,99 @@ def _problem(result: BenchResult) -> RnnLowerError | None:
         title = "onnxruntime" if result.runtime is None else result.runtime.label
         return UnverifiableError(f"{title} runs the model in none of these forms")
     return None
+
+
+_NO_TOML = "{} does not end in .toml, by which --target recognizes a file"
+
+
+@command()
+def engines(*, json_: bool = False) -> None:
+    """List the engines that can run models here, and how to install the others."""
+    from rnnlower.cli import tables
+    from rnnlower.engines.known import engines as known
+
+    found = known()
+    if json_:
+        running.emit_json({"engines": [engine.to_dict() for engine in found]})
+    else:
+        tables.print_engines(found)
+
+
+@command()
+def targets(*, schema: bool = False, new: pathlib.Path | None = None, json_: bool = False) -> None:
+    """List the targets."""
+    import msgspec
+
+    from rnnlower.cli import tables
+    from rnnlower.targets import find_target, target_names
+    from rnnlower.targets.target_schema import schema as of_files
+
+    if new is not None:
+        if schema:
+            raise OptionError(
+                "--new writes a target file, --schema prints what may stand in one: leave out one"
+            )
+        _write_start(new)
+        if json_:
+            running.emit_json({"output": str(new)})
+        return
+    if schema:
+        running.emit(json.dumps(of_files(), indent=2))
+        return
+    known = [find_target(name) for name in target_names()]
+    if json_:
+        # The path is that of a user's file.
+        fields = [msgspec.to_builtins(target) for target in known]
+        running.emit_json({"targets": [{k: v for k, v in each.items() if k != "path"} for each in fields]})
+    else:
+        tables.print_targets(known)
+
+
+def _write_start(path: pathlib.Path) -> None:
+    from rnnlower.targets.target_schema import start
+
+    if path.suffix != ".toml":
+        raise OptionError(_NO_TOML.format(path))
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(start())
+    except FileExistsError:
+        raise OptionError(f"{path} exists; --new does not overwrite it") from None
+    running.to_stderr(f"rnnlower: wrote {path}")
+
+
+@command()
+def probe(
+    *,
+    engine: str,
+    output: pathlib.Path | None = None,
+    check: str = "",
+    json_: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Try a runtime feature by feature and write what it computes correctly as a target."""
+    from rnnlower.probing import probe as try_runtime
+    from rnnlower.probing.writing import changes
+    from rnnlower.targets import find_target
+
+    if output is None and not check:
+        raise OptionError("no target file: -o TARGET.toml writes one, --check TARGET.toml compares with one")
+    if output is not None and output.suffix != ".toml":
+        raise OptionError(_NO_TOML.format(output))
+    old = find_target(check) if check else None
+    with progress("probing", quiet, estimated=True) as tell:
+        found = try_runtime(engine, output=output, progress=tell)
+    if output is not None:
+        running.say(f"rnnlower: wrote {output}", quiet)
+    differences = [] if old is None else changes(old, found)
+    version = None if found.tried is None else found.tried.version
+    if json_:
+        written = None if output is None else str(output)
+        result = {"engine": engine, "version": version, "output": written, "changes": differences}
+        error = VerificationError(f"{check}: {'; '.join(differences)}") if differences else None
+        running.emit_result(result, error)
+    else:
+        for line in differences:
+            running.emit(line)
+    if differences:
+        raise typer.Exit(running.DIFFERENT)

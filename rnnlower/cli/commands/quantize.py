@@ -6,16 +6,9 @@ import dataclasses
 import pathlib
 from typing import TYPE_CHECKING
 
+from rnnlower.cli import running
 from rnnlower.cli.defining import Showing, check_verifying, command
-from rnnlower.cli.progress import Phases, progress
-from rnnlower.cli.running import (
-    emit_result,
-    installed_runtime,
-    say,
-    say_notes,
-    tell_difference,
-    warn,
-)
+from rnnlower.cli.running import Phases, progress
 from rnnlower.cli.values import check_external_data
 from rnnlower.errors import VerificationError
 from rnnlower.passes.command_options import CalibrateOptions, QuantizeOptions
@@ -54,7 +47,7 @@ def calibrate(
             dataclasses.replace(options, progress=tell),
             ranges=ranges is not None,
         )
-    say_notes(calibration.notes, quiet)
+    running.say_notes(calibration.notes, quiet)
     calibration.save(output, format)  # type: ignore[arg-type]  # it checks the format
     if ranges is not None:
         calibration.save_ranges(ranges)
@@ -62,17 +55,11 @@ def calibrate(
     if json_:
         inputs = {name: list(array.shape) for name, array in calibration.calls[0].items()}
         roles = None if calibration.ranges is None else len(calibration.ranges)
-        emit_result(
-            {
-                "sequences": sequences,
-                "calls": calls,
-                "inputs": inputs,
-                "roles": roles,
-                "output": str(output),
-                "ranges": None if ranges is None else str(ranges),
-            }
+        running.emit_result(
+            {"sequences": sequences, "calls": calls, "inputs": inputs, "roles": roles}
+            | {"output": str(output), "ranges": None if ranges is None else str(ranges)}
         )
-    say(
+    running.say(
         f"rnnlower: wrote {output} ({counted(calls, 'call')} of {counted(sequences, 'recording')})",
         quiet or json_,
     )
@@ -100,14 +87,14 @@ def quantize(
     quiet, json_ = showing.quiet, showing.json_
     check_verifying(verify, [name for name in ("on", "inputs") if getattr(options, name) is not None])
     if options.on is not None:
-        installed_runtime(options.on)
+        running.installed_runtime(options.on)
     with progress("reading", quiet, Phases(showing.verbose)) as tell:
         own = read_model(model)
         before = size_on_disk(model, own)
         report = quantize_model(own, dataclasses.replace(options, progress=tell))
     record_provenance(own.metadata_props, "quantize", options, wanted=provenance)
-    say_notes(report.notes, quiet)
-    warn(report.warnings)
+    running.say_notes(report.notes, quiet)
+    running.warn(report.warnings)
     worst = report.sqnr
     error = None
     if worst is not None and worst < min_sqnr:
@@ -122,13 +109,13 @@ def quantize(
             stage.accept()
     if json_:
         result = report.to_dict() | {"min_sqnr": min_sqnr, "bytes": {"source": before, "result": size}}
-        emit_result(result | {"output": None if error else str(output)}, error)
+        running.emit_result(result | {"output": None if error else str(output)}, error)
     elif not quiet:
         _print(report, showing.verbose)
     if error is not None:
-        tell_difference(error, "--min-sqnr 0 writes it all the same, for inspection")
+        running.tell_difference(error, "--min-sqnr 0 writes it all the same, for inspection")
     wrote = f"rnnlower: wrote {output} ({size:,} bytes; the source has {before:,})"
-    say(wrote, quiet or json_)
+    running.say(wrote, quiet or json_)
 
 
 def _remedy(report: QuantizeReport) -> str:

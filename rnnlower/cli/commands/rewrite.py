@@ -11,22 +11,10 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rnnlower.cli import running
 from rnnlower.cli.defining import Comparing, Showing, command
-from rnnlower.cli.progress import Phases, progress
-from rnnlower.cli.running import (
-    emit_result,
-    installed_runtime,
-    other_comparison,
-    own_runtime,
-    report_page,
-    say,
-    say_notes,
-    tell_difference,
-    verify_files,
-    warn,
-)
-from rnnlower.cli.streams import with_names_of_streams
-from rnnlower.cli.values import check_external_data
+from rnnlower.cli.running import Phases, progress
+from rnnlower.cli.values import check_external_data, with_names_of_streams
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
 from rnnlower.passes.command_options import ConvertOptions, LiftOptions, PadOptions, StreamOptions
 from rnnlower.passes.lowering_options import LoopOptions, LowerOptions, ScanOptions, UnrollOptions
@@ -98,10 +86,10 @@ class Rewriting:
         self._settings = self.comparing.settings()
         runtime, self._absent = self._settings.pop("on", None), None
         if runtime:
-            installed_runtime(runtime)
+            running.installed_runtime(runtime)
         elif self.comparing.verify and self.comparing.on is None:
             # The result is tried on the runtime that it is for.
-            runtime, self._absent = own_runtime(self.options.engine)
+            runtime, self._absent = running.own_runtime(self.options.engine)
         self._settings["also_on"] = runtime
         self._phases = Phases(self.showing.verbose)
         self._op_types: set[str] = set()
@@ -124,8 +112,8 @@ class Rewriting:
             facts = None if self.showing.report is None else content.model_facts(self.source)
             report = getattr(api, self.name).run(model, dataclasses.replace(self.options, progress=tell))
         record_provenance(model.metadata_props, self.name, self.options, wanted=self.provenance)
-        say_notes(report.notes, self.showing.quiet)
-        warn(getattr(report, "warnings", ()))
+        running.say_notes(report.notes, self.showing.quiet)
+        running.warn(getattr(report, "warnings", ()))
         stage, verification = self._write(model, report)
         kind = _KINDS.get(self.name, "lowering")
         if facts is not None:
@@ -136,10 +124,10 @@ class Rewriting:
                 tables.print_verification(verification, verbose=self.showing.verbose)
         differs = verification is not None and not verification
         if differs and getattr(getattr(report, "lowering", report), "rounds", False):
-            say_notes([_ROUNDING], self.showing.quiet)
+            running.say_notes([_ROUNDING], self.showing.quiet)
         result = self._finished(report.to_dict(), verification)
         wrote = f"rnnlower: wrote {self.output} ({_sizes(stage)}; the source has {size:,})"
-        say(wrote, not self._shows_words)
+        running.say(wrote, not self._shows_words)
         if (code := getattr(report, "caller", None)) is not None:
             self._write_caller(code)
         return result
@@ -171,7 +159,7 @@ class Rewriting:
 
     def _verify(self, result: pathlib.Path, settings: dict[str, Any], tell: Progress) -> VerificationResult:
         try:
-            return verify_files(self.source, result, self._settings | settings, tell)
+            return running.verify_files(self.source, result, self._settings | settings, tell)
         except UnverifiableError as error:
             if error.on is not None:
                 forms = [*self._other_forms(), *self._fixed_sizes]
@@ -185,7 +173,7 @@ class Rewriting:
 
         assert self.showing.report is not None
         written = verification is None or bool(verification)
-        report_page(
+        running.report_page(
             self.showing.report,
             f"rnnlower {self.name} {self.source.name}",
             verification,
@@ -210,8 +198,8 @@ class Rewriting:
         result |= {"output": str(self.output) if error is None else None, "seconds": self._phases.rounded()}
         if error is not None:
             if self.showing.json_:
-                emit_result(result, error)
-            tell_difference(error, "--no-verify writes it all the same, for inspection")
+                running.emit_result(result, error)
+            running.tell_difference(error, "--no-verify writes it all the same, for inspection")
         return result
 
     def _write_caller(self, code: str) -> None:
@@ -220,13 +208,16 @@ class Rewriting:
 
         path = self.output.with_suffix(SUFFIXES[self.options.emit])
         path.write_text(code, encoding="utf-8")
-        say(f"rnnlower: wrote {path}", not self._shows_words)
+        running.say(f"rnnlower: wrote {path}", not self._shows_words)
 
     def _not_written(self, verification: VerificationResult) -> VerificationError:
         on = verification.on
         where = f" on {on.label}" if on is not None and not on.equal else ""
         problem = next(iter(verification.problems), f"the result differs from the source{where}")
-        remedies = [*(self._other_forms() if where else ()), other_comparison(verification, self._settings)]
+        remedies = [
+            *(self._other_forms() if where else ()),
+            running.other_comparison(verification, self._settings),
+        ]
         return VerificationError(
             f"{problem}; {self.output} was not written", remedy="; ".join(filter(None, remedies))
         )
@@ -286,7 +277,7 @@ def _rewriting(kind: type[Any], words: str) -> Callable[..., None]:
             run = Rewriting(name, model, path, each, comparing, shown, external_data, provenance)
             results.append(run.run())
         if showing.json_:
-            emit_result(results[0] if len(results) == 1 else {"buckets": results})
+            running.emit_result(results[0] if len(results) == 1 else {"buckets": results})
 
     rewrite.__name__, rewrite.__doc__ = name, words
     rewrite.__annotations__["options"] = kind

@@ -75,10 +75,8 @@ def _thresholded_relu_of_the_text(x: Array, alpha: float, beta: float) -> Array:
 
 
 def _find(name: str, ignore_case: bool, where: str) -> str:
-    if name in ACTIVATIONS:
-        return name
     for known in ACTIVATIONS:
-        if ignore_case and known.lower() == name.lower():
+        if name == known or (ignore_case and name.lower() == known.lower()):
             return known
     raise UnsupportedModelError(f"{where}: unknown activation {name!r}; known are {', '.join(ACTIVATIONS)}")
 

@@ -27,8 +27,7 @@ from rnnlower.verification.inputs.uses import (
     Uses,
     dims_of,
 )
-from rnnlower.verification.interface import required_inputs
-from rnnlower.verification.models import default_opset
+from rnnlower.verification.models import default_opset, required_inputs
 
 _SMALL = 64
 _RANK_OF_X = 3
@@ -88,13 +87,9 @@ class _Scope:
         return attributes[name].i if name in attributes else 0
 
     def child(self) -> _Scope:
-        return _Scope(
-            self.opset,
-            ChainMap({}, self.dims),
-            ChainMap({}, self.types),
-            ChainMap({}, self.values),
-            self.bound,
-        )
+        """Return the scope of a body, whose names hide those outside."""
+        dims, types, values = (ChainMap({}, each) for each in (self.dims, self.types, self.values))
+        return _Scope(self.opset, dims, types, values, self.bound)
 
 
 Origins = frozenset[str]

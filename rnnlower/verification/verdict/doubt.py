@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rnnlower.engines.session import Array, RunError
-from rnnlower.verification.interface import accepted_by
-from rnnlower.verification.models import RunModel
+from rnnlower.verification.models import RunModel, accepted_by
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.compare import compare_values, is_inexact
-from rnnlower.verification.verdict.conditioning import outputs_nearby, overflowing, rounding_noise
-from rnnlower.verification.verdict.quantizer_edges import Quantizers
+from rnnlower.verification.verdict.conditioning import Quantizers, outputs_nearby, overflowing, rounding_noise
 from rnnlower.verification.verification_result import OutputComparison
 
 if TYPE_CHECKING:

@@ -15,14 +15,7 @@ from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of, unnamed_dim
 from rnnlower.verification.runner import Runner
-from rnnlower.verification.verdict.compare import (
-    Tolerance,
-    compare_values,
-    errors_over_time,
-    is_inexact,
-    merge,
-    tolerance_for,
-)
+from rnnlower.verification.verdict import compare
 from rnnlower.verification.verdict.doubt import Doubt, masked_outputs
 from rnnlower.verification.verification_result import OutputComparison
 
@@ -62,11 +55,11 @@ class Judge:
         if runner.tolerance is not None:
             kind = np.dtype(runner.tolerance)
             self._coarse.append(kind)
-            self._precision = kind if is_inexact(kind) else None
+            self._precision = kind if compare.is_inexact(kind) else None
 
-    def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> Tolerance:
+    def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> compare.Tolerance:
         """Return the tolerance for values of ``dtype`` (``None`` for a non-array) computed from ``feeds``."""
-        return tolerance_for(dtype, self._coarse, self.atol, self.rtol, self._steps(feeds))
+        return compare.tolerance_for(dtype, self._coarse, self.atol, self.rtol, self._steps(feeds))
 
     def _steps(self, feeds: Mapping[str, Array]) -> int:
         """Return the time steps of the longest recurrent node, as far as the inputs determine them."""
@@ -99,7 +92,7 @@ class Judge:
                 expected, found = _shape_only(expected), _shape_only(found)
             tolerance = self.tolerance(getattr(expected, "dtype", None), trial.feeds)
             allowed = None if noise is None else noise.get(name)
-            comparisons[name] = compare_values(name, expected, found, tolerance, allowed)
+            comparisons[name] = compare.compare_values(name, expected, found, tolerance, allowed)
         return comparisons
 
     def look_again(self, judged: list[Judged], seed: int) -> list[Judged]:
@@ -152,7 +145,7 @@ class Judge:
         merged: Comparisons = {}
         for one in judged:
             for name, comparison in one.comparisons.items():
-                merged[name] = merge(merged.get(name), comparison, one.trial.number)
+                merged[name] = compare.merge(merged.get(name), comparison, one.trial.number)
         axes = self._runner.reference_facts.time_axes
         if any(not c.equal and c.name not in axes for c in merged.values()):
             axes = self._time_axes() | axes
@@ -160,7 +153,7 @@ class Judge:
             if name in axes and comparison.worst_index and axes[name] < len(comparison.worst_index):
                 merged[name] = replace(comparison, worst_step=comparison.worst_index[axes[name]])
             if name in axes:
-                errors = errors_over_time(
+                errors = compare.errors_over_time(
                     [(o.trial.outputs[name], o.outputs[name]) for o in judged if name in o.comparisons],
                     axes[name],
                 )
@@ -173,7 +166,7 @@ class Judge:
         limits: dict[str, float] = {}
         for trial in trials:
             for name, value in trial.outputs.items():
-                if not isinstance(value, np.ndarray) or not is_inexact(value.dtype):
+                if not isinstance(value, np.ndarray) or not compare.is_inexact(value.dtype):
                     continue
                 magnitude = np.abs(value.astype(np.float64))
                 largest = magnitude.max(initial=0.0, where=np.isfinite(magnitude))
