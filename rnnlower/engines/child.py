@@ -1,7 +1,7 @@
 """The child process in which a runtime runs a model: a script for the interpreter that has the runtime.
 
-Its arguments are the file of the runtime's adapter and a memory limit. It imports nothing but NumPy and
-what the adapter needs, so that any Python from 3.10 on can run it. Requests are lines of JSON on stdin,
+Its arguments are the runtime's name, the file of its adapter and a memory limit. It imports nothing but NumPy
+and what the adapter needs, so that any Python from 3.10 on can run it. Requests are lines of JSON on stdin,
 answers are lines of JSON on the original stdout; arrays pass through .npz files. Output of the runtime goes
 to stderr.
 """
@@ -18,7 +18,7 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ Run = Callable[[Arrays], Arrays]
 
 
 class Model(SimpleNamespace):
-    """The argument of an adapter's ``load``.
+    """The argument of an adapter.
 
     Attributes:
         path: A copy of the model, which may be changed.
@@ -78,6 +78,33 @@ class Model(SimpleNamespace):
         return printed
 
 
+class Adapter(NamedTuple):
+    """A function that opens a model on a runtime, with what `Engine` says of the runtime.
+
+    ``version`` returns the version of a runtime that no Python package provides.
+    """
+
+    load: Callable[[Model], Run]
+    about: dict[str, Any]
+    version: Callable[[], str | None] | None
+
+
+ADAPTERS: dict[str, Adapter] = {}
+"""The adapters of the files that were loaded, by the names of their runtimes."""
+
+
+def adapter(
+    title: str, *, version: Callable[[], str | None] | None = None, **about: Any
+) -> Callable[[Callable[[Model], Run]], Callable[[Model], Run]]:
+    """Make a function the adapter of the runtime that has its name."""
+
+    def decorate(load: Callable[[Model], Run]) -> Callable[[Model], Run]:
+        ADAPTERS[load.__name__.replace("_", "-")] = Adapter(load, {"title": title, **about}, version)
+        return load
+
+    return decorate
+
+
 def write_arrays(path: str, arrays: Mapping[str, Any]) -> None:
     """Write an .npz file; ``np.savez`` cannot write an array with the name ``file``."""
     with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
@@ -116,7 +143,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _serve(adapter: str, gigabytes: float) -> None:
+def _serve(name: str, file: str, gigabytes: float) -> None:
     """Answer requests until there are no more: to load a model, or to run the model loaded last."""
     incoming = os.fdopen(os.dup(0), "r", encoding="utf-8")
     outgoing = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -124,7 +151,8 @@ def _serve(adapter: str, gigabytes: float) -> None:
     os.dup2(2, 1)
     _limit(gigabytes)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    load = _adapter(adapter).load
+    _load_file(file)
+    load = ADAPTERS[name].load
     run: Any = None
     for line in incoming:
         request = json.loads(line)
@@ -176,15 +204,14 @@ def _end_with_parent(parent: int) -> None:
     os._exit(1)
 
 
-def _adapter(path: str) -> Any:
+def _load_file(path: str) -> None:
     # Python looks first in the folder of the script: openvino.py must not hide the package openvino.
     sys.path.pop(0)
-    spec = importlib.util.spec_from_file_location("adapter", path)
+    spec = importlib.util.spec_from_file_location("adapters", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
 
 
 if __name__ == "__main__":
@@ -193,4 +220,4 @@ if __name__ == "__main__":
     else:
         # Adapters import this module by a name that the interpreter may not know.
         sys.modules["rnnlower.engines.child"] = sys.modules["__main__"]
-        _serve(sys.argv[1], float(sys.argv[2]))
+        _serve(sys.argv[1], sys.argv[2], float(sys.argv[3]))

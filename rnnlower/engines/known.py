@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import json
 import os
 import shlex
@@ -13,13 +12,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from rnnlower.engines import child
 from rnnlower.errors import OptionError
 
-_FOLDER = Path(__file__).with_name("runtimes")
 _SECONDS_TO_ASK = 60.0
 _COARSE = "float16"
 PLACES = ("{model}", "{inputs}", "{outputs}")
@@ -28,7 +25,7 @@ PLACES = ("{model}", "{inputs}", "{outputs}")
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """A runtime, as described by the table ``ABOUT`` of its adapter, and its installation.
+    """A runtime, as its adapter describes it, and its installation.
 
     Attributes:
         name: Its name for ``--on``.
@@ -91,7 +88,7 @@ class Engine:
 
 def engine_names() -> list[str]:
     """Return the names of the known runtimes."""
-    return sorted(path.stem.replace("_", "-") for path in _FOLDER.glob("[a-z]*.py"))
+    return sorted(_adapters())
 
 
 def engines() -> list[Engine]:
@@ -113,7 +110,7 @@ def find_engine(name: str) -> Engine:
             f"there is no engine {name!r}; it must be one of {', '.join(engine_names())}, "
             "or a command as in 'cmd:PROGRAM {model} {inputs} {outputs}'"
         )
-    about = _adapter(name).ABOUT
+    about = _adapters()[name].about
     variable = f"RNNLOWER_PYTHON_{name.replace('-', '_').upper()}"
     python = os.environ.get(variable) or sys.executable
     engine = Engine(name, python=python, **about)
@@ -149,18 +146,21 @@ def _command(line: str) -> tuple[Sequence[str], str]:
 
 def adapter_file(engine: Engine) -> Path:
     """Return the file from which the child loads the runtime."""
-    return _FOLDER / f"{engine.name.replace('-', '_')}.py"
+    return Path(_adapters()[engine.name].load.__code__.co_filename)
 
 
-def _adapter(name: str) -> ModuleType:
-    return importlib.import_module(f"rnnlower.engines.runtimes.{name.replace('-', '_')}")
+def _adapters() -> dict[str, child.Adapter]:
+    """Return the adapters by the names of their runtimes."""
+    from rnnlower.engines.runtimes import converters, readers  # noqa: F401 (they add to the adapters)
+
+    return child.ADAPTERS
 
 
 def _look(engine: Engine, variable: str) -> tuple[str | None, str]:
     """Return the installed version, and what is missing."""
     if shutil.which(engine.python) is None:
         return None, f"{variable} is {engine.python!r}, which is not a program"
-    own_way = getattr(_adapter(engine.name), "version", None)
+    own_way = _adapters()[engine.name].version
     if own_way is not None:
         version: str | None = own_way()
         missing = [] if version else [engine.title]

@@ -148,9 +148,10 @@ class _Process:
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self._label, self._log = engine.label, folder / "log.txt"
+        words = (engine.python, child.__file__, engine.name, adapter_file(engine), gigabytes())
         with self._log.open("wb") as file:
             self._process = subprocess.Popen(
-                [engine.python, str(Path(child.__file__)), str(adapter_file(engine)), str(gigabytes())],
+                [*map(str, words)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rnnlower.engines.child import Model
-from rnnlower.engines.runtimes import litert
+from rnnlower.engines.runtimes import converters
 
 TENSORS = {"inputs": ["a__0", "b"], "outputs": ["y_1", "z"]}
 
@@ -48,7 +48,7 @@ def onnx2tf(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, "onnx2tf", module)
     monkeypatch.setitem(sys.modules, "ai_edge_litert", ModuleType("ai_edge_litert"))
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", runtime)
-    monkeypatch.setattr(litert, "_made", "")
+    monkeypatch.setattr(converters, "_made", "")
     monkeypatch.setenv("TQDM_DISABLE", "")
     return module
 
@@ -59,7 +59,7 @@ def model(folder: Path) -> Model:
 
 
 def test_the_order_of_the_graph_tells_which_tensor_is_which(onnx2tf: ModuleType, tmp_path: Path) -> None:
-    run = litert.load(model(tmp_path))
+    run = converters.litert(model(tmp_path))
     answer = run({"a:0": np.array([1.0]), "b": np.array([2.0])})
     assert {name: array.tolist() for name, array in answer.items()} == {"y/1": [1.0], "z": [2.0]}
 
@@ -67,7 +67,7 @@ def test_the_order_of_the_graph_tells_which_tensor_is_which(onnx2tf: ModuleType,
 def test_a_version_that_guesses_is_refused(onnx2tf: ModuleType, tmp_path: Path) -> None:
     onnx2tf.__dict__["__version__"] = "1.29.24"
     with pytest.raises(RuntimeError, match=r"onnx2tf 1\.29\.24 is too old: it must be 2\.4 or newer"):
-        litert.load(model(tmp_path))
+        converters.litert(model(tmp_path))
 
 
 def test_a_refusal_tells_its_cause(onnx2tf: ModuleType, tmp_path: Path) -> None:
@@ -79,12 +79,12 @@ def test_a_refusal_tells_its_cause(onnx2tf: ModuleType, tmp_path: Path) -> None:
 
     onnx2tf.__dict__["convert"] = refuse
     with pytest.raises(RuntimeError, match=r"the fast path failed\. Gemm needs a constant"):
-        litert.load(model(tmp_path))
+        converters.litert(model(tmp_path))
 
 
 def test_a_model_of_before_is_no_answer(onnx2tf: ModuleType, tmp_path: Path) -> None:
-    litert.load(model(tmp_path))
-    Path(litert._made, "model_float32.tflite").write_text("converted")
+    converters.litert(model(tmp_path))
+    Path(converters._made, "model_float32.tflite").write_text("converted")
     onnx2tf.__dict__["convert"] = lambda **options: None
     with pytest.raises(FileNotFoundError):
-        litert.load(model(tmp_path))
+        converters.litert(model(tmp_path))

@@ -94,11 +94,12 @@ def test_a_command_that_is_not_there() -> None:
 
 @pytest.fixture
 def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Engine]:
-    """Make an engine of the body of `load`."""
+    """Make an engine of the body of its adapter."""
 
     def make(body: str) -> Engine:
         file = tmp_path / "made.py"
-        file.write_text(f"import os, sys, time\ndef load(model):\n    {body}\n")
+        head = "import os, sys, time\nfrom rnnlower.engines.child import adapter\n@adapter('Made')\n"
+        file.write_text(f"{head}def made(model):\n    {body}\n")
         monkeypatch.setattr("rnnlower.engines.opened.adapter_file", lambda engine: file)
         return Engine("made", "Made", version="1.0")
 

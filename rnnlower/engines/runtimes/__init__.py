@@ -1,6 +1,6 @@
-"""Adapters for runtimes, one per file: ``ABOUT`` describes the runtime, ``load`` opens a model on it.
+"""Adapters for runtimes: a function each, which opens a model, under what is known of its runtime.
 
-Files are loaded twice: here for ``ABOUT``, and by the script ``child.py`` in an interpreter that may lack
-everything but NumPy and the runtime. Each therefore imports nothing of rnnlower but ``child``, and its
-runtime within ``load``. A module may have a function ``version`` if no Python package provides it.
+Files are loaded twice: here for what is known, and by the script ``child.py`` in an interpreter that may lack
+everything but NumPy and the runtime. Each therefore imports nothing of rnnlower but ``child``, and a runtime
+within its function.
 """

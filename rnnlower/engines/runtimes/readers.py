@@ -1,0 +1,293 @@
+"""Adapters for runtimes that read ONNX files by themselves."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import importlib.util
+import json
+import os
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from rnnlower.engines.child import Arrays, Model, Run, adapter
+
+
+@adapter("onnxruntime", packages=("onnxruntime",), tried="1.31.1", threads=True)
+def onnxruntime(model: Model) -> Run:
+    """onnxruntime on the CPU, with its graph optimizations."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = model.threads
+    options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.path, options, providers=["CPUExecutionProvider"])
+    names = list(model.outputs)
+    return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
+
+
+@adapter("OpenVINO", packages=("openvino",), tried="2026.4.1", threads=True)
+def openvino(model: Model) -> Run:
+    """OpenVINO on the CPU, computing in float32."""
+    import openvino
+
+    # By default it computes in bfloat16 on machines that support it.
+    settings: dict[str, object] = {"INFERENCE_PRECISION_HINT": "f32"}
+    if model.threads:
+        settings["INFERENCE_NUM_THREADS"] = model.threads
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(model.path), "CPU", settings)
+    return model.in_order(lambda arrays: compiled(arrays).to_tuple())
+
+
+@adapter(
+    "OpenCV",
+    packages=("opencv-python-headless|opencv-python|opencv-contrib-python-headless|opencv-contrib-python",),
+    tried="5.0.0.93",
+    threads=True,
+)
+def opencv(model: Model) -> Run:
+    """OpenCV's dnn module."""
+    import cv2
+
+    if model.threads:
+        cv2.setNumThreads(model.threads)
+    net = cv2.dnn.readNetFromONNX(model.path)
+    outputs = list(model.outputs)
+
+    def run(feeds: Arrays) -> Arrays:
+        for name, array in feeds.items():
+            net.setInput(array, name)
+        return dict(zip(outputs, net.forward(outputs), strict=True))
+
+    return run
+
+
+@adapter(
+    "tract",
+    packages=("tract",),
+    tried="0.23.9",
+    # Rational functions: against float64, Sigmoid is up to 4.77e-7 off and Tanh 5.96e-7, at the ends; there,
+    # a closed gate is not 0.
+    activation_error=6e-7,
+)
+def tract(model: Model) -> Run:
+    """tract, the inference engine in Rust, through its Python package."""
+    import tract
+
+    runnable = tract.onnx().load(model.path).into_model().into_runnable()
+    return model.in_order(lambda arrays: [result.to_numpy() for result in runnable.run(arrays)])
+
+
+@adapter(
+    "tinygrad",
+    packages=("tinygrad",),
+    install="pip install tinygrad, and clang (or DEV=PYTHON, which takes minutes)",
+    # Its CPU device compiles with clang; DEV selects another device.
+    needs=() if os.environ.get("DEV") else ("clang",),
+    tried="0.14.0",
+)
+def tinygrad(model: Model) -> Run:
+    """tinygrad's ONNX frontend, on its CPU device."""
+    os.environ.setdefault("DEV", "CPU")
+    from tinygrad import Tensor
+    from tinygrad.nn.onnx import OnnxRunner
+
+    runner = OnnxRunner(model.path)
+
+    def run(feeds: Arrays) -> Arrays:
+        results = runner({name: Tensor(array) for name, array in feeds.items()})
+        return {name: value.numpy() for name, value in results.items()}
+
+    return run
+
+
+@adapter("TVM", packages=("apache-tvm", "onnx"), tried="0.27.0.post1")
+def tvm(model: Model) -> Run:
+    """Apache TVM: the Relax frontend, compiled for the CPU."""
+    import onnx
+    import tvm
+    from tvm import relax
+    from tvm.relax.frontend.onnx import from_onnx
+
+    module = relax.transform.LegalizeOps()(from_onnx(onnx.load(model.path), keep_params_in_input=False))
+    device = tvm.cpu()
+    machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), device)
+
+    def run(arrays: list[Any]) -> list[Any]:
+        results = machine["main"](*(tvm.runtime.tensor(array, device) for array in arrays))
+        return [result.numpy() for result in ([results] if hasattr(results, "numpy") else results)]
+
+    return model.in_order(run)
+
+
+@adapter(
+    "onnx2torch",
+    packages=("onnx2torch", "torch"),
+    install="pip install torch && pip install --no-deps onnx2torch",
+    tried="1.5.15",
+    threads=True,
+)
+def onnx2torch(model: Model) -> Run:
+    """onnx2torch: PyTorch modules made from ONNX models."""
+    _stand_in_for_torchvision()
+    import onnx
+    import onnx2torch
+    import torch
+
+    if model.threads:
+        torch.set_num_threads(model.threads)
+    # By default, BatchNormalization and Dropout are in training mode.
+    module = onnx2torch.convert(model.path).eval()
+    outputs = list(model.outputs)
+    graph = onnx.load(model.path, load_external_data=False).graph
+    made_by = {name: tuple(node.output) for node in graph.node for name in node.output if name}
+    nodes = list(dict.fromkeys(made_by.get(name, (name,)) for name in outputs))
+
+    def run(arrays: list[Any]) -> list[Any]:
+        with torch.no_grad():
+            results = module(*map(torch.from_numpy, arrays))
+        # One result for each node with outputs of the graph: of several outputs, all of them.
+        if len(nodes) == 1:
+            results = [results]
+        found: dict[str, Any] = {}
+        for names, result in zip(nodes, results, strict=True):
+            found.update(zip(names, result if isinstance(result, (list, tuple)) else [result], strict=False))
+        return [found[name].numpy() for name in outputs]
+
+    return model.in_order(run)
+
+
+def _stand_in_for_torchvision() -> None:
+    """Replace torchvision, which onnx2torch imports for image operators that no recurrent model has."""
+    if "torchvision" in sys.modules or importlib.util.find_spec("torchvision"):
+        return
+    package: Any = types.ModuleType("torchvision")
+    ops: Any = types.ModuleType("torchvision.ops")
+    package.ops = ops
+    ops.__getattr__ = lambda name: None
+    sys.modules.update({"torchvision": package, "torchvision.ops": ops})
+
+
+@adapter(
+    "onnxruntime-qnn",
+    packages=("onnxruntime-qnn", "onnxruntime"),
+    install="pip install onnxruntime onnxruntime-qnn",
+    tried="2.7.0",
+    precision="float16",
+)
+def ort_qnn(model: Model) -> Run:
+    """onnxruntime's QNN provider on the simulator of its HTP, which computes in float16."""
+    import onnxruntime
+    import onnxruntime_qnn
+
+    devices = _devices(onnxruntime_qnn.get_library_path())
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    # Otherwise, nodes that it cannot run would run on the CPU, and seem to work.
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    backend = os.path.join(os.path.dirname(onnxruntime_qnn.__file__), "libQnnHtp.so")
+    # Snapdragon X Elite; the chip that it simulates by default has no floats: QNN_COMMON_ERROR_MEM_ALLOC.
+    options.add_provider_for_devices(devices[:1], {"backend_path": backend, "soc_model": "60"})
+    session = onnxruntime.InferenceSession(model.path, sess_options=options)
+    names = list(model.outputs)
+    return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
+
+
+@functools.cache
+def _devices(library: str) -> list[Any]:
+    """Return QNN's devices; its library can be registered only once in a process."""
+    import onnxruntime
+
+    provider = "QNNExecutionProvider"
+    onnxruntime.register_execution_provider_library(provider, library)
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
+    if not devices:
+        raise RuntimeError("it finds no QNN device")
+    return devices
+
+
+def _version_of_web() -> str | None:
+    """Return the version that Node.js finds."""
+    try:
+        with open(os.path.join(_package(), "package.json"), encoding="utf-8") as file:
+            found: str = json.load(file)["version"]
+    except OSError:
+        return None
+    return found
+
+
+def _package() -> str:
+    folder = os.path.abspath(os.environ.get("RNNLOWER_NODE") or ".")
+    return os.path.join(folder, "node_modules", "onnxruntime-web")
+
+
+@adapter(
+    "onnxruntime-web",
+    install="npm install onnxruntime-web, in the folder that RNNLOWER_NODE names, or here",
+    needs=("node",),
+    tried="1.30.0",
+    version=_version_of_web,
+)
+def ort_web(model: Model) -> Run:
+    """onnxruntime-web, the build for browsers, on WebAssembly in Node.js."""
+    import numpy as np
+
+    ask = _node()
+
+    def run(feeds: Arrays) -> Arrays:
+        values = {}
+        for name, array in feeds.items():
+            data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+            values[name] = {"type": str(array.dtype), "dims": list(array.shape), "data": data}
+        results = {}
+        for name, value in ask({"feeds": values}).items():
+            raw = base64.b64decode(value["data"])
+            results[name] = np.frombuffer(raw, np.dtype(value["type"])).reshape(value["dims"])
+        return results
+
+    ask({"model": model.path})
+    return run
+
+
+@functools.cache
+def _node() -> Callable[[Any], Any]:
+    """Start a node process, which takes long and holds the last loaded model, and return how to ask it."""
+    import subprocess
+
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ort_web.mjs")
+    node = subprocess.Popen(["node", script, _package()], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(request: Any) -> Any:
+        assert node.stdin is not None
+        assert node.stdout is not None
+        node.stdin.write(json.dumps(request).encode() + b"\n")
+        node.stdin.flush()
+        line = node.stdout.readline()
+        if not line:
+            _node.cache_clear()
+            raise RuntimeError("node ended")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer
+
+    return ask
+
+
+@adapter(
+    "the NumPy reference",
+    packages=("rnnlower",),
+    install="it comes with rnnlower",
+    tried="0.1.0",
+)
+def rnnlower_reference(model: Model) -> Run:
+    """The NumPy evaluation that verification uses where onnxruntime has no kernel."""
+    import onnx
+
+    from rnnlower.engines.reference import Evaluator
+
+    return Evaluator(onnx.load(model.path)).run
