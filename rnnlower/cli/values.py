@@ -1,4 +1,4 @@
-"""What the user gives, as commands take it: texts of options as values, a file for each stream.
+"""Values as commands take them: those of the texts of options, and a file for each stream.
 
 A model is read more than once (the verification runs it), and a result is written whole or not at all. So a
 file stands for standard input, a pipe and standard output while a command runs.
