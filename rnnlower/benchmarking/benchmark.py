@@ -135,7 +135,7 @@ def lowered_form(model: ModelLike, strategy: str, options: LoweringOptions, fold
     path = folder / f"{strategy}_{factor}.onnx"
     ops = sum(count_ops(lowered).values())
     with staged(lowered, path) as stage:
-        stage.accept()
+        stage.accepted = True
     return Entry(dataclasses.replace(variant, file_bytes=_file_bytes(lowered, path), ops=ops), str(path))
 
 

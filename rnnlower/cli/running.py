@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rnnlower.engines.known import Engine
     from rnnlower.recurrent.suspicions import Suspicion
     from rnnlower.reporting.page import Section
-    from rnnlower.verification import RuntimeTrial, VerificationResult
+    from rnnlower.verification import VerificationResult
 
 DIFFERENT, USAGE, REFUSED, UNVERIFIED = 1, 2, 3, 4
 
@@ -229,19 +229,6 @@ def installed_runtime(name: str) -> Engine:
         on = RuntimeTrial.of(engine, problem=problem).to_dict()
         raise UnverifiableError(problem, remedy=engine.install, on=on)
     return engine
-
-
-def own_runtime(name: str) -> tuple[str | None, RuntimeTrial | None]:
-    """Return the verification settings for a target's own runtime, or a result that it was not tried."""
-    from rnnlower.engines.known import find_engine
-    from rnnlower.verification import RuntimeTrial
-
-    if not name:
-        return None, None
-    engine = find_engine(name)
-    if engine.installed:
-        return name, None
-    return None, RuntimeTrial.of(engine, problem=f"{engine.title} is not installed")
 
 
 def warn(suspicions: Iterable[Suspicion]) -> None:

@@ -44,25 +44,19 @@ def _pairs(
     return parse
 
 
+def _are_sizes(text: str) -> bool:
+    return all(part.strip().isdecimal() for part in text.split(","))
+
+
 def _sizes(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if text]
 
 
 parse_dims = _pairs("--dim", "NAME=N", "T=16")
 parse_maxima = _pairs("--max", "NAME=N", "T=512")
-parse_buckets = _pairs(
-    "--max",
-    "NAME=N",
-    "T=512, or T=128,512 for a model each",
-    lambda sizes: all(part.strip().isdecimal() for part in sizes.split(",")),
-    _sizes,
-)
+parse_buckets = _pairs("--max", "NAME=N", "T=512, or T=128,512 for a model each", _are_sizes, _sizes)
 parse_shapes = _pairs(
-    "--input-shape",
-    "NAME:2,3,4",
-    "X:16,1,80",
-    lambda sizes: not sizes or all(part.strip().isdecimal() for part in sizes.split(",")),
-    _sizes,
+    "--input-shape", "NAME:2,3,4", "X:16,1,80", lambda text: not text or _are_sizes(text), _sizes
 )
 parse_states = _pairs("--state", "OUT=IN", "h_out=h_in", bool, str)
 parse_axes = _pairs("--time-axis", "INPUT:AXIS", "X:0", lambda axis: axis.removeprefix("-").isdecimal())

@@ -243,17 +243,13 @@ class Stage:
         path: The file.
         size: Its size in bytes, including its own data file.
         shared: The data files of the source that it refers to.
-        accepted: Whether to move it to its destination.
+        accepted: Whether to move it to its destination when the block ends.
     """
 
     path: pathlib.Path
     size: int = 0
     shared: Collection[pathlib.Path] = ()
     accepted: bool = False
-
-    def accept(self) -> None:
-        """Let the model move to its destination when the block ends."""
-        self.accepted = True
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ import pathlib
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rnnlower.errors import OptionError
@@ -272,7 +271,7 @@ def _svg(width: float, height: float, parts: Sequence[str]) -> str:
     return f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" role="img">{body}</svg>\n'
 
 
-def check_chart(path: Path) -> None:
+def check_chart(path: pathlib.Path) -> None:
     """Refuse a chart that cannot be drawn into this file, before anything is measured.
 
     Raises:
@@ -283,7 +282,7 @@ def check_chart(path: Path) -> None:
     _matplotlib()
 
 
-def draw_chart(result: BenchResult, path: Path, title: str) -> None:
+def draw_chart(result: BenchResult, path: pathlib.Path, title: str) -> None:
     """Draw bars of latency, session creation and file size, one for each variant that was timed."""
     matplotlib = _matplotlib()
     variants = list(reversed(result.timed))

@@ -58,7 +58,6 @@ class Chunks(ByLength):
         return additional_problems(runner, states.values(), states, ", which is not a state")
 
     def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
-        """Run the reference on whole sequences."""
         runner.states = dict(self.stream.states)
         return super().run_reference(runner, options)
 

@@ -106,7 +106,7 @@ def quantize(
     with staged(own, output, external_data) as stage:
         size = stage.size
         if error is None:
-            stage.accept()
+            stage.accepted = True
     if json_:
         result = report.to_dict() | {"min_sqnr": min_sqnr, "bytes": {"source": before, "result": size}}
         running.emit_result(result | {"output": None if error else str(output)}, error)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.options import Progress
     from rnnlower.reporting.content import ModelFacts
     from rnnlower.reporting.page import Section
-    from rnnlower.verification import VerificationResult
+    from rnnlower.verification import RuntimeTrial, VerificationResult
 
 
 _QUANTIZING = frozenset(
@@ -84,18 +84,30 @@ class Rewriting:
         check_external_data(self.external_data)
         check_report(self.showing.report, self.source, self.output)
         self._settings = self.comparing.settings()
-        runtime, self._absent = self._settings.pop("on", None), None
+        runtime = self._settings.pop("on", None)
+        self._absent: RuntimeTrial | None = None
         if runtime:
             running.installed_runtime(runtime)
-        elif self.comparing.verify and self.comparing.on is None:
+        elif self.comparing.verify and self.comparing.on is None and self.options.engine:
+            from rnnlower.engines.known import find_engine
+            from rnnlower.verification import RuntimeTrial
+
             # The result is tried on the runtime that it is for.
-            runtime, self._absent = running.own_runtime(self.options.engine)
+            engine = find_engine(self.options.engine)
+            if engine.installed:
+                runtime = engine.name
+            else:
+                self._absent = RuntimeTrial.of(engine, problem=f"{engine.title} is not installed")
         self._settings["also_on"] = runtime
         self._phases = Phases(self.showing.verbose)
         self._op_types: set[str] = set()
         self._fixed_sizes: list[str] = []
         if self.name == "convert":
-            _check_opset(self.options.opset)
+            from rnnlower.opset import OPSETS
+
+            if self.options.opset not in OPSETS:
+                known = f"the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"
+                raise OptionError(f"the opset is {self.options.opset}; {known}")
 
     def run(self) -> dict[str, Any]:
         """Write the model, unless it differs from the source; return the result for JSON."""
@@ -152,7 +164,7 @@ class Rewriting:
                     reading["dequantize"] = report.dequantized
                 verification = self._verify(stage.path, reading, tell)
             if verification is None or verification:
-                stage.accept()
+                stage.accepted = True
         if verification is not None and verification.on is None:
             verification = dataclasses.replace(verification, on=self._absent)
         return stage, verification
@@ -244,15 +256,6 @@ def _sizes(stage: Stage) -> str:
         files = ", ".join(sorted(file.name for file in stage.shared))
         shares = f", which refer to {size:,} in the source's {files}"
     return f"{stage.size:,} bytes{shares}"
-
-
-def _check_opset(opset: int) -> None:
-    from rnnlower.opset import OPSETS
-
-    if opset not in OPSETS:
-        raise OptionError(
-            f"the opset is {opset}; the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"
-        )
 
 
 def _rewriting(kind: type[Any], words: str) -> Callable[..., None]:

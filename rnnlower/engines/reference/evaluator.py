@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import onnx
-from onnx import NodeProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
@@ -46,7 +45,7 @@ def _stack(values: Sequence[Array], body: Any, index: int) -> Array:
 LONGEST_LOOP = 600.0
 
 
-def inputs_of(nodes: Iterable[NodeProto]) -> Iterator[str]:
+def inputs_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
     """Yield the names that nodes read, and their subgraphs from outside."""
     for node in nodes:
         yield from node.input
