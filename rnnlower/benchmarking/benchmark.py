@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -253,7 +254,11 @@ class _Benchmark:
             lengths=lengths,
             threads=threads,
             runs=options.runs,
-            environment=_environment(),
+            environment={
+                "onnxruntime": importlib.metadata.version("onnxruntime"),
+                "machine": platform.machine(),
+                "processors": os.cpu_count() or 0,
+            },
             runtime=runtime,
             notes=notes,
             chunk=None if stream is None else stream.chunk,
@@ -363,13 +368,3 @@ def _timed(entries: Sequence[Entry], steps: int | None) -> list[BenchVariant]:
             )
         variants.append(variant)
     return variants
-
-
-def _environment() -> dict[str, str | int]:
-    from importlib.metadata import version
-
-    return {
-        "onnxruntime": version("onnxruntime"),
-        "machine": platform.machine(),
-        "processors": os.cpu_count() or 0,
-    }
