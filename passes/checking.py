@@ -18,9 +18,8 @@ from rnnlower.passes.pipeline import PIPELINE
 from rnnlower.passes.steps import emitting, settling
 from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run
 from rnnlower.recurrent.finding import carries_state, find_recurrent
-from rnnlower.targets.fit import find_misfits, profile_notes
+from rnnlower.targets.fit import find_misfits, note_open_inputs, profile_notes
 from rnnlower.targets.misfits import Misfit, grouped
-from rnnlower.targets.requirements import note_open_inputs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from rnnlower.lifting.attention_emission import lift_attention
 from rnnlower.lifting.chains import PRODUCTS, find_chains
 from rnnlower.lifting.convolutions import causal_convolutions, lift_convolution
 from rnnlower.lifting.directions import join_directions
-from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.forms import NotLiftableError
 from rnnlower.lifting.frames import scan_frame
 from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame

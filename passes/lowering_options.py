@@ -77,7 +77,7 @@ class LoweringOptions(RecurrentOptions):
     @property
     def needs_lengths(self) -> bool:
         """True if every sequence length must be a number."""
-        from rnnlower.targets.requirements import wants_numbers
+        from rnnlower.targets.fit import wants_numbers
 
         return self.strategy == "unroll" or (self.runtime is not None and wants_numbers(self.runtime))
 
@@ -85,7 +85,7 @@ class LoweringOptions(RecurrentOptions):
         from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
         from rnnlower.lowering.replacing import Gates
         from rnnlower.targets.choosing import Native
-        from rnnlower.targets.requirements import check_opset
+        from rnnlower.targets.fit import check_opset
 
         super().__post_init__()
         if self.nodes is not None:

@@ -36,7 +36,7 @@ from rnnlower.recurrent.sonnx import departures
 from rnnlower.recurrent.suspicions import forgetful_operators, forgotten_states
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Chooser, KeptNode
-from rnnlower.targets.requirements import cautions, require_known
+from rnnlower.targets.fit import cautions, require_known
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])

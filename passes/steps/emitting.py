@@ -27,10 +27,9 @@ from rnnlower.passes.steps.contracts import (
 )
 from rnnlower.passes.steps.work import LoweringWork, is_selected
 from rnnlower.targets.choosing import KeptNode
-from rnnlower.targets.fit import find_misfits
+from rnnlower.targets.fit import find_misfits, require_emitted_fit
 from rnnlower.targets.misfits import grouped
 from rnnlower.targets.native import repeated_by
-from rnnlower.targets.requirements import require_emitted_fit
 
 
 @contract(requires=[nodes_are_planned], ensures=[forms_exist, nodes_are_there])

@@ -28,8 +28,7 @@ from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, select
 from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
 from rnnlower.recurrent.finding import carries_state, find_recurrent, is_recurrent, matches
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
-from rnnlower.targets.fit import refuses
-from rnnlower.targets.requirements import require_static_inputs
+from rnnlower.targets.fit import refuses, require_static_inputs
 
 
 def find_opset(work: LoweringWork) -> None:

@@ -88,6 +88,13 @@ def take_place(new: ir.Value, old: ir.Value) -> None:
     new.name, old.name = old.name, None
 
 
+def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
+    """Set an input of a node, adding omitted ones before it if there are too few."""
+    if len(node.inputs) <= index:
+        node.resize_inputs(index + 1)
+    node.replace_input_with(index, value)
+
+
 def replace_value(
     graph: ir.Graph, node: ir.Node, old: ir.Value, result: ir.Value, *, is_new: bool = False
 ) -> None:

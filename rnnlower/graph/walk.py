@@ -212,6 +212,11 @@ def reached(start: Iterable[T], following: Callable[[T], Iterable[T | None]]) ->
     return pending
 
 
+def operand(node: ir.Node, index: int) -> ir.Value | None:
+    """Return an input of a node, ``None`` if it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
 def sources(value: ir.Value) -> set[ir.Value]:
     """Return the values that a value depends on, including itself, in its own and in outer graphs."""
     return {*reached([value], lambda this: read_by(this.producer()))}

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import captured
-from rnnlower.lifting.cells import match_cell
-from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.graph.walk import sources
+from rnnlower.lifting.equations import Cell, Step
 from rnnlower.lifting.evaluation import Evaluator
-from rnnlower.lifting.forms import Atoms, Form
+from rnnlower.lifting.forms import Atoms, Block, Form, NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, State, root, steps_of
+from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import Part, part_of
+from rnnlower.lifting.lstm_equations import match_lstm
 from rnnlower.lifting.row_masks import Lengths, lengths_of
 from rnnlower.recurrent.node import Semantics
 
@@ -93,7 +93,7 @@ def _groups(frame: Frame) -> list[list[State]]:
     """Return the states that depend on each other, in the order of computation."""
     by_input = {state.before: state for state in frame.states}
     direct = {
-        state.before: {by_input[v] for v in _reads(state.after) if v in by_input} for state in frame.states
+        state.before: {by_input[v] for v in sources(state.after) if v in by_input} for state in frame.states
     }
     reach = {state.before: set(direct[state.before]) for state in frame.states}
     for _ in frame.states:
@@ -110,21 +110,6 @@ def _groups(frame: Frame) -> list[list[State]]:
         if not any(state in group for group in groups):
             groups.append(mutual)
     return sorted(groups, key=lambda group: len(reach[group[0].before]))
-
-
-def _reads(value: ir.Value) -> Iterator[ir.Value]:
-    """Yield the values that a value depends on within its graph, itself included."""
-    seen: set[ir.Value] = set()
-    pending = [value]
-    while pending:
-        this = pending.pop()
-        if this in seen:
-            continue
-        seen.add(this)
-        yield this
-        producer = this.producer()
-        if producer is not None:
-            pending += [each for each in (*producer.inputs, *captured(producer)) if each is not None]
 
 
 def row_tags(
@@ -223,6 +208,22 @@ def _find(
         if mask is None:
             return found
         return dataclasses.replace(found, lengths=_lengths(facts, found, mask))
+    raise NotLiftableError(reasons[0])
+
+
+def match_cell(atoms: Atoms, states: Sequence[Block], new: Sequence[Form], semantics: Semantics) -> Cell:
+    """Return the cell that computes these new states, H first.
+
+    Raises:
+        NotLiftableError: There is none.
+    """
+    reasons = []
+    for match in (match_lstm,) if len(states) == 2 else (match_gru, match_rnn):
+        for choice in itertools.product((0, -1), repeat=2):
+            try:
+                return match(Step(atoms, states, new, semantics, choice))
+            except NotLiftableError as error:
+                reasons.append(str(error))
     raise NotLiftableError(reasons[0])
 
 

@@ -11,7 +11,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import Located
 from rnnlower.lifting.attention import FoundAttention, Product, find_attention
-from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.forms import NotLiftableError
 from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.over_time import OverTime
 from rnnlower.lifting.replacing import LiftedNode, emit_state_operator, emitting, put_in_place
@@ -163,7 +163,7 @@ class _Emission:
             given, has_time = self.over_time.of(inner if inner is not None else value)
             if inner is None:
                 given = e.op("Log", given)
-            part = self.laid_out(given, has_time, value, axes, per_key)
+            part = self.laid_out(given, has_time, axes, per_key)
             total = part if total is None else e.op("Add", total, part)
         if decay.coef != 1 or total is None:
             own = e.op("Log", e.scalar(decay.coef))
@@ -174,8 +174,7 @@ class _Emission:
         """Emit a product as ``[batch, steps, heads * size of the axes]``."""
         e, total = self.e, None
         for value, own in product.factors:
-            given, has_time = self.over_time.of(value)
-            part = self.laid_out(given, has_time, value, own, axes)
+            part = self.laid_out(*self.over_time.of(value), own, axes)
             total = part if total is None else e.op("Mul", total, part)
         if product.coef != 1 or total is None:
             number = e.scalar(product.coef)
@@ -183,12 +182,7 @@ class _Emission:
         return self.pack(total, axes)
 
     def laid_out(
-        self,
-        given: ir.Value,
-        has_time: bool,
-        value: ir.Value,
-        own: Sequence[Sequence[int]],
-        axes: Sequence[int],
+        self, given: ir.Value, has_time: bool, own: Sequence[Sequence[int]], axes: Sequence[int]
     ) -> ir.Value:
         """Emit a factor as ``[steps, rows, heads, ...axes]``, with size 1 where it has no such axis."""
         e, sizes = self.e, self.found.products.sizes

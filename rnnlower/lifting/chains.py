@@ -69,6 +69,8 @@ class Leaves(Evaluator):
         state: A state of the line.
         region: What depends on the old state.
         known: The forms of some values.
+        like: What the next step reads, if the inputs of this one cannot be foreseen: what comes from the
+            same is given, and nothing else.
     """
 
     def __init__(
@@ -78,9 +80,10 @@ class Leaves(Evaluator):
         state: ir.Value,
         region: set[ir.Value],
         known: Mapping[ir.Value, Form],
+        like: Sequence[ir.Value] = (),
     ) -> None:
         super().__init__(facts, atoms, known)
-        self._region = region
+        self._region, self._sources = region, {source_of(leaf) for leaf in like}
         self.rows |= {dim for dim in (facts.dims(state) or ())[:-1] if dim != 1}
         self.leaves: dict[ir.Value, Form] = {}
 
@@ -91,10 +94,14 @@ class Leaves(Evaluator):
         return None if value in self._region and is_number else super().constant(value)
 
     def _evaluate(self, value: ir.Value) -> None:
-        if self.is_computed(value):
-            super()._evaluate(value)
+        if self._sources:
+            is_given = value.producer() is None or source_of(value) in self._sources
         else:
+            is_given = not self.is_computed(value)
+        if is_given:
             self.give(value)
+        else:
+            super()._evaluate(value)
 
     def give(self, value: ir.Value) -> None:
         """Take a value as given."""
@@ -112,28 +119,6 @@ class Leaves(Evaluator):
         if producer.op_type in PRODUCTS:
             return constants[1] and not constants[0]
         return producer.op_type in _PASSED and any(constants)
-
-
-class First(Leaves):
-    """An evaluator of a first step whose inputs cannot be foreseen: what the next step reads is given."""
-
-    def __init__(
-        self,
-        facts: Facts,
-        atoms: Atoms,
-        state: ir.Value,
-        region: set[ir.Value],
-        known: Mapping[ir.Value, Form],
-        like: Sequence[ir.Value],
-    ) -> None:
-        super().__init__(facts, atoms, state, region, known)
-        self._sources = {source_of(leaf) for leaf in like}
-
-    def _evaluate(self, value: ir.Value) -> None:
-        if value.producer() is None or source_of(value) in self._sources:
-            self.give(value)
-        else:
-            Evaluator._evaluate(self, value)
 
 
 def source_of(value: ir.Value) -> tuple[str, ir.Value | None] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rnnlower.lifting.forms import Atoms, Form, Monomial
+from rnnlower.lifting.forms import Atoms, Form, Monomial, Polynomial
 
 
 def is_like(atoms: Atoms, first: Form, second: Form) -> bool:
@@ -41,3 +41,14 @@ def is_same(first: Mapping[Monomial, float], second: Mapping[Monomial, float]) -
         <= 1e-6 * max(abs(first.get(key, 0.0)), abs(second.get(key, 0.0)))
         for key in {*first, *second}
     )
+
+
+def without(key: Monomial, atom: int) -> Monomial:
+    """Return a product of atoms without one of them."""
+    place = key.index(atom)
+    return (*key[:place], *key[place + 1 :])
+
+
+def cleaned(polynomial: Polynomial) -> Polynomial:
+    """Return a polynomial without the terms that cancel out."""
+    return {key: value for key, value in polynomial.items() if abs(value) > 1e-9}

@@ -13,7 +13,7 @@ from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
-from rnnlower.graph.walk import sources
+from rnnlower.graph.walk import operand, sources
 from rnnlower.lifting.emission import Made, emit_node
 from rnnlower.lifting.replacing import Lifted
 from rnnlower.lowering.emitter import Emitter
@@ -48,17 +48,13 @@ def _are_directions(facts: Facts, one: Made, other: Made) -> bool:
         and told[0] == told[1]
         and first.graph is second.graph
         and _is_alike(facts, first.inputs[0], second.inputs[0])
-        and _is_alike(facts, _input(first, _LENGTHS), _input(second, _LENGTHS))
+        and _is_alike(facts, operand(first, _LENGTHS), operand(second, _LENGTHS))
         and not any({*node.outputs} & _read(of) for node, of in ((first, second), (second, first)))
     )
 
 
 def _read(node: ir.Node) -> set[ir.Value]:
     return {value for given in node.inputs if given is not None for value in sources(given)}
-
-
-def _input(node: ir.Node, place: int) -> ir.Value | None:
-    return node.inputs[place] if place < len(node.inputs) else None
 
 
 def _is_alike(facts: Facts, first: ir.Value | None, second: ir.Value | None) -> bool:
@@ -89,7 +85,7 @@ def _starts(facts: Facts, first: ir.Node, second: ir.Node) -> Starts | None:
     """Return the initial states, or ``None`` if zeros among them have no known shape."""
     found: Starts = []
     for place in _INITIAL[: len(first.outputs) - 1]:
-        pair = [_input(node, place) for node in (first, second)]
+        pair = [operand(node, place) for node in (first, second)]
         shape = next((facts.shape(value) for value in pair if value is not None), None)
         if None in pair and pair != [None, None]:
             if shape is None:
@@ -100,12 +96,7 @@ def _starts(facts: Facts, first: ir.Node, second: ir.Node) -> Starts | None:
 
 
 def _joined(
-    model: ir.Model,
-    facts: Facts,
-    names: NameSource,
-    opset: int,
-    pair: tuple[Made, Made],
-    starts: Starts,
+    model: ir.Model, facts: Facts, names: NameSource, opset: int, pair: tuple[Made, Made], starts: Starts
 ) -> Made:
     """Replace two nodes by one."""
     nodes = [made.node for made in pair]
@@ -115,7 +106,7 @@ def _joined(
     assert isinstance(dtype, ir.TensorType)
     e = Emitter(opset, Scope(names, f"{name}/"), dtype.dtype, InitializerPool(model, names))
     cells = [cell for made in pair for cell in made.cells]
-    given: list[ir.Value | None] = [nodes[0].inputs[0], _input(nodes[0], _LENGTHS)]
+    given: list[ir.Value | None] = [nodes[0].inputs[0], operand(nodes[0], _LENGTHS)]
     for values in starts:
         parts = [
             e.constant(np.zeros(value, e.dtype.numpy())) if isinstance(value, tuple) else value

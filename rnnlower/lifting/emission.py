@@ -11,8 +11,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.lifting.analysis import Found
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.forms import Floats
+from rnnlower.lifting.forms import Floats, NotLiftableError
 from rnnlower.lifting.frames import is_zero
 from rnnlower.lifting.hoisting import Part
 from rnnlower.lifting.surroundings import Result

@@ -7,22 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.forms import Atoms, Block, Floats, Form, Function, Polynomial
+from rnnlower.lifting.comparison import without
+from rnnlower.lifting.forms import Atoms, Block, Floats, Form, Function, NotLiftableError, Polynomial
 from rnnlower.recurrent.node import Activation, Semantics
 
 OPEN = 100.0
 """The argument at which Sigmoid is 1 in every floating-point type."""
 _PLAIN = (
-    "Elu",
-    "HardSigmoid",
-    "LeakyRelu",
-    "Relu",
-    "Sigmoid",
-    "Softplus",
-    "Softsign",
-    "Tanh",
-    "ThresholdedRelu",
+    *("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid"),
+    *("Softplus", "Softsign", "Tanh", "ThresholdedRelu"),
 )
 
 
@@ -220,10 +213,75 @@ class Step:
         W = {start: stacked(start) for start in sorted(inputs)}
         return W, stacked(states[0]), np.concatenate([gate.constant for gate in gates])
 
+    def candidate(self, polynomials: Sequence[Polynomial]) -> tuple[Gate, Sequence[Polynomial]]:
+        """Return the candidate's activation and the sums behind it."""
+        ids = [next(iter(key)) for polynomial in polynomials for key in polynomial if len(key) == 1]
+        scales = [value for polynomial in polynomials for value in polynomial.values()]
+        if (
+            all(len(polynomial) == 1 for polynomial in polynomials)
+            and len(ids) == self.size
+            and all(self.function_of(atom) is not None for atom in ids)
+        ):
+            scale = the_same(scales, "a factor of the candidate")
+            if (
+                len({self.function_of(atom) for atom in ids}) == 1
+                and (self.function_of(ids[0]) or Function("")).name != "Clip"
+            ):
+                gate = self.gate(ids, scale)
+                argument = gate.argument.merged()
+                return gate, [self.atoms.polynomial(argument, j) for j in range(self.size)]
+        return self._linear_gate(polynomials)
 
-def without(key: tuple[int, ...], atom: int) -> tuple[int, ...]:
-    place = key.index(atom)
-    return (*key[:place], *key[place + 1 :])
+    def _linear_gate(self, polynomials: Sequence[Polynomial]) -> tuple[Gate, Sequence[Polynomial]]:
+        """Return Affine, with a clip behind it if there is one, and the sums behind it."""
+        clips: list[int] = []
+        for polynomial in polynomials:
+            found = [
+                key[0]
+                for key in polynomial
+                if len(key) == 1 and (self.function_of(key[0]) or Function("")).name == "Clip"
+            ]
+            if len(found) == 1 and {*polynomial} <= {(), (found[0],)}:
+                clips.append(found[0])
+        if len(clips) == self.size:
+            alpha = the_same([p[(atom,)] for p, atom in zip(polynomials, clips, strict=True)], "a factor")
+            beta = the_same([p.get((), 0.0) for p in polynomials], "a constant")
+            block = self.function_of(clips[0])
+            assert block is not None
+            if block.alpha != -(block.beta or 0):
+                raise NotLiftableError("a clip of a cell has one bound for both signs")
+            argument = self.atoms.argument(clips).merged()
+            gate = Gate(Activation("Affine", rounded(alpha), rounded(beta)), argument, block.beta)
+            return gate, [self.atoms.polynomial(argument, j) for j in range(self.size)]
+        argument = self.new[0]
+        return Gate(Activation("Affine", 1.0, 0.0), argument, None), polynomials
+
+    def as_sums(self, polynomials: Sequence[Polynomial]) -> Sums:
+        given: dict[int, Floats] = {}
+        constant = np.zeros(self.size)
+        rest: list[Polynomial] = []
+        for j, polynomial in enumerate(polynomials):
+            rest.append({})
+            for key, value in polynomial.items():
+                if not key:
+                    constant[j] = value
+                elif len(key) == 1 and self.atoms.kind(key[0]) == "given":
+                    block = self.atoms.block(key[0])
+                    matrix = given.setdefault(block.start, np.zeros((block.size, self.size)))
+                    matrix[key[0] - block.start, j] = value
+                else:
+                    rest[-1][key] = value
+        return Sums(given, constant, rest)
+
+    def as_form(self, polynomials: Sequence[Polynomial]) -> Form:
+        keys = sorted({key for polynomial in polynomials for key in polynomial if key})
+        if any(len(key) > 1 for key in keys):
+            raise differs("LSTM", "the argument of a gate is not a sum of products with weights")
+        coefs = np.array([[p.get(key, 0.0) for p in polynomials] for key in keys])
+        coefs = coefs.reshape(len(keys), len(polynomials))
+        constant = np.array([p.get((), 0.0) for p in polynomials])
+        ids = np.array([key[0] for key in keys], np.int64).reshape(-1, 1)
+        return Form(ids, coefs, constant, ("",))
 
 
 def rounded(number: float) -> float:
@@ -241,83 +299,3 @@ def one_clip(gates: Sequence[Gate]) -> float | None:
     if len(clips) != 1:
         raise NotLiftableError("some gates are clipped and others are not")
     return clips.pop()
-
-
-def cleaned(polynomial: Polynomial) -> Polynomial:
-    """Return a polynomial without the terms that cancel out."""
-    return {key: value for key, value in polynomial.items() if abs(value) > 1e-9}
-
-
-def candidate(step: Step, polynomials: Sequence[Polynomial]) -> tuple[Gate, Sequence[Polynomial]]:
-    """Return the candidate's activation and the sums behind it."""
-    ids = [next(iter(key)) for polynomial in polynomials for key in polynomial if len(key) == 1]
-    scales = [value for polynomial in polynomials for value in polynomial.values()]
-    if (
-        all(len(polynomial) == 1 for polynomial in polynomials)
-        and len(ids) == step.size
-        and all(step.function_of(atom) is not None for atom in ids)
-    ):
-        scale = the_same(scales, "a factor of the candidate")
-        if (
-            len({step.function_of(atom) for atom in ids}) == 1
-            and (step.function_of(ids[0]) or Function("")).name != "Clip"
-        ):
-            gate = step.gate(ids, scale)
-            argument = gate.argument.merged()
-            return gate, [step.atoms.polynomial(argument, j) for j in range(step.size)]
-    return _linear_gate(step, polynomials)
-
-
-def _linear_gate(step: Step, polynomials: Sequence[Polynomial]) -> tuple[Gate, Sequence[Polynomial]]:
-    """Return Affine, with a clip behind it if there is one, and the sums behind it."""
-    clips: list[int] = []
-    for polynomial in polynomials:
-        found = [
-            key[0]
-            for key in polynomial
-            if len(key) == 1 and (step.function_of(key[0]) or Function("")).name == "Clip"
-        ]
-        if len(found) == 1 and {*polynomial} <= {(), (found[0],)}:
-            clips.append(found[0])
-    if len(clips) == step.size:
-        alpha = the_same([p[(atom,)] for p, atom in zip(polynomials, clips, strict=True)], "a factor")
-        beta = the_same([p.get((), 0.0) for p in polynomials], "a constant")
-        block = step.function_of(clips[0])
-        assert block is not None
-        if block.alpha != -(block.beta or 0):
-            raise NotLiftableError("a clip of a cell has one bound for both signs")
-        argument = step.atoms.argument(clips).merged()
-        gate = Gate(Activation("Affine", rounded(alpha), rounded(beta)), argument, block.beta)
-        return gate, [step.atoms.polynomial(argument, j) for j in range(step.size)]
-    argument = step.new[0]
-    return Gate(Activation("Affine", 1.0, 0.0), argument, None), polynomials
-
-
-def as_sums(step: Step, polynomials: Sequence[Polynomial]) -> Sums:
-    given: dict[int, Floats] = {}
-    constant = np.zeros(step.size)
-    rest: list[Polynomial] = []
-    for j, polynomial in enumerate(polynomials):
-        rest.append({})
-        for key, value in polynomial.items():
-            if not key:
-                constant[j] = value
-            elif len(key) == 1 and step.atoms.kind(key[0]) == "given":
-                block = step.atoms.block(key[0])
-                given.setdefault(block.start, np.zeros((block.size, step.size)))[key[0] - block.start, j] = (
-                    value
-                )
-            else:
-                rest[-1][key] = value
-    return Sums(given, constant, rest)
-
-
-def as_form(step: Step, polynomials: Sequence[Polynomial]) -> Form:
-    keys = sorted({key for polynomial in polynomials for key in polynomial if key})
-    if any(len(key) > 1 for key in keys):
-        raise differs("LSTM", "the argument of a gate is not a sum of products with weights")
-    coefs = np.array([[p.get(key, 0.0) for p in polynomials] for key in keys])
-    coefs = coefs.reshape(len(keys), len(polynomials))
-    constant = np.array([p.get((), 0.0) for p in polynomials])
-    ids = np.array([key[0] for key in keys], np.int64).reshape(-1, 1)
-    return Form(ids, coefs, constant, ("",))

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnlower.lifting.errors import NotLiftableError
-
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Monomial = tuple[int, ...]
@@ -23,6 +21,10 @@ Polynomial = dict[Monomial, float]
 
 _SHORT = 3
 """The most atoms of an element that is multiplied out; a longer one is named first."""
+
+
+class NotLiftableError(Exception):
+    """A recurrence that is no LSTM, GRU or RNN; the message says why, for a note."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.forms import NotLiftableError
 
 LAYOUT = frozenset(("Cast", "Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
 """Operators that only move elements."""
@@ -77,18 +77,13 @@ class Frame:
 
 def root(value: ir.Value) -> ir.Value:
     """Return the value that Identity nodes pass on."""
-    producer = value.producer()
-    while producer is not None and producer.op_type == "Identity" and not producer.domain:
-        (source,) = producer.inputs
-        assert source is not None
-        value, producer = source, source.producer()
-    return value
+    return passed(value, ("Identity",))
 
 
-def passed(value: ir.Value) -> ir.Value:
+def passed(value: ir.Value, views: Collection[str] = VIEWS) -> ir.Value:
     """Return the value of which operators make a view, such as a Reshape."""
     producer = value.producer()
-    while producer is not None and producer.op_type in VIEWS and not producer.domain:
+    while producer is not None and producer.op_type in views and not producer.domain:
         source = producer.inputs[0]
         assert source is not None
         value, producer = source, source.producer()
@@ -126,27 +121,27 @@ def scan_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
         body.inputs[count:], node.inputs[count:], axes, directions, strict=True
     ):
         assert outer is not None
-        dims = facts.dims(outer)
-        if dims is None:
-            raise NotLiftableError(f"the rank of {outer.name!r} is not known")
-        given.append(Series(inner, outer, axis % len(dims), bool(direction)))
+        given.append(Series(inner, outer, axis % _rank(facts, outer), bool(direction)))
     axes, directions = (
         node.attributes.get_ints(f"scan_output_{name}", (0,) * stacked) for name in ("axes", "directions")
     )
-    made = []
-    for inner, outer, axis, direction in zip(
-        body.outputs[count:], outputs[count:], axes, directions, strict=True
-    ):
-        if axis < 0:
-            dims = facts.dims(inner)
-            if dims is None:
-                raise NotLiftableError(f"the rank of {inner.name!r} is not known")
-            axis += len(dims) + 1
-        made.append(Series(inner, outer, axis, bool(direction)))
+    made = [
+        Series(inner, outer, axis if axis >= 0 else axis + _rank(facts, inner) + 1, bool(direction))
+        for inner, outer, axis, direction in zip(
+            body.outputs[count:], outputs[count:], axes, directions, strict=True
+        )
+    ]
     states, aliases = states_of(
         body.inputs[:count], body.outputs[:count], node.inputs[:count], outputs[:count]
     )
     return Frame("scan", anchor, given, states, made, aliases)
+
+
+def _rank(facts: Facts, value: ir.Value) -> int:
+    dims = facts.dims(value)
+    if dims is None:
+        raise NotLiftableError(f"the rank of {value.name!r} is not known")
+    return len(dims)
 
 
 def states_of(

@@ -7,21 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rnnlower.lifting.comparison import is_same
-from rnnlower.lifting.equations import (
-    OPEN,
-    Cell,
-    Gate,
-    Step,
-    Sums,
-    as_sums,
-    candidate,
-    cleaned,
-    differs,
-    one_clip,
-    the_same,
-    without,
-)
+from rnnlower.lifting.comparison import cleaned, is_same, without
+from rnnlower.lifting.equations import OPEN, Cell, Gate, Step, Sums, differs, one_clip, the_same
 from rnnlower.lifting.forms import Floats, Polynomial
 
 
@@ -62,7 +49,7 @@ def match_gru(step: Step) -> Cell:
         if update.activation.name != "Sigmoid":
             raise differs(name, f"1 - z of {update.activation.name} is no activation")
         z = Sums({key: -value for key, value in z.given.items()}, -z.constant, z.rest)
-    new, inner = candidate(step, candidates)
+    new, inner = step.candidate(candidates)
     reset, r, n, recurrent, is_linear = _reset(step, inner, scale)
     if any(z.rest) or any(r.rest) or any(n.rest):
         raise differs(name, "the argument of a gate is not a sum of products with weights")
@@ -127,7 +114,7 @@ def _reset(
         return (
             None,
             dataclasses.replace(none, constant=np.full(size, OPEN)),
-            as_sums(step, plain),
+            step.as_sums(plain),
             None,
             False,
         )
@@ -135,7 +122,7 @@ def _reset(
     if before is not None and not any((i,) in p for p in plain for i in own):
         ids, R = before
         gate = step.gate(ids, scale)
-        sums = as_sums(step, plain)
+        sums = step.as_sums(plain)
         return (
             gate,
             step.sums(gate.argument),
@@ -151,10 +138,10 @@ def _reset(
         ids.append(found[0])
         inner.append(found[1])
     gate = step.gate(ids, scale)
-    recurrent = as_sums(step, inner)
+    recurrent = step.as_sums(inner)
     if {*recurrent.given} - {h.start} or any((i,) in p for p in plain for i in own):
         raise differs("GRU", "the reset gate multiplies more than the product with the state")
-    return gate, step.sums(gate.argument), as_sums(step, plain), recurrent, True
+    return gate, step.sums(gate.argument), step.as_sums(plain), recurrent, True
 
 
 def _has_function(step: Step, key: tuple[int, ...]) -> bool:

@@ -8,9 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
-from rnnlower.lifting.forms import Atoms, Floats
+from rnnlower.lifting.forms import Atoms, Floats, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT, VIEWS, Series
 from rnnlower.lifting.layout_rules import Dim
 

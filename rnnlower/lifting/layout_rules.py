@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.forms import Form, common_tags, joined
+from rnnlower.lifting.forms import Form, NotLiftableError, common_tags, joined
 from rnnlower.lifting.frames import is_first, is_full
 
 if TYPE_CHECKING:

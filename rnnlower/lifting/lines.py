@@ -16,7 +16,6 @@ from rnnlower.lifting.analysis import row_tags
 from rnnlower.lifting.chains import (
     MOST,
     PRODUCTS,
-    First,
     Leaves,
     Line,
     Step,
@@ -27,8 +26,7 @@ from rnnlower.lifting.chains import (
 )
 from rnnlower.lifting.comparison import is_like
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.forms import Atoms
+from rnnlower.lifting.forms import Atoms, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT, is_zero
 from rnnlower.lifting.outlines import StepMatcher, bare_state
 from rnnlower.recurrent.node import Semantics
@@ -302,11 +300,8 @@ class _Matching:
         region: set[ir.Value] = set()
         for value in [*foreseen, *known]:
             region |= depending_on(self._order, value, self._chain[k])
-        evaluator = (
-            Leaves(self._facts, atoms, new[0], region, known)
-            if len(foreseen) == len(before)
-            else First(self._facts, atoms, new[0], region, known, inputs)
-        )
+        like = () if len(foreseen) == len(before) else inputs
+        evaluator = Leaves(self._facts, atoms, new[0], region, known, like)
         bare = [
             bare_state(self._facts, new[0], h, region)[0],
             *(self._bare_cell(value, region) for value in new[1:]),

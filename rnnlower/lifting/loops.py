@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts, iterations
-from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.forms import NotLiftableError
 from rnnlower.lifting.frames import VIEWS, Frame, Series, State, is_size, passed, root, states_of
 
 
@@ -279,11 +279,7 @@ class _Counters:
     """The values of a body that count its iterations."""
 
     def __init__(
-        self,
-        facts: Facts,
-        body: ir.Graph,
-        states: Sequence[State],
-        aliases: Mapping[ir.Value, ir.Value],
+        self, facts: Facts, body: ir.Graph, states: Sequence[State], aliases: Mapping[ir.Value, ir.Value]
     ) -> None:
         self._facts, self._number, self._aliases = facts, body.inputs[0], aliases
         self._own = {*body.inputs, *(out for node in body for out in node.outputs)}

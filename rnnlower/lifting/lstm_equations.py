@@ -7,22 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rnnlower.lifting.comparison import is_same
-from rnnlower.lifting.equations import (
-    OPEN,
-    Cell,
-    Gate,
-    Step,
-    Sums,
-    as_form,
-    candidate,
-    cleaned,
-    differs,
-    one_clip,
-    rounded,
-    the_same,
-    without,
-)
+from rnnlower.lifting.comparison import cleaned, is_same, without
+from rnnlower.lifting.equations import OPEN, Cell, Gate, Step, Sums, differs, one_clip, rounded, the_same
 from rnnlower.lifting.forms import Floats, Form, Polynomial
 from rnnlower.recurrent.node import Activation
 
@@ -108,10 +94,10 @@ def _opposite(gate: Gate) -> Gate:
 
 
 def _input_activation(step: Step, polynomials: Sequence[Polynomial]) -> Gate:
-    gate, inner = candidate(step, polynomials)
+    gate, inner = step.candidate(polynomials)
     if gate.activation.name == "Affine" and gate.clip is None:
         # What is linear has no form of its own in the step.
-        return dataclasses.replace(gate, argument=as_form(step, inner))
+        return dataclasses.replace(gate, argument=step.as_form(inner))
     return gate
 
 

@@ -10,11 +10,10 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.symbols import UNKNOWN
-from rnnlower.lifting.cells import match_cell
+from rnnlower.lifting.analysis import match_cell
 from rnnlower.lifting.chains import Leaves
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.forms import Atoms
+from rnnlower.lifting.forms import Atoms, NotLiftableError
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
 

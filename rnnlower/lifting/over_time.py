@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx_ir.convenience import convert_attributes
 
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, steps_of
 from rnnlower.lifting.products import Products
 from rnnlower.lifting.terms import Size
@@ -18,6 +18,8 @@ from rnnlower.timeflow.pointwise import POINTWISE
 _REDUCTIONS = tuple(
     f"Reduce{name}" for name in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 )
+
+Values = Sequence[ir.Value | None]
 
 
 class OverTime:
@@ -122,10 +124,7 @@ class OverTime:
         return self.e.with_axes("Unsqueeze", outer, [axis + 1]) if series.is_kept else outer
 
     def _copied(
-        self,
-        node: ir.Node,
-        inputs: Sequence[ir.Value | None],
-        **attributes: int | str | Sequence[int],
+        self, node: ir.Node, inputs: Values, **attributes: int | str | Sequence[int]
     ) -> list[ir.Value]:
         """Emit a node with other inputs and attributes."""
         own = {attribute.name: attribute for attribute in convert_attributes(attributes)}
@@ -138,7 +137,7 @@ class OverTime:
         return outputs
 
     def aligned(
-        self, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool], rank: int
+        self, node: ir.Node, given: Values, over_time: Sequence[bool], rank: int
     ) -> list[ir.Value | None]:
         """Return the inputs with axes of one element behind time, so that the others stay aligned."""
         found = []
@@ -150,12 +149,10 @@ class OverTime:
         return found
 
 
-Rule = Callable[[OverTime, ir.Node, Sequence[ir.Value | None], Sequence[bool]], list[ir.Value]]
+Rule = Callable[[OverTime, ir.Node, Values, Sequence[bool]], list[ir.Value]]
 
 
-def _pointwise(
-    t: OverTime, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool]
-) -> list[ir.Value]:
+def _pointwise(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
     rank = len(t.products.dims(node.outputs[0]))
     return t._copied(node, t.aligned(node, given, over_time, rank))
 
@@ -165,9 +162,7 @@ def _only_first(over_time: Sequence[bool], node: ir.Node) -> None:
         raise NotLiftableError(f"{node.op_type} {node.name!r} depends on the step")
 
 
-def _axes(
-    t: OverTime, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool]
-) -> list[ir.Value]:
+def _axes(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
     """Squeeze, Unsqueeze and reductions: their axes move by one."""
     _only_first(over_time, node)
     assert node.inputs[0] is not None
@@ -188,25 +183,19 @@ def _axes(
     return t._copied(node, [given[0], t.e.integers(*moved)])
 
 
-def _transpose(
-    t: OverTime, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool]
-) -> list[ir.Value]:
+def _transpose(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
     rank = len(t.products.dims(node.outputs[0]))
     perm = node.attributes.get_ints("perm", tuple(range(rank))[::-1])
     return t._copied(node, given, perm=[0, *(axis + 1 for axis in perm)])
 
 
-def _reshape(
-    t: OverTime, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool]
-) -> list[ir.Value]:
+def _reshape(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
     _only_first(over_time, node)
     assert given[0] is not None
     return [t.e.reshape(given[0], [t.steps, *(t.size(size) for size in t.products.dims(node.outputs[0]))])]
 
 
-def _matmul(
-    t: OverTime, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool]
-) -> list[ir.Value]:
+def _matmul(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
     ranks = [len(t.products.dims(each)) for each in node.inputs]
     if over_time == [True, False] and ranks[1] == 2:
         return t._copied(node, given)
@@ -215,9 +204,7 @@ def _matmul(
     return t._copied(node, t.aligned(node, given, over_time, max(ranks)))
 
 
-def _einsum(
-    t: OverTime, node: ir.Node, given: Sequence[ir.Value | None], over_time: Sequence[bool]
-) -> list[ir.Value]:
+def _einsum(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
     equation = node.attributes.get_string("equation", "").replace(" ", "")
     left, arrow, right = equation.partition("->")
     free = next((label for label in "tzyxw" if label not in equation), None)

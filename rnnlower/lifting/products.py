@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import captured
-from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.forms import NotLiftableError
 from rnnlower.lifting.terms import Axis, Size, Sum, Term, broadcast, groups_of, padded
 
 _LARGEST_STEP = 150
@@ -217,18 +217,10 @@ def _named(node: ir.Node | None) -> str:
 Rule = Callable[[Products, ir.Node], Sum]
 
 
-def _same(p: Products, node: ir.Node) -> Sum:
-    return p.sum_of(node, 0)
-
-
 def _cast(p: Products, node: ir.Node) -> Sum:
     if not p.is_same_type(node.inputs[0], node.outputs[0]):
         raise NotLiftableError(f"{_named(node)} rounds the state")
     return p.sum_of(node, 0)
-
-
-def _mul(p: Products, node: ir.Node) -> Sum:
-    return p.multiplied(p.sum_of(node, 0), p.sum_of(node, 1))
 
 
 def _scaled(given: Sum, factor: float) -> Sum:
@@ -241,10 +233,6 @@ def _div(p: Products, node: ir.Node) -> Sum:
     if any(term.factors for term in divisor.terms) or not divisor.terms[0].coef:
         raise NotLiftableError(f"{_named(node)} divides by something that is not constant")
     return _scaled(padded(p.sum_of(node, 0), len(p.dims(node.outputs[0]))), 1 / divisor.terms[0].coef)
-
-
-def _neg(p: Products, node: ir.Node) -> Sum:
-    return _scaled(p.sum_of(node, 0), -1.0)
 
 
 def _add(p: Products, node: ir.Node) -> Sum:
@@ -336,10 +324,10 @@ _RULES: dict[str, Rule] = {
     "Einsum": _einsum,
     "Expand": _expand,
     "Flatten": _reshape,
-    "Identity": _same,
+    "Identity": lambda p, node: p.sum_of(node, 0),
     "MatMul": _matmul,
-    "Mul": _mul,
-    "Neg": _neg,
+    "Mul": lambda p, node: p.multiplied(p.sum_of(node, 0), p.sum_of(node, 1)),
+    "Neg": lambda p, node: _scaled(p.sum_of(node, 0), -1.0),
     "ReduceSum": _reduce_sum,
     "Reshape": _reshape,
     "Squeeze": _reshape,

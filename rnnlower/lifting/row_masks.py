@@ -8,9 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
-from rnnlower.lifting.forms import Atoms
+from rnnlower.lifting.forms import Atoms, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT, passed
 
 Lengths = ir.Value | np.ndarray

@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.forms import Floats, Form, Function, added, common_tags, constant_form, multiplied
+from rnnlower.lifting.forms import Floats, Form, Function, NotLiftableError, added, common_tags, multiplied
 from rnnlower.recurrent.operators import FLOAT_TYPES, SPEC_PARAMETERS
 
 if TYPE_CHECKING:
     from rnnlower.lifting.evaluation import Evaluator
     from rnnlower.lifting.layout_rules import Rule
-
-
-def _identity(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    return [e.form(node.inputs[0])]
 
 
 def _cast(e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -61,10 +56,6 @@ def _negative(form: Form) -> Form:
 def _sub(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     first, second = (e.form(value) for value in node.inputs)
     return [added(first, _negative(second), common_tags(first, second))]
-
-
-def _neg(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    return [_negative(e.form(node.inputs[0]))]
 
 
 def _mul(e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -221,7 +212,7 @@ def _lstm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     w, r, b = (array[0].astype(np.float64) for array in weights if array is not None)
     products = multiplied(e.form(X), w.T), multiplied(e.form(h), r.T)
     total = added(*products, common_tags(*products))
-    total = added(total, constant_form(b.reshape(2, -1).sum(axis=0)), total.tags)
+    total = dataclasses.replace(total, constant=total.constant + b.reshape(2, -1).sum(axis=0))
     gates = []
     for number, name in enumerate(("Sigmoid", "Sigmoid", "Sigmoid", "Tanh")):
         part = total.moved(lambda array, at=number: np.split(array, 4, -1)[at], total.tags)  # type: ignore[misc]
@@ -246,14 +237,14 @@ RULES: Mapping[str, Rule] = {
     "Expand": _filled,
     "Tile": _filled,
     "Gemm": _gemm,
-    "Identity": _identity,
+    "Identity": lambda e, node: [e.form(node.inputs[0])],
     "LSTM": _lstm,
     "Log": _log,
     "MatMul": _matmul,
     "Max": _bound(True),
     "Min": _bound(False),
     "Mul": _mul,
-    "Neg": _neg,
+    "Neg": lambda e, node: [_negative(e.form(node.inputs[0]))],
     "Sub": _sub,
     "Sum": _sum,
     "ThresholdedRelu": _function("ThresholdedRelu"),

@@ -17,9 +17,8 @@ from rnnlower.graph.walk import Located, sources
 from rnnlower.lifting.analysis import Found, order_of, row_tags
 from rnnlower.lifting.chains import Line
 from rnnlower.lifting.emission import Made, emit_cell, emit_result, emit_state
-from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
-from rnnlower.lifting.forms import Atoms
+from rnnlower.lifting.forms import Atoms, NotLiftableError
 from rnnlower.lifting.frames import VIEWS, Series, State, passed
 from rnnlower.lifting.hoisting import part_of
 from rnnlower.lifting.replacing import Lifted, LiftedNode

@@ -10,9 +10,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.lifting.analysis import Found, is_hidden
-from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
-from rnnlower.lifting.forms import Form
+from rnnlower.lifting.forms import Form, NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, is_size, is_zero, positive_value, root
 from rnnlower.lifting.row_masks import Lengths, lengths_of
 from rnnlower.recurrent.node import Semantics

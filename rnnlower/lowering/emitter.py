@@ -37,11 +37,7 @@ class Emitter(NodeEmitter):
     """An emitter of operators in the form that the opset and the dialect require."""
 
     def op(
-        self,
-        op_type: str,
-        *inputs: ir.Value | None,
-        since: int = 1,
-        **attributes: AttributeValue,
+        self, op_type: str, *inputs: ir.Value | None, since: int = 1, **attributes: AttributeValue
     ) -> ir.Value:
         """Emit a node with one output, or its fallback if the dialect lacks the operator.
 

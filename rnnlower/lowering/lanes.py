@@ -63,10 +63,15 @@ def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: 
         reverse = direction is not None and node.reversed_directions[direction]
         names = step_names(e, axes, reverse=reverse)
         with e.naming(direction_scope(e.names, reverse)):
-            inputs = {
-                name: series.reversed(reverse)
-                for name, series in _inputs(e, node, weights, form, X, axes, direction).items()
-            }
+            inputs = {"X": X}
+            if not form.takes_input:
+                inputs = {
+                    group.gates: _input_product(e, node, weights, X, axes, group, direction)
+                    for group in form.groups(node)
+                }
+            if direction is None:
+                inputs = {name: reverse_second_direction(e, product) for name, product in inputs.items()}
+            inputs = {name: series.reversed(reverse) for name, series in inputs.items()}
             step_weights = form.step_weights(e, node, weights, direction)
             lanes.append(
                 Lane(
@@ -113,27 +118,6 @@ def cell_parameters(
         form=form,
         direction=_name_of(node, direction),
     )
-
-
-def _inputs(
-    e: Emitter,
-    node: ResolvedNode,
-    weights: Weights,
-    form: Form,
-    X: TimeSeries,
-    axes: Axes,
-    direction: int | None,
-) -> Mapping[str, TimeSeries]:
-    """Return the inputs of the steps: X, or its products by group."""
-    if form.takes_input:
-        return {"X": X}
-    products = {
-        group.gates: _input_product(e, node, weights, X, axes, group, direction)
-        for group in form.groups(node)
-    }
-    if direction is not None:
-        return products
-    return {name: reverse_second_direction(e, product) for name, product in products.items()}
 
 
 def _input_product(

@@ -300,12 +300,7 @@ class _Chunks:
         initial = None if past is None else e.reshape(past, [rows, keys, values])
         widths = [(queries, values), *([(size, values)] if from_state is not None else [])]
         recurrence = Recurrence(
-            axes,
-            list(inputs.values()),
-            [State(initial, (keys, values))],
-            step,
-            widths,
-            [False] * len(widths),
+            axes, list(inputs.values()), [State(initial, (keys, values))], step, widths, [False] * len(widths)
         )
         results = (run_unrolled if self.count == 1 else run)(e, recurrence)
         read, *added = (series.stacked() for series in results.outputs)

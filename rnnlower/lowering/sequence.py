@@ -224,11 +224,7 @@ class _Joined:
 
 
 def _masked_step(
-    e: Emitter,
-    lane: Lane,
-    x: Mapping[str, ir.Value],
-    within: ir.Value | None,
-    old: Sequence[ir.Value | None],
+    e: Emitter, lane: Lane, x: Mapping[str, ir.Value], within: ir.Value | None, old: Sequence[ir.Value | None]
 ) -> NewState:
     """Emit the new state; rows whose sequence has ended keep the old one."""
     if within is not None and is_never(within):

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnnlower.graph.cleanup import set_input
 from rnnlower.graph.evaluation import infer
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.versions import version_at
@@ -49,9 +50,7 @@ class Step(View):
 
     def set_input(self, position: int, value: ir.Value | None) -> None:
         """Replace one input, adding omitted ones before it if there are too few."""
-        if len(self.node.inputs) <= position:
-            self.node.resize_inputs(position + 1)
-        self.node.replace_input_with(position, value)
+        set_input(self.node, position, value)
 
     def note(self, sentence: str) -> None:
         """Tell the user something, once for the whole model."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.walk import operand
 from rnnlower.padding.flow import PadFlow, Rule
 from rnnlower.padding.normalizing import NORMALIZING
-from rnnlower.padding.ruling import along, broadcast, features
 from rnnlower.padding.sizes import Axes, NoRuleError
 from rnnlower.timeflow.pointwise import POINTWISE
 
@@ -30,8 +31,7 @@ _FILLS = {
 
 
 def elementwise(flow: PadFlow, node: ir.Node) -> Axes:
-    inputs = [index for index, value in enumerate(node.inputs) if value is not None]
-    return broadcast(flow, node, inputs, len(flow.shape(node.outputs[0])))
+    return flow.broadcast(node, [index for index, value in enumerate(node.inputs) if value is not None])
 
 
 def _reduced(flow: PadFlow, node: ir.Node) -> list[int]:
@@ -44,14 +44,13 @@ def _reduced(flow: PadFlow, node: ir.Node) -> list[int]:
 def _reduce(flow: PadFlow, node: ir.Node) -> Axes:
     over, keeps = _reduced(flow, node), bool(node.attributes.get_int("keepdims", 1))
     before = flow.axes_of(node.inputs[0])
-    axes = along(flow, node, over, _FILLS[node.op_type], keeps)
+    axes = flow.along(node, over, _FILLS[node.op_type], keeps)
     if node.op_type == "ReduceMean" and {*over} & {*before}:
-        emitter, filled, rank = flow.emitter_for(node), node.inputs[0], len(flow.shape(node.inputs[0]))
+        emitter, filled, rank = flow.emitter_for(node), flow.operand(node), len(flow.shape(node.inputs[0]))
         dtype = flow.dtype(filled)
         if dtype.kind != "f":
             raise NoRuleError("averages integers over time")
-        assert filled is not None
-        result = flow.mean(emitter, filled, over, before, rank, ir.DataType.from_numpy(dtype))
+        result = flow.mean(emitter, filled, over, before, rank, dtype)
         flow.replace(node, result if keeps else emitter.with_axes("Squeeze", result, over), emitter)
     return axes
 
@@ -60,7 +59,7 @@ def _softmax(flow: PadFlow, node: ir.Node) -> Axes:
     rank, since = len(flow.shape(node.inputs[0])), flow.opset >= 13
     axis = node.attributes.get_int("axis", -1 if since else 1) % rank
     before = flow.axes_of(node.inputs[0])
-    along(flow, node, [axis] if since else range(axis, rank), -math.inf)
+    flow.along(node, [axis] if since else range(axis, rank), -math.inf)
     return before
 
 
@@ -69,7 +68,7 @@ def _arg(flow: PadFlow, node: ir.Node) -> Axes:
     if node.attributes.get_int("select_last_index", 0) and axis % rank in flow.axes_of(node.inputs[0]):
         raise NoRuleError("takes the last of equal positions")
     fill = -math.inf if node.op_type == "ArgMax" else math.inf
-    return along(flow, node, [axis], fill, bool(node.attributes.get_int("keepdims", 1)))
+    return flow.along(node, [axis], fill, bool(node.attributes.get_int("keepdims", 1)))
 
 
 def _top(flow: PadFlow, node: ir.Node) -> list[Axes]:
@@ -78,30 +77,25 @@ def _top(flow: PadFlow, node: ir.Node) -> list[Axes]:
     size = flow.axes_of(node.inputs[0]).get(axis % len(flow.shape(node.inputs[0])))
     if size is not None and count is not None and len({each.item() for each in count}) == 1:
         flow.require(size, count[0].item())
-    axes = along(flow, node, [axis], fill)
+    axes = flow.along(node, [axis], fill)
     return [axes, axes]
 
 
 def _cumulative(flow: PadFlow, node: ir.Node) -> Axes:
-    given, axes = flow.ints(node, "axis", 1), flow.axes_of(node.inputs[0])
-    assert given is not None
+    given, axes = flow.ints(node, "axis", 1) or [], flow.axes_of(node.inputs[0])
     if node.attributes.get_int("reverse", 0):
-        along(flow, node, given[0], 0.0)
+        flow.along(node, given[0], 0.0)
     return axes
 
 
 def _quantize(flow: PadFlow, node: ir.Node) -> Axes:
-    return features(flow, node, [], "has parameters that differ from step to step")
-
-
-def _qlinear(flow: PadFlow, node: ir.Node) -> Axes:
-    return broadcast(flow, node, [0, 3], len(flow.shape(node.outputs[0])))
+    return flow.features(node, [], "has parameters that differ from step to step")
 
 
 def _dynamic_quantize(flow: PadFlow, node: ir.Node) -> list[Axes]:
     # Its range holds zero in any case.
     axes = flow.axes_of(node.inputs[0])
-    along(flow, node, [*axes], 0.0)
+    flow.along(node, [*axes], 0.0)
     return [axes, {}, {}]
 
 
@@ -139,7 +133,7 @@ def _products(
 
 
 def _zero(flow: PadFlow, node: ir.Node, zeros: Sequence[int], side: int) -> float | ir.Value:
-    value = node.inputs[zeros[side]] if side < len(zeros) and zeros[side] < len(node.inputs) else None
+    value = operand(node, zeros[side]) if zeros else None
     if value is not None and math.prod(flow.shape(value)) != 1:
         raise NoRuleError("sums over time integers that have several zero points")
     return 0.0 if value is None else value
@@ -149,14 +143,6 @@ def _matmul(flow: PadFlow, node: ir.Node) -> Axes:
     if any(node.attributes.get_int(name, 0) for name in ("transBatchA", "transBatchB")):
         raise NoRuleError("moves the batch of a product")
     return _products(flow, node)
-
-
-def _matmul_integer(flow: PadFlow, node: ir.Node) -> Axes:
-    return _products(flow, node, zeros=(2, 3))
-
-
-def _qlinear_matmul(flow: PadFlow, node: ir.Node) -> Axes:
-    return _products(flow, node, (0, 3), zeros=(2, 5))
 
 
 def _matmul_to_float(flow: PadFlow, node: ir.Node) -> Axes:
@@ -183,8 +169,8 @@ def _gemm(flow: PadFlow, node: ir.Node) -> Axes:
                 flow.fill(node, index, axis, 0.0)
             else:
                 axes[index] = size
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
-        for axis, size in broadcast(flow, node, [2], 2).items():
+    if operand(node, 2) is not None:
+        for axis, size in flow.broadcast(node, [2]).items():
             if axes.setdefault(axis, size) != size:
                 raise NoRuleError("combines values of different lengths")
     return axes
@@ -209,7 +195,7 @@ def _einsum(flow: PadFlow, node: ir.Node) -> Axes:
 
 def _lp_norm(flow: PadFlow, node: ir.Node) -> Axes:
     axes = flow.axes_of(node.inputs[0])
-    along(flow, node, [node.attributes.get_int("axis", -1)], 0.0)
+    flow.along(node, [node.attributes.get_int("axis", -1)], 0.0)
     return axes
 
 
@@ -228,14 +214,14 @@ COMBINING: dict[str, Rule] = {
     "LogSoftmax": _softmax,
     "LpNormalization": _lp_norm,
     "MatMul": _matmul,
-    "MatMulInteger": _matmul_integer,
+    "MatMulInteger": functools.partial(_products, zeros=(2, 3)),
     "MatMulIntegerToFloat": _matmul_to_float,
     "DynamicQuantizeMatMul": _dynamic_matmul,
     "FusedMatMul": _matmul,
     "FusedGemm": _gemm,
-    "QLinearMatMul": _qlinear_matmul,
-    "QLinearAdd": _qlinear,
-    "QLinearMul": _qlinear,
+    "QLinearMatMul": functools.partial(_products, indices=(0, 3), zeros=(2, 5)),
+    "QLinearAdd": lambda flow, node: flow.broadcast(node, [0, 3]),
+    "QLinearMul": lambda flow, node: flow.broadcast(node, [0, 3]),
     "QLinearSigmoid": _quantize,
     "QLinearLeakyRelu": _quantize,
     "QuantizeLinear": _quantize,

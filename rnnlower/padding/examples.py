@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import default_opset, dim_name
+from rnnlower.graph.walk import default_opset, dim_name, operand
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
@@ -88,10 +88,7 @@ class Examples:
         self._worlds = [self._worlds[number] for number in kept]
 
     def _world(
-        self,
-        lengths: Mapping[str, int],
-        inputs: Mapping[str, Mapping[int, str]],
-        others: tuple[int, int],
+        self, lengths: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]], others: tuple[int, int]
     ) -> Facts:
         """Return the facts about the model at these lengths, with numbers for other open sizes."""
         facts = Facts(self.model)
@@ -107,6 +104,12 @@ class Examples:
     def origin(self, value: ir.Value) -> ir.Value:
         """Return the value of the source that a value stands for."""
         return self._origins.get(value, value)
+
+    def operand(self, node: ir.Node, index: int = 0) -> ir.Value:
+        """Return an input that the operator requires."""
+        value = node.inputs[index]
+        assert value is not None
+        return value
 
     def axes_of(self, value: ir.Value | None) -> Axes:
         """Return the axes of a value whose sizes follow from lengths."""
@@ -141,7 +144,7 @@ class Examples:
         given = node.attributes.get_ints(name)
         if given is not None:
             return [[*given]] * len(self._worlds)
-        value = node.inputs[index] if index < len(node.inputs) else None
+        value = operand(node, index)
         if value is None:
             return None
         contents = self.contents(value)

@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import captured
+from rnnlower.graph.walk import captured, operand
+from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size
 from rnnlower.padding.validity import Validity
 from rnnlower.timeflow.flow import located
@@ -78,6 +79,46 @@ class PadFlow(Validity):
                 outputs[index] = number
         return self
 
+    # Parts that several rules share.
+
+    def broadcast(self, node: ir.Node, indices: Sequence[int]) -> Axes:
+        """Return the axes of operands that are aligned at their ends."""
+        axes, rank = dict[int, Size](), len(self.shape(node.outputs[0]))
+        for index in indices:
+            value = node.inputs[index]
+            for axis, size in self.axes_of(value).items():
+                place = rank - len(self.shape(value)) + axis
+                if axes.setdefault(place, size) != size:
+                    raise NoRuleError("combines values of different lengths")
+        return axes
+
+    def along(self, node: ir.Node, axes: Sequence[int], fill: float, keeps: bool = True) -> Axes:
+        """Fill the padding on these axes; they are no longer over time, or removed unless kept."""
+        rank = len(self.shape(node.inputs[0]))
+        along = {axis % rank for axis in axes}
+        for axis in along & {*self.axes_of(node.inputs[0])}:
+            self.fill(node, 0, axis, fill)
+        return {
+            axis - (0 if keeps else sum(other < axis for other in along)): size
+            for axis, size in self.axes_of(node.inputs[0]).items()
+            if axis not in along
+        }
+
+    def features(self, node: ir.Node, over: Sequence[int], what: str) -> Axes:
+        """Return the axes of an operator along these, none of which may be over time; `what` it would do."""
+        rank, axes = len(self.shape(node.inputs[0])), self.axes_of(node.inputs[0])
+        if {axis % rank for axis in over} & {*axes} or any(map(self.axes_of, node.inputs[1:])):
+            raise NoRuleError(what)
+        return axes
+
+    def smaller(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
+        """Emit the smaller ones of positions, for which old opsets have no Min."""
+        return emitter.op("Where", emitter.op("Less", one, other, since=9), one, other)
+
+    def larger(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
+        """Emit the larger ones of positions."""
+        return emitter.op("Where", emitter.op("Less", one, other, since=9), other, one)
+
     def _visit(self, node: ir.Node) -> None:
         from rnnlower.padding.rules import RULES
 
@@ -100,8 +141,7 @@ class PadFlow(Validity):
             raise NoRuleError(f"no rule says what {node.op_type} does to padding")
         for index in numbers:
             if index not in controls and not (self.rows is not None and node.op_type in _PICK_STEPS):
-                value, number = node.inputs[index], self.number_for(node, index)
-                assert value is not None
+                value, number = self.operand(node, index), self.number_for(node, index)
                 node.replace_input_with(index, number)
                 self.stands_for(number, value)
         read = [bool(out.uses() or out.is_graph_output()) for out in node.outputs]
@@ -148,7 +188,7 @@ class PadFlow(Validity):
             if all(a is not None and np.array_equal(a, b) for a, b in zip(prefixes, contents, strict=True)):
                 if axes := self.varying(out):
                     self.axes[out] = axes
-            elif self._reads_steps(node):
+            elif node.op_type not in ("Shape", "Size") and any(map(self.axes_of, node.inputs)):
                 # What combines steps that are known combines the valid ones alone.
                 self._ruled.update(node.outputs)
                 return False
@@ -158,13 +198,10 @@ class PadFlow(Validity):
                     self._ruled.add(out)
         return True
 
-    def _reads_steps(self, node: ir.Node) -> bool:
-        return node.op_type not in ("Shape", "Size") and any(map(self.axes_of, node.inputs))
-
     def _fix_controls(self, node: ir.Node, controls: Sequence[int]) -> None:
         """Make constants of shapes and positions that follow from a number of valid steps."""
         for index in controls:
-            value = node.inputs[index] if index < len(node.inputs) else None
+            value = operand(node, index)
             if value is None or self.origin(value) not in self._ruled:
                 continue
             contents, other = self.contents(value), self._other.constant(self.origin(value))

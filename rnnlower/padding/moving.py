@@ -8,7 +8,6 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.padding.flow import PadFlow, Rule
-from rnnlower.padding.ruling import broadcast
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size
 
 
@@ -80,19 +79,8 @@ def _depth_to_space(flow: PadFlow, node: ir.Node) -> Axes:
     return {axis: size.via(factor if axis > 1 else 1) for axis, size in axes.items()}
 
 
-def _expand(flow: PadFlow, node: ir.Node) -> Axes:
-    axes = flow.varying(node.outputs[0])
-    own = broadcast(flow, node, [0], len(flow.shape(node.outputs[0])))
-    return axes | own
-
-
-def _filled(flow: PadFlow, node: ir.Node) -> Axes:
-    return flow.varying(node.outputs[0])
-
-
 def _tile(flow: PadFlow, node: ir.Node) -> Axes:
-    repeats, axes = flow.ints(node, "repeats", 1), flow.axes_of(node.inputs[0])
-    assert repeats is not None
+    repeats, axes = flow.ints(node, "repeats", 1) or [], flow.axes_of(node.inputs[0])
     if any(repeats[0][axis] != 1 for axis in axes):
         raise NoRuleError("repeats the sequence")
     # A single element may be repeated as often as there are steps.
@@ -138,7 +126,7 @@ def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, S
         shifted = emitter.op("Add", places, skipped)
         places = emitter.op("Where", emitter.op("Less", places, end), places, shifted)
     last = emitter.integers(valid.full - 1)
-    places = emitter.op("Where", emitter.op("Less", places, last), places, last)
+    places = flow.smaller(emitter, places, last)
     flow.replace(node, emitter.op("Gather", old, places, axis=axis), emitter)
 
 
@@ -152,9 +140,7 @@ def _split(flow: PadFlow, node: ir.Node) -> list[Axes]:
 def _bounds(flow: PadFlow, node: ir.Node) -> dict[int, tuple[list[int], list[int], int]]:
     """Return for each axis that a Slice cuts its starts and ends at the example lengths, and the step."""
     rank = len(flow.shape(node.inputs[0]))
-    starts, ends = flow.ints(node, "starts", 1), flow.ints(node, "ends", 2)
-    assert starts is not None
-    assert ends is not None
+    starts, ends = (flow.ints(node, name, index) or [] for index, name in enumerate(("starts", "ends"), 1))
     axes, steps = flow.ints(node, "axes", 3), flow.ints(node, "steps", 4)
     places = [*range(len(starts[0]))] if axes is None else [axis % rank for axis in axes[0]]
     return {
@@ -222,8 +208,7 @@ def _front(
 def _last_steps(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, behind: list[int], count: int) -> None:
     if len({*behind}) != 1 or axes[axis].symbol == ROWS:
         raise NoRuleError("cuts a part whose start follows from the length")
-    emitter, source = flow.emitter_for(node), node.inputs[0]
-    assert source is not None
+    emitter, source = flow.emitter_for(node), flow.operand(node)
     flow.require(axes[axis], -behind[0])
     rank, steps = len(flow.shape(source)), range(behind[0], behind[0] + count)
     picked = flow.last_steps(emitter, source, axis, axes, steps, rank, flow.dtype(source))
@@ -231,8 +216,7 @@ def _last_steps(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, behind: lis
 
 
 def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:
-    emitter, source, size = flow.emitter_for(node), node.inputs[0], axes[axis]
-    assert source is not None
+    emitter, source, size = flow.emitter_for(node), flow.operand(node), axes[axis]
     if flow.rows is not None:
         rank = len(flow.shape(source))
         places = [*range(rank)]
@@ -248,44 +232,45 @@ def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:
     last = emitter.constant(np.arange(-1, -size.full - 1, -1, dtype=np.int64))
     steps = emitter.op("Add", flow.count(size), last)
     zero = emitter.constant(np.zeros(1, np.int64))
-    positions = emitter.op("Where", emitter.op("Less", steps, zero), zero, steps)
+    positions = flow.larger(emitter, steps, zero)
     flow.replace(node, emitter.op("Gather", source, positions, axis=axis), emitter)
 
 
 def _reverse(flow: PadFlow, node: ir.Node) -> Axes:
     if flow.axes_of(node.inputs[1]):
         raise NoRuleError("takes lengths over time")
-    return flow.axes_of(node.inputs[0])
+    return _same(flow, node)
 
 
-def _range(flow: PadFlow, node: ir.Node) -> Axes:
-    raise NoRuleError("numbers steps from a value that is computed while it runs")
+def _unknown(what: str) -> Rule:
+    """Return the rule of an operator on values that are not known."""
+
+    def rule(flow: PadFlow, node: ir.Node) -> Axes:
+        raise NoRuleError(what)
+
+    return rule
 
 
-def _where_shape(flow: PadFlow, node: ir.Node) -> Axes:
-    raise NoRuleError("takes the shape of a value whose shape is not known")
-
-
-def _trilu(flow: PadFlow, node: ir.Node) -> Axes:
+def _same(flow: PadFlow, node: ir.Node) -> Axes:
     return flow.axes_of(node.inputs[0])
 
 
 MOVING: dict[str, Rule] = {
     "Concat": _concat,
-    "ConstantOfShape": _filled,
+    "ConstantOfShape": lambda flow, node: flow.varying(node.outputs[0]),
     "DepthToSpace": _depth_to_space,
-    "Expand": _expand,
-    "EyeLike": _trilu,
+    "Expand": lambda flow, node: flow.varying(node.outputs[0]) | flow.broadcast(node, [0]),
+    "EyeLike": _same,
     "Flatten": _reshape,
-    "Range": _range,
+    "Range": _unknown("numbers steps from a value that is computed while it runs"),
     "Reshape": _reshape,
     "ReverseSequence": _reverse,
-    "Shape": _where_shape,
+    "Shape": _unknown("takes the shape of a value whose shape is not known"),
     "Slice": _slice,
     "Split": _split,
     "Squeeze": _squeeze,
     "Tile": _tile,
     "Transpose": _transpose,
-    "Trilu": _trilu,
+    "Trilu": _same,
     "Unsqueeze": _unsqueeze,
 }

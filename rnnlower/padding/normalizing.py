@@ -10,7 +10,6 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.flow import PadFlow, Rule
-from rnnlower.padding.ruling import features
 from rnnlower.padding.sizes import Axes, NoRuleError
 
 _NOT_CENTERED = ("RMSNormalization", "SimplifiedLayerNormalization")
@@ -31,7 +30,7 @@ def _normalized(
         return each
 
     def mean(each: ir.Value) -> ir.Value:
-        return flow.mean(emitter, each, where, axes, rank, ir.DataType.from_numpy(dtype))
+        return flow.mean(emitter, each, where, axes, rank, dtype)
 
     value = valid(value)
     if node.op_type not in _NOT_CENTERED:
@@ -44,18 +43,17 @@ def _normalized(
 def _batch_norm(flow: PadFlow, node: ir.Node) -> Axes:
     if node.attributes.get_int("training_mode", 0):
         raise NoRuleError("normalizes by the statistics of its input")
-    return features(flow, node, [1], _PARAMETERS)
+    return flow.features(node, [1], _PARAMETERS)
 
 
 def _layer_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
     """Normalize; what is scaled then is aligned at the end."""
-    value, axes = node.inputs[0], flow.axes_of(node.inputs[0])
+    value, axes = flow.operand(node), flow.axes_of(node.inputs[0])
     rank = len(flow.shape(value))
     where = range(node.attributes.get_int("axis", -1) % rank, rank)
     if not {*where} & {*axes}:
-        features(flow, node, where, _PARAMETERS)
+        flow.features(node, where, _PARAMETERS)
         return [axes] * len(node.outputs)
-    assert value is not None
     emitter = flow.emitter_for(node)
     result = _normalized(flow, node, emitter, value, axes, where)
     for op_type, each in zip(("Mul", "Add"), node.inputs[1:], strict=False):
@@ -66,8 +64,7 @@ def _layer_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 def _channel_norm(flow: PadFlow, node: ir.Node) -> Axes:
     """Normalize each channel (InstanceNormalization), or each group of them."""
-    value, axes, shape = node.inputs[0], flow.axes_of(node.inputs[0]), flow.shape(node.inputs[0])
-    assert value is not None
+    value, axes, shape = flow.operand(node), flow.axes_of(node.inputs[0]), flow.shape(node.inputs[0])
     if 1 in axes or any(map(flow.axes_of, node.inputs[1:])):
         raise NoRuleError(_PARAMETERS)
     if not any(axis >= 2 for axis in axes):
@@ -90,10 +87,6 @@ def _channel_norm(flow: PadFlow, node: ir.Node) -> Axes:
         result = emitter.op(op_type, result, each)
     flow.replace(node, result if each_has else emitter.reshape(result, [0, *shape[1:]]), emitter)
     return axes
-
-
-def _local_norm(flow: PadFlow, node: ir.Node) -> Axes:
-    return features(flow, node, [1], "normalizes over neighboring steps")
 
 
 def unfold_groups(model: ir.Model) -> None:
@@ -134,7 +127,7 @@ NORMALIZING: dict[str, Rule] = {
     "BatchNormalization": _batch_norm,
     "GroupNormalization": _channel_norm,
     "InstanceNormalization": _channel_norm,
-    "LRN": _local_norm,
+    "LRN": lambda flow, node: flow.features(node, [1], "normalizes over neighboring steps"),
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _layer_norm,
     "SimplifiedLayerNormalization": _layer_norm,

@@ -67,9 +67,7 @@ def _scatter_nd(flow: PadFlow, node: ir.Node) -> Axes:
 
 def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
     """Let positions that count from the end count from the last valid step."""
-    data, value = node.inputs[:2]
-    assert data is not None
-    assert value is not None
+    data, value = flow.operand(node), flow.operand(node, 1)
     size, contents = axes[along], flow.contents(value)
     if size.symbol == ROWS:
         raise NoRuleError("takes single rows, each of which has a length of its own")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rnnlower.padding.attention import ATTENTION
 from rnnlower.padding.combining import COMBINING
+from rnnlower.padding.ends import ENDING
 from rnnlower.padding.flow import Rule
 from rnnlower.padding.moving import MOVING
 from rnnlower.padding.picking import PICKING
-from rnnlower.padding.recurrence import RECURRENCE
 from rnnlower.padding.windows import WINDOWS
 
-RULES: Mapping[str, Rule] = {**ATTENTION, **COMBINING, **MOVING, **PICKING, **WINDOWS, **RECURRENCE}
+RULES: Mapping[str, Rule] = {**COMBINING, **ENDING, **MOVING, **PICKING, **WINDOWS}

@@ -100,8 +100,7 @@ class Validity(Examples):
 
     def fill(self, node: ir.Node, index: int, axis: int, fill: float | ir.Value) -> None:
         """Fill the padding of an input on an axis, with a number or what a scalar holds."""
-        value, axes = node.inputs[index], self.axes_of(node.inputs[index])
-        assert value is not None
+        value, axes = self.operand(node, index), self.axes_of(node.inputs[index])
         key = ("fill", value, axis, fill)
         if key not in self._shared:
             emitter, dtype = self._emitter(f"{value.name}_valid"), self.dtype(value)
@@ -220,7 +219,7 @@ class Validity(Examples):
         where: Sequence[int],
         axes: Axes,
         rank: int,
-        kind: ir.DataType,
+        dtype: np.dtype[np.generic],
     ) -> ir.Value:
         """Emit the mean over axes of a value whose padding is zero there; the axes have size 1 then.
 
@@ -232,8 +231,8 @@ class Validity(Examples):
             filled = emitter.with_axes("ReduceMean", filled, others, since=18, keepdims=1)
         result = emitter.with_axes("ReduceSum", filled, [*over], keepdims=1)
         for size in over.values():
-            result = emitter.op("Div", result, self.count_along(emitter, size, left, rank, kind.numpy()))
-        result.dtype = kind
+            result = emitter.op("Div", result, self.count_along(emitter, size, left, rank, dtype))
+        result.dtype = ir.DataType.from_numpy(dtype)
         return result
 
     def last_steps(
@@ -289,8 +288,7 @@ class Validity(Examples):
 
     def number_for(self, node: ir.Node, index: int) -> ir.Value:
         """Return such a content as an operand of an operator that broadcasts."""
-        value = node.inputs[index]
-        assert value is not None
+        value = self.operand(node, index)
         if self.rows is None:
             return self.number(value)
         if node.op_type not in POINTWISE:
@@ -324,8 +322,7 @@ class Validity(Examples):
         return _again(emitter, node, [None if each is None else self.number(each) for each in node.inputs])
 
     def _shape_of_length(self, emitter: Emitter, node: ir.Node) -> ir.Value:
-        source = node.inputs[0]
-        assert source is not None
+        source = self.operand(node)
         shape, axes = self.shape(source), self.axes_of(source)
         places = range(len(shape))[node.attributes.get_int("start", 0) : node.attributes.get_int("end", 99)]
         dims = [

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.walk import operand
 from rnnlower.padding.flow import PadFlow, Rule
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
 
@@ -24,7 +25,7 @@ def _spatial(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _kernel(flow: PadFlow, node: ir.Node) -> list[int]:
-    weights = node.inputs[_WEIGHTS.get(node.op_type, 1)] if len(node.inputs) > 1 else None
+    weights = operand(node, _WEIGHTS.get(node.op_type, 1))
     return [*(node.attributes.get_ints("kernel_shape") or flow.shape(weights)[2:])]
 
 
@@ -77,8 +78,7 @@ def _filled(flow: PadFlow, node: ir.Node, fill: float | ir.Value) -> Axes:
 
 
 def _conv(flow: PadFlow, node: ir.Node) -> Axes:
-    index = _ZERO_POINTS.get(node.op_type, 99)
-    zero = node.inputs[index] if index < len(node.inputs) else None
+    zero = operand(node, _ZERO_POINTS.get(node.op_type, 99))
     return _filled(flow, node, 0.0 if zero is None else zero)
 
 
@@ -86,10 +86,6 @@ def _fused_conv(flow: PadFlow, node: ir.Node) -> Axes:
     if len(node.inputs) > 3:
         raise NoRuleError("adds another value to a convolution")
     return _conv(flow, node)
-
-
-def _max_pool(flow: PadFlow, node: ir.Node) -> Axes:
-    return _filled(flow, node, -math.inf)
 
 
 def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
@@ -144,12 +140,10 @@ def _with_zeros(flow: PadFlow, node: ir.Node, attributes: dict[str, object]) -> 
     pads = [*(node.attributes.get_ints("pads") or ())]
     half, emitter = len(pads) // 2, flow.emitter_for(node)
     both = [0, 0, *pads[:half], 0, 0, *pads[half:]]
-    value = node.inputs[0]
-    assert value is not None
     if flow.opset < 11:
-        padded = emitter.op("Pad", value, pads=both)
+        padded = emitter.op("Pad", node.inputs[0], pads=both)
     else:
-        padded = emitter.op("Pad", value, emitter.integers(*both))
+        padded = emitter.op("Pad", node.inputs[0], emitter.integers(*both))
     flow.place(emitter, node)
     node.replace_input_with(0, padded)
     new = attributes | {"pads": [0] * len(pads), "count_include_pad": 0}
@@ -181,9 +175,8 @@ def _global(fill: float) -> Rule:
                 flow.fill(node, 0, axis, fill)
         left = {axis: size for axis, size in axes.items() if axis < 2}
         if node.op_type == "GlobalAveragePool" and left != axes:
-            emitter, filled, rank = flow.emitter_for(node), node.inputs[0], len(flow.shape(node.inputs[0]))
-            assert filled is not None
-            dtype = ir.DataType.from_numpy(flow.dtype(filled))
+            emitter, filled = flow.emitter_for(node), flow.operand(node)
+            rank, dtype = len(flow.shape(filled)), flow.dtype(filled)
             flow.replace(node, flow.mean(emitter, filled, range(2, rank), axes, rank, dtype), emitter)
         return left
 
@@ -191,8 +184,7 @@ def _global(fill: float) -> Rule:
 
 
 def _pad(flow: PadFlow, node: ir.Node) -> Axes:
-    pads, axes = flow.ints(node, "pads", 1), flow.axes_of(node.inputs[0])
-    assert pads is not None
+    pads, axes = flow.ints(node, "pads", 1) or [], flow.axes_of(node.inputs[0])
     rank = len(flow.shape(node.inputs[0]))
     chosen = flow.ints(node, "axes", 3)
     places = [*range(rank)] if chosen is None else [axis % rank for axis in chosen[0]]
@@ -214,7 +206,7 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
                 raise NoRuleError(f"repeats the end of the sequence, and pads other axes (mode {mode})")
             _mirror(flow, node, axis, begin, found[axis], mode)
             continue
-        value = node.inputs[2] if len(node.inputs) > 2 else None
+        value = operand(node, 2)
         given = node.attributes.get_float("value", 0.0) if value is None else value
         if isinstance(given, ir.Value) and flow.shape(given):
             raise NoRuleError("pads by a value that is no scalar")
@@ -226,24 +218,17 @@ def _mirror(flow: PadFlow, node: ir.Node, axis: int, begin: int, size: Size, mod
     """Take steps for those around the sequence: of position p, 0 being the first, p is inside again."""
     if flow.rows is not None:
         raise NoRuleError(f"repeats the ends of rows, each of which has a length of its own (mode {mode})")
-    emitter, source = flow.emitter_for(node), node.inputs[0]
-    assert source is not None
+    emitter, source = flow.emitter_for(node), flow.operand(node)
     places = emitter.constant(np.arange(size.full, dtype=np.int64) - begin)
     count = flow.count(flow.axes_of(source)[axis])
     last, zero = emitter.op("Sub", count, emitter.integers(1)), emitter.integers(0)
-
-    def least(one: ir.Value, other: ir.Value) -> ir.Value:
-        return emitter.op("Where", emitter.op("Less", one, other, since=9), one, other)
-
-    def largest(one: ir.Value, other: ir.Value) -> ir.Value:
-        return emitter.op("Where", emitter.op("Less", one, other, since=9), other, one)
 
     if mode == "reflect":
         places = emitter.op("Abs", places)
         places = emitter.op("Sub", last, emitter.op("Abs", emitter.op("Sub", last, places)))
     elif mode == "wrap":
         places = emitter.op("Mod", emitter.op("Add", places, count), count)
-    places = largest(least(places, last), zero)
+    places = flow.larger(emitter, flow.smaller(emitter, places, last), zero)
     flow.replace(node, emitter.op("Gather", source, places, axis=axis), emitter)
 
 
@@ -284,11 +269,10 @@ def _scale(flow: PadFlow, node: ir.Node, axis: int, sizes: list[tuple[int, int]]
 def _extend(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> None:
     if flow.rows is not None:
         raise NoRuleError("stretches rows, each of which has a length of its own")
-    emitter, source = flow.emitter_for(node), node.inputs[0]
-    assert source is not None
+    emitter, source = flow.emitter_for(node), flow.operand(node)
     places = emitter.constant(np.arange(size.full, dtype=np.int64))
     last = emitter.op("Sub", flow.count(size), emitter.integers(1))
-    places = emitter.op("Where", emitter.op("Less", places, last, since=9), places, last)
+    places = flow.smaller(emitter, places, last)
     extended = emitter.op("Gather", source, places, axis=axis)
     flow.stands_for(extended, source)
     flow.place(emitter, node)
@@ -305,7 +289,7 @@ WINDOWS: dict[str, Rule] = {
     "GlobalLpPool": _global(0.0),
     "GlobalMaxPool": _global(-math.inf),
     "LpPool": _conv,
-    "MaxPool": _max_pool,
+    "MaxPool": lambda flow, node: _filled(flow, node, -math.inf),
     "Pad": _pad,
     "QLinearConv": _conv,
     "Resize": _resize,

@@ -110,6 +110,11 @@ def question(
     return Question(model, [(feeds, right)])
 
 
+def answered(model: onnx.ModelProto, *fed: Feeds) -> Question:
+    """Make a question about a model, with the outputs that the reference computes of each of the inputs."""
+    return Question(model, [(feeds, evaluate(model, feeds)) for feeds in fed])
+
+
 class Asker(contextlib.ExitStack):
     """A client that asks a runtime and keeps the answers, so that an interrupted probe can resume.
 

@@ -9,14 +9,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnnlower.engines.reference import evaluate
 from rnnlower.errors import RnnLowerError
 from rnnlower.files.model_io import load_model
 from rnnlower.passes.exact_numbers import KeepNaNPass, SeparateSumsPass
 from rnnlower.passes.graph_ends import CopyOutputsPass
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
-from rnnlower.probing.asking import Asker, Question
+from rnnlower.probing.asking import Asker, Question, answered
 from rnnlower.probing.nodes import STATES, Node, node_question
 from rnnlower.probing.writing import toml_text
 from rnnlower.targets.choosing import Native
@@ -230,7 +229,7 @@ def nans(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:
 
 
 def _ask_model(asker: Asker, model: onnx.ModelProto, key: str, feeds: Mapping[str, Any]) -> str:
-    return asker.ask(key, Question, model, [(feeds, evaluate(model, feeds))])
+    return asker.ask(key, answered, model, feeds)
 
 
 def _where_sizes_are_open(right: Any, apart: bool, ops: Sequence[str]) -> dict[str, Any]:
@@ -377,5 +376,4 @@ def _ifs() -> Question:
         }
     """)
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
-    fed = [{"C": np.array([sign], np.float32), "X": x} for sign in (1, -1)]
-    return Question(model, [(feeds, evaluate(model, feeds)) for feeds in fed])
+    return answered(model, *({"C": np.array([sign], np.float32), "X": x} for sign in (1, -1)))

@@ -16,18 +16,8 @@ _FED = ("sequence_lens", "initial_h", "initial_c")
 _BLAMED = (
     *(f"{how} {name}" for how in ("fed", "computed") for name in _WEIGHTS),
     *("activations", "clip", "P", "input_forget", "layout", "sequence_lens", "computed states"),
-    *(
-        "behind Expand",
-        "behind Tile",
-        "hidden_size",
-        "empty B",
-        "no B",
-        "Y_c",
-        "Y",
-        "open time",
-        "open batch",
-    ),
-    *("in If", "in Loop", "in Scan", "Y_h", "initial_c", "initial_h"),
+    *("behind Expand", "behind Tile", "hidden_size", "empty B", "no B", "Y_c", "Y", "open time"),
+    *("open batch", "in If", "in Loop", "in Scan", "Y_h", "initial_c", "initial_h"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,14 +13,13 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing.asking import Question, question
+from rnnlower.probing.asking import Question, answered, question
 from rnnlower.probing.types import in_type
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES, RECURRENT_OPS
 
 Array = NDArray[Any]
 
 STATES = {"LSTM": ("initial_h", "initial_c"), "GRU": ("initial_h",), "RNN": ("initial_h",)}
-_FUNCTIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
 SIZES = (
     # steps, batch, input_size, hidden_size
     (3, 2, 8, 16),
@@ -122,9 +122,9 @@ class Node:
 
     def activated(self, *names: str) -> Node:
         """Return the node with these functions, repeated; with its own ones if there are none."""
-        own = names or RECURRENT_OPS[self.op_type].activations
-        count = _FUNCTIONS[self.op_type] * (2 if self.direction == "bidirectional" else 1)
-        functions = tuple(own[index % len(own)] for index in range(count))
+        own = RECURRENT_OPS[self.op_type].activations
+        count = len(own) * (2 if self.direction == "bidirectional" else 1)
+        functions = tuple(itertools.islice(itertools.cycle(names or own), count))
         return self.but(attributes=(*self.attributes, ("activations", functions)))
 
     def __str__(self) -> str:
@@ -292,5 +292,4 @@ def _in_body(asked: Question, place: str, node: onnx.NodeProto, outputs: list[st
         graph.output.extend(shown)
     on = {value.name: np.ones(1, np.float32) for value in around.input}
     onnx.checker.check_model(model, full_check=True)
-    feeds = [{**fed, **on} for fed, _ in asked.trials]
-    return Question(model, [(each, evaluate(model, each)) for each in feeds])
+    return answered(model, *({**fed, **on} for fed, _ in asked.trials))

@@ -11,8 +11,7 @@ import onnx
 import onnx.parser
 from onnx import helper
 
-from rnnlower.engines.reference import evaluate
-from rnnlower.probing.asking import Question, question
+from rnnlower.probing.asking import Question, answered, question
 
 Values = Mapping[str, Any]
 
@@ -239,8 +238,7 @@ def sized_question(op_type: str) -> Question:
             {SIZED[op_type]}
         }}
     """)
-    fed = [_arrays({"X": (rows, 4)}) for rows in (3, 5)]
-    return Question(model, [(feeds, evaluate(model, feeds)) for feeds in fed])
+    return answered(model, *(_arrays({"X": (rows, 4)}) for rows in (3, 5)))
 
 
 def split_question(outputs: int) -> Question:

@@ -12,22 +12,11 @@ from rnnlower.engines.known import find_engine
 from rnnlower.errors import UnverifiableError
 from rnnlower.folders import whole_file
 from rnnlower.passes.options import Progress
-from rnnlower.probing import trying_operators, types
+from rnnlower.probing import lowered, trying_operators, types
 from rnnlower.probing.asking import Asker
-from rnnlower.probing.keeping import PROBED, kept
-from rnnlower.probing.lowered import (
-    adaptations,
-    cautions,
-    control_flow,
-    gates,
-    nans,
-    open_sizes,
-    outputs,
-    sums,
-)
 from rnnlower.probing.quantized import quantized_rules
 from rnnlower.probing.trying_nodes import recurrent_rules
-from rnnlower.probing.writing import toml_text
+from rnnlower.probing.writing import PROBED, kept, toml_text
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.reading import parse_target, read_toml, with_sources
 from rnnlower.targets.target import Target
@@ -136,6 +125,7 @@ def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
         limits = trying_operators.limits(asker, ops, opsets, dynamic)
     source = f"{engine.label}, {PROBED}, {datetime.date.today().isoformat()}"
     tested = {"source": f"{source}: ONNX's node tests of each operator"}
+    corrected = lowered.outputs(asker) | lowered.nans(asker, ops) | lowered.sums(asker, ops)
     tables: dict[str, Any] = {
         "title": engine.title,
         "engine": engine.name,
@@ -144,24 +134,24 @@ def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
         "control_flow": {"ops": []},
         "shapes": {"static": not dynamic},
         "dtypes": {"allowed": dtypes},
-        "ops": {"allowed": ops} | outputs(asker) | nans(asker, ops) | sums(asker, ops) | tested,
+        "ops": {"allowed": ops} | corrected | tested,
         "limits": [*limits, *types.lacking(asker, ops, dtypes)],
     }
     groups.begin("control flow")
-    flow = control_flow(asker, tables, dynamic)
+    flow = lowered.control_flow(asker, tables, dynamic)
     tables["control_flow"] = flow
-    dynamic = dynamic and open_sizes(asker, tables)
+    dynamic = dynamic and lowered.open_sizes(asker, tables)
     tables["shapes"] = {"static": not dynamic}
-    if found := types.arithmetic(asker, dtypes) | gates(asker, tables):
+    if found := types.arithmetic(asker, dtypes) | lowered.gates(asker, tables):
         tables["arithmetic"] = found
     groups.begin("recurrent nodes")
     tables["recurrent"] = recurrent_rules(asker, dynamic, flow["ops"], dtypes)
     groups.begin("adapted nodes")
-    tables["recurrent"] = adaptations(asker, tables)
+    tables["recurrent"] = lowered.adaptations(asker, tables)
     groups.begin("quantized nodes")
     if quantized := quantized_rules(asker):
         tables["recurrent"] += quantized
         tables["ops"]["allowed"] = [*ops, f"com.microsoft.{QUANTIZED_LSTM}"]
     groups.begin("lowered nodes")
-    tables["cautions"] = cautions(asker, tables)
+    tables["cautions"] = lowered.cautions(asker, tables)
     return tables | {"tried": {"version": engine.version or "unknown"}}

@@ -358,11 +358,7 @@ class _Tries:
 
 def _features(node: Node) -> list[str]:
     """List the optional inputs, attributes and functions beyond the plain form of a node type."""
-    own = {
-        "LSTM": ["initial_h", "initial_c", "P", "input_forget"],
-        "GRU": ["initial_h"],
-        "RNN": ["initial_h"],
-    }[node.op_type]
+    own = [*STATES[node.op_type], *(["P", "input_forget"] if node.op_type == "LSTM" else [])]
     features = [*own, "sequence_lens", "clip", "layout", *_ACTIVATIONS]
     return [name for name in features if name not in node.inputs]
 

@@ -13,22 +13,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from rnnlower.engines.reference import evaluate
 from rnnlower.graph.versions import versions
 from rnnlower.probing import cases
-from rnnlower.probing.asking import Asker, Question, question
+from rnnlower.probing import operator_forms as forms
+from rnnlower.probing.asking import Asker, Question, answered, question
 from rnnlower.probing.cases import OPSETS
-from rnnlower.probing.operator_forms import (
-    BETWEEN,
-    FORMS,
-    NEEDED,
-    RANKED,
-    SIZED,
-    opset_question,
-    rank_question,
-    sized_question,
-    split_question,
-)
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.targets.format import CONTROL_FLOW
 
@@ -45,7 +34,7 @@ _CUTS = ("Clip", "Slice", "Split", "Squeeze", "Unsqueeze")
 def opset_range(asker: Asker) -> list[int]:
     """Return the first and the last opset that it accepts around opset 13; empty if it refuses 13."""
     known = range(_FIRST, OPSETS[-1] + 1)
-    right = [opset for opset in known if asker.right(f"opset {opset}", opset_question, opset)]
+    right = [opset for opset in known if asker.right(f"opset {opset}", forms.opset_question, opset)]
     around = [opset for opset in right if all(o in right for o in range(min(opset, 13), max(opset, 13)))]
     return [min(around), max(around)] if 13 in right else []
 
@@ -70,7 +59,9 @@ def opsets_to_cut(opsets: Sequence[int], limits: Sequence[Mapping[str, Any]]) ->
 
 def operators(asker: Asker, last: int) -> list[str]:
     """Return the operators with a correct form or ONNX node test, up to an opset."""
-    formed = {form.op_type for form in FORMS if form.opset <= last and asker.right(str(form), form.question)}
+    formed = {
+        form.op_type for form in forms.FORMS if form.opset <= last and asker.right(str(form), form.question)
+    }
     return [
         name
         for name in tried_operators()
@@ -79,12 +70,12 @@ def operators(asker: Asker, last: int) -> list[str]:
             asker.right(f"{name} up to {number:g}", _of_number, name, number)
             for number in _LARGE.get(name, ())
         )
-        and all(asker.right(str(form), form.question) for form in NEEDED if form.op_type == name)
+        and all(asker.right(str(form), form.question) for form in forms.NEEDED if form.op_type == name)
     ]
 
 
 def _is_right_between(asker: Asker, op_type: str) -> bool:
-    return any(asker.right(str(form), form.question) for form in BETWEEN if form.op_type == op_type)
+    return any(asker.right(str(form), form.question) for form in forms.BETWEEN if form.op_type == op_type)
 
 
 def tried_operators() -> list[str]:
@@ -93,7 +84,7 @@ def tried_operators() -> list[str]:
         op_type
         for op_type, tests in cases.node_cases().items()
         if any(any(cases.opsets_of(case, OPSETS)) for _, case in tests)
-    } | {form.op_type for form in FORMS}
+    } | {form.op_type for form in forms.FORMS}
     return sorted(known - {*RECURRENT_OPS, *CONTROL_FLOW, *_RANDOM})
 
 
@@ -154,7 +145,7 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: boo
     An input that may be computed from dynamic sizes counts as free, where sizes may be dynamic.
     """
     found: dict[str, dict[str, Any]] = collections.defaultdict(dict)
-    for form in FORMS:
+    for form in forms.FORMS:
         fits = form.op_type in ops and opsets[0] <= form.opset <= opsets[1]
         if not fits or asker.right(str(form), form.question) or _is_right_between(asker, form.op_type):
             continue
@@ -172,7 +163,7 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: boo
         right = _right_case(asker, op_type, opsets[1])
         if right is None:
             continue
-        if right.constant and op_type not in {form.op_type for form in FORMS}:
+        if right.constant and op_type not in {form.op_type for form in forms.FORMS}:
             inputs = [name for name in right.case.model.graph.node[0].input if name]
             found[op_type]["constant"] = [*range(1, len(inputs))]
         for version in () if asker.engine.slow else _versions_not_right(asker, op_type, right, opsets):
@@ -180,12 +171,12 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: boo
             if version in left:
                 left.remove(version)
     if "Split" in ops:
-        most = _most(asker, "Split into {}", split_question, _SPLITS)
+        most = _most(asker, "Split into {}", forms.split_question, _SPLITS)
         if most < _SPLITS[-1]:
             found["Split"]["max_outputs"] = most
-    for op_type in RANKED:
+    for op_type in forms.RANKED:
         if op_type in ops:
-            ask = functools.partial(rank_question, op_type)
+            ask = functools.partial(forms.rank_question, op_type)
             rank = _most(asker, f"{op_type} of rank {{}}", ask, (3, 4, 5, 6))
             if rank < 6:
                 found[op_type]["max_rank"] = rank
@@ -205,7 +196,7 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: boo
 
 
 def _is_sized(asker: Asker, op_type: str) -> bool:
-    return op_type in SIZED and asker.right(f"{op_type} of sizes of X", sized_question, op_type)
+    return op_type in forms.SIZED and asker.right(f"{op_type} of sizes of X", forms.sized_question, op_type)
 
 
 def _behind(repeating: str, product: str) -> Question:
@@ -263,5 +254,5 @@ def _open() -> Question:
         { A = MatMul (X, W) C = Add (A, b) D = Sigmoid (C) Y = Mul (D, X) }
     """)
     rng = np.random.default_rng(0)
-    fed = [{"X": rng.standard_normal(shape).astype(np.float32)} for shape in ((3, 2, 4), (5, 1, 4))]
-    return Question(model, [(feeds, evaluate(model, feeds)) for feeds in fed])
+    shapes = ((3, 2, 4), (5, 1, 4))
+    return answered(model, *({"X": rng.standard_normal(shape).astype(np.float32)} for shape in shapes))

@@ -18,20 +18,8 @@ from rnnlower.targets.format import ACTIVATIONS
 _FLOATS = ("float16", "float64")
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _UNARY = (
-    *(
-        "Abs",
-        "Elu",
-        "Exp",
-        "HardSigmoid",
-        "Identity",
-        "LeakyRelu",
-        "Log",
-        "Neg",
-        "Relu",
-        "Sigmoid",
-        "Softplus",
-    ),
-    *("Softsign", "Tanh", "ThresholdedRelu"),
+    *("Abs", "Elu", "Exp", "HardSigmoid", "Identity", "LeakyRelu", "Log", "Neg", "Relu", "Sigmoid"),
+    *("Softplus", "Softsign", "Tanh", "ThresholdedRelu"),
 )
 _BINARY = ("Add", "Div", "MatMul", "Max", "Min", "Mul", "Sub")
 _LINES = {

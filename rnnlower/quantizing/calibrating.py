@@ -18,9 +18,8 @@ from rnnlower.errors import OptionError
 from rnnlower.files.model_io import to_proto
 from rnnlower.folders import whole_file
 from rnnlower.passes.command_options import CalibrateOptions, Given
-from rnnlower.quantizing.observing import Ranges, find_ranges
+from rnnlower.quantizing.observing import Ranges, find_ranges, ranges_to_json
 from rnnlower.quantizing.preparing import prepare
-from rnnlower.quantizing.ranges_file import ranges_to_json
 from rnnlower.quantizing.recordings import Feeds, Recordings, list_of, open_source
 
 Format = Literal["npz", "rknn", "qnn", "python"]
@@ -89,11 +88,7 @@ class Calibration:
 
 
 def calibrate_model(
-    model: ir.Model,
-    recordings: Given | Sequence[Given],
-    options: CalibrateOptions,
-    *,
-    ranges: bool = False,
+    model: ir.Model, recordings: Given | Sequence[Given], options: CalibrateOptions, *, ranges: bool = False
 ) -> Calibration:
     """Run the float model over recordings; the model is prepared in place.
 
@@ -106,13 +101,10 @@ def calibrate_model(
     source = to_proto(model)
     given = Recordings(source, list_of(recordings))
     calls: list[Feeds] = []
-    session = open_source(source)
-    try:
+    with contextlib.closing(open_source(source)) as session:
         for number, sequence in enumerate(given.sequences):
             options.tell("running recording", number + 1, len(given.sequences))
             calls += [call.feeds for call in given.calls(session, sequence)]
-    finally:
-        session.close()
     options.tell("observing")
     found = find_ranges(model, calls) if ranges else None
     return Calibration(calls, len(given.sequences), found, [*notes, *given.notes()])

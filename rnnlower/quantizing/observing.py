@@ -5,18 +5,21 @@ The observer is told the same roles, by the same lowering, as the quantizer.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
+import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.errors import UnsupportedModelError
+from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.model_io import to_proto
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located, subgraphs_of, walk
-from rnnlower.lowering.node_emitter import Listener, NodeEmitter
+from rnnlower.lowering.node_emitter import NodeEmitter
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.quantizing.recordings import Array, Feeds, open_model
@@ -90,16 +93,13 @@ class ObservedModel:
         own = model.clone()
         seen: dict[ir.Value, Role] = {}
 
-        def listen(located: Located) -> Listener:
-            return Observer(located, seen)
-
         options = LoweringOptions(
             "scan",
             input_shapes={name: list(shape) for name, shape in shapes.items()},
             fold=False,
             gates="fused",
         )
-        lower_model(own, options, listen)
+        lower_model(own, options, lambda located: Observer(located, seen))
         self._roles = dict(_expose(own, seen))
         self._session = open_model(to_proto(own), optimize=False)
 
@@ -116,15 +116,12 @@ class ObservedModel:
 def observed_values(model: ir.Model, feeds: Iterable[Feeds]) -> Iterator[tuple[Role, Array]]:
     """Yield the values of each role in each of the calls."""
     opened: dict[tuple[tuple[str, tuple[int, ...]], ...], ObservedModel] = {}
-    try:
+    with contextlib.ExitStack() as stack:
         for call in feeds:
             key = tuple((name, array.shape) for name, array in call.items())
             if key not in opened:
-                opened[key] = ObservedModel(model, dict(key))
+                opened[key] = stack.enter_context(contextlib.closing(ObservedModel(model, dict(key))))
             yield from opened[key].values(call)
-    finally:
-        for each in opened.values():
-            each.close()
 
 
 def find_ranges(model: ir.Model, feeds: Iterable[Feeds]) -> Ranges:
@@ -195,3 +192,38 @@ def _scanned(scan: ir.Node, name: str) -> ir.Value:
             "scan_output_directions", [*directions.as_ints(), 0]
         )
     return value
+
+
+def ranges_to_json(ranges: Ranges) -> str:
+    """Return the text of the file."""
+    entries = [
+        {
+            "node": role.node,
+            "direction": role.direction,
+            "role": role.name,
+            "min": seen.least,
+            "max": seen.largest,
+        }
+        for role, seen in sorted(ranges.items(), key=lambda item: item[0])
+    ]
+    return json.dumps({"ranges": entries}, indent=1) + "\n"
+
+
+def read_ranges(paths: Iterable[pathlib.Path]) -> Ranges:
+    """Read files, and pool what they say of a role.
+
+    Raises:
+        OptionError: One is not such a file.
+    """
+    ranges: Ranges = {}
+    for path in paths:
+        try:
+            for entry in json.loads(path.read_text(encoding="utf-8"))["ranges"]:
+                role = Role(entry["node"], entry["direction"], entry["role"])
+                found = Range(float(entry["min"]), float(entry["max"]))
+                ranges[role] = found.joined(ranges.get(role, found))
+        except (ValueError, KeyError, TypeError) as error:
+            raise OptionError(
+                f"{path} is no file of ranges ({error!r}); `rnnlower calibrate --ranges` writes one"
+            ) from error
+    return ranges

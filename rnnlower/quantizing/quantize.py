@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -22,15 +23,13 @@ from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.quantizing.integer_states import carry_integers
 from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_steps, measure
-from rnnlower.quantizing.observing import Ranges, Role, find_ranges
+from rnnlower.quantizing.observing import Ranges, Role, find_ranges, read_ranges
 from rnnlower.quantizing.placement import capture_integers, own_constants
 from rnnlower.quantizing.preparing import prepare
 from rnnlower.quantizing.quantizers import Quantization
-from rnnlower.quantizing.ranges_file import read_ranges
 from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, list_of, open_model, open_source
 from rnnlower.quantizing.rest import quantize_rest
-from rnnlower.quantizing.schemes import Scheme
-from rnnlower.quantizing.tflite import TfliteScheme
+from rnnlower.quantizing.schemes import Scheme, TfliteScheme
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.suspicions import Suspicion
@@ -117,8 +116,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
     notes += data.recordings.notes()
     if options.integer_states and any(each.keys() & data.recordings.states.values() for each in data.held):
         raise OptionError("the recordings hold states, and integer states are carried: leave them out")
-    floats = open_source(source)
-    try:
+    with contextlib.closing(open_source(source)) as floats:
         options.tell("calibrating")
         calls = [call for each in data.calibrated for call in data.recordings.calls(floats, each)]
         feeds = [call.feeds for call in calls]
@@ -145,8 +143,6 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
             steps = count_steps(model, data.recordings, held)
             outputs = measure(data.recordings, data.held, steps, floats, to_proto(result), options.on)
             clipped = clipped_shares(model, held, quantization)
-    finally:
-        floats.close()
     notes += _left_out(quantization, options.runtime)
     warnings = [_narrow()] if options.activations == "int8-only" else []
     report = QuantizeReport(
@@ -289,11 +285,8 @@ def _prove_placement(floats: Session, fine: onnx.ModelProto, feeds: Feeds) -> No
         VerificationError: They differ: a quantizer is not where it belongs.
     """
     wanted = floats.run(feeds)
-    session = open_model(fine, optimize=False)
-    try:
+    with contextlib.closing(open_model(fine, optimize=False)) as session:
         got = session.run(feeds)
-    finally:
-        session.close()
     for name, array in wanted.items():
         largest = max(float(np.abs(array).max(initial=0.0)), 1e-6)
         difference = float(np.abs(got[name].astype(np.float64) - array).max(initial=0.0))

@@ -20,19 +20,8 @@ from rnnlower.quantizing.schemes import Scheme
 _CHILD = Child()
 
 _COUNTING = (
-    "Add",
-    "Ceil",
-    "Div",
-    "Floor",
-    "Log",
-    "Max",
-    "Min",
-    "Mul",
-    "Pow",
-    "Round",
-    "Sqrt",
-    "Sub",
-    "Where",
+    *("Add", "Ceil", "Div", "Floor", "Log", "Max", "Min"),
+    *("Mul", "Pow", "Round", "Sqrt", "Sub", "Where"),
 )
 """Operators by which models compute positions."""
 

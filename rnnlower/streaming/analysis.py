@@ -81,13 +81,7 @@ def analyze(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allo
 def _key(edit: Edit) -> list[object]:
     """Return the values that are equal for equal edits."""
     values = [getattr(edit, field.name) for field in dataclasses.fields(edit) if field.compare]
-    return [type(edit), *map(_comparable, values)]
-
-
-def _comparable(value: object) -> object:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return value
+    return [type(edit), *(each.tolist() if isinstance(each, np.ndarray) else each for each in values)]
 
 
 def _analyze(

@@ -9,23 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.files.metadata import StreamMetadata
-from rnnlower.graph.cleanup import remove_orphans, replace_outputs, take_place
+from rnnlower.graph.cleanup import remove_orphans, replace_outputs, set_input, take_place
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.walk import operand
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.streaming.analysis import Analysis
-from rnnlower.timeflow.edits import (
-    Blanked,
-    Bypassed,
-    Cached,
-    Counted,
-    Held,
-    Overlapped,
-    Replaced,
-    SetAttribute,
-    Start,
-    Summed,
-)
+from rnnlower.timeflow import edits
 
 _COUNTER = "calls"
 
@@ -58,19 +48,19 @@ class StreamRewriter:
     def rewrite(self, analysis: Analysis) -> Mapping[str, str]:
         """Apply the edits; return the output of each state with the input that takes it."""
         steps: dict[type, Callable[[Any], None]] = {
-            Blanked: self._blank,
-            Bypassed: self._bypass,
-            Cached: self._cache,
-            Counted: self._count,
-            Held: self._hold,
-            Overlapped: self._overlap,
-            Replaced: self._replace,
-            SetAttribute: self._set_attribute,
-            Summed: self._sum,
+            edits.Blanked: self._blank,
+            edits.Bypassed: self._bypass,
+            edits.Cached: self._cache,
+            edits.Counted: self._count,
+            edits.Held: self._hold,
+            edits.Overlapped: self._overlap,
+            edits.Replaced: self._replace,
+            edits.SetAttribute: self._set_attribute,
+            edits.Summed: self._sum,
         }
         self._is_open = analysis.chunk is None
         # Positions may have lost their readers.
-        for edit in sorted(analysis.edits, key=lambda edit: isinstance(edit, Counted)):
+        for edit in sorted(analysis.edits, key=lambda edit: isinstance(edit, edits.Counted)):
             steps[type(edit)](edit)
         self._forget_shapes(analysis)
         StreamMetadata(
@@ -90,7 +80,7 @@ class StreamRewriter:
     # States.
 
     def _state(
-        self, name: str, dtype: ir.DataType, shape: tuple[int | str | None, ...], start: Start
+        self, name: str, dtype: ir.DataType, shape: tuple[int | str | None, ...], start: edits.Start
     ) -> tuple[ir.Value, str]:
         """Add an input for a state; return it with the name of its output."""
         number = 0
@@ -136,7 +126,7 @@ class StreamRewriter:
             self._place(emitter, None)
         return self._ready[calls]
 
-    def _hold(self, edit: Held) -> None:
+    def _hold(self, edit: edits.Held) -> None:
         node = edit.node
         if len(node.outputs) <= edit.output:
             node.resize_outputs(edit.output + 1)
@@ -168,7 +158,7 @@ class StreamRewriter:
             self._states[name] = value.name
             self._hand_out(final, name, value, calls)
 
-    def _cache(self, edit: Cached) -> None:
+    def _cache(self, edit: edits.Cached) -> None:
         outputs = self._graph.outputs
         value = outputs[edit.index] if edit.node is None else edit.node.inputs[edit.index]
         assert value is not None
@@ -184,7 +174,7 @@ class StreamRewriter:
         late.name, late.type, late.shape = name, value.type, value.shape
         outputs[edit.index] = late
 
-    def _with_cache(self, edit: Cached, value: ir.Value) -> ir.Value:
+    def _with_cache(self, edit: edits.Cached, value: ir.Value) -> ir.Value:
         name = f"{edit.value.name or value.name}_cache"
         state, out = self._state(name, edit.dtype, edit.shape, edit.start)
         emitter = self._emitter(value, name)
@@ -200,7 +190,9 @@ class StreamRewriter:
         self._hand_out(last, out, state, edit.calls)
         return front
 
-    def _with_repeated(self, edit: Cached, emitter: Emitter, state: ir.Value, value: ir.Value) -> ir.Value:
+    def _with_repeated(
+        self, edit: edits.Cached, emitter: Emitter, state: ir.Value, value: ir.Value
+    ) -> ir.Value:
         """Emit the state whose last frames repeat frames of the first chunk, in the call that has this."""
         reflects = edit.repeats == "reflect"
         first = emitter.slice(value, [int(reflects)], [edit.repeated * reflects + 1], [edit.axis])
@@ -212,7 +204,7 @@ class StreamRewriter:
         last = emitter.slice(state, [cut], [edit.cache], [edit.axis])
         return emitter.concat([front, emitter.op("Where", is_later, last, first, since=9)], edit.axis)
 
-    def _sum(self, edit: Summed) -> None:
+    def _sum(self, edit: edits.Summed) -> None:
         node = edit.node
         total = node.outputs[0]
         source = node.inputs[0]
@@ -244,14 +236,14 @@ class StreamRewriter:
             self._graph.extend(emitter.nodes)
             self._hand_out(later, self._later.pop(chunk), position, 0)
 
-    def _blank(self, edit: Blanked) -> None:
+    def _blank(self, edit: edits.Blanked) -> None:
         value, waited = edit.node.inputs[edit.index], -(-edit.late // edit.chunk) * edit.chunk
         assert value is not None
         key = (value, "blank", edit.late, edit.fill)
         if key not in self._shared:
             shown = np.arange(waited + edit.chunk) >= edit.late
             table = shown.reshape(-1, *[1] * (edit.rank - edit.axis - 1))
-            rows = Counted(edit.node, edit.index, 0, edit.chunk, table, waited)
+            rows = edits.Counted(edit.node, edit.index, 0, edit.chunk, table, waited)
             emitter = self._emitter(value, f"{value.name}_blank")
             fill = emitter.constant(np.array(edit.fill, edit.dtype.numpy()))
             count, is_shown = self._rows(rows, emitter, self._position_of(edit.chunk))
@@ -262,7 +254,7 @@ class StreamRewriter:
             self._shared[key] = blanked
         edit.node.replace_input_with(edit.index, self._shared[key])
 
-    def _count(self, edit: Counted) -> None:
+    def _count(self, edit: edits.Counted) -> None:
         node = edit.node
         if node.graph is None:
             return
@@ -282,7 +274,7 @@ class StreamRewriter:
             self._set_input(node, edit.index, rows)
         self._advance(edit.chunk, count)
 
-    def _rows(self, edit: Counted, emitter: Emitter, position: ir.Value) -> tuple[ir.Value, ir.Value]:
+    def _rows(self, edit: edits.Counted, emitter: Emitter, position: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Emit the rows of a table for a chunk; return their number, and them."""
         table, first = edit.table, position
         if not isinstance(table, ir.Value):
@@ -307,7 +299,7 @@ class StreamRewriter:
         value.name, ongoing.name = self._names.fresh(f"{name}_of_chunk"), name
         ongoing.type, ongoing.shape = value.type, value.shape
 
-    def _overlap(self, edit: Overlapped) -> None:
+    def _overlap(self, edit: edits.Overlapped) -> None:
         node, axis, kernel, hop = edit.node, edit.axis, edit.kernel, edit.hop
         value, shape = node.inputs[edit.index], edit.shape
         assert value is not None
@@ -336,23 +328,21 @@ class StreamRewriter:
 
     # Other edits.
 
-    def _replace(self, edit: Replaced) -> None:
+    def _replace(self, edit: edits.Replaced) -> None:
         new = None if edit.array is None else self._pool.of(ir.Tensor(np.array(edit.array, order="C")))
         self._set_input(edit.node, edit.index, new)
 
     def _set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
         """Set an input of a node, and remove what nothing reads any more."""
-        old = node.inputs[index] if index < len(node.inputs) else None
-        if index >= len(node.inputs):
-            node.resize_inputs(index + 1)
-        node.replace_input_with(index, value)
+        old = operand(node, index)
+        set_input(node, index, value)
         if old is not None:
             remove_orphans([old])
 
-    def _set_attribute(self, edit: SetAttribute) -> None:
+    def _set_attribute(self, edit: edits.SetAttribute) -> None:
         edit.node.attributes[edit.name] = ir.AttrInt64s(edit.name, list(edit.value))
 
-    def _bypass(self, edit: Bypassed) -> None:
+    def _bypass(self, edit: edits.Bypassed) -> None:
         value, out = edit.node.inputs[edit.index], edit.node.outputs[0]
         assert value is not None
         others = [each for each in edit.node.inputs if each is not None and each is not value]
@@ -391,7 +381,7 @@ class StreamRewriter:
                 value.shape = _with_size(value.shape, track.axis, track.chunk_size)
 
 
-def _as_json(start: Start) -> object:
+def _as_json(start: edits.Start) -> object:
     """Return a start as JSON data."""
     return start.tolist() if isinstance(start, np.ndarray) else start
 

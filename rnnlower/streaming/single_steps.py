@@ -8,10 +8,10 @@ import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.metadata import state_stem
-from rnnlower.graph.walk import sources
+from rnnlower.graph.walk import operand, sources
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.timeflow.flow import located
-from rnnlower.timeflow.recurrence import MOVES, STATES, moved_to
+from rnnlower.timeflow.recurrence import STATES, moved_from, moved_to
 from rnnlower.wording import option
 
 
@@ -69,14 +69,7 @@ def _fits(output: ir.Value, value: ir.Value) -> bool:
 
 def _moved_from(value: ir.Value | None) -> set[str]:
     """Return the names of the inputs of the model whose elements a value holds."""
-    pending, found = [value], set()
-    for this in pending:
-        producer = None if this is None else this.producer()
-        if this is not None and this.is_graph_input() and this.name:
-            found.add(this.name)
-        elif producer is not None and producer.op_type in MOVES:
-            pending += producer.inputs if producer.op_type == "Concat" else producer.inputs[:1]
-    return found
+    return {this.name for this in moved_from(value) if this.is_graph_input() and this.name}
 
 
 def _recurrent_states(model: ir.Model) -> dict[str, set[str]]:
@@ -115,7 +108,7 @@ def _refuse_lost(model: ir.Model, pairs: Mapping[str, str]) -> None:
     inputs = {value.name for value in model.graph.inputs}
     for node in filter(is_recurrent, model.graph):
         for name, (_, index) in STATES.items():
-            lost = _moved_from(node.inputs[index] if index < len(node.inputs) else None) - {*pairs.values()}
+            lost = _moved_from(operand(node, index)) - {*pairs.values()}
             if lost & inputs:
                 raise UnsupportedModelError(
                     f"{located(model, node).label} takes its {name} from input {min(lost)!r}, and it is "

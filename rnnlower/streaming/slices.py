@@ -9,6 +9,7 @@ from rnnlower.graph.cleanup import remove_orphans, take_place
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.walk import operand
 
 _FEWEST = 2
 
@@ -76,9 +77,7 @@ def _cut(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int,
 
 
 def _ints(node: ir.Node, name: str, index: int, facts: Facts) -> list[int] | None:
-    given = node.attributes.get_ints(name)
-    value = node.inputs[index] if index < len(node.inputs) else None
-    array = facts.constant(value)
+    given, array = node.attributes.get_ints(name), facts.constant(operand(node, index))
     if given is None and array is not None:
         return [int(number) for number in array.reshape(-1)]
     return None if given is None else [*given]

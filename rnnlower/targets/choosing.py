@@ -16,18 +16,9 @@ from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import detach
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located
+from rnnlower.lowering import sketching
 from rnnlower.lowering.pricing import Counts
 from rnnlower.lowering.replacing import Plan
-from rnnlower.lowering.sketching import (
-    Candidate,
-    Preferences,
-    Sketches,
-    Task,
-    candidates,
-    cheapest,
-    native_candidate,
-    sketch_emitter,
-)
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.targets.adapting import AdaptedNode, find_changes
@@ -94,8 +85,8 @@ class Chooser:
     private: Container[ir.Value]
     semantics: Semantics = "ort"
     native: Native = "auto"
-    preferences: Preferences = dataclasses.field(default_factory=Preferences)
-    sketches: Sketches = dataclasses.field(default_factory=dict)
+    preferences: sketching.Preferences = dataclasses.field(default_factory=sketching.Preferences)
+    sketches: sketching.Sketches = dataclasses.field(default_factory=dict)
 
     def choose(self, located: Located) -> Choice:
         """Return the decision on a node whose types and sizes are noted."""
@@ -111,13 +102,13 @@ class Chooser:
             return Choice(own.strategy, reason, changes=changes)
         found = [own, *self._others(place)]
         prices = _prices(found)
-        if cheapest(found).strategy not in ("keep", "adapt"):
+        if sketching.cheapest(found).strategy not in ("keep", "adapt"):
             return Choice("lower", prices=prices)
         if len(found) > 1:
             reason = "; ".join(filter(None, (reason, _cheapest_of(prices))))
         return Choice(own.strategy, reason, prices, changes)
 
-    def candidates(self, located: Located) -> list[Candidate]:
+    def candidates(self, located: Located) -> list[sketching.Candidate]:
         """Return the ways to run a node whose types and sizes are noted; the target's own operator first."""
         place = OnTarget(located, self.target, self.semantics)
         changes = find_changes(place)
@@ -145,26 +136,26 @@ class Chooser:
         """
         strategies, reason = ([strategy], "asked for") if strategy else _strategies(self.target, node)
         found = self._lowered(node, weights, opset, strategies, compared=bool(native) or not strategy)
-        best = cheapest(found)
+        best = sketching.cheapest(found)
         prices = {**(native or {}), **_prices(found)}
         factor = 1 if best.strategy == "unroll" and strategy is None else self.preferences.unroll_factor
         assert best.form is not None
         return Plan(best.strategy, factor, reason or _cheapest_of(prices), best.form, prices, best.needs)
 
-    def _own(self, place: OnTarget, changes: frozenset[str]) -> Candidate:
+    def _own(self, place: OnTarget, changes: frozenset[str]) -> sketching.Candidate:
         """Return the target's own operator, as it is or with these changes."""
         node, target = place.node, self.target
         strategy = "adapt" if changes else "keep"
         if node.dtype is None or node.inputs["X"].shape is None or not target.prices.native:
-            return Candidate(strategy, None, {}, Counts())
-        e = sketch_emitter(node, place.located.opset, target)
+            return sketching.Candidate(strategy, None, {}, Counts())
+        e = sketching.sketch_emitter(node, place.located.opset, target)
         try:
             AdaptedNode(e, node, changes).emit()
-            return native_candidate(e, node, target, strategy)
+            return sketching.native_candidate(e, node, target, strategy)
         finally:
             detach(e.everything)
 
-    def _others(self, place: OnTarget) -> list[Candidate]:
+    def _others(self, place: OnTarget) -> list[sketching.Candidate]:
         """Return the lowered forms; none where the node cannot be lowered."""
         node = place.node
         if node.dtype is None or not node.hidden_size:
@@ -183,9 +174,9 @@ class Chooser:
         strategies: Sequence[str],
         *,
         compared: bool = True,
-    ) -> list[Candidate]:
-        task = Task(node, weights, opset, self.target, self.preferences)
-        return candidates(task, strategies, self.sketches, compared=compared)
+    ) -> list[sketching.Candidate]:
+        task = sketching.Task(node, weights, opset, self.target, self.preferences)
+        return sketching.candidates(task, strategies, self.sketches, compared=compared)
 
 
 def _why_kept(place: OnTarget) -> str:
@@ -195,7 +186,7 @@ def _why_kept(place: OnTarget) -> str:
     return f"{target.name} says that it takes this form, which was not tried"
 
 
-def _prices(found: Sequence[Candidate]) -> dict[str, float]:
+def _prices(found: Sequence[sketching.Candidate]) -> dict[str, float]:
     return {str(each): round(each.price, 1) for each in found if each.price is not None}
 
 

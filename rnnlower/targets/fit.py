@@ -1,22 +1,23 @@
-"""The search for nodes of a model that a target does not run, with the reasons."""
+"""The search for nodes of a model that a target does not run, and what a lowering for it requires."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower import wording
+from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.open_sizes import is_open, open_sizes
+from rnnlower.graph.open_sizes import OpenSizes, is_open, open_sizes
 from rnnlower.graph.versions import version_at
-from rnnlower.graph.walk import called, default_opset, walk_all
+from rnnlower.graph.walk import Located, called, default_opset, operand, walk_all
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.recurrent.finding import carries_state, find_recurrent
-from rnnlower.recurrent.node import Semantics, check_semantics
+from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.sonnx import departures
 from rnnlower.targets.format import CONTROL_FLOW, Limit
 from rnnlower.targets.misfits import Misfit, alternatives, remedy_for
@@ -165,20 +166,20 @@ def _dtype(type_: ir.TypeProtocol | None) -> str | None:
 
 
 def _beyond(limit: Limit, node: ir.Node, opset: int, facts: Facts | None = None) -> Iterator[str]:
-    first, version = node.inputs[0] if node.inputs else None, version_at(node.op_type, opset)
+    first, version = operand(node, 0), version_at(node.op_type, opset)
     dtype = None if first is None else _dtype(first.type if facts is None else facts.type(first))
     if limit.dtypes is not None and dtype is not None and dtype not in limit.dtypes:
         yield f"its input has type {dtype}, not {' or '.join(limit.dtypes)}"
     for index in limit.constant:
-        value = node.inputs[index] if index < len(node.inputs) else None
+        value = operand(node, index)
         if value is not None and constant_of(value) is None:
             yield f"its input {index} is not a constant"
     for index in limit.vector:
-        tensor = constant_of(node.inputs[index]) if index < len(node.inputs) else None
+        tensor = constant_of(operand(node, index))
         if tensor is not None and len(tensor.shape) > 1:
             yield f"its constant input {index} has {len(tensor.shape)} axes"
     for index in limit.not_negative:
-        tensor = constant_of(node.inputs[index]) if index < len(node.inputs) else None
+        tensor = constant_of(operand(node, index))
         if tensor is not None and np.any(tensor.numpy() < 0):
             yield f"its constant input {index} is negative"
     for what, value in (("input", first), ("output", node.outputs[0])):
@@ -206,3 +207,99 @@ def _beyond(limit: Limit, node: ir.Node, opset: int, facts: Facts | None = None)
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple | list) else value
+
+
+def check_opset(target: Target, opset: int) -> None:
+    """Refuse an opset that the target does not support."""
+    first, last = target.opset.range
+    if not first <= opset <= last:
+        raise OptionError(
+            f"the opset is {opset}; target {target.name} takes {first} to {last} ({target.opset.source})"
+        )
+
+
+def require_known(target: Target, node: ResolvedNode, located: Located) -> None:
+    """Refuse a node whose sizes or type the target does not support."""
+    if target.shapes.static:
+        sizes = {"batch size": node.batch_size, "sequence length": node.seq_length}
+        for what, size in sizes.items():
+            if size is None:
+                raise UnsupportedModelError(
+                    f"its {what} does not follow from the shapes of the inputs, and target "
+                    f"{target.name} takes static shapes only",
+                    node=located,
+                    remedy="choose a target that takes others",
+                )
+    types = [
+        dtype
+        for dtype in target.dtypes.allowed
+        if all(
+            limit.dtypes is None or dtype in limit.dtypes for limit in target.limits if "Tanh" in limit.ops
+        )
+    ]
+    if node.dtype is not None and str(node.dtype.numpy()) not in types:
+        taken = ", ".join(dtype for dtype in types if "float" in dtype)
+        raise UnsupportedModelError(
+            f"its type is {node.dtype.numpy()}, and target {target.name} takes {taken}",
+            node=located,
+            remedy="give the model another type",
+        )
+
+
+def require_static_inputs(model: ir.Model, target: Target) -> None:
+    """Refuse dynamic sizes of the inputs if the target does not support them."""
+    if words := open_inputs(model, target):
+        found = open_sizes(model.graph.inputs)
+        raise UnsupportedModelError(words, remedy=f"give them numbers ({found}){_or_pad(found)}")
+
+
+def open_inputs(model: ir.Model, target: Target) -> str:
+    """Return that inputs have dynamic sizes, which the target does not support; ``""`` if that is not so."""
+    found = [repr(value.name) for value in model.graph.inputs if target.shapes.static and is_open(value)]
+    names = ", ".join(found)
+    return (
+        f"target {target.name} takes static shapes only, and sizes of input {names} are open" if found else ""
+    )
+
+
+def note_open_inputs(model: ir.Model, target: Target) -> list[str]:
+    """Return the note that inputs have dynamic sizes, with what fixes them."""
+    words, found = open_inputs(model, target), open_sizes(model.graph.inputs)
+    return [f"{words}: give them numbers ({found}){_or_pad(found)}"] if words else []
+
+
+def _or_pad(found: OpenSizes) -> str:
+    pad = wording.call("pad")
+    return f", or pad sequences of any length to a maximum (`{pad}`)" if found.dims else ""
+
+
+def wants_numbers(target: Target) -> bool:
+    """Return whether every node's sequence length must be static."""
+    return target.shapes.static or not {"Scan", "Loop"} & {*target.control_flow.ops}
+
+
+def cautions(target: Target, nodes: Sequence[ResolvedNode]) -> list[str]:
+    """Return the known cautions about the lowered forms of the nodes."""
+    return [
+        f"target {target.name}: {caution.text} ({caution.source})"
+        for caution in target.cautions
+        if any(
+            node.op_type in caution.ops
+            and (not caution.open or None in [sizes[name] for name in caution.open])
+            and (caution.above_steps is None or (node.seq_length or 0) > caution.above_steps)
+            for node in nodes
+            for sizes in ({"batch": node.batch_size, "time": node.seq_length},)
+        )
+    ]
+
+
+def require_emitted_fit(model: ir.Model, target: Target, facts: Facts | None = None) -> None:
+    """Refuse a result with an emitted node that does not fit: then data and forms disagree."""
+    misfits = find_misfits(model, target, emitted=True, facts=facts)
+    if misfits:
+        raise UnsupportedModelError(
+            f"what the lowering emits does not all fit target {target.name}: "
+            + "; ".join(
+                dict.fromkeys("; ".join(filter(None, (str(each), each.remedy))) for each in misfits[:10])
+            )
+        )

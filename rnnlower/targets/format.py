@@ -19,15 +19,8 @@ from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS, THRESHOLDS
 from rnnlower.lowering.pricing import KINDS, names_of_prices
 from rnnlower.lowering.replacing import Gates
 from rnnlower.lowering.strategies import STRATEGIES
+from rnnlower.recurrent import operators
 from rnnlower.recurrent.node import Semantics
-from rnnlower.recurrent.operators import (
-    ATTRIBUTE_TYPES,
-    DIRECTIONS,
-    INPUT_NAMES,
-    OUTPUT_NAMES,
-    SIGNATURES,
-    SPEC_PARAMETERS,
-)
 
 ACTIVATIONS = ("int8", "int16", "uint16", "int8-only")
 """Types of what a product of integers reads and writes: x and h have 8 bits, all have 16, all have 8."""
@@ -70,11 +63,11 @@ def _key(description: str, example: Any = False) -> Meta:
 
 _STANDARD = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
 _SIZES = ("batch", "time")
-_OPTIONAL_INPUTS = INPUT_NAMES[3:]
-_OPTIONAL = (*_OPTIONAL_INPUTS, *OUTPUT_NAMES)
+_OPTIONAL_INPUTS = operators.INPUT_NAMES[3:]
+_OPTIONAL = (*_OPTIONAL_INPUTS, *operators.OUTPUT_NAMES)
 _PROPERTIES = (
-    *(*INPUT_NAMES, *OUTPUT_NAMES, *ATTRIBUTE_TYPES, *DIRECTIONS, *_SIZES),
-    *("type", "empty", "inputs", "nested", "semantics", "repeated", "input_size"),
+    *(*operators.INPUT_NAMES, *operators.OUTPUT_NAMES, *operators.ATTRIBUTE_TYPES, *operators.DIRECTIONS),
+    *(*_SIZES, "type", "empty", "inputs", "nested", "semantics", "repeated", "input_size"),
 )
 _DTYPES = (
     *("bool", "string", "float16", "float32", "float64", "bfloat16", "complex64", "complex128"),
@@ -93,11 +86,11 @@ DomainOp = Annotated[
         extra_json_schema={"anyOf": [{"enum": _STANDARD}, {"pattern": r"\."}]},
     ),
 ]
-RecurrentOp = Annotated[str, _one_of(op_type for _, op_type in SIGNATURES)]
+RecurrentOp = Annotated[str, _one_of(op_type for _, op_type in operators.SIGNATURES)]
 LoopOp = Annotated[str, _one_of(("Loop", "Scan"))]
 DType = Annotated[str, _one_of(_DTYPES)]
 Size = Annotated[str, _one_of(_SIZES)]
-Input = Annotated[str, _one_of(INPUT_NAMES)]
+Input = Annotated[str, _one_of(operators.INPUT_NAMES)]
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -172,8 +165,7 @@ class Ops(Claim, frozen=True):
         _key("instead of allowed: it has all standard operators but these", ["Gemm"]),
     ] = None
     domains: Annotated[
-        tuple[str, ...],
-        _key("domains of which it has all operators that are not absent", ["com.microsoft"]),
+        tuple[str, ...], _key("domains of which it has all operators that are not absent", ["com.microsoft"])
     ] = ()
     functions: Annotated[bool, _key("whether it supports model-local functions")] = False
     copies_constants: Annotated[
@@ -183,8 +175,7 @@ class Ops(Claim, frozen=True):
         bool, _key("whether it may overwrite an output that other nodes read; a Cast copies it")
     ] = False
     copied_outputs: Annotated[
-        tuple[Op, ...],
-        _key("operators whose results are correct as outputs only after a Cast", ["Conv"]),
+        tuple[Op, ...], _key("operators whose results are correct as outputs only after a Cast", ["Conv"])
     ] = ()
     loses_nan: Annotated[
         tuple[Op, ...],
@@ -239,18 +230,18 @@ class RecurrentRule(Claim, frozen=True):
     ops: Annotated[tuple[RecurrentOp, ...], _key("the operators", ["LSTM"])]
     dtypes: Annotated[tuple[DType, ...] | None, _key("types of X", ["float32"])] = None
     directions: Annotated[
-        tuple[Annotated[str, _one_of(DIRECTIONS)], ...] | None, _key("directions", ["forward"])
+        tuple[Annotated[str, _one_of(operators.DIRECTIONS)], ...] | None, _key("directions", ["forward"])
     ] = None
     inputs: Annotated[
         tuple[Annotated[str, _one_of(_OPTIONAL_INPUTS)], ...] | None,
         _key("the optional inputs that it respects", ["B", "initial_h"]),
     ] = None
     attributes: Annotated[
-        dict[Annotated[str, _one_of(ATTRIBUTE_TYPES)], tuple[Any, ...]],
+        dict[Annotated[str, _one_of(operators.ATTRIBUTE_TYPES)], tuple[Any, ...]],
         _key("allowed values of attributes; [] if the attribute must be absent", {"layout": [0], "clip": []}),
     ] = {}
     activations: Annotated[
-        tuple[Annotated[str, _one_of(("default", *SPEC_PARAMETERS))], ...] | None,
+        tuple[Annotated[str, _one_of(("default", *operators.SPEC_PARAMETERS))], ...] | None,
         _key("names of functions; default stands for those of the operator", ["default"]),
     ] = None
     constant: Annotated[tuple[Input, ...], _key("inputs that must be constants if present", ["W", "R"])] = ()
@@ -258,7 +249,7 @@ class RecurrentRule(Claim, frozen=True):
         tuple[Input, ...], _key("inputs that must be constants or computed from constants", ["W", "R"])
     ] = ()
     needs: Annotated[
-        tuple[Annotated[str, _one_of((*_OPTIONAL, *ATTRIBUTE_TYPES))], ...],
+        tuple[Annotated[str, _one_of((*_OPTIONAL, *operators.ATTRIBUTE_TYPES))], ...],
         _key("optional inputs, outputs and attributes without which it does not run", ["initial_h", "Y_h"]),
     ] = ()
     not_empty: Annotated[
@@ -266,8 +257,7 @@ class RecurrentRule(Claim, frozen=True):
         _key("inputs and outputs that must not be empty names", ["B", "Y"]),
     ] = ()
     not_behind: Annotated[
-        tuple[Op, ...],
-        _key("operators that must not repeat an axis of size 1 to compute X", ["Expand"]),
+        tuple[Op, ...], _key("operators that must not repeat an axis of size 1 to compute X", ["Expand"])
     ] = ()
     min_input_size: Annotated[Positive | None, _key("minimum number of features of X", 2)] = None
     min_hidden_size: Annotated[Positive | None, _key("minimum number of units", 8)] = None

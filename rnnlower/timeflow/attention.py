@@ -125,7 +125,8 @@ def _example(flow: Flow, value: ir.Value, track: Track, frames: int) -> Array | 
 
 def _softmax(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a softmax over the keys that the masks leave, which must lie in a window of the past."""
-    scores, rank = _common(flow, node), scores_rank(flow, node)
+    scores = _common(flow, node)
+    rank = scores.track.axis + 2
     if node.attributes.get_int("axis", -1 if flow.opset >= _FIRST_OF_ONE_AXIS else 1) % rank != rank - 1:
         raise CoupledError("normalizes over the steps that ask, not over those that they look at")
     visible = scores.visible
@@ -144,11 +145,6 @@ def _softmax(flow: Flow, node: ir.Node) -> Outcome:
             "export the model with a mask of a window",
         )
     return dataclasses.replace(scores, outside=np.zeros(1, np.float32), window=window)
-
-
-def scores_rank(flow: Flow, node: ir.Node) -> int:
-    """Return the number of axes of the scores that a node takes."""
-    return flow.scores[next(value for value in node.inputs if value in flow.scores)].track.axis + 2
 
 
 _FIRST_OF_ONE_AXIS = 13

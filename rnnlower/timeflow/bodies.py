@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.walk import captured, walk
-from rnnlower.timeflow.contents import operand
+from rnnlower.graph.walk import captured, operand, walk
 from rnnlower.timeflow.edits import Replaced
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.timeflow.contents import operand
+from rnnlower.graph.walk import operand
 from rnnlower.timeflow.edits import Bypassed, Replaced, Start
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.overlap import frames_by_indices

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import default_opset
+from rnnlower.graph.walk import default_opset, operand
 from rnnlower.timeflow.tracks import MODERN_OPSET, CoupledError, Sample, fix_shapes, newer_opset
 
 
@@ -89,8 +89,3 @@ class Contents:
         """Return the type of a value."""
         type_ = self.whole.type(value)
         return ir.DataType.FLOAT if type_ is None else type_.dtype
-
-
-def operand(node: ir.Node, index: int) -> ir.Value | None:
-    """Return an input of a node, ``None`` if it is left out."""
-    return node.inputs[index] if index < len(node.inputs) else None

@@ -11,18 +11,11 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import Located, captured
+from rnnlower.graph.walk import Located, captured, operand
 from rnnlower.recurrent.finding import carries_state
-from rnnlower.timeflow.contents import Contents, operand
+from rnnlower.timeflow.contents import Contents
 from rnnlower.timeflow.edits import Blanked, Cached, Edit, Replaced, SetAttribute, Start
-from rnnlower.timeflow.tracks import (
-    ChunkError,
-    CoupledError,
-    Sample,
-    Scores,
-    Track,
-    fix_batch,
-)
+from rnnlower.timeflow.tracks import ChunkError, CoupledError, Sample, Scores, Track, fix_batch
 
 LATEST = "latest"
 """A rule's result for an output that follows from the stream and has no time axis."""

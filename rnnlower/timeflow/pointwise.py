@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.walk import operand
 from rnnlower.timeflow.attention import compare
-from rnnlower.timeflow.contents import operand
 from rnnlower.timeflow.edits import Replaced
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
 from rnnlower.timeflow.positions import accept, refuse_latest

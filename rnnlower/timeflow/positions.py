@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
-from rnnlower.timeflow.contents import operand
+from rnnlower.graph.walk import operand
 from rnnlower.timeflow.edits import Counted, Replaced
 from rnnlower.timeflow.flow import Flow, Outcome
 from rnnlower.timeflow.tracks import CoupledError, Track

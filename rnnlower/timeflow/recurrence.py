@@ -8,17 +8,11 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import sources
+from rnnlower.graph.walk import operand, reached, sources
+from rnnlower.recurrent import state_operators
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.state_operators import (
-    CAUSAL_CONV,
-    LINEAR_ATTENTION,
-    ConvolutionNode,
-    parse_state_operators,
-)
-from rnnlower.timeflow.contents import operand
 from rnnlower.timeflow.edits import Held, Replaced, Start, Summed
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, located
 from rnnlower.timeflow.tracks import CoupledError, Track
@@ -27,18 +21,8 @@ from rnnlower.wording import option
 STATES = {"initial_h": (1, 5), "initial_c": (2, 6)}
 """The output and the input of each state."""
 MOVES = {
-    "Cast",
-    "Concat",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "Identity",
-    "Reshape",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
+    *("Cast", "Concat", "Expand", "Flatten", "Gather", "Identity"),
+    *("Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"),
 }
 
 
@@ -184,7 +168,9 @@ def _kept(
     flow: Flow, node: ir.Node, name: str, value: ir.Value, index: int
 ) -> tuple[ir.Value, ir.Value | None]:
     """Return a state that the model takes already: its input, and the output that holds the final state."""
-    inputs = [this for this in _moved_from(value) if this.is_graph_input()]
+    moved = moved_from(value)
+    ends = [this for this in moved if (made := this.producer()) is not None and made.op_type not in MOVES]
+    inputs = [each for each in {*moved}.union(*map(sources, ends)) if each.is_graph_input()]
     if len(inputs) != 1:
         raise CoupledError(f"has an {name} that is computed: neither a constant nor an input of the model")
     final = node.outputs[index] if index < len(node.outputs) else None
@@ -205,37 +191,26 @@ def _kept(
     return value, None
 
 
-def _moved_from(value: ir.Value) -> set[ir.Value]:
+def moved_from(value: ir.Value | None) -> list[ir.Value]:
     """Return the values that a value comes from through operators that only move it."""
-    found: set[ir.Value] = set()
-    pending = [value]
-    while pending:
-        this = pending.pop()
+
+    def before(this: ir.Value) -> Sequence[ir.Value | None]:
         producer = this.producer()
-        if this in found:
-            continue
-        found.add(this)
-        if producer is not None and producer.op_type in MOVES:
-            moved = producer.inputs if producer.op_type == "Concat" else producer.inputs[:1]
-            pending += [each for each in moved if each is not None]
-        elif producer is not None:
-            found |= {each for each in sources(this) if each.is_graph_input()}
-    return found
+        if producer is None or producer.op_type not in MOVES:
+            return ()
+        return producer.inputs if producer.op_type == "Concat" else producer.inputs[:1]
+
+    return reached([] if value is None else [value], before)
 
 
 def moved_to(value: ir.Value | None) -> list[ir.Value]:
     """Return the values that a value reaches through operators that only move it, in graph order."""
-    found: dict[ir.Value, None] = {}
-    pending = [] if value is None else [value]
-    while pending:
-        this = pending.pop()
-        if this in found:
-            continue
-        found[this] = None
-        for use in this.uses():
-            if use.node.op_type in MOVES and (use.idx == 0 or use.node.op_type == "Concat"):
-                pending += use.node.outputs
-    return list(found)
+
+    def after(this: ir.Value) -> list[ir.Value]:
+        readers = (node for node, place in this.uses() if place == 0 or node.op_type == "Concat")
+        return [out for node in readers if node.op_type in MOVES for out in node.outputs]
+
+    return reached([] if value is None else [value], after)
 
 
 def _cumulative(flow: Flow, node: ir.Node) -> Outcome:
@@ -278,8 +253,8 @@ def wait_for_all(flow: Flow, tracks: Mapping[tuple[ir.Node, int], Track]) -> tup
 
 def _state_operator(flow: Flow, node: ir.Node) -> list[Outcome]:
     """Handle LinearAttention and CausalConvWithState: the present state is the next chunk's past state."""
-    (parsed,) = parse_state_operators([located(flow.model, node)], flow.whole)
-    time = 2 if isinstance(parsed, ConvolutionNode) and not parsed.channels_last else 1
+    (parsed,) = state_operators.parse_state_operators([located(flow.model, node)], flow.whole)
+    time = 2 if isinstance(parsed, state_operators.ConvolutionNode) and not parsed.channels_last else 1
     tracks: dict[tuple[ir.Node, int], Track] = {}
     for name, value in parsed.inputs.items():
         track = flow.tracks.get(value)
@@ -302,11 +277,11 @@ def _state_operator(flow: Flow, node: ir.Node) -> list[Outcome]:
 
 
 RECURRENCE: dict[str, Rule] = {
-    CAUSAL_CONV: _state_operator,
+    state_operators.CAUSAL_CONV: _state_operator,
     "CumSum": _cumulative,
     QUANTIZED_LSTM: _quantized,
     "GRU": _recurrent,
-    LINEAR_ATTENTION: _state_operator,
+    state_operators.LINEAR_ATTENTION: _state_operator,
     "LSTM": _recurrent,
     "RNN": _recurrent,
 }

@@ -6,7 +6,7 @@ import math
 
 import onnx_ir as ir
 
-from rnnlower.timeflow.contents import operand
+from rnnlower.graph.walk import operand
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.positions import filled, number_steps
 from rnnlower.timeflow.tracks import CoupledError, Track, fix_length

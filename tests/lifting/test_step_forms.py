@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.forms import Atoms, Form, Function, added, constant_form, joined, multiplied
+from rnnlower.lifting.forms import (
+    Atoms,
+    Form,
+    Function,
+    NotLiftableError,
+    added,
+    constant_form,
+    joined,
+    multiplied,
+)
 from rnnlower.lifting.layout_rules import reshaped
 
 RNG = np.random.default_rng(0)

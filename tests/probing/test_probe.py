@@ -16,11 +16,19 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, cases, lowered, probe, prober, trying_nodes, trying_operators
-from rnnlower.probing.keeping import kept
+from rnnlower.probing import (
+    asking,
+    cases,
+    lowered,
+    operator_forms,
+    probe,
+    prober,
+    trying_nodes,
+    trying_operators,
+)
 from rnnlower.probing.nodes import SIZES, Node, node_question
 from rnnlower.probing.operator_forms import FORMS, SIZED, sized_question, split_question
-from rnnlower.probing.writing import changes, toml_text
+from rnnlower.probing.writing import changes, kept, toml_text
 from rnnlower.targets import find_target, reading
 from rnnlower.targets.reading import parse_target, read_toml
 
@@ -272,7 +280,7 @@ def test_an_operator_is_right_twice(
     one: type[Runtime], ops: list[str], runtime: type[Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", one)
-    monkeypatch.setattr(trying_operators, "FORMS", ())
+    monkeypatch.setattr(operator_forms, "FORMS", ())
     monkeypatch.setattr(cases, "node_cases", lambda: {"Relu": [("Y = Relu (X)", "Y = Relu (X)")]})
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
         assert trying_operators.operators(asker, 13) == ops

@@ -12,7 +12,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, cases, trying_nodes, trying_operators
+from rnnlower.probing import asking, cases, operator_forms, trying_nodes, trying_operators
 from rnnlower.probing.members import Claims, smallest
 from rnnlower.probing.nodes import SIZES, Node, node_question
 
@@ -161,7 +161,7 @@ class IgnoresAlpha(Runtime):
 
 def test_an_activation_without_its_values_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", IgnoresAlpha)
-    monkeypatch.setattr(trying_operators, "FORMS", ())
+    monkeypatch.setattr(operator_forms, "FORMS", ())
     tests = {name: [(name, name)] for name in ("Elu", "LeakyRelu")}
     monkeypatch.setattr(cases, "node_cases", lambda: tests)
     monkeypatch.setattr(cases, "_as_it_is", _plain)

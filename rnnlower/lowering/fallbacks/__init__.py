@@ -12,18 +12,10 @@ from collections.abc import Mapping, Sequence
 from rnnlower.lowering.fallbacks.arithmetic import ARITHMETIC, Form
 from rnnlower.lowering.fallbacks.fused import FUSED
 from rnnlower.lowering.fallbacks.moving import SHAPING
-from rnnlower.lowering.fallbacks.pooling_windows import WINDOWS
 from rnnlower.lowering.fallbacks.quantized_operators import QUANTIZED
 from rnnlower.lowering.fallbacks.signals import SIGNALS
 
 __all__ = ["FALLBACKS", "Form"]
 
-FALLBACKS: Mapping[str, Sequence[Form]] = {
-    **ARITHMETIC,
-    **FUSED,
-    **QUANTIZED,
-    **SHAPING,
-    **SIGNALS,
-    **WINDOWS,
-}
+FALLBACKS: Mapping[str, Sequence[Form]] = {**ARITHMETIC, **FUSED, **QUANTIZED, **SHAPING, **SIGNALS}
 """The forms of each operator, the preferred one first; those of other domains have it in their names."""

@@ -101,11 +101,14 @@ def _turned(e: Emitter, x: ir.Value, transposed: int, batch_last: int) -> ir.Val
     return e.transpose(x, perm)
 
 
-def _fast_gelu(e: Emitter, x: ir.Value, bias: ir.Value | None = None) -> ir.Value:
-    return gelu(e, x if bias is None else e.op("Add", x, bias), approximate="tanh")
+def _rms_normalization(
+    e: Emitter, x: ir.Value, scale: ir.Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> list[ir.Value] | None:
+    made = _normalized(e, x, scale, axis=axis, epsilon=epsilon, stash_type=stash_type, centered=False)
+    return None if made is None else [made[0], made[2]]
 
 
-def _layer_normalization(
+def _normalized(
     e: Emitter,
     x: ir.Value,
     scale: ir.Value,
@@ -114,27 +117,7 @@ def _layer_normalization(
     axis: int = -1,
     epsilon: float = 1e-5,
     stash_type: int = 1,
-) -> list[ir.Value] | None:
-    return _normalized(e, x, scale, bias, axis, epsilon, stash_type, centered=True)
-
-
-def _rms_normalization(
-    e: Emitter, x: ir.Value, scale: ir.Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> list[ir.Value] | None:
-    made = _normalized(e, x, scale, None, axis, epsilon, stash_type, centered=False)
-    return None if made is None else [made[0], made[2]]
-
-
-def _normalized(
-    e: Emitter,
-    x: ir.Value,
-    scale: ir.Value,
-    bias: ir.Value | None,
-    axis: int,
-    epsilon: float,
-    stash_type: int,
-    *,
-    centered: bool,
+    centered: bool = True,
 ) -> list[ir.Value] | None:
     """Return the normalized value, the mean, and the inverse of the standard deviation."""
     rank = e.shape(x)
@@ -171,7 +154,7 @@ def _skip(norm: str) -> Form:
             given = [total, gamma] if beta is None else [total, gamma, beta]
             made = [*e.ops(norm, *given, outputs=3, axis=-1, epsilon=epsilon)]
             return [*made, total]
-        found = _normalized(e, total, gamma, beta, -1, epsilon, 1, centered=norm == "LayerNormalization")
+        found = _normalized(e, total, gamma, beta, epsilon=epsilon, centered=norm == "LayerNormalization")
         return None if found is None else [*found, total]
 
     return form
@@ -258,11 +241,13 @@ def _attention(
 
 
 FUSED: Mapping[str, Sequence[Form]] = {
-    "LayerNormalization": [_layer_normalization],
+    "LayerNormalization": [_normalized],
     "SimplifiedLayerNormalization": [_rms_normalization],
     "com.microsoft.Attention": [_attention],
     "com.microsoft.BiasGelu": [lambda e, x, bias: gelu(e, e.op("Add", x, bias))],
-    "com.microsoft.FastGelu": [_fast_gelu],
+    "com.microsoft.FastGelu": [
+        lambda e, x, bias=None: gelu(e, x if bias is None else e.op("Add", x, bias), approximate="tanh")
+    ],
     "com.microsoft.FusedConv": [_fused_conv],
     "com.microsoft.FusedGemm": [_fused_gemm],
     "com.microsoft.FusedMatMul": [_fused_matmul],

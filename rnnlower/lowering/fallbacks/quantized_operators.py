@@ -236,12 +236,7 @@ def _matmul_to_float(
 
 
 def _dynamic_matmul(
-    e: Emitter,
-    a: ir.Value,
-    b: ir.Value,
-    b_scale: ir.Value,
-    b_zero: _Values = None,
-    bias: _Values = None,
+    e: Emitter, a: ir.Value, b: ir.Value, b_scale: ir.Value, b_zero: _Values = None, bias: _Values = None
 ) -> ir.Value:
     x, scale, zero = e.ops("DynamicQuantizeLinear", a, outputs=3, since=11)
     return _matmul_to_float(e, x, b, scale, b_scale, zero, b_zero, bias)

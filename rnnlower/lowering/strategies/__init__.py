@@ -16,16 +16,7 @@ from rnnlower.lowering.strategies.repeating import Recurrence, Results, State, S
 from rnnlower.lowering.strategies.scan import run_scan
 from rnnlower.lowering.strategies.unroll import run_unrolled
 
-__all__ = [
-    "STRATEGIES",
-    "Recurrence",
-    "Results",
-    "State",
-    "Step",
-    "Strategy",
-    "run_in_chunks",
-    "shape_of",
-]
+__all__ = ["STRATEGIES", "Recurrence", "Results", "State", "Step", "Strategy", "run_in_chunks", "shape_of"]
 
 STRATEGIES: Mapping[str, Strategy] = {
     "unroll": Strategy(run_unrolled, STRAIGHT_FORMS),

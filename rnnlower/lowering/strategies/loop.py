@@ -8,13 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.strategies.repeating import (
-    Recurrence,
-    Results,
-    body_graph,
-    body_value,
-    results_of,
-)
+from rnnlower.lowering.strategies.repeating import Recurrence, Results, body_graph, body_value, results_of
 
 
 def run_loop(e: Emitter, recurrence: Recurrence) -> Results:

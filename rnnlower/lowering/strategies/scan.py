@@ -7,13 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.strategies.repeating import (
-    Recurrence,
-    Results,
-    body_graph,
-    body_value,
-    results_of,
-)
+from rnnlower.lowering.strategies.repeating import Recurrence, Results, body_graph, body_value, results_of
 
 
 def run_scan(e: Emitter, recurrence: Recurrence) -> Results:

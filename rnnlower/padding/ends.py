@@ -1,0 +1,180 @@
+"""Operators that are told where a sequence ends: recurrent ones by lengths, attention by masks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.cleanup import set_input
+from rnnlower.graph.walk import operand
+from rnnlower.padding.flow import PadFlow, Rule
+from rnnlower.padding.sizes import Axes, NoRuleError, Size
+from rnnlower.recurrent.state_operators import ATTRIBUTE_DEFAULTS
+
+_MASK, _PADDING_MASK, _MASK_INDEX = 3, 4, 3
+_LENGTHS = 4
+_FOLLOWED = ("activation", "channels_last", "dilation")
+
+
+def _refuse_others(node: ir.Node, first: int) -> None:
+    if any(each is not None for each in node.inputs[first:]):
+        raise NoRuleError("has masks, lengths or earlier keys of its own")
+
+
+def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
+    """Mask the keys of the operator of the ONNX spec, which takes three or four axes."""
+    query, key = node.inputs[:2]
+    rank, axes, of_keys = len(flow.shape(query)), flow.axes_of(query), flow.axes_of(key)
+    time = rank - 2
+    _refuse_others(node, _MASK + 1)
+    if {rank - 1} & {*axes, *of_keys}:
+        raise NoRuleError("has features over time")
+    if time in of_keys:
+        _fill_keys(flow, node, (1, 2), time)
+        emitter, dtype = flow.emitter_for(node), flow.dtype(query)
+        size = of_keys[time]
+        around = {0: of_keys[0], 3: size} if 0 in of_keys else {3: size}
+        valid = flow.mask(size, 3, around, 4)
+        own = operand(node, _MASK)
+        if own is not None and flow.dtype(own).kind == "b":
+            mask = emitter.op("And", own, valid)
+        else:
+            none = emitter.constant(np.zeros((flow.shape(query)[time], size.full), dtype))
+            lowest = emitter.constant(np.array(-math.inf, dtype))
+            mask = emitter.op("Where", valid, none if own is None else own, lowest)
+        flow.place(emitter, node)
+        set_input(node, _MASK, mask)
+    return [axes]
+
+
+def _fill_keys(flow: PadFlow, node: ir.Node, indices: tuple[int, ...], time: int) -> None:
+    """Fill keys and values, which may be NaN: its product with a weight of zero is."""
+    for index in indices:
+        if time in flow.axes_of(node.inputs[index]):
+            flow.fill(node, index, time, 0.0)
+
+
+def _by_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
+    """Return the rule of an operator of onnxruntime, which takes the number of keys in each row."""
+
+    def rule(flow: PadFlow, node: ir.Node) -> Axes:
+        _refuse_others(node, lengths)
+        values = [node.inputs[index] for index in (0, *keys)]
+        if any(each is None or len(flow.shape(each)) != 3 for each in values):
+            raise NoRuleError("has queries, keys and values in one")
+        axes, of_keys = flow.axes_of(node.inputs[0]), flow.axes_of(node.inputs[keys[0]])
+        if 2 in {*axes, *of_keys}:
+            raise NoRuleError("has features over time")
+        if 1 in of_keys:
+            _fill_keys(flow, node, keys, 1)
+            emitter, value = flow.emitter_for(node), flow.operand(node)
+            count = emitter.cast(flow.count(of_keys[1]), ir.DataType.INT32)
+            if flow.rows is None:
+                rows = emitter.dim(value, 0) if flow.is_open(value, 0) else flow.shape(value)[0]
+                count = emitter.op("Expand", count, emitter.size_vector([rows]))
+            flow.place(emitter, node)
+            set_input(node, lengths, count)
+        return axes
+
+    return rule
+
+
+def _rotary(flow: PadFlow, node: ir.Node) -> Axes:
+    axes = flow.axes_of(node.inputs[0])
+    if len(flow.shape(node.inputs[0])) - 1 in axes:
+        raise NoRuleError("has features over time")
+    return axes
+
+
+def _skip_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
+    rank = len(flow.shape(node.inputs[0]))
+    axes = flow.broadcast(node, [0, 1])
+    if rank - 1 in axes or any(map(flow.axes_of, node.inputs[2:])):
+        raise NoRuleError("has parameters that differ from step to step")
+    return [axes] * len(node.outputs)
+
+
+def _either(flow: PadFlow, node: ir.Node) -> Axes | list[Axes]:
+    """Apply the rule of the domain's Attention."""
+    return _by_lengths((0,), _MASK_INDEX)(flow, node) if node.domain else _attention(flow, node)
+
+
+def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
+    value, layout = flow.operand(node), node.attributes.get_int("layout", 0)
+    axes = flow.axes_of(value)
+    time, batch = (1, 0) if layout else (0, 1)
+    if node.domain and time in axes:
+        if flow.rows is not None:
+            raise NoRuleError("quantizes rows by one range, while each has a length of its own")
+        # Its range holds zero in any case.
+        flow.fill(node, 0, time, 0.0)
+    if 2 in axes or any(map(flow.axes_of, node.inputs[1:4])):
+        raise NoRuleError("has features or weights over time")
+    forward = node.attributes.get_string("direction", "forward") == "forward"
+    finals = any(out.uses() or out.is_graph_output() for out in node.outputs[1:])
+    lengths = operand(node, _LENGTHS)
+    if time in axes and lengths is None and not (forward and not finals):
+        emitter = flow.emitter_for(node)
+        count = emitter.cast(flow.count(axes[time]), ir.DataType.INT32)
+        size = flow.shape(value)[batch]
+        rows = emitter.dim(value, batch) if flow.is_open(value, batch) or batch in axes else size
+        single = rows == 1 or flow.rows is not None
+        lens = count if single else emitter.op("Expand", count, emitter.size_vector([rows]), since=8)
+        flow.place(emitter, node)
+        set_input(node, _LENGTHS, lens)
+    steps = {} if time not in axes else {(1 if layout else 0): axes[time]}
+    rows_of_y = {} if batch not in axes else {(0 if layout else 2): axes[batch]}
+    rows_of_state = {} if batch not in axes else {(0 if layout else 1): axes[batch]}
+    return [steps | rows_of_y, rows_of_state, rows_of_state]
+
+
+def _linear_attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
+    """Leave the state as it is after the end: nothing is added there, and nothing decays."""
+    axes = flow.axes_of(node.inputs[0])
+    if 1 in axes and _is_read(node, 1):
+        for index in (1, 2, 4, 5):
+            if 1 in flow.axes_of(operand(node, index)):
+                flow.fill(node, index, 1, 0.0)
+    return [axes, {axis: size for axis, size in axes.items() if axis == 0}]
+
+
+def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
+    """The state holds the last steps: of those before the sequence, and of its own."""
+    value, axes = flow.operand(node), flow.axes_of(node.inputs[0])
+    defaults = ATTRIBUTE_DEFAULTS[node.op_type]
+    given = {name: each.value for name, each in node.attributes.items() if name not in _FOLLOWED}
+    if unknown := sorted(name for name, each in given.items() if each != defaults[name]):
+        raise NoRuleError(f"has attributes that are not followed: {', '.join(unknown)}")
+    time = 1 if node.attributes.get_int("channels_last", 0) else 2
+    if time in axes and _is_read(node, 1):
+        shape, steps = flow.shape(value), flow.shape(node.outputs[1])[time]
+        emitter, past = flow.emitter_for(node), operand(node, 3)
+        if past is None:
+            sizes = [emitter.dim(value, 0) if flow.is_open(value, 0) else shape[0], *shape[1:]]
+            sizes[time] = steps
+            past = emitter.with_dtype(ir.DataType.from_numpy(flow.dtype(value))).zeros(sizes)
+        whole = emitter.op("Concat", past, value, axis=time)
+        size = Size(axes[time].symbol, tuple(each + steps for each in axes[time].table))
+        behind, dtype = range(-steps, 0), flow.dtype(value)
+        state = flow.last_steps(emitter, whole, time, {**axes, time: size}, behind, 3, dtype)
+        flow.replace(node, state, emitter, 1)
+    return [axes, {axis: size for axis, size in axes.items() if axis == 0}]
+
+
+def _is_read(node: ir.Node, index: int) -> bool:
+    out = node.outputs[index] if index < len(node.outputs) else None
+    return out is not None and bool(out.uses() or out.is_graph_output())
+
+
+ENDING: dict[str, Rule] = {
+    **dict.fromkeys(("DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"), _recurrent),
+    "CausalConvWithState": _causal_conv,
+    "LinearAttention": _linear_attention,
+    "Attention": _either,
+    "MultiHeadAttention": _by_lengths((1, 2), _PADDING_MASK),
+    "RotaryEmbedding": _rotary,
+    "SkipLayerNormalization": _skip_norm,
+    "SkipSimplifiedLayerNormalization": _skip_norm,
+}
