@@ -1,6 +1,6 @@
-"""OpenVINO, tract and AI Edge in their own environments: `peers_of_commands.py` starts this.
+"""Other tools in their own environments: `peers_of_commands.py` starts this.
 
-python benchmarks/elsewhere.py openvino_fusions|openvino_stream|tract_stream|ai_edge JOB.json
+python benchmarks/elsewhere.py FUNCTION JOB.json
 
 It prints one JSON object. It imports nothing of rnnlower, which those environments lack.
 """
@@ -133,33 +133,43 @@ def tract_stream(job: Job) -> dict[str, str]:
     return {path: _judged(path, chunks, whole, about) for path, about in job["models"].items()}
 
 
+def _interpreted(content: bytes, x: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Return the output of a TensorFlow Lite file, and its operators."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=content)
+    interpreter.allocate_tensors()
+    entry, output = interpreter.get_input_details()[0], interpreter.get_output_details()[0]
+    scale, zero = entry["quantization"]
+    if scale:
+        limits = np.iinfo(entry["dtype"])
+        x = np.clip(np.round(x / scale) + zero, limits.min, limits.max)
+    interpreter.set_tensor(entry["index"], x.reshape(entry["shape"]).astype(entry["dtype"]))
+    interpreter.invoke()
+    operators = sorted({each["op_name"] for each in interpreter._get_ops_details()})
+    scale, zero = output["quantization"]
+    result = interpreter.get_tensor(output["index"]).astype(np.float64)
+    return ((result - zero) * scale if scale else result), operators
+
+
+def _decibels(expected: np.ndarray, answer: np.ndarray) -> float:
+    """Return the ratio of signal to noise."""
+    noise = expected - answer.reshape(expected.shape)
+    return float(10 * np.log10(np.sum(expected**2) / max(np.sum(noise**2), 1e-300)))
+
+
 def ai_edge(job: Job) -> dict[str, Any]:
     """Quantize TensorFlow Lite files by AI Edge's quantizer, and return the outputs on the held recording."""
     import ai_edge_quantizer as quantizer
     from ai_edge_litert.interpreter import Interpreter
     from ai_edge_quantizer import recipe
 
-    def run(content: bytes, x: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        interpreter = Interpreter(model_content=content)
-        interpreter.allocate_tensors()
-        entry, output = interpreter.get_input_details()[0], interpreter.get_output_details()[0]
-        scale, zero = entry["quantization"]
-        if scale:
-            limits = np.iinfo(entry["dtype"])
-            x = np.clip(np.round(x / scale) + zero, limits.min, limits.max)
-        interpreter.set_tensor(entry["index"], x.reshape(entry["shape"]).astype(entry["dtype"]))
-        interpreter.invoke()
-        operators = sorted({each["op_name"] for each in interpreter._get_ops_details()})
-        scale, zero = output["quantization"]
-        result = interpreter.get_tensor(output["index"]).astype(np.float64)
-        return ((result - zero) * scale if scale else result), operators
-
     found: dict[str, Any] = {}
     with np.load(job["recordings"]) as archive:
         data = archive["X"]
     for path in job["models"]:
         content = pathlib.Path(path).read_bytes()
-        expected, operators = run(content, data[-1])
+        expected, operators = _interpreted(content, data[-1])
         name = next(iter(_runners(Interpreter, content)))
         found[path] = {"operators": operators, "bytes": len(content)}
         for scheme in ("static_wi8_ai8", "static_wi8_ai16"):
@@ -169,10 +179,9 @@ def ai_edge(job: Job) -> dict[str, Any]:
                 shape = Interpreter(model_content=content).get_input_details()[0]["shape"]
                 calls = [{port: each.reshape(shape).astype(np.float32)} for each in data[:-1]]
                 result = bytes(tool.quantize(tool.calibrate({name: calls})).quantized_model)
-                noise = expected - run(result, data[-1])[0]
-                ratio = 10 * np.log10(np.sum(expected**2) / max(np.sum(noise**2), 1e-300))
+                ratio = _decibels(expected, _interpreted(result, data[-1])[0])
                 kept = "UNIDIRECTIONAL_SEQUENCE_LSTM" in operators and len(result) >= len(content)
-                found[path][scheme] = {"db": float(ratio), "bytes": len(result), "kept": kept}
+                found[path][scheme] = {"db": ratio, "bytes": len(result), "kept": kept}
             except Exception as error:
                 found[path][scheme] = {"problem": f"{type(error).__name__}: {error}"}
     return found
@@ -181,6 +190,80 @@ def ai_edge(job: Job) -> dict[str, Any]:
 def _runners(interpreter: Any, content: bytes) -> dict[str, list[str]]:
     signatures = interpreter(model_content=content).get_signature_list()
     return {name: each["inputs"] for name, each in signatures.items()}
+
+
+def _lstm(job: Job) -> tuple[Any, np.ndarray]:
+    """Return the LSTM of PyTorch with the weights of an ONNX node, and the recordings."""
+    import torch
+
+    with np.load(job["recordings"]) as archive:
+        arrays = dict(archive)
+    W, R, B = (arrays[name] for name in "WRB")
+    units, inputs = R.shape[1], W.shape[1]
+
+    class Lstm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = torch.nn.LSTM(inputs, units)
+            names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+            for name, array in zip(names, (W, R, *np.split(B, 2)), strict=True):
+                i, o, f, c = np.split(array, 4)
+                getattr(self.lstm, name).data = torch.tensor(np.concatenate([i, f, c, o]))
+
+        def forward(self, x: Any) -> Any:
+            return self.lstm(x)[0]
+
+    return Lstm().eval(), arrays["X"]
+
+
+def litert_torch(job: Job) -> str:
+    """Write the LSTM as litert-torch converts it; return the file."""
+    import litert_torch as tool
+    import torch
+
+    model, data = _lstm(job)
+    tool.convert(model, (torch.tensor(data[0]),)).export(job["file"])
+    return str(job["file"])
+
+
+def tiny_nn(job: Job) -> dict[str, Any]:
+    """Quantize the LSTM by TinyNeuralNetwork, and return its error on the held recording."""
+    import torch
+    from tinynn.converter import TFLiteConverter
+    from tinynn.graph.quantization.quantizer import PostQuantizer
+
+    model, data = _lstm(job)
+    calls = [torch.tensor(each) for each in data]
+    with torch.no_grad():
+        expected = model(calls[-1]).numpy().astype(np.float64)
+    weights = {"hybrid_quantization_from_float": True, "hybrid_per_channel": False}
+    # As in its examples/quantization: ptq.py and ptq_with_dynamic_q_lstm.py; the last as in docs/FAQ.md.
+    schemes: dict[str, tuple[Job | None, Job]] = {
+        "static": ({}, {"group_tensors": True}),
+        "LSTM rewritten": (
+            {"quantize_op_action": {torch.nn.LSTM: "rewrite"}},
+            {**weights, "hybrid_asymmetric_inputs": False, "hybrid_int16_lstm": True},
+        ),
+        "dynamic": (None, weights),
+    }
+    found: dict[str, Any] = {}
+    for scheme, (config, options) in schemes.items():
+        result, path = model, f"{job['folder']}/{scheme.replace(' ', '_')}.tflite"
+        if config is not None:
+            quantizer = PostQuantizer(model, calls[0], work_dir=f"{job['folder']}/work", config=config)
+            prepared = quantizer.quantize()
+            with torch.no_grad():
+                for each in calls[:-1]:
+                    prepared(each)
+            result = quantizer.convert(prepared.eval())
+            torch.backends.quantized.engine = quantizer.backend
+            options = {**options, "rewrite_quantizable": True}
+        TFLiteConverter(result, calls[0], tflite_path=path, quantize_target_type="int8", **options).convert()
+        content = pathlib.Path(path).read_bytes()
+        answer, operators = _interpreted(content, data[-1])
+        kept = "UNIDIRECTIONAL_SEQUENCE_LSTM" in operators
+        found[scheme] = {"db": _decibels(expected, answer), "bytes": len(content), "kept": kept}
+    return found
 
 
 if __name__ == "__main__":

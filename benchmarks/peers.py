@@ -1,15 +1,15 @@
 """Write docs/peers.md: the results of other tools on LSTM, GRU and RNN nodes.
 
-    python -m venv peers && peers/bin/pip install . onnxslim onnxsim onnxoptimizer polygraphy
-    peers/bin/python benchmarks/peers.py
+    benchmarks/peers FOLDER
 
-Each tool gets each model of models/, in a process that may crash or hang. Counted are results without
-recurrent nodes, and results that compute the same. A tool that is not installed is left out.
+makes the environments in FOLDER and runs this script. Each tool gets each model of models/, in a process that
+may crash or hang. Counted are results without recurrent nodes, and results that compute the same. A tool that
+is not installed is left out.
 
 Converters to other formats run as engines of rnnlower do, each in the environment that a variable names:
 RNNLOWER_PYTHON_LITERT (onnx2tf), RNNLOWER_PYTHON_NCNN (pnnx), RNNLOWER_PYTHON_ONNX2TORCH. The tables of
-`peers_of_commands.py` need RNNLOWER_PYTHON_OPENVINO, RNNLOWER_PYTHON_TRACT, and PEERS_AI_EDGE
-(ai-edge-quantizer and ai-edge-litert).
+`peers_of_commands.py` need RNNLOWER_PYTHON_OPENVINO, RNNLOWER_PYTHON_TRACT, PEERS_AI_EDGE, PEERS_LITERT_TORCH
+and PEERS_TINYNN.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 
 import onnx
-from peers_of_commands import fusions, integers, onnxsim_functions, streams
+from long_memory import LongMemory
+from peers_of_commands import LENGTH, UNITS, fusions, integers, onnxsim_functions, streams
 
 import rnnlower
 
@@ -62,11 +63,12 @@ INTRODUCTION = """\
 
 <!-- Written by benchmarks/peers.py. -->
 
-None of the other tools that write ONNX replaces LSTM, GRU or RNN nodes by primitive operators. They simplify
-graphs, fold constants or convert opsets, and combine well with rnnlower: run them before or after. Converters
-to other formats have recurrent layers of their own, and support some of the nodes.
+None of the other packages that write ONNX replaces LSTM, GRU or RNN nodes by primitive operators. They
+simplify graphs, fold constants or convert opsets, and combine well with rnnlower: run them before or after.
+Converters to other formats have recurrent layers of their own, and support some of the nodes.
 
-Measured on {date}, by `benchmarks/peers.py`.
+Measured on {date}. `benchmarks/peers FOLDER` makes the environments of all tools and measures everything on
+this page.
 
 ## Tools that write ONNX
 
@@ -112,12 +114,16 @@ sequence. Outputs without a time axis are left out where there are others.
 |---|---|---|
 {streams}
 
-## Next to `quantize`: AI Edge
+## Next to `quantize`: AI Edge and TinyNeuralNetwork
 
 An LSTM of 64 units over 30 steps, half of whose units forget over 50 steps (`benchmarks/long_memory.py`),
 calibrated on seven recordings of noise. An eighth gives the ratio of signal to noise. AI Edge's quantizer
-{ai_edge} takes TensorFlow Lite files, here those of onnx2tf {onnx2tf}. *size*: relative to the ONNX file in
-float32.
+{ai_edge} takes TensorFlow Lite files, here those of litert-torch {litert_torch} and onnx2tf {onnx2tf}.
+TinyNeuralNetwork {tinynn} takes models of PyTorch. *size*: relative to the ONNX file in float32.
+
+- *LSTM rewritten*: an LSTM operator in 8 bits, its cell state in 16, as in its example
+  `ptq_with_dynamic_q_lstm.py`.
+- *dynamic*: the weights in 8 bits; inputs, outputs and states stay in float32.
 
 | tool | format | dB | size |
 |---|---|---|---|
@@ -135,8 +141,12 @@ above:
 
 Those that leave other weights are {converting}.
 
+`onnxsim.graph_grad` makes gradients of {differentiable} operators; LSTM, GRU and RNN are {recurrent} them. Of
+the operators of the LSTM above after `rnnlower unroll`, {missing}.
+
 onnxsim's repository has `unroll_lstm` and `unroll_gru`, in `scripts/axera/legalize.py`. The package has
-{unroll}.
+{unroll}. Read, not run: they take nodes of a static length, forward, with constant weights,
+without peepholes and `sequence_lens`; others stay as they are.
 """
 
 
@@ -361,6 +371,7 @@ def _sized(path: pathlib.Path, sizes: dict[str, int]) -> onnx.ModelProto:
 def commands(folder: pathlib.Path) -> str:
     """Return the sections on the peers of single commands."""
     import onnxsim
+    from onnxsim import graph_grad
 
     with tempfile.TemporaryDirectory() as name:
         place = pathlib.Path(name)
@@ -375,6 +386,9 @@ def commands(folder: pathlib.Path) -> str:
         }
         rows = {title: "\n".join(each) for title, each in tables.items()}
     outcomes = onnxsim_functions()
+    differentiable = set(graph_grad.supported_ops())
+    line = rnnlower.unroll(LongMemory("LSTM", UNITS, LENGTH).build())
+    missing = sorted({node.op_type for node in line.graph.node} - differentiable)
     counts = "\n".join(f"| {kind} | {len(names)} |" for kind, names in outcomes.items())
     return COMMANDS.format(
         **rows,
@@ -383,9 +397,14 @@ def commands(folder: pathlib.Path) -> str:
         tract=_package_version("tract", "tract"),
         onnx2tf=_package_version("onnx2tf", "litert"),
         ai_edge=_version_there("ai-edge-quantizer", os.environ["PEERS_AI_EDGE"]),
+        litert_torch=_version_there("litert-torch", os.environ["PEERS_LITERT_TORCH"]),
+        tinynn=_version_there("TinyNeuralNetwork", os.environ["PEERS_TINYNN"])[: len("0.1.0.20260303")],
         onnxsim=importlib.metadata.version("onnxsim"),
         functions=counts,
         total=sum(map(len, outcomes.values())),
+        differentiable=len(differentiable),
+        recurrent="among" if RECURRENT & differentiable else "not among",
+        missing=f"{', '.join(missing)} have none" if missing else "all have one",
         converting=", ".join(f"`{each}`" for each in outcomes["other weights in the LSTM"]),
         unroll="them, too" if hasattr(onnxsim, "unroll_lstm") else "neither of them",
     )

@@ -1,7 +1,7 @@
 """Sections of docs/peers.md: what other tools do where rnnlower has `lift`, `stream` and `quantize`.
 
 `peers.py` writes them; each table needs the environments that its variables name (RNNLOWER_PYTHON_OPENVINO,
-RNNLOWER_PYTHON_TRACT, RNNLOWER_PYTHON_LITERT, PEERS_AI_EDGE).
+RNNLOWER_PYTHON_TRACT, RNNLOWER_PYTHON_LITERT, PEERS_AI_EDGE, PEERS_LITERT_TORCH, PEERS_TINYNN).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNITS, LENGTH = 64, 30
 """The LSTM that is quantized."""
 
 
-def elsewhere(python: str, what: str, job: Any) -> dict[str, Any]:
+def elsewhere(python: str, what: str, job: Any) -> Any:
     """Return what a function of elsewhere.py finds in the environment that has this interpreter."""
     with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
         json.dump(job, file)
@@ -40,7 +40,7 @@ def elsewhere(python: str, what: str, job: Any) -> dict[str, Any]:
         done = subprocess.run(line, capture_output=True, text=True, check=True)
     finally:
         pathlib.Path(file.name).unlink()
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    answer: Any = json.loads(done.stdout.splitlines()[-1])
     return answer
 
 
@@ -172,7 +172,8 @@ def integers(place: pathlib.Path) -> Iterator[str]:
     """Yield the rows of the table of `quantize`."""
     source = LongMemory("LSTM", UNITS, LENGTH).build()
     data = recordings(8, LENGTH)
-    np.savez(place / "data.npz", X=data)
+    weights = {each.name[-1]: numpy_helper.to_array(each)[0] for each in source.graph.initializer}
+    np.savez(place / "data.npz", X=data, **weights)
     model = place / "lstm.onnx"
     onnx.save(source, model)
     size = model.stat().st_size
@@ -183,11 +184,13 @@ def integers(place: pathlib.Path) -> Iterator[str]:
         share = len(result.SerializeToString()) / size
         yield f"| rnnlower quantize, {activations} | ONNX | {report.outputs[0].sqnr:.1f} | {share:.2f} |"
     onnx.save(rnnlower.lower(source, target="litert"), place / "line.onnx")
+    job: dict[str, Any] = {"recordings": str(place / "data.npz"), "folder": str(place)}
     files = {
-        title: _tflite(place / f"{name}.onnx", place / name)
-        for title, name in (("as it is", "lstm"), ("after `rnnlower lower --target litert`", "line"))
+        "from PyTorch by litert-torch": _litert_torch(place, job),
+        "as it is, by onnx2tf": _tflite(place / "lstm.onnx", place / "lstm"),
+        "after `rnnlower lower --target litert`, by onnx2tf": _tflite(place / "line.onnx", place / "line"),
     }
-    job = {"models": [str(each) for each in files.values()], "recordings": str(place / "data.npz")}
+    job["models"] = [*map(str, files.values())]
     found = elsewhere(os.environ["PEERS_AI_EDGE"], "ai_edge", job)
     for title, path in files.items():
         for scheme in ("static_wi8_ai8", "static_wi8_ai16"):
@@ -198,6 +201,16 @@ def integers(place: pathlib.Path) -> Iterator[str]:
             else:
                 what = "TensorFlow Lite, the LSTM in float32" if about["kept"] else "TensorFlow Lite"
                 yield f"| {name} | {what} | {about['db']:.1f} | {about['bytes'] / size:.2f} |"
+    for scheme, about in elsewhere(os.environ["PEERS_TINYNN"], "tiny_nn", job).items():
+        what = f"TensorFlow Lite, {'an LSTM' if about['kept'] else 'a straight line'}"
+        yield f"| TinyNeuralNetwork, {scheme} | {what} | {about['db']:.1f} | {about['bytes'] / size:.2f} |"
+
+
+def _litert_torch(place: pathlib.Path, job: dict[str, Any]) -> pathlib.Path:
+    """Return the LSTM as litert-torch writes it."""
+    file = place / "litert_torch.tflite"
+    elsewhere(os.environ["PEERS_LITERT_TORCH"], "litert_torch", {**job, "file": str(file)})
+    return file
 
 
 def _tflite(model: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
