@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import gc
 import signal
+import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -97,15 +98,9 @@ def without_types(parameters: Any) -> Any:
 
 def epilog(command: str) -> str:
     """Return the end of a command's help."""
-    codes = {code: words for code, words in (_CODES | _OWN_CODES.get(command, {})).items() if words}
-    lines = [
-        "Example:",
-        f"  {_EXAMPLES[command]}",
-        "",
-        "Exit codes:",
-        *(f"  {code}  {words}" for code, words in codes.items()),
-    ]
-    return "\n".join(lines)
+    codes = (_CODES | _OWN_CODES.get(command, {})).items()
+    lines = [f"  {code}  {words}" for code, words in codes if words]
+    return "\n".join(["Example:", f"  {_EXAMPLES[command]}", "", "Exit codes:", *lines])
 
 
 _UsageError: type[Any] = typer.BadParameter.__bases__[0]
@@ -141,6 +136,9 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the `rnnlower` command."""
+    # Names of a model may have letters that the encoding of the output lacks.
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
     # A terminal that closes sends SIGHUP, which Windows does not have and `nohup` ignores.
     for ending in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
         if signal.getsignal(ending) is not signal.SIG_IGN:

@@ -92,7 +92,7 @@ def _render(page: Page) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(page.title)}</title>\n<style>\n{_STYLE.read_text()}</style></head>\n<body>\n"
+        f"<title>{escape(page.title)}</title>\n<style>\n{_STYLE.read_text('utf-8')}</style></head>\n<body>\n"
         f'<h1>{escape(page.title)}</h1>\n<div class="verdict{kind}">{escape(page.verdict)}</div>\n'
         f"{body}\n</body></html>\n"
     )

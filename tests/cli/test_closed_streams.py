@@ -1,4 +1,4 @@
-"""Commands whose caller has closed stdout, stderr or both."""
+"""Commands whose caller has closed stdout, stderr or both, or whose output lacks letters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 from support.cli_helpers import rnnlower
 from support.places import MODELS, ROOT
@@ -56,3 +57,18 @@ def test_a_model_holds_no_output_of_a_closed_stream(closed: str, tmp_path: Path)
     rnnlower("unroll", _MODEL, "-o", tmp_path / "expected.onnx")
     _run("unroll", closed, tmp_path)
     assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / "expected.onnx").read_bytes()
+
+
+def test_names_have_letters_that_the_output_lacks(tmp_path: Path) -> None:
+    model = onnx.load(_MODEL)
+    model.graph.node[0].name = "\u5c42"
+    onnx.save(model, tmp_path / "model.onnx")
+    for line in (["inspect", "model.onnx"], ["unroll", "model.onnx", "-o", "out.onnx"]):
+        result = subprocess.run(
+            [sys.executable, "-m", "rnnlower", *line],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "cp1252"},
+            capture_output=True,
+            check=True,
+        )
+        assert rb"\u5c42" in result.stdout
