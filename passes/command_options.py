@@ -251,8 +251,7 @@ class BenchOptions(RecurrentOptions):
         least = [("unroll factor", 1, factor) for factor in self.unroll_factors or ()]
         least += [("number of threads", 0, self.threads), ("number of runs", 1, self.runs)]
         for name, bound, value in (*least, ("warm-up", 0, self.warmup)):
-            if integer(name, value) < bound:
-                raise OptionError(f"the {name} is {value}; it must be at least {bound}")
+            integer(name, value, bound)
 
     def of_lowering(self, strategy: str, unroll_factor: int, target: Target | None) -> LoweringOptions:
         """Return the options by which a form is made, with folding for a target or where inputs are set."""

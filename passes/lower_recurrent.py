@@ -8,7 +8,8 @@ from dataclasses import field
 
 import onnx_ir as ir
 
-from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.arguments import check_choice, integer
+from rnnlower.errors import UnsupportedModelError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, move_next_to_readers
@@ -105,10 +106,9 @@ class LowerRecurrentPass(Pass):
     notes: dict[str, None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.strategy, str) and self.strategy not in STRATEGIES:
-            raise OptionError(f"the strategy is {self.strategy!r}; it must be one of {', '.join(STRATEGIES)}")
-        if self.unroll_factor < 1:
-            raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
+        if isinstance(self.strategy, str):
+            check_choice("the strategy is", self.strategy, [*STRATEGIES])
+        integer("unroll factor", self.unroll_factor, least=1)
         check_semantics(self.semantics)
         self._dialect = self.dialect or find_target("onnxruntime")
 

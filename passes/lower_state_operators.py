@@ -9,7 +9,8 @@ from dataclasses import field
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.arguments import check_choice, integer
+from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.cleanup import detach, remove_orphans
 from rnnlower.graph.open_sizes import open_sizes
 from rnnlower.graph.walk import Located
@@ -84,10 +85,8 @@ class LowerStateOperatorsPass(Pass):
     lowered: list[LoweredNode] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise OptionError(f"the strategy is {self.strategy!r}; it must be one of {', '.join(STRATEGIES)}")
-        if self.unroll_factor < 1:
-            raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
+        check_choice("the strategy is", self.strategy, [*STRATEGIES])
+        integer("unroll factor", self.unroll_factor, least=1)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lower the nodes.

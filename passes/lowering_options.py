@@ -98,8 +98,7 @@ class LoweringOptions(RecurrentOptions):
         if self.control_flow not in (None, "keep", "unroll"):
             name = wording.option("control-flow")
             raise OptionError(f"{name} is {self.control_flow!r}; it must be keep or unroll")
-        if integer("unroll factor", self.unroll_factor) < 1:
-            raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
+        integer("unroll factor", self.unroll_factor, least=1)
         if self.compute_type not in (None, "float32"):
             raise OptionError(f"the compute type is {self.compute_type!r}; it must be 'float32'")
         check_choice("the gates are", self.gates, get_args(Gates), "they")

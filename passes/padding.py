@@ -87,8 +87,7 @@ class PadLengthsPass(Pass):
         if not isinstance(maxima, Mapping) or not maxima:
             raise OptionError(f"{option('max')} is {maxima!r}; it must name a dimension and its maximum")
         for name, maximum in maxima.items():
-            if integer(f"maximum of {name!r}", maximum) < 2:
-                raise OptionError(f"the maximum of {name!r} is {maximum}; it must be at least 2")
+            integer(f"maximum of {name!r}", maximum, least=2)
         self._maxima, self._by_mask, self._per_row = dict(maxima), by_mask, per_row
         self._time_axes = dict(time_axes or {})
         self.metadata: PadMetadata | None = None

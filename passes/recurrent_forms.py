@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.cleanup import remove_orphans
-from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import EMITTED, Emitters, LoweredNode, replace_node

@@ -10,16 +10,19 @@ from typing import Any
 from rnnlower.errors import OptionError
 
 
-def integer(name: str, value: Any) -> int:
+def integer(name: str, value: Any, least: int | None = None) -> int:
     """Return the value as an int.
 
     Raises:
-        OptionError: It is not an int, but for example a float or a string of digits.
+        OptionError: It is not an int, but for example a float or a string of digits, or it is too small.
     """
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError as error:
         raise OptionError(f"the {name} is {value!r}; it must be an integer") from error
+    if least is not None and number < least:
+        raise OptionError(f"the {name} is {value}; it must be at least {least}")
+    return number
 
 
 def check_strings(name: str, values: Any) -> None:

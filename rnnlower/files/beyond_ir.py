@@ -20,7 +20,7 @@ from onnx import TensorProto, numpy_helper
 
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 from rnnlower.files.scopes import called, subgraphs
-from rnnlower.graph.constants import mark_trained
+from rnnlower.graph.initializers import mark_trained
 from rnnlower.graph.walk import all_graphs
 
 _MOST_DENSE_BYTES = 2**31

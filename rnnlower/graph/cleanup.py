@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.constants import is_trained
-from rnnlower.graph.initializers import named
+from rnnlower.graph.initializers import is_trained, named
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import read_by, subgraphs_of, value_names
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.constants import constant_of
 from rnnlower.graph.evaluation import (
     FOLDABLE,
     Array,
@@ -18,7 +17,7 @@ from rnnlower.graph.evaluation import (
     infer,
     may_be_sizes,
 )
-from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_of
 from rnnlower.graph.symbols import MOST_SIZES, SIZE_TYPES, UNKNOWN, compute_sizes, is_known, shape_of_sizes
 from rnnlower.graph.walk import default_opset, dim_name
 

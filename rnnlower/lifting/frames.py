@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import constant_of
 from rnnlower.lifting.forms import NotLiftableError
 
 LAYOUT = frozenset(("Cast", "Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import detach
-from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import constant_of
 from rnnlower.lowering.dialect import ANY
 from rnnlower.lowering.fallbacks import FALLBACKS, Form
 from rnnlower.lowering.node_emitter import AttributeValue, NodeEmitter

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError
-from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import constant_of
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.recurrent.node import ResolvedNode

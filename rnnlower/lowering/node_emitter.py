@@ -11,9 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
-from rnnlower.graph.constants import constant_of
 from rnnlower.graph.evaluation import Shape
-from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.initializers import InitializerPool, constant_of
 from rnnlower.graph.names import Scope
 from rnnlower.lowering.dialect import ANY, Dialect
 

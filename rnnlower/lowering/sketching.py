@@ -13,9 +13,8 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import detach
-from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import ScratchPool
+from rnnlower.graph.initializers import ScratchPool, constant_of
 from rnnlower.graph.names import NameSource, Scope
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter

@@ -14,7 +14,7 @@ from collections.abc import Container, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import constant_of
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.recurrent.operators import WEIGHT_INPUTS
 

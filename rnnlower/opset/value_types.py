@@ -7,9 +7,8 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_of
 from rnnlower.graph.walk import values_of
 from rnnlower.opset.version_fit import type_string
 

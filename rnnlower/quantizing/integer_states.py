@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.files.metadata import StreamMetadata
-from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.quantizing.placement import MOVES
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.model_io import to_proto
-from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import Located, subgraphs_of, walk
 from rnnlower.lowering.node_emitter import NodeEmitter
 from rnnlower.passes.lowering_options import LoweringOptions

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import Located
 from rnnlower.lowering.node_emitter import NodeEmitter
 from rnnlower.quantizing.observing import FACTOR, OPPOSITE, Range, Ranges, Role

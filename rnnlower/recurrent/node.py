@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
-from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import Located
 from rnnlower.recurrent.operators import (
     ATTRIBUTE_TYPES,

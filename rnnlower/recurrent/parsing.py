@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import Located
 from rnnlower.recurrent.node import AttributeReader, ResolvedNode, Semantics
 from rnnlower.recurrent.operators import DIRECTIONS, FLOAT_TYPES, OUTPUT_NAMES

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 from rnnlower import wording
-from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import Located, origin
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent

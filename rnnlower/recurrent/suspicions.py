@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import (
     REARRANGING,
     Located,

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import detach
-from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import constant_of
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.sketching import sketch_emitter
 from rnnlower.recurrent.node import KEEPS_INITIAL, ResolvedNode

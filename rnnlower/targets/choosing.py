@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import detach
-from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import Located
 from rnnlower.lowering import sketching
 from rnnlower.lowering.pricing import Counts

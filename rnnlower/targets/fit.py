@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.open_sizes import OpenSizes, is_open, open_sizes
 from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import Located, called, default_opset, operand, walk_all

@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import OpsetError
-from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.walk import REARRANGING, Located, origin
 from rnnlower.recurrent.finding import find_recurrent, infer_input_types, is_recurrent

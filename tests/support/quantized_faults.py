@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import constant_of
 from rnnlower.lowering.node_emitter import NodeEmitter
 from rnnlower.quantizing.quantizers import Quantizers
 
