@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
 from pathlib import Path
 
 import pytest
 import typer.main
+from support.forking import python
 
 # Reading the signatures of all commands takes longer than many commands; each call of an app does it.
 typer.main.get_command = functools.cache(typer.main.get_command)
@@ -28,3 +30,9 @@ def pytest_unconfigure() -> None:
 def out(tmp_path: Path) -> Path:
     """The place of a result."""
     return tmp_path / "out.onnx"
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let child processes fork from one with all libraries, where their start is not the test."""
+    monkeypatch.setattr(sys, "executable", python())

@@ -12,6 +12,8 @@ import whole_models
 from onnx import numpy_helper
 from support.judge import run
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 MODEL = Path(__file__).parents[1] / "models" / "lstm14_states.onnx"
 
 

@@ -20,6 +20,8 @@ from support.small_models import info, model_of, recurrent_model
 import rnnlower
 from rnnlower.benchmarking import benchmark, worker
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 FEW = {"runs": 2, "warmup": 0}
 STATIC = {"X": (onnx.TensorProto.FLOAT, [5, 2, 3])}
 

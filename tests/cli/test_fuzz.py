@@ -13,6 +13,8 @@ from fuzz import make_case, run_case
 from google.protobuf.message import DecodeError
 from support.broken_files import break_file
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 
 def test_no_case_ends_badly() -> None:
     outcomes = fuzz.fuzz(argparse.Namespace(first=0, count=60, seed=0, keep=None))

@@ -12,6 +12,8 @@ from support.commands import board
 from support.configs import Config
 from support.target_files import MINIMAL, write
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 MODEL = Config(Y_h="graph", Y_c="graph").build()
 NUDGED = """
 import onnx

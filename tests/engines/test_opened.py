@@ -16,6 +16,8 @@ from rnnlower.engines.child import read_arrays, write_arrays
 from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.opened import Attempts, EngineError, open_on
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 MODEL = onnx.parser.parse_model(
     '<ir_version: 8, opset_import: ["": 14]> g (float[2, 3] file, int64[3] i) => (float[2, 3] Y, int64[3] j) '
     "{ Y = Add (file, file) j = Add (i, i) }"

@@ -17,6 +17,8 @@ from support.small_models import info, model_of, weights
 import rnnlower as api
 from rnnlower.graph import inference
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 FLOAT = onnx.TensorProto.FLOAT
 # Each takes more than the three features that there are.
 TOO_MUCH = {

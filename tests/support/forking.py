@@ -101,7 +101,9 @@ class _Server:
             return marshal.loads(message), streams
         for number in streams:
             os.close(number)
-        connection.send(b"%d" % process)
+        # A caller that was killed meanwhile is noticed where its end of the connection is read.
+        with contextlib.suppress(OSError):
+            connection.send(b"%d" % process)
         ending = os.pidfd_open(process)
         for each in (connection, ending):
             self._selector.register(each, selectors.EVENT_READ, (connection, ending, process))
