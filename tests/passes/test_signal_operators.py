@@ -60,9 +60,9 @@ def fold(x: Array, image: list[int], block: list[int], strides: Any, pads: Any, 
     columns = x.reshape(x.shape[0], -1, elements, *grid)
     made = np.zeros((*columns.shape[:2], *padded), np.float64)
     for number, inside in enumerate(itertools.product(*map(range, block))):
-        for place in itertools.product(*map(range, grid)):
-            where = tuple(g * s + i * d for g, s, i, d in zip(place, strides, inside, dilations, strict=True))
-            made[(slice(None), slice(None), *where)] += columns[(slice(None), slice(None), number, *place)]
+        first = [i * d for i, d in zip(inside, dilations, strict=True)]
+        where = (slice(f, f + g * s, s) for f, g, s in zip(first, grid, strides, strict=True))
+        made[(slice(None), slice(None), *where)] += columns[:, :, number]
     cut = (slice(pads[k], pads[k] + image[k]) for k in range(rank))
     return made[(slice(None), slice(None), *cut)]
 

@@ -87,12 +87,17 @@ class _Server:
                 if key.fileobj is self._listener:
                     if forked := self._fork():
                         return forked
-                elif key.fileobj in self._selector.get_map():
+                else:
                     self._end(*key.data, killed=isinstance(key.fileobj, socket.socket))
+                    # The other events may be of the same process, or of numbers that are used again.
+                    break
 
     def _fork(self) -> tuple[Request, list[int]] | None:
         connection, _ = self._listener.accept()
         message, streams, _, _ = socket.recv_fds(connection, 2**20, 3)
+        if not message:
+            connection.close()
+            return None
         process = os.fork()
         if not process:
             self._selector.close()
