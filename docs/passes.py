@@ -19,7 +19,7 @@ from rnnlower.passes.padding import PAD
 from rnnlower.passes.pipeline import PIPELINE
 from rnnlower.passes.steps.work import Step
 from rnnlower.passes.streaming import STREAM
-from rnnlower.quantizing.preparing import PREPARATION
+from rnnlower.quantizing.model_preparation import PREPARATION
 
 PAGE = pathlib.Path(__file__).with_suffix(".md")
 MARKER = "<!-- What follows is written by docs/passes.py. -->\n"

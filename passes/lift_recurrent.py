@@ -13,16 +13,16 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import Located, default_opset, name_of, subgraphs_of, walk
+from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import has_matrix
 from rnnlower.lifting.attention_emission import lift_attention
+from rnnlower.lifting.causal_convolutions import causal_convolutions, lift_convolution
 from rnnlower.lifting.chains import PRODUCTS, find_chains
-from rnnlower.lifting.convolutions import causal_convolutions, lift_convolution
 from rnnlower.lifting.directions import join_directions
-from rnnlower.lifting.forms import NotLiftableError
 from rnnlower.lifting.frames import scan_frame
+from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode, Lifter
 from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
-from rnnlower.lifting.replacing import Lifted, LiftedNode, Lifter
 from rnnlower.lifting.straightening import Straightener
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.finding import matches

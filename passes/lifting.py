@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower.lifting.replacing import LiftedNode
+from rnnlower.lifting.lifted_nodes import LiftedNode
 from rnnlower.passes.command_options import LiftOptions
 from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.passes.reports import LiftReport

@@ -17,7 +17,7 @@ from rnnlower.graph.walk import Located
 from rnnlower.lowering.dialect import ANY, Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import Emitters, LoweredNode, naming_node, replace_node
-from rnnlower.lowering.state_operators import (
+from rnnlower.lowering.state_lowering import (
     ARITHMETIC,
     ChunkForm,
     chunk_form,

@@ -15,9 +15,9 @@ from rnnlower.graph.versions import needed_opset
 from rnnlower.graph.walk import default_opset, dim_name
 from rnnlower.lowering import LAST_OPSET
 from rnnlower.padding.examples import FIRST_OPSET
-from rnnlower.padding.flow import PadFlow
 from rnnlower.padding.normalizing import unfold_groups
 from rnnlower.padding.sizes import NoRuleError, Size
+from rnnlower.padding.validity_walk import PadFlow
 from rnnlower.passes.base import Pass
 from rnnlower.passes.command_options import PadOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass

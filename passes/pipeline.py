@@ -12,7 +12,7 @@ from rnnlower.lowering.node_emitter import Listener
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.reports import Report
-from rnnlower.passes.steps import choosing, emitting, preparing, settling, stateful
+from rnnlower.passes.steps import emitting, planning, preparing, settling, stateful
 from rnnlower.passes.steps.work import LoweringWork, Step, is_selected, leave_out, run
 from rnnlower.targets import Target
 
@@ -145,12 +145,12 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
         when=("fixes_sizes", "emits"),
     ),
     Step(
-        choosing.settle_native,
+        planning.settle_native,
         "A node's types and sizes, now known, decide whether the target runs it.",
         when=("target",),
     ),
     Step(
-        choosing.adapt_recurrent,
+        planning.adapt_recurrent,
         "A node that runs as it is needs nothing around it.",
         when=("target", "emits"),
     ),
@@ -163,21 +163,21 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
         settling.warn_of_other_recurrences,
         "The model's own Loops can still be distinguished from emitted ones.",
     ),
-    Step(choosing.read_nodes, "A node that breaks the ONNX spec is refused before work is spent on it."),
+    Step(planning.read_nodes, "A node that breaks the ONNX spec is refused before work is spent on it."),
     Step(
-        choosing.conform_to_profile,
+        planning.conform_to_profile,
         "A profile keeps the recurrent nodes, in another form.",
         when=("target", "runtime.profile"),
     ),
     Step(
-        choosing.fold_weights,
+        planning.fold_weights,
         "Weights that are cut and joined from constants can be folded into new constants.",
         when=("emits",),
     ),
-    Step(choosing.fix_lengths, "Straight lines need the number of steps.", when=("emits", "needs_lengths")),
-    Step(choosing.warn_of_forgotten_states, "Once lengths are static, nodes of a single step are known."),
+    Step(planning.fix_lengths, "Straight lines need the number of steps.", when=("emits", "needs_lengths")),
+    Step(planning.warn_of_forgotten_states, "Once lengths are static, nodes of a single step are known."),
     Step(
-        choosing.plan_nodes,
+        planning.plan_nodes,
         "Strategy and opset are chosen with all that is now known of a node.",
         when=("emits",),
     ),

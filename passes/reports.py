@@ -14,7 +14,7 @@ from rnnlower.recurrent.suspicions import Suspicion
 from rnnlower.targets.choosing import KeptNode
 
 if TYPE_CHECKING:
-    from rnnlower.lifting.replacing import LiftedNode
+    from rnnlower.lifting.lifted_nodes import LiftedNode
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.checking import CheckReport
     from rnnlower.passes.reports import LiftReport, PadReport, Report, StreamReport
     from rnnlower.quantizing.calibrating import Calibration
-    from rnnlower.quantizing.quantize import QuantizeReport
+    from rnnlower.quantizing.quantization import QuantizeReport
     from rnnlower.streaming.caller_in_c import Reference
     from rnnlower.targets.misfits import Misfit
 
@@ -196,7 +196,7 @@ def quantize(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
         UnsupportedModelError: A recurrent node cannot be quantized, or the target does not run the result.
         UnverifiableError: There is nothing to measure on, or the model does not run.
     """
-    from rnnlower.quantizing.quantize import quantize_model
+    from rnnlower.quantizing.quantization import quantize_model
 
     return quantize_model(model, options)
 

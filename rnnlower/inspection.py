@@ -30,7 +30,7 @@ from rnnlower.recurrent.suspicions import (
 )
 
 if TYPE_CHECKING:
-    from rnnlower.lifting.replacing import LiftedNode
+    from rnnlower.lifting.lifted_nodes import LiftedNode
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,9 @@ def test_what_checks_shares_no_more_than_is_said(room: str) -> None:
                 found |= {f"rnnlower.{a.name}" for a in node.names} if whole else {str(node.module)}
     own = ("rnnlower.verification", "rnnlower.engines")
     assert {name for name in found if not name.startswith(own)} <= SHARED
+
+
+def test_a_module_name_stands_once() -> None:
+    paths = {path for room in ("rnnlower", "passes") for path in Path(room).resolve().rglob("*.py")}
+    counts = Counter(path.name for path in paths)
+    assert [name for name, count in counts.items() if count > 1] == ["__init__.py"]

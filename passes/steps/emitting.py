@@ -14,7 +14,6 @@ from rnnlower.passes.declared_sizes import CorrectShapesPass
 from rnnlower.passes.exact_numbers import KeepNaNPass, SeparateSumsPass
 from rnnlower.passes.graph_ends import CopyOutputsPass, PlainLoopInputsPass
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
-from rnnlower.passes.steps.choosing import preferences
 from rnnlower.passes.steps.contracts import (
     contract,
     emitted_nodes_fit,
@@ -25,6 +24,7 @@ from rnnlower.passes.steps.contracts import (
     opset_can_be_written,
     opset_is_asked,
 )
+from rnnlower.passes.steps.planning import preferences
 from rnnlower.passes.steps.work import LoweringWork, is_selected
 from rnnlower.targets.choosing import KeptNode
 from rnnlower.targets.fit import find_misfits, require_emitted_fit

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.replacing import LoweredNode
-from rnnlower.lowering.state_operators import chunk_form
+from rnnlower.lowering.state_lowering import chunk_form
 from rnnlower.passes.convert_opset import move
 from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
 from rnnlower.passes.steps.contracts import contract, nodes_are_replaced, state_operators_are_replaced

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rnnlower.engines.known import Engine
     from rnnlower.files.metadata import PadMetadata
     from rnnlower.inspection import ModelSummary, RecurrentNode
-    from rnnlower.lifting.replacing import LiftedNode
+    from rnnlower.lifting.lifted_nodes import LiftedNode
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.checking import CheckReport
     from rnnlower.passes.reports import LiftReport, PadReport, Report, StreamReport

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.forms import NotLiftableError
+from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, State, root
 from rnnlower.lifting.products import Products
 from rnnlower.lifting.terms import Factor, Term

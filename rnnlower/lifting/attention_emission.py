@@ -10,11 +10,11 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import Located
+from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import FoundAttention, Product, find_attention
-from rnnlower.lifting.forms import NotLiftableError
 from rnnlower.lifting.frames import Frame
+from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, emitting, put_in_place
 from rnnlower.lifting.over_time import OverTime
-from rnnlower.lifting.replacing import LiftedNode, emit_state_operator, emitting, put_in_place
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.recurrent.state_operators import LINEAR_ATTENTION
 

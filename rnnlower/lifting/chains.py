@@ -11,10 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.analysis import row_tags
+from rnnlower.lifting.affine_forms import Atoms, Form
+from rnnlower.lifting.cell_search import row_tags
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.evaluation import STEP_RULES, Evaluator
-from rnnlower.lifting.forms import Atoms, Form
+from rnnlower.lifting.symbolic_evaluation import STEP_RULES, Evaluator
 from rnnlower.recurrent.operators import FLOAT_TYPES
 
 PRODUCTS = ("Gemm", "MatMul")

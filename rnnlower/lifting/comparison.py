@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rnnlower.lifting.forms import Atoms, Form, Monomial, Polynomial
+from rnnlower.lifting.affine_forms import Atoms, Form, Monomial, Polynomial
 
 
 def is_like(atoms: Atoms, first: Form, second: Form) -> bool:

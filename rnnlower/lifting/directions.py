@@ -15,7 +15,7 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.walk import operand, sources
 from rnnlower.lifting.emission import Made, emit_node
-from rnnlower.lifting.replacing import Lifted
+from rnnlower.lifting.lifted_nodes import Lifted
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.node import KEEPS_INITIAL
 

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.analysis import Found
+from rnnlower.lifting.affine_forms import Floats, NotLiftableError
+from rnnlower.lifting.cell_search import Found
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.forms import Floats, NotLiftableError
 from rnnlower.lifting.frames import is_zero
 from rnnlower.lifting.hoisting import Part
 from rnnlower.lifting.surroundings import Result

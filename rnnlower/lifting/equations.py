@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rnnlower.lifting.affine_forms import Atoms, Block, Floats, Form, Function, NotLiftableError, Polynomial
 from rnnlower.lifting.comparison import without
-from rnnlower.lifting.forms import Atoms, Block, Floats, Form, Function, NotLiftableError, Polynomial
 from rnnlower.recurrent.node import Activation, Semantics
 
 OPEN = 100.0

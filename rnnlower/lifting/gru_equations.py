@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rnnlower.lifting.affine_forms import Floats, Polynomial
 from rnnlower.lifting.comparison import cleaned, is_same, without
 from rnnlower.lifting.equations import OPEN, Cell, Gate, Step, Sums, differs, one_clip, the_same
-from rnnlower.lifting.forms import Floats, Polynomial
 
 
 def match_rnn(step: Step) -> Cell:

@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.evaluation import Evaluator
-from rnnlower.lifting.forms import Atoms, Floats, NotLiftableError
+from rnnlower.lifting.affine_forms import Atoms, Floats, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT, VIEWS, Series
 from rnnlower.lifting.layout_rules import Dim
+from rnnlower.lifting.symbolic_evaluation import Evaluator
 
 _SUMS = frozenset(("Add", "Concat", "Sub", "Sum"))
 _MOST_GATES = 4

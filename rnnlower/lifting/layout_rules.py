@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.lifting.forms import Form, NotLiftableError, common_tags, joined
+from rnnlower.lifting.affine_forms import Form, NotLiftableError, common_tags, joined
 from rnnlower.lifting.frames import is_first, is_full
 
 if TYPE_CHECKING:
-    from rnnlower.lifting.evaluation import Evaluator
+    from rnnlower.lifting.symbolic_evaluation import Evaluator
 
 _TURNED = {"T": "R", "R": "T"}
 """The tag of an axis of time in the other direction."""

@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import sources
-from rnnlower.lifting.analysis import row_tags
+from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
+from rnnlower.lifting.cell_search import row_tags
 from rnnlower.lifting.chains import (
     MOST,
     PRODUCTS,
@@ -26,7 +27,6 @@ from rnnlower.lifting.chains import (
 )
 from rnnlower.lifting.comparison import is_like
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.forms import Atoms, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT, is_zero
 from rnnlower.lifting.outlines import StepMatcher, bare_state
 from rnnlower.recurrent.node import Semantics

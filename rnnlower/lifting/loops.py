@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts, iterations
-from rnnlower.lifting.forms import NotLiftableError
+from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import VIEWS, Frame, Series, State, is_size, passed, root, states_of
 
 

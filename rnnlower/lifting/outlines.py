@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.symbols import UNKNOWN
-from rnnlower.lifting.analysis import match_cell
+from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
+from rnnlower.lifting.cell_search import match_cell
 from rnnlower.lifting.chains import Leaves
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.forms import Atoms, NotLiftableError
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx_ir.convenience import convert_attributes
 
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.forms import NotLiftableError
+from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, steps_of
 from rnnlower.lifting.products import Products
 from rnnlower.lifting.terms import Size

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import captured
-from rnnlower.lifting.forms import NotLiftableError
+from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.terms import Axis, Size, Sum, Term, broadcast, groups_of, padded
 
 _LARGEST_STEP = 150

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.evaluation import Evaluator
-from rnnlower.lifting.forms import Atoms, NotLiftableError
+from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT, passed
+from rnnlower.lifting.symbolic_evaluation import Evaluator
 
 Lengths = ir.Value | np.ndarray
 

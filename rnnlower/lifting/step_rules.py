@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.lifting.forms import Floats, Form, Function, NotLiftableError, added, common_tags, multiplied
+from rnnlower.lifting.affine_forms import (
+    Floats,
+    Form,
+    Function,
+    NotLiftableError,
+    added,
+    common_tags,
+    multiplied,
+)
 from rnnlower.recurrent.operators import FLOAT_TYPES, SPEC_PARAMETERS
 
 if TYPE_CHECKING:
-    from rnnlower.lifting.evaluation import Evaluator
     from rnnlower.lifting.layout_rules import Rule
+    from rnnlower.lifting.symbolic_evaluation import Evaluator
 
 
 def _cast(e: Evaluator, node: ir.Node) -> Sequence[Form]:

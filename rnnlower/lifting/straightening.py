@@ -14,16 +14,16 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.restoring import undone_on_failure
 from rnnlower.graph.walk import Located, sources
-from rnnlower.lifting.analysis import Found, order_of, row_tags
+from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
+from rnnlower.lifting.cell_search import Found, order_of, row_tags
 from rnnlower.lifting.chains import Line
 from rnnlower.lifting.emission import Made, emit_cell, emit_result, emit_state
-from rnnlower.lifting.evaluation import Evaluator
-from rnnlower.lifting.forms import Atoms, NotLiftableError
 from rnnlower.lifting.frames import VIEWS, Series, State, passed
 from rnnlower.lifting.hoisting import part_of
-from rnnlower.lifting.replacing import Lifted, LiftedNode
+from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
 from rnnlower.lifting.row_masks import Lengths, lengths_of
 from rnnlower.lifting.surroundings import Result, require_mask, require_states
+from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.node import Semantics
 

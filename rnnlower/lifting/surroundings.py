@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.analysis import Found, is_hidden
-from rnnlower.lifting.evaluation import Evaluator
-from rnnlower.lifting.forms import Form, NotLiftableError
+from rnnlower.lifting.affine_forms import Form, NotLiftableError
+from rnnlower.lifting.cell_search import Found, is_hidden
 from rnnlower.lifting.frames import Frame, Series, is_size, is_zero, positive_value, root
 from rnnlower.lifting.row_masks import Lengths, lengths_of
+from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 
 _VIEWS = ("Identity", "Reshape", "ReverseSequence", "Slice")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.lifting.forms import NotLiftableError
+from rnnlower.lifting.affine_forms import NotLiftableError
 
 Axis = tuple[int, ...]
 """The indices of an axis: several if axes are merged, none if it has one element or all are equal."""

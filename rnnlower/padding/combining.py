@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.walk import operand
-from rnnlower.padding.flow import PadFlow, Rule
 from rnnlower.padding.normalizing import NORMALIZING
 from rnnlower.padding.sizes import Axes, NoRuleError
+from rnnlower.padding.validity_walk import PadFlow, Rule
 from rnnlower.timeflow.pointwise import POINTWISE
 
 _ELEMENTWISE = (*POINTWISE, "BiasGelu", "FastGelu")

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.cleanup import set_input
 from rnnlower.graph.walk import operand
-from rnnlower.padding.flow import PadFlow, Rule
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
+from rnnlower.padding.validity_walk import PadFlow, Rule
 from rnnlower.recurrent.state_operators import ATTRIBUTE_DEFAULTS
 
 _MASK, _PADDING_MASK, _MASK_INDEX = 3, 4, 3

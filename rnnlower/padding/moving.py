@@ -7,8 +7,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.padding.flow import PadFlow, Rule
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size
+from rnnlower.padding.validity_walk import PadFlow, Rule
 
 
 def _transpose(flow: PadFlow, node: ir.Node) -> Axes:

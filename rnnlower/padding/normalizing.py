@@ -9,8 +9,8 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.flow import PadFlow, Rule
 from rnnlower.padding.sizes import Axes, NoRuleError
+from rnnlower.padding.validity_walk import PadFlow, Rule
 
 _NOT_CENTERED = ("RMSNormalization", "SimplifiedLayerNormalization")
 _PARAMETERS = "has parameters that differ from step to step"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.padding.flow import PadFlow, Rule
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError
+from rnnlower.padding.validity_walk import PadFlow, Rule
 
 
 def _gather(flow: PadFlow, node: ir.Node) -> Axes:

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.walk import operand
-from rnnlower.padding.flow import PadFlow, Rule
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
+from rnnlower.padding.validity_walk import PadFlow, Rule
 
 _WEIGHTS = {"ConvInteger": 1, "QLinearConv": 3}
 _FIRST_WITHOUT_WINDOWS_IN_PADDING = 22

@@ -18,8 +18,8 @@ from rnnlower.errors import OptionError
 from rnnlower.files.model_io import to_proto
 from rnnlower.folders import whole_file
 from rnnlower.passes.command_options import CalibrateOptions, Given
+from rnnlower.quantizing.model_preparation import prepare
 from rnnlower.quantizing.observing import Ranges, find_ranges, ranges_to_json
-from rnnlower.quantizing.preparing import prepare
 from rnnlower.quantizing.recordings import Feeds, Recordings, list_of, open_source
 
 Format = Literal["npz", "rknn", "qnn", "python"]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rnnlower.benchmarking.bench_result import BenchVariant, Timing
     from rnnlower.files.metadata import PadMetadata
     from rnnlower.inspection import Port, RecurrentNode
-    from rnnlower.lifting.replacing import LiftedNode
+    from rnnlower.lifting.lifted_nodes import LiftedNode
     from rnnlower.lowering.replacing import LoweredNode
     from rnnlower.opset import OpsetReport
     from rnnlower.verification import OutputComparison

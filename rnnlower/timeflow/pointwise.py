@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.walk import operand
-from rnnlower.timeflow.attention import compare
 from rnnlower.timeflow.edits import Replaced
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
 from rnnlower.timeflow.positions import accept, refuse_latest
 from rnnlower.timeflow.tracks import CoupledError, Track, newer_opset
+from rnnlower.timeflow.windowed_attention import compare
 
 _UNARY = (
     "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh Dropout Elu Erf "

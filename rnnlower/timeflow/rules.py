@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.timeflow.attention import SCORES
 from rnnlower.timeflow.bodies import LOOPS
 from rnnlower.timeflow.bounds import BOUNDS
 from rnnlower.timeflow.convolutions import WINDOWS
@@ -14,6 +13,7 @@ from rnnlower.timeflow.pointwise import ALONG, POINTWISE
 from rnnlower.timeflow.recurrence import RECURRENCE
 from rnnlower.timeflow.reshaping import RESHAPING
 from rnnlower.timeflow.tracks import Sample
+from rnnlower.timeflow.windowed_attention import SCORES
 
 RULES: dict[str, Rule] = {
     **POINTWISE,

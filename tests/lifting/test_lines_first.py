@@ -15,7 +15,7 @@ import rnnlower
 from rnnlower.graph.walk import count_ops
 from rnnlower.inspection import find_liftable
 from rnnlower.lifting import outlines
-from rnnlower.lifting.analysis import match_cell
+from rnnlower.lifting.cell_search import match_cell
 from rnnlower.passes import LiftRecurrentPass
 from rnnlower.passes.steps import lifting_prices
 from rnnlower.passes.steps.lifting_prices import prices_of_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rnnlower.lifting.forms import (
+from rnnlower.lifting.affine_forms import (
     Atoms,
     Form,
     Function,

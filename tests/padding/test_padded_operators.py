@@ -8,7 +8,7 @@ from support.padded_models import MODELS, MOST, differences, padded_case
 from support.padded_operators import OPERATORS, operator_case
 
 import rnnlower
-from rnnlower.padding.rules import RULES
+from rnnlower.padding.padding_rules import RULES
 from rnnlower.timeflow.pointwise import POINTWISE
 
 NOT_PER_ROW = {

@@ -15,7 +15,7 @@ from rnnlower.passes.command_options import CalibrateOptions, QuantizeOptions
 from rnnlower.wording import counted
 
 if TYPE_CHECKING:
-    from rnnlower.quantizing.quantize import QuantizeReport
+    from rnnlower.quantizing.quantization import QuantizeReport
 
 _MUCH = 0.01
 """The share of clipped values that is worth a word."""
@@ -80,7 +80,7 @@ def quantize(
     """Quantize a model with recurrent nodes: integers inside the recurrence, one scale for each role."""
     from rnnlower.files.metadata import record_provenance
     from rnnlower.files.model_io import read_model, size_on_disk, staged
-    from rnnlower.quantizing.quantize import quantize_model
+    from rnnlower.quantizing.quantization import quantize_model
 
     check_external_data(external_data)
     options = dataclasses.replace(options, verify=verify, on=None if options.on == "none" else options.on)

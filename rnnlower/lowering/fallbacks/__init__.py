@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rnnlower.lowering.fallbacks.arithmetic import ARITHMETIC, Form
+from rnnlower.lowering.fallbacks.data_movement import SHAPING
 from rnnlower.lowering.fallbacks.fused import FUSED
-from rnnlower.lowering.fallbacks.moving import SHAPING
 from rnnlower.lowering.fallbacks.quantized_operators import QUANTIZED
 from rnnlower.lowering.fallbacks.signals import SIGNALS
 

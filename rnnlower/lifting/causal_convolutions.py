@@ -15,9 +15,9 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import Located
-from rnnlower.lifting.forms import NotLiftableError
+from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import is_zero
-from rnnlower.lifting.replacing import LiftedNode, emit_state_operator, emitting, put_in_place
+from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, emitting, put_in_place
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
 
 _TIME, _TURNED = 2, (0, 2, 1)

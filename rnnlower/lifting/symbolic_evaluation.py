@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.forms import Atoms, Form, NotLiftableError, constant_form
+from rnnlower.lifting.affine_forms import Atoms, Form, NotLiftableError, constant_form
 from rnnlower.lifting.layout_rules import MOVING, Dim
 from rnnlower.lifting.step_rules import RULES
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from rnnlower.padding.combining import COMBINING
 from rnnlower.padding.ends import ENDING
-from rnnlower.padding.flow import Rule
 from rnnlower.padding.moving import MOVING
 from rnnlower.padding.picking import PICKING
+from rnnlower.padding.validity_walk import Rule
 from rnnlower.padding.windows import WINDOWS
 
 RULES: Mapping[str, Rule] = {**COMBINING, **ENDING, **MOVING, **PICKING, **WINDOWS}

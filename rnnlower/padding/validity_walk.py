@@ -120,7 +120,7 @@ class PadFlow(Validity):
         return emitter.op("Where", emitter.op("Less", one, other, since=9), other, one)
 
     def _visit(self, node: ir.Node) -> None:
-        from rnnlower.padding.rules import RULES
+        from rnnlower.padding.padding_rules import RULES
 
         if any(self.axes_of(each) or self.origin(each) in self._sized for each in captured(node)):
             raise NoRuleError("has a body that reads values over time")

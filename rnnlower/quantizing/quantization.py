@@ -23,9 +23,9 @@ from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.quantizing.integer_states import carry_integers
 from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_steps, measure
+from rnnlower.quantizing.model_preparation import prepare
 from rnnlower.quantizing.observing import Ranges, Role, find_ranges, read_ranges
 from rnnlower.quantizing.placement import capture_integers, own_constants
-from rnnlower.quantizing.preparing import prepare
 from rnnlower.quantizing.quantizers import Quantization
 from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, list_of, open_model, open_source
 from rnnlower.quantizing.rest import quantize_rest

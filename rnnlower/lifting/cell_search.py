@@ -11,14 +11,14 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import sources
+from rnnlower.lifting.affine_forms import Atoms, Block, Form, NotLiftableError
 from rnnlower.lifting.equations import Cell, Step
-from rnnlower.lifting.evaluation import Evaluator
-from rnnlower.lifting.forms import Atoms, Block, Form, NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, State, root, steps_of
 from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import Part, part_of
 from rnnlower.lifting.lstm_equations import match_lstm
 from rnnlower.lifting.row_masks import Lengths, lengths_of
+from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 
 

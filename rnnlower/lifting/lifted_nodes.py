@@ -13,9 +13,9 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.walk import Located
-from rnnlower.lifting.analysis import Found, find_cells
+from rnnlower.lifting.affine_forms import NotLiftableError
+from rnnlower.lifting.cell_search import Found, find_cells
 from rnnlower.lifting.emission import Made, dtype_of, emit_cell, emit_result, emit_state
-from rnnlower.lifting.forms import NotLiftableError
 from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.surroundings import Result, find_results, read_without_steps, require_states
 from rnnlower.lowering.emitter import Emitter
