@@ -147,6 +147,14 @@ LOOPING = text(
         g = Neg (h)
     }>""",
 )
+BATCHED = text(
+    8,
+    "float[1, 3, 2] X, float[1, 2] h",
+    """last, Y = Scan <num_scan_inputs = 1, body = b (float[2] s, float[2] x) => (float[2] t, float[2] y) {
+        t = Add (s, x)
+        y = Neg (t)
+    }> (, h, X)""",
+)
 SETS = [
     Case("--set", f"{SCAN} --set X"),
     Case("a value that is none", f"{SCAN} --set X=one"),
@@ -165,6 +173,7 @@ SETS = [
     Case("a number where the shape is open", f"{SCAN} --set X=0", model=SETTING),
     Case("a Loop of an open number of iterations", f"{UNROLL} --control-flow unroll", model=LOOPING),
     Case("a Loop that is too long", f"{UNROLL} --control-flow unroll --set n=1000000", model=LOOPING),
+    Case("a Scan that has a batch axis", f"{UNROLL} --control-flow unroll --no-lift", model=BATCHED),
     Case("--control-flow", f"{UNROLL} --control-flow open"),
     Case("--namespaces and --strip", f"{UNROLL} --namespaces --strip"),
     Case("an input of the training", f"{SCAN} --set X=0", training(node("Neg", ["X"], ["negative"]))),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import AttributeProto, NodeProto, TensorProto
+from onnx import AttributeProto, NodeProto, TensorProto, helper
 from refusal_models import (
     Case,
     at,
@@ -45,6 +45,11 @@ GRAPHS = [
         "a cycle",
         SCAN,
         then(rename_input(0, "looped"), insert(node("Squeeze", ["Y"], ["looped"]), position=1)),
+    ),
+    Case(
+        "a calling convention that is not JSON",
+        "inspect model.onnx",
+        lambda m: helper.set_model_props(m, {"rnnlower.pad": "{"}),
     ),
     Case("an input that nothing produces", SCAN, rename_input(0, "nowhere")),
     Case("an output that nothing produces", SCAN, lambda m: setattr(m.graph.output[0], "name", "Z")),

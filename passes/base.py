@@ -60,7 +60,7 @@ class Pass(ir.passes.InPlacePass):
 
     Attributes:
         REQUIRES, ENSURES: Conditions that hold before and after the pass.
-        KEEPS_FACTS: Whether facts about the model hold after the pass, and no more than before follow.
+        KEEPS_FACTS: Whether known facts hold after the pass, and no new ones follow.
         facts: The facts about the model: those of the caller, or the pass's own.
     """
 

@@ -100,7 +100,7 @@ class LegacyConstantsPass(Pass):
         values = [value for value in graph.initializers.values() if not value.is_graph_input()]
         nodes = [node for value in values for node in _replace(value, model.opset_imports.get("", 1))]
         if nodes:
-            graph.insert_before(next(iter(graph)), nodes)
+            graph.insert_before(graph[0], nodes) if len(graph) else graph.extend(nodes)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
@@ -246,7 +246,7 @@ def _make_initializer(model: ir.Model, value: ir.Value, array: np.ndarray) -> No
     if value.is_graph_output():
         # An output stays the output of a node, under its name.
         identity = ir.node("Identity", [value])
-        graph.insert_before(next(iter(graph)), identity) if len(graph) else graph.append(identity)
+        graph.insert_before(graph[0], identity) if len(graph) else graph.append(identity)
         out = identity.outputs[0]
         out.type, out.shape = value.type, value.shape
         for index, each in enumerate(graph.outputs):

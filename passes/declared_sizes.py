@@ -14,7 +14,7 @@ from rnnlower.passes.base import Pass
 
 
 class CorrectShapesPass(Pass):
-    """Writes the shapes that follow from the inputs in the place of others, and none where there is none.
+    """Replaces declared shapes by those that follow from the inputs, and adds none where there is none.
 
     Graph outputs keep their declared sizes, except numbers that contradict those that follow.
 

@@ -48,7 +48,7 @@ class KeepNaNPass(Pass):
         }
 
     Args:
-        op_types: The operators that make a number of NaN; a Softmax: of a row of -inf.
+        op_types: The operators that turn NaN into a number; a Softmax does so for a row of -inf.
 
     Attributes:
         kept: The names of the nodes, by operator.
@@ -102,16 +102,20 @@ class _Search:
         for marked, by_itself in ((self._infinite, _is_infinite), (self._nan, lambda value: False)):
             inside = (value for body in bodies for inner, _ in walk(body) for value in inner.inputs)
             mark = any(value in marked or by_itself(value) for value in (*read, *inside) if value is not None)
-            # What one iteration computes the next one reads.
+            # The next iteration reads what this one computes.
             marked.update(value for body in bodies if mark for value in body.inputs)
             marks.append(mark)
         is_infinite, is_nan = marks
         is_nan |= is_infinite and node.op_type == _ROWS
         for body in bodies:
-            is_nan |= self.enter(body)
+            if self.enter(body) and not is_nan:
+                is_nan = True
+                self._nan.update(body.inputs)
+                self.enter(body)
         self._infinite.update(node.outputs if is_infinite else ())
         self._nan.update(node.outputs if is_nan else ())
-        if is_nan and node.domain == "" and node.op_type in self._op_types and _DONE not in node.meta:
+        loses_nan = node.domain == "" and node.op_type in self._op_types and _DONE not in node.meta
+        if is_nan and loses_nan and node not in self.found:
             self.found.append(node)
         return is_nan
 
@@ -173,7 +177,7 @@ class SeparateSumsPass(Pass):
         }
 
     Args:
-        op_types: These operators.
+        op_types: The operators that read the sums.
         also: Whether a Max goes in front of another node: a runtime may fuse it wrongly with other nodes.
     """
 

@@ -114,11 +114,12 @@ _FIRST_BOOL_CONSTANT = 9
 
 
 class PlainLoopInputsPass(Pass):
-    """Gives the bodies of Loops a Squeeze of their number, and a constant in the place of their condition.
+    """Puts a Squeeze after the iteration number of each Loop, and a constant in the place of the condition.
 
-    Some runtimes hand these in wrongly. The number is a scalar. Where a runtime makes a matrix of it, Gather
-    by it and outputs computed from it have axes too many: a Squeeze without axes is right in both cases. The
-    condition is true whenever the body runs. A runtime that reads other memory for it ends the Loop too soon.
+    Some runtimes pass wrong ones to the body. The number is a scalar. Where a runtime makes a matrix of it,
+    Gather by it and outputs computed from it have axes too many: a Squeeze without axes is right in both
+    cases. The condition is true whenever the body runs. A runtime that reads other memory for it ends the
+    Loop too soon.
 
     Before::
 
@@ -147,7 +148,7 @@ class PlainLoopInputsPass(Pass):
     ENSURES = (nothing_is_found,)
 
     def found(self, model: ir.Model) -> list[tuple[ir.Graph, int]]:
-        """Return the numbers (0) and conditions (1) that are read, a number by anything but its Squeeze."""
+        """Return the numbers (0) that are read by a node other than their Squeeze, and conditions (1)."""
         loops = (node for node, _ in walk(model.graph) if node.op_type == "Loop" and not node.domain)
         bodies = [loop.attributes["body"].as_graph() for loop in loops]
         return [
@@ -186,4 +187,4 @@ def _replace(body: ir.Graph, index: int, names: NameSource, opset: int) -> None:
         nodes = [one, ir.node("Cast", one.outputs, {"to": int(ir.DataType.BOOL)}, outputs=[plain])]
     for node in nodes:
         node.name = names.fresh(f"{given.name}/{node.op_type}")
-    body.insert_before(body[0], nodes)
+    body.insert_before(body[0], nodes) if len(body) else body.extend(nodes)

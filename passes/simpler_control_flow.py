@@ -16,7 +16,7 @@ def _states_change(model: ir.Model, owner: object) -> bool:
 
 
 class CaptureStatesPass(Pass):
-    """Makes bodies of Loops read a state that never changes from outside.
+    """Makes the bodies of Loops capture what they carried as a state and never changed.
 
     A state stays that the body returns more than once, or whose final value is an output of a graph.
 

@@ -131,6 +131,8 @@ class UnrollControlFlowPass(Pass):
 def _why_not(model: ir.Model, node: ir.Node) -> str:
     deciding = [*node.inputs[:2], node.attributes["body"].as_graph().outputs[0]]
     if node.op_type == "Scan":
+        if default_opset(model) < _FIRST_SCAN:
+            return f"cannot be unrolled: it has a batch axis; convert the model to opset {_FIRST_SCAN} first"
         deciding = [*node.inputs[-node.attributes.get_int("num_scan_inputs", 1) :]]
     reason = decided_by(model, *deciding) or "it is known at run time only"
     return f"cannot be unrolled: its number of iterations is unknown; {reason}"

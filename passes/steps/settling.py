@@ -123,7 +123,7 @@ def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
         what = "Conv" if node.op_type == CAUSAL_CONV else _FORMS[node.form]
         if node.op_type is not None:
             work.notes.append(
-                f"{what} {node.name!r} was taken for what it computes, {node.op_type} with "
+                f"{what} {node.name!r} was lifted to {node.op_type} with "
                 f"{node.hidden_size} units; {wording.option('no-lift')} leaves it as it is"
             )
 
@@ -134,7 +134,7 @@ def warn_of_suspicions(work: Work) -> None:
 
 
 def warn_of_other_recurrences(work: Work) -> None:
-    """Warn of Loops and Scans that lose a state. The graph stays as it is."""
+    """Warn of Loops and Scans that are cells written out by hand. The graph stays as it is."""
     work.warnings += other_recurrences(work.model)
 
 
@@ -196,7 +196,7 @@ def simplify_model(work: Work) -> None:
 
 
 def lift_constants(work: Work) -> None:
-    """Do as a lowering does if the target has no Constant.
+    """Make initializers of Constants if the target has no Constant, as a lowering does.
 
     Before: Constant nodes. After: initializers.
     """
@@ -224,7 +224,7 @@ def legacy_constants(work: Work) -> None:
 
 
 def tell_of_no_steps(work: Work) -> None:
-    """Tell of lifted nodes that stay, and whose last state is another one without steps.
+    """Report lifted nodes that stay and whose final state differs if there are no steps.
 
     Before: lifted nodes stand for Loops and Scans, whose last state is then the initial one. After: they are
     operators like others.

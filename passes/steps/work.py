@@ -37,7 +37,7 @@ class Work:
         opset: The opset that the result is to have; ``None``: the source's, raised as far as needed.
         nodes: The recurrent nodes that the steps are about.
         notes: Messages for the user.
-        warnings: What the result may not do that the user expects of it.
+        warnings: Ways in which the result may not do what the user expects.
         sets: The inputs that were set, with their values.
         dequantized: Outputs of the quantized nodes that became float ones.
         facts: The facts about the model, which the steps share.

@@ -8,13 +8,18 @@ import json
 import os
 import re
 from collections.abc import Mapping, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+from rnnlower.errors import InvalidModelError
 
 STATE_KEY = "rnnlower.state"
 STREAM_KEY = "rnnlower.stream"
 _DIRECTION = re.compile(r"(?<![a-z])(in|out|input|output|new|next|prev|cur|old|init|initial)(?![a-z])|n$")
+
+
+_Kind = TypeVar("_Kind")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +46,7 @@ class StreamMetadata:
     outputs: Mapping[str, int]
     delay: int
     states: Mapping[str, str]
-    start: Mapping[str, Any]
+    start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     unreached: Mapping[str, int] = dataclasses.field(default_factory=dict)
     limit: int | None = None
@@ -61,11 +66,19 @@ class StreamMetadata:
         """Read the entries from the metadata of a model; ``None`` if it is not a streamed model."""
         if STATE_KEY not in properties or STREAM_KEY not in properties:
             return None
-        stream, states = json.loads(properties[STREAM_KEY]), json.loads(properties[STATE_KEY])
-        chunk, inputs, outputs, delay = (stream[key] for key in ("chunk", "inputs", "outputs", "delay"))
-        start, rates, unreached = (stream.get(name, {}) for name in ("start", "rates", "unreached"))
-        limit, steps = stream.get("limit"), stream.get("steps")
-        return cls(chunk, inputs, outputs, delay, states, start, rates, unreached, limit, steps)
+        return _read(cls, properties, STREAM_KEY, states=properties[STATE_KEY])
+
+
+def _read(kind: type[_Kind], properties: Mapping[str, str], key: str, **others: str) -> _Kind:
+    """Read the entry of this key, and those of other fields; fields of later versions are left out."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    try:
+        entry = json.loads(properties[key]) | {name: json.loads(text) for name, text in others.items()}
+        return kind(**{name: value for name, value in entry.items() if name in names})
+    except (ValueError, TypeError) as error:
+        raise InvalidModelError(
+            f"the metadata entry {key!r} cannot be read: {error}", remedy="take the entry out of the model"
+        ) from error
 
 
 def state_stem(name: str) -> str:
@@ -111,7 +124,7 @@ class PadMetadata:
         """Read the entry from the metadata of a model; ``None`` if it is not a padded model."""
         if PAD_KEY not in properties:
             return None
-        return cls(**json.loads(properties[PAD_KEY]))
+        return _read(cls, properties, PAD_KEY)
 
 
 PROVENANCE_KEY = "rnnlower.provenance"

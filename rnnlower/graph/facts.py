@@ -21,7 +21,7 @@ class Facts(NodeFacts):
     """The facts about each value of a model, derived node by node when they are asked for, and remembered.
 
     Declared shapes are trusted for graph inputs and initializers only: inside a graph they are what an
-    exporter saw. Branches that are known not to be taken are skipped. What is known of a value stays true
+    exporter saw. Branches that are known not to be taken do not count. What is known of a value stays true
     while values of the same meaning replace others; after any other change, `forget` it all.
 
     Args:

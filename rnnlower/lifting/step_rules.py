@@ -209,7 +209,7 @@ def _where(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 
 
 def _lstm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    """Evaluate an LSTM of one step, as which PyTorch's script exporter writes an LSTMCell."""
+    """Evaluate an LSTM of one step: the form in which PyTorch's script exporter writes an LSTMCell."""
     inputs: list[ir.Value | None] = list(node.inputs)
     X, W, R, B, lengths, h, c, P = inputs + [None] * (8 - len(inputs))
     dims, weights = None if X is None else e.dims(X), [e.constant(value) for value in (W, R, B)]

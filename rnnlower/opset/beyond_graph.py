@@ -1,4 +1,4 @@
-"""Functions of a model that is converted to an opset without them, and the training part of a model."""
+"""Functions, where the target opset has none, and the training part of a model."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 
 def _fill_keys(flow: PadFlow, node: ir.Node, indices: tuple[int, ...], time: int) -> None:
-    """Fill keys and values, which may be NaN: its product with a weight of zero is."""
+    """Fill keys and values: they may be NaN, and so is NaN times a weight of zero."""
     for index in indices:
         if time in flow.axes_of(node.inputs[index]):
             flow.fill(node, index, time, 0.0)

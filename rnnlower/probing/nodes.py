@@ -77,7 +77,7 @@ class Node:
         known: States that are constants.
         written: How many inputs are written, empty ones at the end included, where that is more.
         behind: The operator that repeats one step to make X.
-        read: Whether only nodes read what it makes; in a body the graph shows it, too.
+        read: Whether nodes read its outputs, which are no graph outputs; in a body they are both.
         place: ``If``, ``Loop`` or ``Scan``, in whose body it stands.
         dtype: The type of its data; another one than float32 only outside bodies.
     """

@@ -170,7 +170,7 @@ class Procedure:
         facts = dataclasses.replace(facts, threshold=max(facts.threshold, largest_threshold(candidate)))
         uses = dict(facts.uses)
         for name, other in runner.candidate_facts.uses.items():
-            # A mask that is computed from lengths takes any; a recurrent node takes none that are too long.
+            # A mask computed from lengths takes any values; a recurrent node none beyond the sequence.
             if other.lengths and name in uses and not uses[name].lengths:
                 uses[name] = dataclasses.replace(uses[name], lengths=other.lengths)
                 runner.notes.append(f"input {name!r} was given lengths only, as the candidate needs them")
@@ -274,7 +274,7 @@ class StepCalls(Procedure):
                 feeds = dict(trial.feeds)
                 for output, name in self.states.items():
                     before = calls[-1].outputs[output] if calls else np.zeros_like(feeds[name])
-                    # Infinite states would say nothing of later calls; other sizes are another stream.
+                    # An infinite state would hide later differences; one of another size begins a new stream.
                     fits = before.shape == feeds[name].shape and np.isfinite(before).all()
                     feeds[name] = before if fits else np.zeros_like(feeds[name])
                 calls.append(Trial(trial.number, feeds, run(feeds)))

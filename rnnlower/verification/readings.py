@@ -136,7 +136,7 @@ _TYPE_ATTRIBUTES = {"to", "dtype"}
 
 
 def retyped(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int] = _FLOATS) -> HeldModel:
-    """Return the model with a type in place of all these: of inputs, weights, constants and casts."""
+    """Return the model with inputs, weights, constants and casts of these kinds in one float type."""
     other = copy_of(model.with_data())
     kind = helper.np_dtype_to_tensor_dtype(dtype)
     for graph in graphs_in(other.graph):
@@ -181,7 +181,7 @@ def moved_by_rounding(array: Array, kind: str, rng: np.random.Generator) -> Arra
 
 
 def as_in(candidate: HeldModel, model: HeldModel, kind: str) -> tuple[HeldModel, Collection[float]]:
-    """Return the model with those constants rounded to a type that the candidate has rounded.
+    """Return the model with the constants rounded that the candidate has rounded to this type.
 
     An epsilon that float16 lacks becomes the one that the candidate has. Also return the magnitudes of the
     constants that the candidate has as many times, rounded or not, and of biases of which it has the sum: no

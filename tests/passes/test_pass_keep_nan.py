@@ -43,6 +43,12 @@ MASKED = "m = Add (x, mask) s = Softmax <axis = -1> (m)"
                 => (bool d, float[2, 3] n) {{ d = Identity (c) n = Tanh (h) }}>""",
             ["IsNaN", "Where"],
         ),
+        (
+            """y = Loop (trips, go, x) <body: graph = step (int64 i, bool c, float[2, 3] h)
+                => (bool d, float[2, 3] n) { d = Identity (c) t = Tanh (h) m = Add (t, mask)
+                n = Softmax <axis = -1> (m) }>""",
+            ["IsNaN", "Where"],
+        ),
     ],
     ids=[
         "directly behind",
@@ -52,6 +58,7 @@ MASKED = "m = Add (x, mask) s = Softmax <axis = -1> (m)"
         "no Softmax",
         "apart",
         "in a body",
+        "carried to the next iteration",
     ],
 )
 def test_where_nan_may_be(nodes: str, added: list[str]) -> None:

@@ -50,3 +50,10 @@ def test_from_ir_version_4_on_nothing_happens() -> None:
     own = constant_model(4, 9)
     assert not LegacyConstantsPass()(own).modified
     assert list(own.graph.initializers) == ["w", "b", "shape"]
+
+
+def test_a_graph_without_nodes() -> None:
+    own = ir.from_onnx_text("""<ir_version: 3, opset_import: ["" : 9]>
+        main (float[2] x) => (float[2] x) <float[2] w = {1, 2}> {}""")
+    assert LegacyConstantsPass()(own).modified
+    assert [node.op_type for node in own.graph] == ["Constant"]

@@ -54,3 +54,16 @@ def test_nothing_else_reads_the_inputs(nodes: str, shown: str, opset: int) -> No
 def test_inputs_that_nobody_reads_get_nothing() -> None:
     text = MODEL.format(nodes="x_t = Gather (x, zero)", shown="zero", opset=13)
     assert not PlainLoopInputsPass()(ir.from_onnx_text(text.replace("(c)", "(go)"))).modified
+
+
+def test_a_body_without_nodes() -> None:
+    own = ir.from_onnx_text("""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[2] x, float[2] y) => (float[2] p, float[2] q) <int64 trips = {3}> {
+            p, q = Loop (trips, , x, y) <body = step (int64 i, bool c, float[2] a, float[2] b)
+                => (bool c, float[2] b, float[2] a) {}>
+        }""")
+    assert PlainLoopInputsPass()(own).modified
+    after = ir.to_proto(own)
+    onnx.checker.check_model(after, full_check=True)
+    x, y = np.zeros(2, np.float32), np.ones(2, np.float32)
+    np.testing.assert_array_equal(run(after, {"x": x, "y": y})["p"], y)

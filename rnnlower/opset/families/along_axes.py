@@ -1,6 +1,7 @@
 """Operators along an axis: gathering, scattering, one-hot; reductions, ArgMax, ArgMin; Softmax and its kin.
 
-Softmax, LogSoftmax and Hardmax go over all dimensions from `axis` on up to 12, over one from 13 on.
+Up to opset 12, Softmax, LogSoftmax and Hardmax normalize over all dimensions from `axis` on; from 13 on, over
+one.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def erf_of_integers_up(step: Step) -> None:
 
 
 def float_mod_down(step: Step) -> None:
-    """only integers, or with `fmod` 1: fmod=0 of floating point is new in 28."""
+    """fmod=0 of floating point is new in 28."""
     if step.attr("fmod") or step.known_dtype(step.x()) not in FLOATS | {ir.DataType.BFLOAT16}:
         return
     step.refuse("fmod=0 of floating point numbers is new in 28, and has cases that no composition keeps")

@@ -1,6 +1,6 @@
 """Layers: pooling, convolution, normalization and Dropout, training and inference; LSTM, GRU and RNN.
 
-The recurrent ones are of all versions (1, 3 for GRU only, 7, 14, 22), in both directions.
+The recurrent ones are of all versions (1, 3 for GRU only, 7, 14, 22), upward and downward.
 """
 
 from __future__ import annotations
