@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
-from rnnlower.graph.cleanup import detach, remove_orphans, replace_outputs
 from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.rewiring import detach, remove_orphans, replace_outputs
 from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import called, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitter

@@ -15,7 +15,7 @@ from rnnlower.passes.command_options import CheckOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import PIPELINE
-from rnnlower.passes.steps import emitting, settling
+from rnnlower.passes.steps import emitting, shared
 from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run
 from rnnlower.recurrent.finding import carries_state, find_recurrent
 from rnnlower.targets.fit import find_misfits, note_open_inputs, profile_notes
@@ -55,12 +55,12 @@ def check_model(model: ir.Model, options: CheckOptions) -> CheckReport:
 
 
 CHECK: Sequence[Step[Work]] = (
-    Step(settling.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
-    Step(settling.freeze_dims, "Later steps know more if sizes are static."),
-    Step(settling.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
-    Step(settling.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
-    Step(settling.simplify_model, "Nodes that never run need not fit.", when=("folds",)),
-    Step(settling.lift_constants, "Simplifying may leave Constant nodes."),
+    Step(shared.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
+    Step(shared.freeze_dims, "Later steps know more if sizes are static."),
+    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
+    Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
+    Step(shared.simplify_model, "Nodes that never run need not fit.", when=("folds",)),
+    Step(shared.lift_constants, "Simplifying may leave Constant nodes."),
 )
 """The steps of check, in order."""
 

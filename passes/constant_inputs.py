@@ -13,10 +13,10 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 from rnnlower import wording
 from rnnlower.errors import OptionError
 from rnnlower.files import beyond_ir
-from rnnlower.graph.cleanup import take_place
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.rewiring import take_place
 from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.passes.base import Pass, initializers_suit_ir_version
 from rnnlower.passes.declared_sizes import FreezeDimsPass

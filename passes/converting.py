@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.opset import OpsetReport
 from rnnlower.passes.command_options import ConvertOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
-from rnnlower.passes.steps import settling
+from rnnlower.passes.steps import shared
 from rnnlower.passes.steps.work import Step, Work, is_selected, run, select
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import has_sizes, is_state_operator, parse_state_operators
@@ -80,11 +80,11 @@ def _lower_state_operators(work: ConvertWork) -> None:
 
 
 CONVERT: Sequence[Step[ConvertWork]] = (
-    Step(settling.set_inputs, "Later steps know constants.", when=("sets",)),
-    Step(settling.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
-    Step(settling.simplify_model, "Nodes that never run need not be converted.", when=("folds",)),
+    Step(shared.set_inputs, "Later steps know constants.", when=("sets",)),
+    Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
+    Step(shared.simplify_model, "Nodes that never run need not be converted.", when=("folds",)),
     Step(
-        settling.legacy_constants,
+        shared.legacy_constants,
         "In old IR versions every initializer is an input.",
         when=("changes_inputs",),
     ),
@@ -99,6 +99,6 @@ CONVERT: Sequence[Step[ConvertWork]] = (
         "Operators are written in the opset that they are to have.",
         when=("lacks_state_operators",),
     ),
-    Step(settling.strip, "Messages name nodes.", when=("strip",)),
+    Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of convert, in order."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.cleanup import replace_outputs
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.rewiring import replace_outputs
 from rnnlower.graph.walk import REARRANGING, called, reached, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import Emitters

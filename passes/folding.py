@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError
 from rnnlower.files import beyond_ir
-from rnnlower.graph.cleanup import remove_orphans, take_place
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool, constant_of
 from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.rewiring import remove_orphans, take_place
 from rnnlower.graph.walk import default_opset, reached, sources, subgraphs_of, value_names, walk
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.finding import is_recurrent

@@ -11,7 +11,7 @@ from rnnlower.lifting.lifted_nodes import LiftedNode
 from rnnlower.passes.command_options import LiftOptions
 from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.passes.reports import LiftReport
-from rnnlower.passes.steps import settling
+from rnnlower.passes.steps import shared
 from rnnlower.passes.steps.work import Step, Work, run
 
 
@@ -66,17 +66,17 @@ def _legacy_constants(work: LiftWork) -> None:
     Before: initializers that are not inputs, which IR version 3 lacks. After: Constant nodes there.
     """
     if work.options.folds or any(node.op_type for node in work.lifted):
-        settling.legacy_constants(work)
+        shared.legacy_constants(work)
 
 
 LIFT: Sequence[Step[LiftWork]] = (
-    Step(settling.freeze_dims, "The number of iterations may follow from sizes.", when=("fixes_sizes",)),
-    Step(settling.set_inputs, "Conditions and weights may follow from inputs.", when=("sets",)),
-    Step(settling.freeze_initializers, "Weights must be constants.", when=("may_freeze",)),
-    Step(settling.simplify_model, "Conditions of a Loop may be constants.", when=("folds",)),
+    Step(shared.freeze_dims, "The number of iterations may follow from sizes.", when=("fixes_sizes",)),
+    Step(shared.set_inputs, "Conditions and weights may follow from inputs.", when=("sets",)),
+    Step(shared.freeze_initializers, "Weights must be constants.", when=("may_freeze",)),
+    Step(shared.simplify_model, "Conditions of a Loop may be constants.", when=("folds",)),
     Step(_lift, "What is constant is known."),
     Step(_legacy_constants, "In old IR versions every initializer is an input."),
-    Step(settling.tell_of_no_steps, "Only nodes that stay differ."),
-    Step(settling.strip, "Messages name nodes.", when=("strip",)),
+    Step(shared.tell_of_no_steps, "Only nodes that stay differ."),
+    Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of lift, in order."""

@@ -11,9 +11,9 @@ import onnx_ir as ir
 from rnnlower.arguments import check_choice, integer
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.files import beyond_ir
-from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, move_next_to_readers
 from rnnlower.graph.open_sizes import branch_decided_by
+from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.suppression import paused_collection
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.dialect import Dialect

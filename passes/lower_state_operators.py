@@ -11,8 +11,8 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.arguments import check_choice, integer
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.cleanup import detach, remove_orphans
-from rnnlower.graph.open_sizes import open_sizes
+from rnnlower.graph.open_sizes import options_for_sizes
+from rnnlower.graph.rewiring import detach, remove_orphans
 from rnnlower.graph.walk import Located
 from rnnlower.lowering.dialect import ANY, Dialect
 from rnnlower.lowering.emitter import Emitter
@@ -138,7 +138,7 @@ class LowerStateOperatorsPass(Pass):
 
 def _no_steps(node: StateNode, model: ir.Model) -> UnsupportedModelError:
     """Return the refusal of a node whose straight line has no known length."""
-    sizes = str(open_sizes(model.graph.inputs))
+    sizes = str(options_for_sizes(model.graph.inputs))
     other_way = f"keep it dynamic with `{wording.call('scan')}`"
     return UnsupportedModelError(
         "its number of time steps is not known, and a straight line of its rule needs it",

@@ -24,7 +24,7 @@ from rnnlower.passes.constant_inputs import FreezeInitializersPass
 from rnnlower.passes.convert_opset import move
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.reports import PadReport
-from rnnlower.passes.steps import settling
+from rnnlower.passes.steps import shared
 from rnnlower.passes.steps.work import Step, Work, run
 from rnnlower.wording import option
 
@@ -299,14 +299,14 @@ def _pad(work: PadWork) -> None:
 
 PAD: Sequence[Step[PadWork]] = (
     Step(_open_axes, "Sizes that follow from the length are not to be folded."),
-    Step(settling.freeze_dims, "Later steps know more if sizes are static.", when=("fixes_sizes",)),
-    Step(settling.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
-    Step(settling.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
-    Step(settling.simplify_model, "Branches that never run need no rule.", when=("folds",)),
-    Step(settling.warn_of_suspicions, "Nothing has been moved."),
-    Step(settling.lift, "A recurrent node has a rule; a Loop has none.", when=("lift",)),
+    Step(shared.freeze_dims, "Later steps know more if sizes are static.", when=("fixes_sizes",)),
+    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
+    Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
+    Step(shared.simplify_model, "Branches that never run need no rule.", when=("folds",)),
+    Step(shared.warn_of_suspicions, "Nothing has been moved."),
+    Step(shared.lift, "A recurrent node has a rule; a Loop has none.", when=("lift",)),
     Step(_pad, "What is constant, and which nodes run, is known."),
-    Step(settling.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
-    Step(settling.strip, "Messages name nodes.", when=("strip",)),
+    Step(shared.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
+    Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of pad, in order."""

@@ -12,7 +12,7 @@ from rnnlower.lowering.node_emitter import Listener
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.reports import Report
-from rnnlower.passes.steps import emitting, planning, preparing, settling, stateful
+from rnnlower.passes.steps import emitting, planning, preparing, shared, stateful
 from rnnlower.passes.steps.work import LoweringWork, Step, is_selected, leave_out, run
 from rnnlower.targets import Target
 
@@ -78,26 +78,26 @@ def _forget_marks(model: ir.Model) -> None:
 PIPELINE: Sequence[Step[LoweringWork]] = (
     Step(preparing.find_opset, "A model whose opset is too new is refused first."),
     Step(
-        settling.assume_linear_before_reset,
+        shared.assume_linear_before_reset,
         "It is about the nodes of the exporter, and not about lifted ones.",
         when=("assume_linear_before_reset",),
     ),
-    Step(settling.lift, "What is lifted can be selected.", when=("lift",)),
+    Step(shared.lift, "What is lifted can be selected.", when=("lift",)),
     Step(
-        settling.lift_lines,
+        shared.lift_lines,
         "What is in a Loop that is lifted is no line.",
         when=("lifts_lines",),
     ),
     Step(preparing.pad, "What it adds is lowered, too.", when=("max",)),
     Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),
-    Step(settling.freeze_dims, "Later steps know more if sizes are static."),
+    Step(shared.freeze_dims, "Later steps know more if sizes are static."),
     Step(
-        settling.warn_of_suspicions,
+        shared.warn_of_suspicions,
         "Names are still those that the user knows, and fixed sizes make some warnings unnecessary.",
     ),
-    Step(settling.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
+    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
     Step(
-        settling.freeze_initializers,
+        shared.freeze_initializers,
         "Later steps know constants. At a higher IR version these initializers would be defaults.",
         when=("may_freeze",),
     ),
@@ -106,7 +106,7 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
         "A model that the target accepts in no form is refused first.",
         when=("target",),
     ),
-    Step(settling.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
+    Step(shared.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
     Step(
         preparing.raise_opset,
         "A model too old for the emitted ops is converted to the first opset that suffices.",
@@ -160,7 +160,7 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
         when=("target", "emits"),
     ),
     Step(
-        settling.warn_of_other_recurrences,
+        shared.warn_of_other_recurrences,
         "The model's own Loops can still be distinguished from emitted ones.",
     ),
     Step(planning.read_nodes, "A node that breaks the ONNX spec is refused before work is spent on it."),
@@ -192,7 +192,7 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
         "Sizes are final, and the model has the opset that the result is to have, if it can.",
         when=("emits",),
     ),
-    Step(settling.legacy_constants, "In old IR versions every initializer is an input.", when=("emits",)),
+    Step(shared.legacy_constants, "In old IR versions every initializer is an input.", when=("emits",)),
     Step(
         emitting.return_to_asked,
         "The ops were emitted at the opset that they need; many can be expressed at a lower one.",
@@ -229,7 +229,7 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
     Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=("target", "folds")),
     Step(emitting.tell_unused_factor, "An option without effect is reported.", when=("target",)),
     Step(emitting.tell_misfits, "The remaining nodes are checked in their final form.", when=("target",)),
-    Step(settling.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
-    Step(settling.strip, "Messages name nodes.", when=("strip",)),
+    Step(shared.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
+    Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of a lowering, in order."""

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.initializers import constant_of
+from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import EMITTED, Emitters, LoweredNode, replace_node

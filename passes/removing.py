@@ -7,8 +7,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedOpsetsPass
 
 from rnnlower.files import beyond_ir
-from rnnlower.graph.cleanup import remove_orphans, replace_outputs
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.rewiring import remove_orphans, replace_outputs
 from rnnlower.graph.walk import all_graphs, roots, values_of, walk, walk_all
 from rnnlower.passes.base import Pass, nothing_is_dead
 

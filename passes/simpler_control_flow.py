@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.cleanup import splice, take_place
+from rnnlower.graph.rewiring import splice, take_place
 from rnnlower.graph.walk import called, subgraphs_of, walk
 from rnnlower.passes.base import Pass, has_node
 

@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
-from rnnlower.graph.cleanup import splice
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.open_sizes import OpenSizes, open_sizes
+from rnnlower.graph.open_sizes import SizeOptions, options_for_sizes
+from rnnlower.graph.rewiring import splice
 from rnnlower.graph.walk import Located, dim_name, sources, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.declared_sizes import FreezeDimsPass
@@ -182,14 +182,14 @@ def _no_length(located: Located, model: ir.Model, target: Target | None) -> Unsu
     return UnsupportedModelError(problem, node=located, remedy=f"give it one ({sizes}), or {other_way}")
 
 
-def _remedy(located: Located, model: ir.Model, name: str | None) -> OpenSizes | None:
+def _remedy(located: Located, model: ir.Model, name: str | None) -> SizeOptions | None:
     """Return the sizes of inputs that make the length static, by trial; ``None`` if none do."""
     X = located.node.inputs[0]
     inputs = [value for value in model.graph.inputs if X is None or value in sources(X)]
     for example in _EXAMPLES:
-        everything = open_sizes(inputs or model.graph.inputs, example)
+        everything = options_for_sizes(inputs or model.graph.inputs, example)
         if name and name in everything.dims:
-            alone = OpenSizes({name: example}, {})
+            alone = SizeOptions({name: example}, {})
             if _settles(alone, located, model):
                 return alone
         settled = _settles(everything, located, model)
@@ -200,7 +200,7 @@ def _remedy(located: Located, model: ir.Model, name: str | None) -> OpenSizes | 
     return everything
 
 
-def _least(sizes: OpenSizes, located: Located, model: ir.Model) -> OpenSizes:
+def _least(sizes: SizeOptions, located: Located, model: ir.Model) -> SizeOptions:
     """Return the sizes without those that the length does not depend on."""
     for field in ("dims", "input_shapes"):
         for name in getattr(sizes, field):
@@ -210,7 +210,7 @@ def _least(sizes: OpenSizes, located: Located, model: ir.Model) -> OpenSizes:
     return sizes
 
 
-def _settles(sizes: OpenSizes, located: Located, model: ir.Model) -> bool | None:
+def _settles(sizes: SizeOptions, located: Located, model: ir.Model) -> bool | None:
     """Return whether these sizes make the length static; ``None`` if the model is invalid with them."""
     dims = {name: _example(size) for name, size in sizes.dims.items()}
     shapes = {name: [*map(_example, shape)] for name, shape in sizes.input_shapes.items()}

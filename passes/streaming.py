@@ -18,7 +18,7 @@ from rnnlower.passes.constant_inputs import FreezeInitializersPass
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.passes.reports import Report, StreamReport
-from rnnlower.passes.steps import preparing, settling
+from rnnlower.passes.steps import preparing, shared
 from rnnlower.passes.steps.work import Step, Work, run
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.streaming.analysis import Analysis, analyze
@@ -188,18 +188,18 @@ def _lift(work: StreamWork) -> None:
 
     Before: Loops, Scans and Convs over a past that compute recurrent operators. After: these operators.
     """
-    settling.lift_all(work, convolutions=True)
+    shared.lift_all(work, convolutions=True)
 
 
 def _simplify(work: StreamWork) -> None:
-    """Simplify as `settling.simplify_model` does, also where time must be followed through an If.
+    """Simplify as `shared.simplify_model` does, also where time must be followed through an If.
 
     Before: Ifs of known condition. After: a branch each.
     """
     if work.options.folds or any(
         node.op_type == "If" and not node.domain for node, _ in walk(work.model.graph)
     ):
-        settling.simplify_model(work)
+        shared.simplify_model(work)
 
 
 def _find_nodes(work: StreamWork) -> None:
@@ -238,24 +238,24 @@ def _lower_chunk(work: StreamWork) -> None:
 
 
 STREAM: Sequence[Step[StreamWork]] = (
-    Step(settling.freeze_dims, "Later steps know more if sizes are static."),
-    Step(settling.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
-    Step(settling.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
-    Step(settling.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
+    Step(shared.freeze_dims, "Later steps know more if sizes are static."),
+    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
+    Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
+    Step(shared.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
     Step(_simplify, "Nodes that never run need no state."),
     Step(
-        settling.assume_linear_before_reset,
+        shared.assume_linear_before_reset,
         "The warnings are about nodes as they are read.",
         when=("assume_linear_before_reset",),
     ),
-    Step(settling.warn_of_suspicions, "Nothing has been moved."),
+    Step(shared.warn_of_suspicions, "Nothing has been moved."),
     Step(_lift, "A Loop couples time in ways that an operator does not.", when=("lift",)),
-    Step(settling.warn_of_other_recurrences, "The model's own Loops can be distinguished from emitted ones."),
+    Step(shared.warn_of_other_recurrences, "The model's own Loops can be distinguished from emitted ones."),
     Step(_find_nodes, "Nodes that never run are gone."),
     Step(preparing.dequantize_recurrent, "Float operators have states, too.", when=("dequantize",)),
     Step(_stream, "What is constant, and which nodes run, is known."),
     Step(_lower_chunk, "The chunk is the length of a straight line.", when=("lowers",)),
-    Step(settling.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
-    Step(settling.strip, "Messages name nodes.", when=("strip",)),
+    Step(shared.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
+    Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of stream, in order."""

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.cleanup import replace_outputs
 from rnnlower.graph.facts import Facts, iterations
 from rnnlower.graph.open_sizes import decided_by
+from rnnlower.graph.rewiring import replace_outputs
 from rnnlower.graph.walk import Located, called, default_opset, subgraphs_of, walk
 from rnnlower.lowering.replacing import Emitters
 from rnnlower.passes.adapt_nodes import ResolveSequencesPass

@@ -15,7 +15,7 @@ from rnnlower.passes.adapt_nodes import SEQUENCE_OPS, AdaptNodesPass, ResolveSeq
 from rnnlower.passes.convert_opset import inline, move
 from rnnlower.passes.recurrent_forms import DequantizeRecurrentPass
 from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass
-from rnnlower.passes.steps import settling
+from rnnlower.passes.steps import shared
 from rnnlower.passes.steps.contracts import (
     contract,
     nodes_are_floats,
@@ -166,11 +166,11 @@ def resolve_sequences(work: LoweringWork) -> None:
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_there])
 def simplify_around_nodes(work: LoweringWork) -> None:
-    """Simplify the model as `settling.simplify_model` does.
+    """Simplify the model as `shared.simplify_model` does.
 
     Before: nodes may be in branches that never run. After: those nodes are gone, and known as unreachable.
     """
-    settling.simplify_model(work)
+    shared.simplify_model(work)
     before = [*work.nodes, *work.state_nodes]
     work.find_nodes()
     here = {located.name for located in (*work.nodes, *work.state_nodes)}

@@ -39,7 +39,7 @@ from rnnlower.verification.inputs.given import read_inputs
 from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import Trial, generate_trials, input_maker
 from rnnlower.verification.models import HeldModel, hold
-from rnnlower.verification.readings import as_read
+from rnnlower.verification.rewritten_models import as_read
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 

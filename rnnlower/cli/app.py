@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rnnlower.cli.commands.looking import bench, check, engines, inspect, probe, targets, verify
+from rnnlower.cli.commands.examining import bench, check, engines, inspect, probe, targets, verify
 from rnnlower.cli.commands.quantize import calibrate, quantize
 from rnnlower.cli.commands.rewrite import REWRITINGS
 from rnnlower.cli.flags import LOWERING, MEASURING, OUTPUT, PANELS, TARGET, VERIFICATION

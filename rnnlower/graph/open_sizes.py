@@ -1,4 +1,4 @@
-"""Dynamic sizes of graph inputs, what depends on the inputs, and the options that fix them."""
+"""What inputs decide: their dynamic sizes, the values that follow from them, the options that fix both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EXAMPLE = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class OpenSizes:
+class SizeOptions:
     """The options that fix the sizes of inputs.
 
     Attributes:
@@ -39,7 +39,7 @@ def is_open(value: ir.Value) -> bool:
     return value.shape is None or any(not isinstance(dim, int) or dim < 0 for dim in value.shape)
 
 
-def open_sizes(inputs: Iterable[ir.Value], example: int | str = _EXAMPLE) -> OpenSizes:
+def options_for_sizes(inputs: Iterable[ir.Value], example: int | str = _EXAMPLE) -> SizeOptions:
     """Return the options that fix the dynamic sizes of these inputs; an unknown rank is taken as 3."""
     dims: dict[str, int | str] = {}
     shapes: dict[str, Sequence[int | str]] = {}
@@ -54,7 +54,7 @@ def open_sizes(inputs: Iterable[ir.Value], example: int | str = _EXAMPLE) -> Ope
             dims |= {str(name): example for name in names}
         else:
             shapes[str(value.name)] = [_size(dim, example) for dim in value.shape]
-    return OpenSizes(dims, shapes)
+    return SizeOptions(dims, shapes)
 
 
 def _size(dim: int | ir.SymbolicDim, example: int | str) -> int | str:
@@ -77,7 +77,7 @@ def decided_by(model: ir.Model, *values: ir.Value | None) -> str:
     ]
     for each in inputs:
         if each in sizes and is_open(each):
-            parts.append(f"the sizes of input {each.name!r} decide it: {open_sizes([each], 'N')}")
+            parts.append(f"the sizes of input {each.name!r} decide it: {options_for_sizes([each], 'N')}")
     return "; ".join(parts)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import operand, sources
 from rnnlower.lifting.emission import Made, emit_node
 from rnnlower.lifting.lifted_nodes import Lifted

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.cleanup import detach, remove_orphans, replace_value
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.rewiring import detach, remove_orphans, replace_value
 from rnnlower.graph.walk import Located
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.cell_search import Found, find_cells

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.cleanup import remove_orphans, replace_value
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.restoring import undone_on_failure
+from rnnlower.graph.rewiring import remove_orphans, replace_value
 from rnnlower.graph.walk import Located, sources
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import Found, order_of, row_tags

@@ -16,8 +16,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
-from rnnlower.graph.cleanup import detach
 from rnnlower.graph.initializers import constant_of
+from rnnlower.graph.rewiring import detach
 from rnnlower.lowering.dialect import ANY
 from rnnlower.lowering.fallbacks import FALLBACKS, Form
 from rnnlower.lowering.node_emitter import AttributeValue, NodeEmitter

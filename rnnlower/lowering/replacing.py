@@ -11,9 +11,9 @@ from typing import Literal
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
-from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import Located, called, default_opset
 from rnnlower.lowering.dialect import ANY, Dialect
 from rnnlower.lowering.emitter import Emitter

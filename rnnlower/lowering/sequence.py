@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.cleanup import detach
 from rnnlower.graph.names import NameSource
+from rnnlower.graph.rewiring import detach
 from rnnlower.lowering.cells import LAST_OPS, NewState
 from rnnlower.lowering.emitter import FAN_OUT, Dim, Emitter
 from rnnlower.lowering.forms import PLAIN, Form

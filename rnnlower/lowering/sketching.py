@@ -12,10 +12,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
-from rnnlower.graph.cleanup import detach
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import ScratchPool, constant_of
 from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.rewiring import detach
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import GATE_FORMS, PLAIN, Case, Form

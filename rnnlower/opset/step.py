@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnnlower.graph.cleanup import set_input
 from rnnlower.graph.evaluation import infer
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.rewiring import set_input
 from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import called
 from rnnlower.opset.version_fit import misfit

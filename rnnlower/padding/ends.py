@@ -7,7 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.cleanup import set_input
+from rnnlower.graph.rewiring import set_input
 from rnnlower.graph.walk import operand
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow, Rule

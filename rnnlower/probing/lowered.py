@@ -149,7 +149,7 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
     return table
 
 
-def open_sizes(asker: Asker, tables: Tables) -> bool:
+def takes_open_batch(asker: Asker, tables: Tables) -> bool:
     """Return whether a node lowered for the tables is correct with a symbolic batch size.
 
     Without a loop, the length must be static, and so all sizes.

@@ -140,7 +140,7 @@ def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
     groups.begin("control flow")
     flow = lowered.control_flow(asker, tables, dynamic)
     tables["control_flow"] = flow
-    dynamic = dynamic and lowered.open_sizes(asker, tables)
+    dynamic = dynamic and lowered.takes_open_batch(asker, tables)
     tables["shapes"] = {"static": not dynamic}
     if found := types.arithmetic(asker, dtypes) | lowered.gates(asker, tables):
         tables["arithmetic"] = found

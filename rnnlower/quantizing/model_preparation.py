@@ -12,7 +12,7 @@ from rnnlower.passes.command_options import CalibrateOptions
 from rnnlower.passes.folding import FoldWeightsPass
 from rnnlower.passes.lowering_options import LOOPS
 from rnnlower.passes.static_shapes import InferTypesPass
-from rnnlower.passes.steps import settling
+from rnnlower.passes.steps import shared
 from rnnlower.passes.steps.work import Step, Work, run
 from rnnlower.recurrent.finding import find_recurrent
 
@@ -34,11 +34,11 @@ def infer_types(work: Work) -> None:
 
 
 PREPARATION: Sequence[Step[Work]] = (
-    Step(settling.freeze_dims, "Later steps know more if sizes are static."),
-    Step(settling.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
-    Step(settling.freeze_initializers, "Weights must be constants.", when=("may_freeze",)),
-    Step(settling.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
-    Step(settling.simplify_model, "A node that never runs has no ranges.", when=("folds",)),
+    Step(shared.freeze_dims, "Later steps know more if sizes are static."),
+    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
+    Step(shared.freeze_initializers, "Weights must be constants.", when=("may_freeze",)),
+    Step(shared.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
+    Step(shared.simplify_model, "A node that never runs has no ranges.", when=("folds",)),
     Step(fold_weights, "Weights become integers, which are constants."),
     Step(infer_types, "The number of steps decides the form, and nothing changes it any more."),
 )

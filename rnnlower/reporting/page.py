@@ -58,7 +58,7 @@ class Page:
     seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-def check_report(report: pathlib.Path | None, *others: pathlib.Path) -> None:
+def require_report_path(report: pathlib.Path | None, *others: pathlib.Path) -> None:
     """Refuse a page that could not be written, before anything is done.
 
     Raises:
@@ -271,7 +271,7 @@ def _svg(width: float, height: float, parts: Sequence[str]) -> str:
     return f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" role="img">{body}</svg>\n'
 
 
-def check_chart(path: pathlib.Path) -> None:
+def require_chart_path(path: pathlib.Path) -> None:
     """Refuse a chart that cannot be drawn into this file, before anything is measured.
 
     Raises:

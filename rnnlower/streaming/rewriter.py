@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.files.metadata import StreamMetadata
-from rnnlower.graph.cleanup import remove_orphans, replace_outputs, set_input, take_place
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.rewiring import remove_orphans, replace_outputs, set_input, take_place
 from rnnlower.graph.walk import operand
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.streaming.analysis import Analysis

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.cleanup import remove_orphans, take_place
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.rewiring import remove_orphans, take_place
 from rnnlower.graph.walk import operand
 
 _FEWEST = 2

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
-from rnnlower.graph.cleanup import detach
 from rnnlower.graph.initializers import constant_of
+from rnnlower.graph.rewiring import detach
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.sketching import sketch_emitter
 from rnnlower.recurrent.node import KEEPS_INITIAL, ResolvedNode

@@ -13,8 +13,8 @@ from typing import Literal
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
-from rnnlower.graph.cleanup import detach
 from rnnlower.graph.initializers import constant_of
+from rnnlower.graph.rewiring import detach
 from rnnlower.graph.walk import Located
 from rnnlower.lowering import sketching
 from rnnlower.lowering.pricing import Counts

@@ -12,7 +12,7 @@ from rnnlower import wording
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
-from rnnlower.graph.open_sizes import OpenSizes, is_open, open_sizes
+from rnnlower.graph.open_sizes import SizeOptions, is_open, options_for_sizes
 from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import Located, called, default_opset, operand, walk_all
 from rnnlower.lowering.replacing import EMITTED
@@ -118,7 +118,7 @@ def _of_inputs(model: ir.Model, target: Target) -> list[Misfit]:
             value.name or "",
             "(input)",
             "its shape is " + ("unknown" if value.shape is None else f"[{', '.join(map(str, value.shape))}]"),
-            str(open_sizes([value])),
+            str(options_for_sizes([value])),
             target.shapes.source,
             target.shapes.guess,
         )
@@ -249,7 +249,7 @@ def require_known(target: Target, node: ResolvedNode, located: Located) -> None:
 def require_static_inputs(model: ir.Model, target: Target) -> None:
     """Refuse dynamic sizes of the inputs if the target does not support them."""
     if words := open_inputs(model, target):
-        found = open_sizes(model.graph.inputs)
+        found = options_for_sizes(model.graph.inputs)
         raise UnsupportedModelError(words, remedy=f"give them numbers ({found}){_or_pad(found)}")
 
 
@@ -264,11 +264,11 @@ def open_inputs(model: ir.Model, target: Target) -> str:
 
 def note_open_inputs(model: ir.Model, target: Target) -> list[str]:
     """Return the note that inputs have dynamic sizes, with what fixes them."""
-    words, found = open_inputs(model, target), open_sizes(model.graph.inputs)
+    words, found = open_inputs(model, target), options_for_sizes(model.graph.inputs)
     return [f"{words}: give them numbers ({found}){_or_pad(found)}"] if words else []
 
 
-def _or_pad(found: OpenSizes) -> str:
+def _or_pad(found: SizeOptions) -> str:
     pad = wording.call("pad")
     return f", or pad sequences of any length to a maximum (`{pad}`)" if found.dims else ""
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.graph.open_sizes import decided_by, open_sizes
+from rnnlower.graph.open_sizes import decided_by, options_for_sizes
 from rnnlower.graph.versions import version_at
 from rnnlower.recurrent.state_operators import is_state_operator
 from rnnlower.targets.format import CONTROL_FLOW, Claim, Limit
@@ -100,7 +100,7 @@ def alternatives(node: ir.Node, target: Target, claim: Claim) -> tuple[str, ...]
 
 def _settled_control(model: ir.Model, node: ir.Node) -> str:
     if node.op_type == "Scan":
-        return str(open_sizes(model.graph.inputs))
+        return str(options_for_sizes(model.graph.inputs))
     return _settled(model, node, range(1 if node.op_type == "If" else 2))
 
 

@@ -36,7 +36,7 @@ from rnnlower.verification.models import (
     state_pairs,
 )
 from rnnlower.verification.runner import Runner
-from rnnlower.verification.verdict import inside
+from rnnlower.verification.verdict import inner_values
 from rnnlower.verification.verdict.compare import ToleranceType
 from rnnlower.verification.verdict.judging import Judge, Judged
 
@@ -155,12 +155,12 @@ class Procedure:
                 return self._run_generated(runner, options)
             runner.empty_inputs = any(array.size == 0 for feeds in given for array in feeds.values())
             finished = []
-            branches = inside.BranchWatch(runner.reference, runner.sets)
+            branches = inner_values.BranchWatch(runner.reference, runner.sets)
             with runner.open(branches.model) as run:
                 for number, feeds in enumerate(given):
                     options.progress("reference", number, len(given))
                     finished.append(Trial(number, feeds, branches.watched(run)(feeds)))
-        runner.notes += branches.notes() + inside.notes_on_empty_outputs(finished)
+        runner.notes += branches.notes() + inner_values.notes_on_empty_outputs(finished)
         return finished
 
     @staticmethod
@@ -180,7 +180,7 @@ class Procedure:
         overrides = Overrides(runner.reference, candidate, options.seed)
         count = options.trials or maker.natural_trials
         runner.empty_inputs = maker.plan.has_empty_inputs
-        branches = inside.BranchWatch(runner.reference, runner.sets)
+        branches = inner_values.BranchWatch(runner.reference, runner.sets)
         with runner.open(branches.model) as run:
             finished, skipped = generate_trials(
                 branches.watched(run),
@@ -194,7 +194,7 @@ class Procedure:
         if options.states and not runner.states:
             runner.note("no trial continued with the given states: some do among three or more trials")
         runner.notes += (
-            skipped + branches.notes() + inside.notes_on_empty_outputs(finished) + overrides.notes()
+            skipped + branches.notes() + inner_values.notes_on_empty_outputs(finished) + overrides.notes()
         )
         return finished
 
@@ -207,10 +207,10 @@ class Procedure:
         """Describe the first inner value that both models name and that differs, in the first such trial."""
         trial = next((one.trial for one in judged if not one.is_equal), None)
         reference = runner.reference
-        names = inside.common_values(reference, runner.candidate)
+        names = inner_values.common_values(reference, runner.candidate)
         if trial is None or not names:
             return None
-        whole, other = (inside.with_outputs(model, names) for model in (reference, runner.candidate))
+        whole, other = (inner_values.with_outputs(model, names) for model in (reference, runner.candidate))
         if whole is None or other is None:
             return None
         try:
@@ -223,7 +223,7 @@ class Procedure:
             return None
         shared = [name for name in names if name in found]
         tolerance = partial(judge.tolerance, feeds=trial.feeds)
-        return inside.first_difference(reference.proto.graph, shared, expected, found, tolerance)
+        return inner_values.first_difference(reference.proto.graph, shared, expected, found, tolerance)
 
     def inner_values(
         self, model: HeldModel, run: RunModel, trial: Trial, names: list[str], expected: Mapping[str, Any]

@@ -30,12 +30,12 @@ from rnnlower.verification.engine_choice import (
 from rnnlower.verification.inputs.graph_facts import facts_of_candidate, gather_facts
 from rnnlower.verification.inputs.uses import QUANTIZED_LSTM
 from rnnlower.verification.models import HeldModel, RunModel, float_casts, op_types
-from rnnlower.verification.readings import (
+from rnnlower.verification.rewritten_models import (
     SMALL_FLOATS,
-    as_in,
+    in_float_type,
     moved_by_rounding,
     moved_weights,
-    retyped,
+    rounded_as_in,
     small_floats,
     with_float_activations,
 )
@@ -237,7 +237,7 @@ class Runner:
         key = model.role, dtype, semantics
         try:
             if key not in self._retyped:
-                self._retyped[key] = self._open_retyped(retyped(model, dtype), dtype, semantics)
+                self._retyped[key] = self._open_retyped(in_float_type(model, dtype), dtype, semantics)
                 self._sessions.callback(self._retyped[key].close)
             return self._retyped[key].run(fed)
         except (LoadError, RunError):
@@ -263,13 +263,13 @@ class Runner:
         held = all(model.fits_memory and len(model.proto.graph.node) <= _LARGE_GRAPH for model in models)
         if not (kinds or models[1] is not self.candidate) or not held:
             return None
-        wide = [retyped(model, np.dtype(np.float32), SMALL_FLOATS) for model in models]
+        wide = [in_float_type(model, np.dtype(np.float32), SMALL_FLOATS) for model in models]
         sets = {name: in_float32(array) for name, array in self.sets.items()}
         # bfloat16 is coarser than float16.
         rounded_to: str = self.tolerance or min(kinds)
         kept: Collection[float] = ()
         if rounded_to in SMALL_FLOATS.values():
-            wide[0], kept = as_in(wide[1], wide[0], rounded_to)
+            wide[0], kept = rounded_as_in(wide[1], wide[0], rounded_to)
         runner = Runner(wide[0], wide[1], self._semantics, self._forced, sets)
         runner.casts = self.casts
         runner.empty_inputs, runner.states = self.empty_inputs, self.states

@@ -31,7 +31,7 @@ from rnnlower.verification.models import (
 )
 from rnnlower.verification.padded import Padded
 from rnnlower.verification.procedures import Options, Procedure, Progress, StepCalls, check_options
-from rnnlower.verification.readings import as_read
+from rnnlower.verification.rewritten_models import as_read
 from rnnlower.verification.runner import Runner, in_float32
 from rnnlower.verification.verdict.compare import ToleranceType
 from rnnlower.verification.verdict.judging import Judge, Judged

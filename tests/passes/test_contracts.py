@@ -17,7 +17,7 @@ from rnnlower.errors import RnnLowerError
 from rnnlower.passes import ConvertOpsetPass, FreezeDimsPass, LegacyConstantsPass
 from rnnlower.passes.base import initializers_suit_ir_version
 from rnnlower.passes.pipeline import PIPELINE, LoweringOptions, lower_model
-from rnnlower.passes.steps import emitting, settling
+from rnnlower.passes.steps import emitting, shared
 from rnnlower.passes.steps.contracts import CONTRACTS
 from rnnlower.passes.steps.work import Work
 from rnnlower.targets import find_target
@@ -130,8 +130,8 @@ CHOOSE = next(step.run for step in PIPELINE if step.run.__name__ == "plan_nodes"
 @pytest.mark.parametrize(
     ("place", "planted", "message"),
     [
-        (settling.freeze_dims, renamed_output, "renamed_output makes"),
-        (settling.legacy_constants, dangling, "not sound"),
+        (shared.freeze_dims, renamed_output, "renamed_output makes"),
+        (shared.legacy_constants, dangling, "not sound"),
         (CHOOSE, forgotten_plan, "nodes_are_planned"),
         (emitting.return_to_asked, lambda work: None, "opset_is_asked"),
     ],

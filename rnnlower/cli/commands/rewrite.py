@@ -79,10 +79,10 @@ class Rewriting:
     provenance: bool
 
     def __post_init__(self) -> None:
-        from rnnlower.reporting.page import check_report
+        from rnnlower.reporting.page import require_report_path
 
         check_external_data(self.external_data)
-        check_report(self.showing.report, self.source, self.output)
+        require_report_path(self.showing.report, self.source, self.output)
         self._settings = self.comparing.settings()
         runtime = self._settings.pop("on", None)
         self._absent: RuntimeTrial | None = None
@@ -147,7 +147,7 @@ class Rewriting:
     def _write(self, model: ir.Model, report: Any) -> tuple[Stage, VerificationResult | None]:
         """Write the model, unless the verification finds it different from the source."""
         from rnnlower.files.model_io import staged
-        from rnnlower.graph.open_sizes import open_sizes
+        from rnnlower.graph.open_sizes import options_for_sizes
         from rnnlower.graph.walk import op_types
 
         verification = None
@@ -156,7 +156,7 @@ class Rewriting:
             staged(model, self.output, self.external_data) as stage,
         ):
             self._op_types -= {"Loop", "Scan"} - op_types(model)
-            if self.name != "stream" and (sizes := str(open_sizes(model.graph.inputs, "N"))):
+            if self.name != "stream" and (sizes := str(options_for_sizes(model.graph.inputs, "N"))):
                 self._fixed_sizes = [f"{sizes} fixes the sizes of the inputs, which some runtimes need"]
             if self.comparing.verify:
                 reading = self.options.reading() | {"sets": report.sets}

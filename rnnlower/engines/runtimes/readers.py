@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import base64
 import functools
-import importlib.util
 import json
 import os
-import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -103,73 +100,6 @@ def tinygrad(model: Model) -> Run:
         return {name: value.numpy() for name, value in results.items()}
 
     return run
-
-
-@adapter("TVM", packages=("apache-tvm", "onnx"), tried="0.27.0.post1")
-def tvm(model: Model) -> Run:
-    """Apache TVM: the Relax frontend, compiled for the CPU."""
-    import onnx
-    import tvm
-    from tvm import relax
-    from tvm.relax.frontend.onnx import from_onnx
-
-    module = relax.transform.LegalizeOps()(from_onnx(onnx.load(model.path), keep_params_in_input=False))
-    device = tvm.cpu()
-    machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), device)
-
-    def run(arrays: list[Any]) -> list[Any]:
-        results = machine["main"](*(tvm.runtime.tensor(array, device) for array in arrays))
-        return [result.numpy() for result in ([results] if hasattr(results, "numpy") else results)]
-
-    return model.in_order(run)
-
-
-@adapter(
-    "onnx2torch",
-    packages=("onnx2torch", "torch"),
-    install="pip install torch && pip install --no-deps onnx2torch",
-    tried="1.5.15",
-    threads=True,
-)
-def onnx2torch(model: Model) -> Run:
-    """onnx2torch: PyTorch modules made from ONNX models."""
-    _stand_in_for_torchvision()
-    import onnx
-    import onnx2torch
-    import torch
-
-    if model.threads:
-        torch.set_num_threads(model.threads)
-    # By default, BatchNormalization and Dropout are in training mode.
-    module = onnx2torch.convert(model.path).eval()
-    outputs = list(model.outputs)
-    graph = onnx.load(model.path, load_external_data=False).graph
-    made_by = {name: tuple(node.output) for node in graph.node for name in node.output if name}
-    nodes = list(dict.fromkeys(made_by.get(name, (name,)) for name in outputs))
-
-    def run(arrays: list[Any]) -> list[Any]:
-        with torch.no_grad():
-            results = module(*map(torch.from_numpy, arrays))
-        # One result for each node with outputs of the graph: of several outputs, all of them.
-        if len(nodes) == 1:
-            results = [results]
-        found: dict[str, Any] = {}
-        for names, result in zip(nodes, results, strict=True):
-            found.update(zip(names, result if isinstance(result, (list, tuple)) else [result], strict=False))
-        return [found[name].numpy() for name in outputs]
-
-    return model.in_order(run)
-
-
-def _stand_in_for_torchvision() -> None:
-    """Replace torchvision, which onnx2torch imports for image operators that no recurrent model has."""
-    if "torchvision" in sys.modules or importlib.util.find_spec("torchvision"):
-        return
-    package: Any = types.ModuleType("torchvision")
-    ops: Any = types.ModuleType("torchvision.ops")
-    package.ops = ops
-    ops.__getattr__ = lambda name: None
-    sys.modules.update({"torchvision": package, "torchvision.ops": ops})
 
 
 @adapter(

@@ -23,7 +23,7 @@ from rnnlower.engines.session import Array, LoadError, RunError
 from rnnlower.verification.models import RunModel, accepted_by
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
-from rnnlower.verification.verdict.inside import with_outputs
+from rnnlower.verification.verdict.inner_values import with_outputs
 
 _DRAWS = 4
 _FACTOR = 4.0

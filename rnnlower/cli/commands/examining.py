@@ -1,4 +1,4 @@
-"""The commands that write no model: `rnnlower inspect`, `check`, `verify`, `bench`, and those on runtimes."""
+"""The commands that write no model: inspect, check, verify, bench, engines, targets and probe."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def verify(
     """Run two models on the same inputs and compare their outputs."""
     from rnnlower.cli import tables
     from rnnlower.reporting.content import model_facts
-    from rnnlower.reporting.page import check_report
+    from rnnlower.reporting.page import require_report_path
 
-    check_report(showing.report, reference, candidate)
+    require_report_path(showing.report, reference, candidate)
     settings = comparing.settings()
     if "on" in settings:
         running.installed_runtime(settings["on"])
@@ -166,13 +166,13 @@ def bench(
     """Time the model as it is and lowered, on onnxruntime or another runtime on this machine."""
     from rnnlower.benchmarking.benchmark import measure
     from rnnlower.cli import tables
-    from rnnlower.reporting.page import check_chart, check_report, draw_chart
+    from rnnlower.reporting.page import draw_chart, require_chart_path, require_report_path
 
     if options.on is not None:
         running.installed_runtime(options.on)
     if plot is not None:
-        check_chart(plot)
-    check_report(showing.report, model)
+        require_chart_path(plot)
+    require_report_path(showing.report, model)
     with progress("reading", showing.quiet) as tell:
         result = measure(model, dataclasses.replace(options, progress=tell))
     running.say_notes(result.notes, showing.quiet)

@@ -1,4 +1,4 @@
-"""Steps that every pipeline may begin and end with: the model is prepared as the user asks."""
+"""Steps that several pipelines share: options, lifting, opset, warnings, cleaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewriting of models: the reference to the meaning that the user asks for, or either to another float type.
+"""Models rewritten for a comparison: as the user asks to read them, in another float type, or rounded.
 
 `dequantize`: DynamicQuantizeLSTM is LSTM with the dequantized weights.
 `assume_linear_before_reset`: every GRU has linear_before_reset=1.
@@ -135,7 +135,7 @@ _FLOATS = {TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16, TensorPro
 _TYPE_ATTRIBUTES = {"to", "dtype"}
 
 
-def retyped(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int] = _FLOATS) -> HeldModel:
+def in_float_type(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int] = _FLOATS) -> HeldModel:
     """Return the model with inputs, weights, constants and casts of these kinds in one float type."""
     other = copy_of(model.with_data())
     kind = helper.np_dtype_to_tensor_dtype(dtype)
@@ -180,7 +180,7 @@ def moved_by_rounding(array: Array, kind: str, rng: np.random.Generator) -> Arra
     return np.where(exact, array, np.copysign(moved, array))
 
 
-def as_in(candidate: HeldModel, model: HeldModel, kind: str) -> tuple[HeldModel, Collection[float]]:
+def rounded_as_in(candidate: HeldModel, model: HeldModel, kind: str) -> tuple[HeldModel, Collection[float]]:
     """Return the model with the constants rounded that the candidate has rounded to this type.
 
     An epsilon that float16 lacks becomes the one that the candidate has. Also return the magnitudes of the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.rewiring import remove_orphans
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
