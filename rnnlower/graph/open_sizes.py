@@ -1,4 +1,4 @@
-"""What inputs decide: their dynamic sizes, the values that follow from them, the options that fix both."""
+"""Dynamic sizes of graph inputs, values that inputs decide, and the options that fix both."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from rnnlower.opset.step import Row
 # The last opset whose steps have all been compared with the previous opset.
 REVIEWED = 28
 
-_NAMES = ("along_axes", "broadcasting", "control", "elementwise", "layers", "newer", "resizing", "shaping")
-FAMILIES = tuple(importlib.import_module(f"rnnlower.opset.families.{name}") for name in _NAMES)
+_NAMES = "along_axes broadcasting control elementwise layers newer quantize_linear resizing shaping"
+FAMILIES = tuple(importlib.import_module(f"rnnlower.opset.families.{name}") for name in _NAMES.split())
 
 
 def _gather() -> dict[tuple[str, int, int], Row]:

@@ -168,10 +168,18 @@ def only_equal_shapes(step: Step) -> None:
     step.replace(total)
 
 
+def gemm_without_c_down(step: Step) -> None:
+    """C may be left out from 11 on: a zero that broadcasts has the same effect."""
+    if step.input(2) is None:
+        zero = step.const([0], step.known_dtype(step.x()))
+        step.set_inputs(step.x(0), step.x(1), zero)
+
+
 ROWS = (
     Row(ARITHMETIC, 6, 7, "NumPy's broadcasting replaced broadcast and axis", spell_out_axis, say_broadcast),
     Row(LOGIC, 1, 7, "NumPy's broadcasting replaced broadcast and axis", spell_out_axis, say_broadcast),
     Row("Gemm", 6, 7, "NumPy's broadcasting of C replaced broadcast", gemm_up, gemm_down),
     Row("PRelu", 6, 7, "a slope per channel has to be shaped for NumPy's broadcasting", prelu_up, prelu_down),
     Row("Sum Max Min Mean", 6, 8, "the inputs may broadcast from 8 on", down=only_equal_shapes),
+    Row("Gemm", 9, 11, "C may be left out", down=gemm_without_c_down),
 )

@@ -1,14 +1,11 @@
-"""Elementwise operators: bounds that became inputs, types that came later, defaults that changed; casts.
-
-QuantizeLinear and DequantizeLinear have one scale per tensor, per channel (13), or per block (21).
-"""
+"""Elementwise operators, Cast and Constant: bounds that became inputs, types that came later, defaults."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.opset.adapters import both, only, refuse_unless
+from rnnlower.opset.adapters import refuse_unless
 from rnnlower.opset.step import CONSTANT_1_TYPES, Row, Step
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
@@ -215,35 +212,47 @@ def to_initializer(step: Step) -> None:
     step.replace_with_initializer(tensor)
 
 
-NO_BLOCKS = refuse_unless("block_size", (0,), "the older version has no blocks")
+WHOLE = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 
 
-def one_scale(step: Step) -> None:
-    """Before 13 there is one scale."""
-    if step.known_rank(step.x(1)) != 0 and step.static_shape(step.x(1)) != (1,):
-        step.refuse("it has one scale per channel, the older version has one per tensor")
-    step.drop("axis")
+def where_down(step: Step) -> None:
+    """Integers and booleans are chosen by arithmetic, which infinities of floating point would break."""
+    condition, a, b = step.x(0), step.x(1), step.x(2)
+    dtype = step.known_dtype(a)
+    step.opset = 8
+    if dtype == ir.DataType.BOOL:
+        first = step.op("And", condition, a)
+        step.replace(step.op("Or", first, step.op("And", step.op("Not", condition), b)))
+    elif dtype in WHOLE:
+        chosen = step.cast(condition, dtype)
+        other = step.cast(step.op("Not", condition), dtype)
+        step.replace(step.op("Add", step.op("Mul", chosen, a), step.op("Mul", other, b)))
+    else:
+        step.refuse(f"there is no other way to choose between tensors of {dtype.name.lower()}")
 
 
-def quantized_type(step: Step) -> None:
-    """Before 21 the zero point determines the output type."""
-    wanted = step.attr("output_dtype")
-    step.drop("output_dtype")
-    if not wanted or step.input(2) is not None:
-        return
-    shape = step.static_shape(step.x(1))
-    if shape is None:
-        step.refuse("output_dtype without a zero point, and the shape of the scale is not known")
-    dtype = ir.DataType(wanted)
-    step.set_input(2, step.const(np.zeros(shape), dtype))
+def mod_down(step: Step) -> None:
+    """The remainder has the divisor's sign: that of a truncated division, moved if its sign differs."""
+    a, b = step.x(0), step.x(1)
+    dtype = step.known_dtype(a)
+    if dtype not in WHOLE or step.attr("fmod"):
+        step.refuse("only the remainder of int32 and int64 tensors, with fmod=0, can be composed")
+    step.opset = 9
+    remainder = step.op("Sub", a, step.op("Mul", step.op("Div", a, b), b))
+    zero = step.const(0, dtype)
+    unlike = step.op("Xor", step.op("Less", remainder, zero), step.op("Less", b, zero))
+    whole = step.op("Equal", remainder, zero)
+    move = step.op("And", unlike, step.op("Not", whole))
+    step.replace(step.op("Where", move, step.op("Add", remainder, b), remainder))
 
 
-def dequantized_type(step: Step) -> None:
-    """Before 23 the scale determines the output type."""
-    wanted = step.attr("output_dtype")
-    if wanted and wanted != step.known_dtype(step.x(1)):
-        step.refuse("output_dtype is not the type of the scale")
-    step.drop("output_dtype")
+def thresholded_relu_down(step: Step) -> None:
+    """x where it is above alpha, else zero."""
+    x = step.x()
+    dtype = step.known_dtype(x)
+    step.opset = 9
+    above = step.op("Greater", x, step.const(step.attr("alpha"), dtype))
+    step.replace(step.op("Where", above, x, step.const(0, dtype)))
 
 
 ROWS = (
@@ -269,10 +278,7 @@ ROWS = (
         down=refuse_unless("sparse_value", (None,), "sparse values are new"),
     ),
     Row("Constant", 11, 12, "numbers, strings and lists of them are new", down=one_value),
-    Row("QuantizeLinear", 10, 13, "a scale for each channel is new", down=one_scale),
-    only("QuantizeLinear", 13, 19, "saturate is new", "saturate", (1,), "only float 8 types depend on it"),
-    Row("QuantizeLinear", 19, 21, "blocks and output_dtype are new", down=both(NO_BLOCKS, quantized_type)),
-    Row("DequantizeLinear", 19, 21, "blocks are new", down=NO_BLOCKS),
-    only("QuantizeLinear", 21, 23, "precision is new", "precision", (0,), "before, it follows the scale"),
-    Row("DequantizeLinear", 21, 23, "output_dtype is new", down=dequantized_type),
+    Row("Where", 0, 9, "new in 9; integers and booleans are chosen by arithmetic", down=where_down),
+    Row("Mod", 0, 10, "new in 10; of integers it is composed of Div, Mul and Sub", down=mod_down),
+    Row("ThresholdedRelu", 0, 10, "new in 10; Greater and Where do the same", down=thresholded_relu_down),
 )

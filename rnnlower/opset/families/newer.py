@@ -1,8 +1,6 @@
-"""Operators that came after opset 1, their older equivalents and composition; operators with new keywords."""
+"""Operators that came later, composed of older ones, and operators whose later attributes became inputs."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -128,9 +126,6 @@ def einsum_down(step: Step) -> None:
     step.replace(result)
 
 
-WHOLE = frozenset({ir.DataType.INT32, ir.DataType.INT64})
-
-
 def expand_down(step: Step) -> None:
     """Tile repeats the dimensions of size 1, after the tensor got as many dimensions as the result."""
     x, shape = step.x(0), step.x(1)
@@ -149,37 +144,6 @@ def expand_down(step: Step) -> None:
     single = step.cast(step.op("Equal", step.op("Shape", x), step.const([1])), ir.DataType.INT64)
     extra = step.op("Mul", single, step.op("Sub", shape, step.const([1])))
     step.replace(step.op("Tile", x, step.op("Add", extra, step.const([1]))))
-
-
-def where_down(step: Step) -> None:
-    """Integers and booleans are chosen by arithmetic, which infinities of floating point would break."""
-    condition, a, b = step.x(0), step.x(1), step.x(2)
-    dtype = step.known_dtype(a)
-    step.opset = 8
-    if dtype == ir.DataType.BOOL:
-        first = step.op("And", condition, a)
-        step.replace(step.op("Or", first, step.op("And", step.op("Not", condition), b)))
-    elif dtype in WHOLE:
-        chosen = step.cast(condition, dtype)
-        other = step.cast(step.op("Not", condition), dtype)
-        step.replace(step.op("Add", step.op("Mul", chosen, a), step.op("Mul", other, b)))
-    else:
-        step.refuse(f"there is no other way to choose between tensors of {dtype.name.lower()}")
-
-
-def mod_down(step: Step) -> None:
-    """The remainder has the divisor's sign: that of a truncated division, moved if its sign differs."""
-    a, b = step.x(0), step.x(1)
-    dtype = step.known_dtype(a)
-    if dtype not in WHOLE or step.attr("fmod"):
-        step.refuse("only the remainder of int32 and int64 tensors, with fmod=0, can be composed")
-    step.opset = 9
-    remainder = step.op("Sub", a, step.op("Mul", step.op("Div", a, b), b))
-    zero = step.const(0, dtype)
-    unlike = step.op("Xor", step.op("Less", remainder, zero), step.op("Less", b, zero))
-    whole = step.op("Equal", remainder, zero)
-    move = step.op("And", unlike, step.op("Not", whole))
-    step.replace(step.op("Where", move, step.op("Add", remainder, b), remainder))
 
 
 def trilu_down(step: Step) -> None:
@@ -213,51 +177,6 @@ def depth_to_space_down(step: Step) -> None:
     step.replace(step.reshape(turned, step.op("Concat", batch, depth, *sides, axis=0)))
 
 
-def thresholded_relu_down(step: Step) -> None:
-    """x where it is above alpha, else zero."""
-    x = step.x()
-    dtype = step.known_dtype(x)
-    step.opset = 9
-    above = step.op("Greater", x, step.const(step.attr("alpha"), dtype))
-    step.replace(step.op("Where", above, x, step.const(0, dtype)))
-
-
-def dequantize_down(step: Step) -> None:
-    """(x - zero point) scale, with one scale."""
-    step.opset = 9
-    _dequantize(step, [])
-
-
-def dequantize_channels_down(step: Step) -> None:
-    """A single scale stays; one per channel is reshaped along its axis."""
-    sizes = step.static_shape(step.x(1))
-    if step.known_rank(step.x(1)) == 0 or sizes == (1,):
-        step.drop("axis")
-        return
-    rank = step.known_rank(step.x())
-    _dequantize(step, range(1, rank - step.attr("axis") % rank))
-
-
-def _dequantize(step: Step, axes: Sequence[int]) -> None:
-    x, scale, zero_point = step.x(0), step.x(1), step.input(2)
-    dtype = step.known_dtype(scale)
-    shifted = step.cast(x, dtype)
-    if zero_point is not None:
-        shifted = step.op("Sub", shifted, _spread(step, step.cast(zero_point, dtype), axes))
-    step.replace(step.op("Mul", shifted, _spread(step, scale, axes)))
-
-
-def _spread(step: Step, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-    return step.with_axes("Unsqueeze", value, axes) if axes else value
-
-
-def gemm_without_c_down(step: Step) -> None:
-    """C may be left out from 11 on: a zero that broadcasts has the same effect."""
-    if step.input(2) is None:
-        zero = step.const([0], step.known_dtype(step.x()))
-        step.set_inputs(step.x(0), step.x(1), zero)
-
-
 ROWS = (
     Row("Einsum", 0, 12, "new in 12; MatMul, or Mul and ReduceSum, do the same", down=einsum_down),
     *(
@@ -277,12 +196,6 @@ ROWS = (
     Row("OptionalGetElement", 15, 18, "accepts values that are not optional, too", down=get_element_down),
     Row("OptionalHasElement", 15, 18, "accepts values that are not optional, too", down=has_element_down),
     Row("Expand", 0, 8, "new in 8; Tile does the same if the ranks are known", down=expand_down),
-    Row("Where", 0, 9, "new in 9; integers and booleans are chosen by arithmetic", down=where_down),
-    Row("Mod", 0, 10, "new in 10; of integers it is composed of Div, Mul and Sub", down=mod_down),
     Row("Trilu", 0, 14, "new in 14; a comparison of positions does the same", down=trilu_down),
-    Row("ThresholdedRelu", 0, 10, "new in 10; Greater and Where do the same", down=thresholded_relu_down),
-    Row("DequantizeLinear", 0, 10, "new in 10; Cast, Sub and Mul do the same", down=dequantize_down),
-    Row("DequantizeLinear", 10, 13, "a scale for each channel is new", down=dequantize_channels_down),
     Row("DepthToSpace", 1, 11, "the mode CRD is new", down=depth_to_space_down),
-    Row("Gemm", 9, 11, "C may be left out", down=gemm_without_c_down),
 )
