@@ -75,6 +75,7 @@ class Node:
         computed: Weights that nodes make of constants, states that they make of X's shape.
         full: Inputs that are constants and say nothing: zero states, lengths of all steps.
         known: States that are constants.
+        one_state: Whether initial_h is initial_c, too.
         written: How many inputs are written, empty ones at the end included, where that is more.
         behind: The operator that repeats one step to make X.
         read: Whether nodes read its outputs, which are no graph outputs; in a body they are both.
@@ -93,6 +94,7 @@ class Node:
     computed: frozenset[str] = frozenset()
     full: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
+    one_state: bool = False
     written: int = 0
     behind: str = ""
     read: bool = False
@@ -134,6 +136,7 @@ class Node:
         for words in ("fed", "computed", "full", "known"):
             more += [f"{name} {words}" for name in sorted(getattr(self, words))]
         more += [f"open {name}" for name in sorted(self.open)]
+        more += ["one state"] if self.one_state else []
         more += [f"{self.written} inputs"] if self.written else []
         more += [f"behind {self.behind}"] if self.behind else []
         more += ["only read"] if self.read else []
@@ -157,7 +160,7 @@ def node_question(node: Node) -> Question:
         attributes["hidden_size"] = node.sizes[3]
     if node.direction != "forward":
         attributes["direction"] = node.direction
-    if {"initial_h", "initial_c"} <= node.full:
+    if node.one_state or {"initial_h", "initial_c"} <= node.full:
         # One tensor for both, as it is written where there are none.
         names[INPUT_NAMES.index("initial_c")] = "initial_h"
     made = helper.make_node(node.op_type, names[:written], outputs, name="node", **attributes)

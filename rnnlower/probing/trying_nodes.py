@@ -163,10 +163,8 @@ class _Tries:
         rule["semantics"] = ["ort", "agreed"] if "clip" in self._claims.taken else []
         rule["wrong"] = sorted(self._wrong - {*self._claims.directions})
         rule["tried"] = _tried(_sizes(self._asker))
-        kept = ("attributes", "inputs")
-        return {key: value for key, value in rule.items() if (value or key in kept) and value is not True} | (
-            {} if rule["nested"] else {"nested": False}
-        )
+        kept = ("attributes", "inputs", "nested")
+        return {key: value for key, value in rule.items() if value or key in kept}
 
     def _has(self, dtype: str) -> bool:
         """Return whether the plain nodes, and those with all that is right, are right in another type."""
@@ -317,8 +315,15 @@ class _Tries:
             "constant": [name for name in weights if name not in claims.computed],
             "fixed": [name for name in weights if name in claims.computed],
             "not_behind": [name for name in ("Expand", "Tile") if name not in claims.behind],
-            "nested": claims.places == [*loops],
         }
+        if claims.places != [*loops]:
+            rule["nested"] = False
+        if {"initial_h", "initial_c"} <= {*inputs}:
+            more: dict[str, Any] = {
+                "inputs": claims.base.inputs | {"initial_h", "initial_c"},
+                "one_state": True,
+            }
+            rule["two_states"] = not self._right(lambda node: node.but(**more), "two_states")
         if dynamic:
             rule["static"] = [name for name in _OPEN if name not in claims.open]
             if claims.places:

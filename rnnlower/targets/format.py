@@ -67,7 +67,7 @@ _OPTIONAL_INPUTS = operators.INPUT_NAMES[3:]
 _OPTIONAL = (*_OPTIONAL_INPUTS, *operators.OUTPUT_NAMES)
 _PROPERTIES = (
     *(*operators.INPUT_NAMES, *operators.OUTPUT_NAMES, *operators.ATTRIBUTE_TYPES, *operators.DIRECTIONS),
-    *(*_SIZES, "type", "empty", "inputs", "nested", "semantics", "repeated", "input_size"),
+    *(*_SIZES, "type", "empty", "inputs", "nested", "semantics", "repeated", "input_size", "two_states"),
 )
 _DTYPES = (
     *("bool", "string", "float16", "float32", "float64", "bfloat16", "complex64", "complex128"),
@@ -267,6 +267,9 @@ class RecurrentRule(Claim, frozen=True):
         _key("maximum number of inputs, including empty ones at the end", 4),
     ] = None
     nested: Annotated[bool, _key("whether it also runs in bodies of If, Loop and Scan", True)] = True
+    two_states: Annotated[
+        bool, _key("whether initial_h and initial_c must be two values, unless they are constants", True)
+    ] = False
     static: Annotated[tuple[Size, ...], _key("sizes of X that must be static", ["batch", "time"])] = ()
     static_nested: Annotated[
         tuple[Size, ...], _key("sizes of X that must be static in bodies of If, Loop and Scan", ["time"])

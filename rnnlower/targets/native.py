@@ -173,6 +173,10 @@ class OnTarget:
             yield "inputs", f"{len(node.node.inputs)} inputs written, empty ones included,"
         if not rule.nested and path:
             yield "nested", "a place in a body"
+        given = (node.inputs.get(name) for name in node.state_names)
+        states = [state for state in given if state is not None and constant_of(state) is None]
+        if rule.two_states and len(states) > len({*states}):
+            yield "two_states", "one value as initial_h and initial_c"
         for name in rule.constant:
             if name in node.inputs and constant_of(node.inputs[name]) is None:
                 yield name, f"an input {name} that is not a constant"

@@ -39,6 +39,26 @@ def test_what_is_wrong_only_together_is_taken_back(monkeypatch: pytest.MonkeyPat
     assert set(rule["inputs"]) == {"B", "initial_h", "sequence_lens"}
 
 
+class WantsTwoStates(Runtime):
+    """A runtime that fails on one value as both states, unless it is a constant."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        fed = {value.name for value in model.graph.input}
+        states = [[*node.input[5:7]] for node in model.graph.node if node.op_type == "LSTM"]
+        if any(len(names) == 2 and names[0] == names[1] in fed for names in states):
+            raise EngineError("one state")
+        return [evaluate(model, feeds) for feeds in trials]
+
+
+def test_one_value_as_both_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", WantsTwoStates)
+    monkeypatch.setattr(trying_nodes, "SIZES", SIZES[:1])
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        (rule,) = trying_nodes._rules(asker, Node("LSTM"), False, [])
+    assert rule["two_states"]
+    assert {"initial_h", "initial_c"} <= {*rule["inputs"]}
+
+
 class KeepsItsState(Runtime):
     """A runtime whose LSTM goes on from the run before unless its states are fed; an RNN wants them fed."""
 

@@ -30,6 +30,18 @@ def test_tract_gets_open_sizes_as_it_takes_them(fields: dict[str, object], absen
     assert absent not in {node.op_type for node in model.graph.node}
 
 
+@pytest.mark.parametrize(
+    ("initial_h", "initial_c", "kept"),
+    [("input", "same", 0), ("input", "input", 1), ("constant", "same", 1), ("omitted", "omitted", 1)],
+)
+def test_tract_gets_states_of_their_own(initial_h: str, initial_c: str, kept: int) -> None:
+    """It fails on an LSTM with one value as both states, unless that is a constant."""
+    config = Config(seq_length=50, hidden_size=20, initial_h=initial_h, initial_c=initial_c)
+    model = rnnlower.lower(config.build(), target="tract", native="keep")
+    assert isinstance(model, onnx.ModelProto)
+    assert [node.op_type for node in model.graph.node].count("LSTM") == kept
+
+
 @pytest.mark.parametrize("fields", [{"layout": 1}, {"hidden_size_given": False}])
 def test_onnxruntime_gets_its_own_operator_adapted(fields: dict[str, object]) -> None:
     config = Config(seq_length=50, hidden_size=20, **fields)  # type: ignore[arg-type]
