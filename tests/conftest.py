@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,13 @@ from support.forking import python
 
 # Reading the signatures of all commands takes longer than many commands; each call of an app does it.
 typer.main.get_command = functools.cache(typer.main.get_command)
+
+
+def pytest_configure() -> None:
+    """Heed signals that nohup and background shells ignore, as child processes would then do."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -67,7 +67,7 @@ def test_wrong_usage(scanned: Path, tmp_path: Path, wrong: list[str]) -> None:
 def test_other_commands_lift_first(scanned: Path, out: Path, command: str) -> None:
     options = {"unroll": ["--dim", "T=5"], "lower": ["--target", "onnxruntime"]}.get(command, [])
     run = rnnlower(command, scanned, "-o", out, *options)
-    assert "what it computes, GRU with" in run.stderr
+    assert "was lifted to GRU with" in run.stderr
     assert "--no-lift leaves it as it is" in run.stderr
     kept = {"stream": ["GRU"], "lower": ["GRU"]}.get(command, [])
     assert recurrent_left(onnx.load(out)) == kept
@@ -78,7 +78,7 @@ def test_other_commands_lift_first(scanned: Path, out: Path, command: str) -> No
 def test_no_lift_leaves_a_scan_as_it_is(scanned: Path, out: Path, command: str) -> None:
     options = ["--target", "onnxruntime"] if command == "lower" else []
     run = rnnlower(command, scanned, "-o", out, "--no-lift", *options)
-    assert "what it computes" not in run.stderr
+    assert "was lifted" not in run.stderr
     assert "Scan" in op_types(ir.load(out))
 
 
