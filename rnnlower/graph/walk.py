@@ -174,7 +174,7 @@ def value_names(model: ir.Model) -> collections.Counter[str]:
     return collections.Counter(value.name for value in values_of(model.graph) if value.name)
 
 
-_RANDOM = frozenset(
+RANDOM = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
 
@@ -197,7 +197,7 @@ def _is_fixed_source(value: ir.Value) -> bool:
     if producer is None:
         return value.const_value is not None and not value.is_graph_input()
     inner = (node for graph in subgraphs_of(producer) for node, _ in walk(graph))
-    return not any(node.op_type in _RANDOM for node in (producer, *inner))
+    return not any(node.op_type in RANDOM for node in (producer, *inner))
 
 
 def reached(start: Iterable[T], following: Callable[[T], Iterable[T | None]]) -> list[T]:

@@ -13,7 +13,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.rewiring import remove_orphans
-from rnnlower.graph.walk import operand, sources
+from rnnlower.graph.walk import RANDOM, operand, sources
 from rnnlower.lifting.emission import Made, emit_node
 from rnnlower.lifting.lifted_nodes import Lifted
 from rnnlower.lowering.emitter import Emitter
@@ -70,6 +70,7 @@ def _is_alike(facts: Facts, first: ir.Value | None, second: ir.Value | None) -> 
     return (
         node is not None
         and like is not None
+        and node.op_type not in RANDOM
         and (node.domain, node.op_type, len(node.inputs)) == (like.domain, like.op_type, len(like.inputs))
         and node.outputs.index(first) == like.outputs.index(second)
         and dict(node.attributes) == dict(like.attributes)

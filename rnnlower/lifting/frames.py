@@ -184,8 +184,11 @@ def _around(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[Sequenc
     outer: dict[ir.Value, ir.Value] = {}
     states = len(node.inputs) - node.attributes.get_int("num_scan_inputs", 1)
     for out, result, nothing in zip(owner.outputs, graph.outputs, other.outputs, strict=True):
-        place = list(node.outputs).index(result)
-        if place < states and root(nothing) is not starts[result]:
+        if result not in node.outputs or result in outer:
+            return node.outputs, node
+        is_state = node.outputs.index(result) < states
+        is_same = root(nothing) is starts[result] if is_state else _is_empty(facts, nothing, node)
+        if not is_same:
             return node.outputs, node
         outer[result] = out
     return [outer.get(out, out) for out in node.outputs], owner
@@ -193,13 +196,21 @@ def _around(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[Sequenc
 
 def _has_steps(facts: Facts, condition: ir.Value | None, node: ir.Node) -> bool:
     """Return whether a condition is that the sequence of a Scan is not empty."""
+    positive = positive_value(facts, condition)
+    return any(is_size(facts, positive, value, axis) for value, axis in _scanned(node))
+
+
+def _is_empty(facts: Facts, value: ir.Value, node: ir.Node) -> bool:
+    """Return whether a value has no elements where the sequence of a Scan has none."""
+    lengths = [dims[axis] for each, axis in _scanned(node) if (dims := facts.dims(each)) is not None]
+    return any(dim is not None and dim in (0, *lengths) for dim in facts.dims(value) or ())
+
+
+def _scanned(node: ir.Node) -> Sequence[tuple[ir.Value | None, int]]:
+    """Return the tensors of which a Scan takes elements, each with its axis of time."""
     scanned = node.attributes.get_int("num_scan_inputs", 1)
     axes = node.attributes.get_ints("scan_input_axes", (0,) * scanned)
-    positive = positive_value(facts, condition)
-    return any(
-        is_size(facts, positive, value, axis)
-        for value, axis in zip(node.inputs[-len(axes) :], axes, strict=True)
-    )
+    return [*zip(node.inputs[-scanned:], axes, strict=True)]
 
 
 def positive_value(facts: Facts, condition: ir.Value | None) -> ir.Value | None:

@@ -141,7 +141,9 @@ class _Reading:
             if strides is None or (strides != 1).any():
                 raise NotLiftableError("a step reads several elements of a series")
             axis = int(axes.reshape(-1)[0])
-        yield self._series(reader.outputs[0], whole, axis, index, is_kept)
+        # What the body computes is no series of the graph around it.
+        if whole not in self._counters.own:
+            yield self._series(reader.outputs[0], whole, axis, index, is_kept)
 
     def _uncut(self, value: ir.Value) -> ir.Value:
         """Return the value of the graph around the body that Slices pass on, from end to end."""
@@ -282,7 +284,11 @@ class _Counters:
         self, facts: Facts, body: ir.Graph, states: Sequence[State], aliases: Mapping[ir.Value, ir.Value]
     ) -> None:
         self._facts, self._number, self._aliases = facts, body.inputs[0], aliases
-        self._own = {*body.inputs, *(out for node in body for out in node.outputs)}
+        self.own = {
+            *body.inputs,
+            *body.initializers.values(),
+            *(out for node in body for out in node.outputs),
+        }
         self.known: dict[ir.Value, _Index] = {}
         for state in states:
             start, step = facts.constant(state.start), self._step(state)
@@ -317,7 +323,7 @@ class _Counters:
             return _Index(1, 0)
         if value in self.known:
             return self.known[value]
-        if value not in self._own:
+        if value not in self.own:
             return _Index(0, 0, value)
         producer = value.producer()
         if producer is None or producer.domain:

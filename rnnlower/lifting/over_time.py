@@ -48,8 +48,6 @@ class OverTime:
     def _steps(self) -> Dim:
         if not self._frame.given:
             raise NotLiftableError("the step reads no input")
-        if any(series.outer in self._inner for series in self._frame.given):
-            raise NotLiftableError("a series is computed in the step")
         series, steps = self._frame.given[0], steps_of(self._facts, self._frame)
         return self.e.dim(series.outer, series.axis) if steps is None else steps
 

@@ -422,6 +422,18 @@ FAULTS: dict[str, Mapping[str, str]] = {
     ),
     "one step for all": changed((GATHER, "x = Gather (x_time, one)")),
     "the step that is not there": changed((GATHER, "p = Sub (time, one) x = Gather (x_time, p)")),
+    "a series that the body computes": changed((GATHER, "v = Neg (x_time) x = Gather (v, time)")),
+    "a series of which the body writes elements": changed(
+        (FULL, "(most, on, zero, h0, x_time)"),
+        ("time_end, last, Y", "time_end, last, x_end, Y"),
+        ("float[2, 4] h\n", "float[2, 4] h, float[5, 2, 3] v\n"),
+        ("float[2, 4] after_h,", "float[2, 4] after_h, float[5, 2, 3] v2,"),
+        (
+            GATHER,
+            "q = Reshape (n, place_shape) u = Gather (x_time, last_one) w = Unsqueeze (u, front)"
+            " v2 = ScatterND (v, q, w) x = Gather (v, time)",
+        ),
+    ),
     "a counter that starts later": changed((FULL, "(most, on, one, h0)")),
     "a counter of two": changed(("Add (time, one)", "Add (time, pair)"), before="pair = Add (one, one)"),
     "a condition one step late": changed(
@@ -502,6 +514,7 @@ EXTRA |= {
     "uneven": np.array([T, 2]),
     "nearly": np.array([-2]),
     "first_place": np.array(0),
+    "place_shape": np.array([1, 1]),
     "turned_rows": np.array([[[1]], [[0]]]),
 }
 

@@ -15,6 +15,7 @@ from support.cli_helpers import rnnlower as command_line
 from support.cli_helpers import save
 from support.judge import recurrent_left, run
 from support.repeated_steps import STEPS, model_of, two_layers
+from support.streamed import model as streamed_model
 
 import rnnlower
 from rnnlower.engines.reference import Evaluator
@@ -169,9 +170,58 @@ def test_two_directions_become_one_node_that_keeps_both_states() -> None:
     assert recurrent_left(lifted) == ["RNN"]
 
 
+def test_random_numbers_are_not_the_same_sequence() -> None:
+    noise = " ".join(f"{x} = RandomNormal <shape = [5, 2, 3]> ()" for x in ("X", "Z"))
+    step = "{ xw = MatMul (x, W) hr = MatMul (h, R) sum = Add (xw, hr) new = Tanh (sum) y = Identity (new) }"
+    body = f"step (float[2, 4] h, float[2, 3] x) => (float[2, 4] new, float[2, 4] y) {step}"
+    scans = f"""
+        a, A = Scan <num_scan_inputs = 1, body = {body}> (h0, X)
+        b, B = Scan <num_scan_inputs = 1, scan_input_directions = [1], body = {body}> (h0, Z)
+    """
+    text = f"(float[2, 4] h0) => (float[5, 2, 4] A, float[5, 2, 4] B) {{ {noise} {scans} }}"
+    lifted = rnnlower.lift(streamed_model(text, W=(3, 4), R=(4, 4)))
+    assert [node.direction for node in rnnlower.inspect(lifted)] == ["forward", "reverse"]
+
+
 @pytest.mark.parametrize(("steps", "nodes"), [(0, []), (3, ["RNN", "RNN"])])
 def test_a_second_layer_has_the_steps_of_the_first(steps: int, nodes: list[str]) -> None:
     model = two_layers(steps)
     result, report = rnnlower.lift.with_report(model)
     assert recurrent_left(result) == nodes
     assert NO_STEPS not in str(report.notes)
+
+
+SCAN_IN_AN_IF = """
+    (float[T, 2, 3] X, float[2, 4] h0) => (float[N, 2, 4] Y, float[N, 2, 4] again, float unit)
+    <int64 zero = {0}, int64[3] empty = {0, 2, 4}, int64[3] row = {1, 2, 4}> {
+        shape = Shape (X)
+        steps = Gather (shape, zero)
+        has_steps = Greater (steps, zero)
+        Y, again, unit = If (has_steps) <
+            then_branch = then () => (float[N, 2, 4] ys, float[N, 2, 4] ys, float one) <float one = {1}> {
+                last, ys = Scan <num_scan_inputs = 1, body = step (float[2, 4] h, float[2, 3] x)
+                => (float[2, 4] new, float[2, 4] y) {
+                    xw = MatMul (x, W) hr = MatMul (h, R) sum = Add (xw, hr) new = Tanh (sum)
+                    y = Identity (new)
+                }> (h0, X)
+            },
+            else_branch = otherwise () => (float[N, 2, 4] a, float[N, 2, 4] b, float two) <float two = {2}> {
+                a = ConstantOfShape (SHAPE) b = ConstantOfShape (SHAPE)
+            }
+        >
+    }
+"""
+
+
+@pytest.mark.parametrize("shape", ["empty", "row"])
+def test_what_an_if_returns_besides_a_scan_stays(shape: str) -> None:
+    """It may return a result twice, a constant, and a row where there are no steps."""
+    weights = {"W": (3, 4), "R": (4, 4)}
+    model = streamed_model(SCAN_IN_AN_IF.replace("SHAPE", shape), **weights)
+    lifted = rnnlower.lift(model)
+    assert [node.op_type for node in rnnlower.inspect(lifted)] == ["RNN"]
+    for steps in (0, 1, 5):
+        given = inputs_of(model, steps)
+        for name in ("Y", "unit"):
+            # onnxruntime gives a result of a branch once.
+            np.testing.assert_allclose(run(lifted, given)[name], run(model, given)[name], atol=1e-6)
