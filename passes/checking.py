@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import onnx_ir as ir
 
@@ -23,6 +22,27 @@ from rnnlower.targets.misfits import Misfit, grouped
 
 
 @dataclasses.dataclass(frozen=True)
+class Forecast:
+    """The result that a lowering would have.
+
+    Attributes:
+        lowered: The names of the nodes that would be lowered.
+        adapted: Those of recurrent nodes that would be adapted.
+        kept: Those of recurrent nodes that would stay.
+        misfits: What the target would still not run.
+        left: The same in words, a line for each operator and reason.
+        refused: Why there would be no result, if it would be refused.
+    """
+
+    lowered: Sequence[str] = ()
+    adapted: Sequence[str] = ()
+    kept: Sequence[str] = ()
+    misfits: Sequence[Misfit] = ()
+    left: Sequence[str] = ()
+    refused: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class CheckReport:
     """The report on a check.
 
@@ -38,7 +58,7 @@ class CheckReport:
     recurrent: Sequence[Located]
     nodes: int
     notes: Sequence[str]
-    after: dict[str, Any] | None = None
+    after: Forecast | None = None
 
 
 def check_model(model: ir.Model, options: CheckOptions) -> CheckReport:
@@ -65,8 +85,8 @@ CHECK: Sequence[Step[Work]] = (
 """The steps of check, in order."""
 
 
-def forecast(model: ir.Model, options: CheckOptions) -> dict[str, Any]:
-    """Return as JSON data what a lowering would do to the model, or why it would refuse it.
+def forecast(model: ir.Model, options: CheckOptions) -> Forecast:
+    """Return what a lowering would do to the model, or why it would refuse it.
 
     All steps of `lower_model` run but the emission; the model is unusable afterward.
     """
@@ -80,16 +100,15 @@ def forecast(model: ir.Model, options: CheckOptions) -> dict[str, Any]:
         if work.opset is not None and work.opset < default_opset(model):
             ConvertOpsetPass(work.opset, keep=is_selected)(model, work.facts)
     except RnnLowerError as error:
-        return {"lowered": [], "adapted": [], "kept": [], "misfits": [], "left": [], "refused": str(error)}
+        return Forecast(refused=str(error))
     if lowering.emits:
         for located in (*work.nodes, *work.state_nodes, *work.impossible):
             located.node.meta[EMITTED] = True
     misfits = find_misfits(model, work.target, options.semantics, emitted=False)
-    return {
-        "lowered": [located.name for located in (*work.nodes, *work.state_nodes)],
-        "adapted": [node.name for node in work.adapted],
-        "kept": [node.name for node in work.kept],
-        "misfits": [dataclasses.asdict(misfit) for misfit in misfits],
-        "left": grouped(misfits),
-        "refused": None,
-    }
+    return Forecast(
+        [located.name for located in (*work.nodes, *work.state_nodes)],
+        [node.name for node in work.adapted],
+        [node.name for node in work.kept],
+        misfits,
+        grouped(misfits),
+    )

@@ -13,7 +13,7 @@ import onnx.parser
 
 from rnnlower.engines.session import Array, IsolatedSession, LacksKernelError, LoadError, RunError, brief
 from rnnlower.errors import RnnLowerError, UnsupportedModelError
-from rnnlower.verification.inputs.uses import QUANTIZED_LSTM, RECURRENT, Facts
+from rnnlower.verification.inputs.uses import QUANTIZED_LSTM, RECURRENT, GraphFacts
 from rnnlower.verification.models import HeldModel, op_types
 
 EngineName = Literal["onnxruntime", "rnnlower-reference"]
@@ -33,7 +33,9 @@ _EVALUATION_FAILURES = (
 )
 
 
-def reasons_against_onnxruntime(facts: Facts, semantics: Semantics, empty_inputs: bool = False) -> list[str]:
+def reasons_against_onnxruntime(
+    facts: GraphFacts, semantics: Semantics, empty_inputs: bool = False
+) -> list[str]:
     """Return why onnxruntime's native kernels cannot run the recurrent nodes correctly; empty if they can."""
     reasons = []
     for node in facts.recurrent:
@@ -119,7 +121,7 @@ def inherited_fault(error: LoadError, reference: HeldModel, optimize: bool) -> b
 
 def open_engine(
     model: HeldModel,
-    facts: Facts,
+    facts: GraphFacts,
     semantics: Semantics,
     forced: EngineName | None,
     *,

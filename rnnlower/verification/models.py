@@ -24,7 +24,7 @@ from rnnlower.engines.session import Array
 from rnnlower.errors import OptionError
 from rnnlower.files.checks import check_proto, read_proto
 from rnnlower.files.metadata import state_stem
-from rnnlower.verification.inputs.uses import Facts, dims_of
+from rnnlower.verification.inputs.uses import GraphFacts, dims_of
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 Graph = onnx.GraphProto | onnx.FunctionProto
@@ -235,7 +235,7 @@ def interface_problems(
 
 
 def state_pairs(
-    graph: onnx.GraphProto, facts: Facts, given: Mapping[str, str] | None = None
+    graph: onnx.GraphProto, facts: GraphFacts, given: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return pairs of a state output and the state input that it feeds in the next call.
 

@@ -38,7 +38,7 @@ from rnnlower.verification.models import (
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict import inner_values
 from rnnlower.verification.verdict.compare import ToleranceType
-from rnnlower.verification.verdict.judging import Judge, Judged
+from rnnlower.verification.verdict.judging import Judge, Judged, notes_on_empty_outputs
 
 Progress = Callable[[str, int, int], None]
 
@@ -160,7 +160,7 @@ class Procedure:
                 for number, feeds in enumerate(given):
                     options.progress("reference", number, len(given))
                     finished.append(Trial(number, feeds, branches.watched(run)(feeds)))
-        runner.notes += branches.notes() + inner_values.notes_on_empty_outputs(finished)
+        runner.notes += branches.notes() + notes_on_empty_outputs(finished)
         return finished
 
     @staticmethod
@@ -193,9 +193,7 @@ class Procedure:
         runner.states = fed_back(finished, states)
         if options.states and not runner.states:
             runner.note("no trial continued with the given states: some do among three or more trials")
-        runner.notes += (
-            skipped + branches.notes() + inner_values.notes_on_empty_outputs(finished) + overrides.notes()
-        )
+        runner.notes += skipped + branches.notes() + notes_on_empty_outputs(finished) + overrides.notes()
         return finished
 
     def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:

@@ -20,7 +20,8 @@ from rnnlower.verification.inputs.uses import QUANTIZED_LSTM, RECURRENT
 from rnnlower.verification.models import Graph, HeldModel, copy_of, graphs_in, nodes_in
 
 _OF_LSTM = 8
-_INTEGER_PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+_INTEGER_PRODUCTS = {"MatMulInteger": ("MatMul", 0), "ConvInteger": ("Conv", 1)}
+"""The products of floats, and the factor whose rows or channels, not columns, have zero points."""
 
 
 def as_read(
@@ -112,19 +113,33 @@ def _in_floats(node: NodeProto, rounded: Mapping[str, str]) -> Iterable[NodeProt
         yield helper.make_node("Identity", [rounded[node.input[0]]], node.output)
     elif node.op_type in _INTEGER_PRODUCTS:
         factors = []
+        op_type, by_rows = _INTEGER_PRODUCTS[node.op_type]
         for index, own in enumerate(node.input[:2]):
             factors.append(f"{node.output[0]}/float{index}")
             yield helper.make_node("Cast", [own], [factors[-1]], to=TensorProto.FLOAT)
             if len(node.input) > index + 2 and node.input[index + 2]:
                 zero = f"{factors[-1]}/zero"
                 yield helper.make_node("Cast", [node.input[index + 2]], [zero], to=TensorProto.FLOAT)
-                yield helper.make_node("Sub", [factors[-1], zero], [f"{factors[-1]}/centered"])
+                yield from _centered(factors[-1], zero, of_rows=index == by_rows)
                 factors[-1] += "/centered"
-        product = helper.make_node(_INTEGER_PRODUCTS[node.op_type], factors, node.output)
+        product = helper.make_node(op_type, factors, node.output)
         product.attribute.extend(node.attribute)
         yield product
     else:
         yield node
+
+
+def _centered(name: str, zero: str, *, of_rows: bool) -> Iterable[NodeProto]:
+    """Yield nodes that subtract zero points; those of rows fit once the axes are turned around."""
+    end, operands = f"{name}/centered", [name, zero]
+    if not of_rows:
+        yield helper.make_node("Sub", operands, [end])
+        return
+    turned = [f"{each}/turned" for each in (*operands, end)]
+    for old, new in zip(operands, turned, strict=False):
+        yield helper.make_node("Transpose", [old], [new])
+    yield helper.make_node("Sub", turned[:2], turned[2:])
+    yield helper.make_node("Transpose", turned[2:], [end])
 
 
 SMALL_FLOATS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -48,7 +49,7 @@ def onnx2tf(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, "onnx2tf", module)
     monkeypatch.setitem(sys.modules, "ai_edge_litert", ModuleType("ai_edge_litert"))
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", runtime)
-    monkeypatch.setattr(converters, "_made", "")
+    converters._folder.cache_clear()
     monkeypatch.setenv("TQDM_DISABLE", "")
     return module
 
@@ -84,7 +85,14 @@ def test_a_refusal_tells_its_cause(onnx2tf: ModuleType, tmp_path: Path) -> None:
 
 def test_a_model_of_before_is_no_answer(onnx2tf: ModuleType, tmp_path: Path) -> None:
     converters.litert(model(tmp_path))
-    Path(converters._made, "model_float32.tflite").write_text("converted")
+    Path(converters._folder().name, "model_float32.tflite").write_text("converted")
     onnx2tf.__dict__["convert"] = lambda **options: None
     with pytest.raises(FileNotFoundError):
         converters.litert(model(tmp_path))
+
+
+def test_the_folder_of_the_models_is_removed_at_the_end() -> None:
+    code = "from rnnlower.engines.runtimes import converters; print(converters._folder().name)"
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert made.stdout.strip()
+    assert not Path(made.stdout.strip()).exists()

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from long_memory import LongMemory, recordings
 from onnx import helper
@@ -17,6 +18,8 @@ from support.small_models import info, lowered_by, model_of, weights
 import rnnlower
 from rnnlower.errors import OptionError
 from rnnlower.verification import verify
+from rnnlower.verification.models import hold
+from rnnlower.verification.rewritten_models import with_float_activations
 
 UNITS = 16
 
@@ -170,6 +173,42 @@ def test_a_quantization_to_int8(fault: str, tmp_path: Path) -> None:
     """What rounded activations hide, a comparison of the weights alone does not."""
     result = verify(classifier(kind=np.float32), quantized(fault, tmp_path), tolerance="int8")
     assert bool(result) is not bool(fault), str(result)
+
+
+PRODUCTS = {
+    "rows": "product (uint8[3, 5] A, int8[5, 4] B) => (int32[3, 4] Y) "
+    "<uint8[3] a = {1, 20, 130}, int8[4] b = {1, -2, 30, 4}> { Y = MatMulInteger (A, B, a, b) }",
+    "rows of several matrices": "product (uint8[2, 3, 5] A, int8[2, 5, 4] B) => (int32[2, 3, 4] Y) "
+    "<uint8[2, 3, 1] a = {1, 20, 130, 7, 8, 9}> { Y = MatMulInteger (A, B, a) }",
+    "a vector": "product (uint8[5] A, int8[5, 4] B) => (int32[4] Y) <uint8 a = {20}> "
+    "{ Y = MatMulInteger (A, B, a) }",
+    "channels": "product (uint8[1, 2, 9] A, int8[3, 2, 4] B) => (int32[1, 3, 6] Y) "
+    "<uint8 a = {128}, int8[3] b = {1, -2, 30}> { Y = ConvInteger (A, B, a, b) }",
+}
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_zero_points_of_rows_and_channels(product: str, tmp_path: Path) -> None:
+    """The product of floats has the numbers that the operator's text gives."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {PRODUCTS[product]}')
+    written = with_float_activations(hold(model, "candidate", tmp_path)).proto
+    types = {"A": np.uint8, "B": np.int8}
+    rng, feeds = np.random.default_rng(0), {}
+    for value in written.graph.input:
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        feeds[value.name] = rng.integers(0, 100, shape).astype(types[value.name])
+    zeros = {each.name: onnx.numpy_helper.to_array(each).astype(float) for each in model.graph.initializer}
+    a, b = feeds["A"].astype(float), feeds["B"].astype(float)
+    if product == "channels":
+        a, b = a - zeros["a"], b - zeros["b"][:, None, None]
+        wanted = np.stack([(b * a[:, :, i : i + 4]).sum(axis=(1, 2)) for i in range(6)], axis=-1)[None]
+    else:
+        a = a - (zeros["a"][:, None] if product == "rows" else zeros["a"])
+        wanted = a @ (b - zeros.get("b", 0))
+    del written.graph.output[0].type.tensor_type.shape.dim[:]
+    written.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    session = onnxruntime.InferenceSession(written.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, feeds)[0].reshape(wanted.shape), wanted)
 
 
 def test_a_tolerance_is_a_type_or_a_number() -> None:

@@ -24,6 +24,7 @@ from rnnlower.wording import call, counted
 
 if TYPE_CHECKING:
     from rnnlower.benchmarking.bench_result import BenchResult
+    from rnnlower.passes.checking import Forecast
     from rnnlower.verification import VerificationResult
 
 
@@ -76,7 +77,7 @@ def check(*, model: pathlib.Path, options: CheckOptions, showing: Showing) -> No
             "fits": not misfits,
             "misfits": [dataclasses.asdict(misfit) for misfit in misfits],
             "notes": report.notes,
-            "after_lower": after,
+            "after_lower": None if after is None else dataclasses.asdict(after),
             "guesses": guesses,
         }
         problem = f"target {runtime.name} does not run all of {model}"
@@ -88,17 +89,16 @@ def check(*, model: pathlib.Path, options: CheckOptions, showing: Showing) -> No
         raise typer.Exit(running.DIFFERENT)
 
 
-def _told(after: dict[str, Any], target: str) -> str:
-    if after["refused"]:
-        return f"refuses: {after['refused']}"
-    adapts = f", adapts {len(after['adapted'])}" if after["adapted"] else ""
-    lowers = f"lowers {counted(len(after['lowered']), 'recurrent node')}{adapts}"
-    does = f"{lowers} and keeps {len(after['kept'])}"
-    if not (after["lowered"] or after["adapted"] or after["kept"]):
+def _told(after: Forecast, target: str) -> str:
+    if after.refused:
+        return f"refuses: {after.refused}"
+    adapts = f", adapts {len(after.adapted)}" if after.adapted else ""
+    does = f"lowers {counted(len(after.lowered), 'recurrent node')}{adapts} and keeps {len(after.kept)}"
+    if not (after.lowered or after.adapted or after.kept):
         does = "expresses nodes as other operators"
-    if not after["left"]:
+    if not after.left:
         return f"{does}; then everything fits"
-    return f"{does}; then target {target} does not run " + "; ".join(after["left"])
+    return f"{does}; then target {target} does not run {'; '.join(after.left)}"
 
 
 @command("verify")

@@ -100,7 +100,6 @@ def iree(model: Model) -> Run:
 
 
 _OLDEST = (2, 4)
-_made = ""
 
 
 @adapter(
@@ -134,22 +133,20 @@ def litert(model: Model) -> Run:
 
 def _converted(model: Model) -> str:
     """Return the path of the model that onnx2tf makes."""
-    global _made
     os.environ["TQDM_DISABLE"] = "1"
     import onnx2tf
 
     if tuple(map(int, onnx2tf.__version__.split(".")[:2])) < _OLDEST:
         # On the way through TensorFlow, a Transpose is guessed from its sizes: wrong where two are equal.
         raise RuntimeError(f"onnx2tf {onnx2tf.__version__} is too old: it must be 2.4 or newer")
-    # In one folder for all: it executes a copy of its schema from every new one.
-    _made = _made or tempfile.mkdtemp()
-    tflite = f"{_made}/model_float32.tflite"
+    made = _folder().name
+    tflite = f"{made}/model_float32.tflite"
     with contextlib.suppress(FileNotFoundError):
         os.remove(tflite)
     try:
         onnx2tf.convert(
             input_onnx_file_path=model.path,
-            output_folder_path=_made,
+            output_folder_path=made,
             keep_shape_absolutely_input_names=list(model.inputs),
             output_signaturedefs=True,
             not_use_onnxsim=True,
@@ -161,6 +158,12 @@ def _converted(model: Model) -> str:
             raise
         raise RuntimeError(f"{error} {error.__cause__}") from error
     return tflite
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Make one folder for all models: onnx2tf executes a copy of its schema from every new one."""
+    return tempfile.TemporaryDirectory()
 
 
 def _paired(names: Iterable[str], details: Iterable[Any]) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from onnx.shape_inference import InferenceError, infer_shapes
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.inference import guarded
 from rnnlower.verification.inputs.tracing import trace
-from rnnlower.verification.inputs.uses import RECURRENT, Facts, dims_of, unnamed_dim
+from rnnlower.verification.inputs.uses import RECURRENT, GraphFacts, dims_of, unnamed_dim
 from rnnlower.verification.models import default_opset, graphs_in, op_types, slim
 
 # Larger numbers are not thresholds of values but the end of a type's range.
@@ -29,7 +29,7 @@ _RANDOM = ("Random", "Bernoulli", "Multinomial")
 
 def gather_facts(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[int] | Sequence[str]] | None = None
-) -> Facts:
+) -> GraphFacts:
     """Collect facts about ``model``; with ``shapes``, under these sizes, or names of sizes, of its inputs."""
     inferred = slim(model)
     _forget_negative_sizes(inferred)
@@ -53,9 +53,9 @@ def gather_facts(
     return facts
 
 
-def facts_of_candidate(model: onnx.ModelProto) -> Facts:
+def facts_of_candidate(model: onnx.ModelProto) -> GraphFacts:
     """Collect facts about recurrent nodes only; at no cost for a graph without any, however large it is."""
-    return Facts() if op_types(model).isdisjoint(RECURRENT) else gather_facts(model)
+    return GraphFacts() if op_types(model).isdisjoint(RECURRENT) else gather_facts(model)
 
 
 def _name_dims(value: onnx.ValueInfoProto) -> None:

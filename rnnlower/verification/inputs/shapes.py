@@ -16,7 +16,7 @@ from functools import cached_property
 
 from rnnlower import wording
 from rnnlower.errors import UnverifiableError, VerificationError
-from rnnlower.verification.inputs.uses import Dim, Dims, Facts, unnamed_dim
+from rnnlower.verification.inputs.uses import Dim, Dims, GraphFacts, unnamed_dim
 
 Sizes = dict[str, tuple[int, ...]]
 
@@ -65,7 +65,7 @@ class ShapePlan:
         cls,
         reference: Mapping[str, Dims | None],
         candidate: Mapping[str, Dims | None],
-        facts: Facts,
+        facts: GraphFacts,
         hints: Iterable[int],
     ) -> ShapePlan:
         """Merge the dimensions of both models: a size in one fixes the name that the other has there.

@@ -22,7 +22,7 @@ from rnnlower.verification.inputs.uses import (
     STATE_AXES,
     Dim,
     Dims,
-    Facts,
+    GraphFacts,
     Recurrent,
     Uses,
     dims_of,
@@ -96,7 +96,7 @@ Origins = frozenset[str]
 Taint = MutableMapping[str, Origins]
 
 
-def trace(model: onnx.ModelProto) -> Facts:
+def trace(model: onnx.ModelProto) -> GraphFacts:
     """Collect the facts from the nodes of a model with inferred shapes."""
     return _Tracer(model).facts
 
@@ -104,7 +104,7 @@ def trace(model: onnx.ModelProto) -> Facts:
 class _Tracer:
     def __init__(self, model: onnx.ModelProto) -> None:
         self._functions = {(f.domain, f.name): f for f in model.functions}
-        self.facts = Facts()
+        self.facts = GraphFacts()
         names = [value.name for value in required_inputs(model.graph)]
         self.facts.uses = {name: Uses() for name in names}
         taint: Taint = {name: frozenset([name]) for name in names}

@@ -18,7 +18,7 @@ from rnnlower.engines.session import Array, RunError, brief
 from rnnlower.errors import UnverifiableError
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
-from rnnlower.verification.inputs.uses import Facts, dims_of
+from rnnlower.verification.inputs.uses import GraphFacts, dims_of
 from rnnlower.verification.models import (
     HeldModel,
     RunModel,
@@ -54,7 +54,7 @@ class Trial:
 def input_maker(
     reference: onnx.GraphProto,
     candidate: onnx.GraphProto,
-    facts: Facts,
+    facts: GraphFacts,
     seed: int,
     sets: Collection[str] = (),
 ) -> InputMaker:

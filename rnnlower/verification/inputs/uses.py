@@ -58,7 +58,7 @@ class Recurrent:
 
 
 @dataclass
-class Facts:
+class GraphFacts:
     """Facts about a graph.
 
     ``uses`` by graph input; the recurrent nodes; the random or undefined outputs; dimensions

@@ -1,8 +1,8 @@
-"""The values inside a model: where a difference begins, which branches never ran, what held nothing."""
+"""The values inside a model: where a difference begins, and which branches never ran."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,6 @@ import onnx
 from onnx.external_data_helper import uses_external_data
 
 from rnnlower.engines.session import Array
-from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import RECURRENT
 from rnnlower.verification.models import HeldModel, RunModel, copy_of
 from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
@@ -151,17 +150,3 @@ class BranchWatch:
         """Return a sentence for each branch that never ran although its enclosing branch did."""
         reached = self._ran | {()} if self._ran else set()
         return [str(b) for b in self._branches if b.way not in self._ran and b.way[:-1] in reached]
-
-
-def notes_on_empty_outputs(trials: Sequence[Trial]) -> list[str]:
-    """Return a sentence for each output of the reference that never held a number."""
-    notes = []
-    for name in trials[0].outputs if trials else ():
-        values = [trial.outputs[name] for trial in trials]
-        if not all(isinstance(value, np.ndarray) for value in values):
-            continue
-        if all(value.size == 0 for value in values):
-            notes.append(f"output {name!r} is empty in every trial: only its shape and dtype were compared")
-        elif not any(not is_inexact(v.dtype) or np.isfinite(v.astype(np.float64)).any() for v in values):
-            notes.append(f"output {name!r} is NaN or infinite in every trial: no number of it was compared")
-    return notes

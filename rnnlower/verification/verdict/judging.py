@@ -194,3 +194,19 @@ class Judge:
 
 def _shape_only(value: Any) -> Any:
     return np.zeros_like(value) if isinstance(value, np.ndarray) else value
+
+
+def notes_on_empty_outputs(trials: Sequence[Trial]) -> list[str]:
+    """Return a sentence for each output of the reference that never held a number."""
+    notes = []
+    for name in trials[0].outputs if trials else ():
+        values = [trial.outputs[name] for trial in trials]
+        if not all(isinstance(value, np.ndarray) for value in values):
+            continue
+        if all(value.size == 0 for value in values):
+            notes.append(f"output {name!r} is empty in every trial: only its shape and dtype were compared")
+        elif not any(
+            not compare.is_inexact(v.dtype) or np.isfinite(v.astype(np.float64)).any() for v in values
+        ):
+            notes.append(f"output {name!r} is NaN or infinite in every trial: no number of it was compared")
+    return notes
