@@ -13,6 +13,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 import onnx
+import onnx.parser
 from onnx import helper, numpy_helper
 
 from rnnlower.engines.known import Engine
@@ -52,26 +53,28 @@ def _read(partial: pathlib.Path) -> dict[str, Any]:
 
 
 def question(
-    nodes: Sequence[onnx.NodeProto],
+    nodes: str | Sequence[onnx.NodeProto],
     inputs: Feeds,
-    outputs: Sequence[str],
     opset: int,
     constant: Collection[str] = (),
+    outputs: Sequence[str] = (),
     expected: Feeds | None = None,
 ) -> Question:
     """Make a question about some nodes; the graph inputs and outputs are float32, others pass through a Cast.
 
     Args:
-        nodes: The nodes in order.
+        nodes: The nodes in order, or their text in ONNX's syntax, a line each.
         inputs: Their inputs.
-        outputs: The names of the outputs that are compared.
         opset: The version of the default domain.
         constant: Which inputs are initializers.
+        outputs: The names of the outputs that are compared; by default those of the last node.
         expected: The outputs; by default computed by the reference.
 
     Raises:
         Exception: The nodes are not valid, or the reference does not run them.
     """
+    nodes = parsed(nodes) if isinstance(nodes, str) else nodes
+    outputs = outputs or [*nodes[-1].output]
     fed = {name: np.asarray(array) for name, array in inputs.items() if name not in constant}
     casts = {name: array.dtype for name, array in fed.items() if array.dtype != np.float32}
     head = [
@@ -81,19 +84,12 @@ def question(
     feeds = {
         f"{name}_fed" if name in casts else name: np.asarray(array, np.float32) for name, array in fed.items()
     }
-    weights = [numpy_helper.from_array(np.asarray(inputs[name]), name) for name in inputs if name in constant]
-    graph = helper.make_graph(
-        [*head, *nodes],
-        "question",
-        [helper.make_tensor_value_info(name, 1, array.shape) for name, array in feeds.items()],
-        [helper.make_empty_tensor_value_info(name) for name in outputs],
-        weights,
-    )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=_IR_VERSION if opset < 21 else 10
-    )
+    weights = {name: array for name, array in inputs.items() if name in constant}
+    unknown = [helper.make_empty_tensor_value_info(name) for name in outputs]
+    model = model_of([*head, *nodes], feeds, unknown, opset, weights)
     if expected is None:
         expected = evaluate(model, feeds)
+    graph = model.graph
     del graph.output[:]
     right = {}
     for name in outputs:
@@ -105,9 +101,35 @@ def question(
             graph.node.append(helper.make_node("Cast", [name], [shown], to=onnx.TensorProto.FLOAT))
         right[shown] = array.astype(np.float32)
         graph.output.append(helper.make_tensor_value_info(shown, 1, array.shape))
-    model.graph.CopyFrom(graph)
     onnx.checker.check_model(model, full_check=True)
     return Question(model, [(feeds, right)])
+
+
+def parsed(text: str) -> list[onnx.NodeProto]:
+    """Return the nodes of a text in ONNX's syntax, a line each."""
+    return [onnx.parser.parse_node(line) for line in text.splitlines()]
+
+
+def model_of(
+    nodes: Sequence[onnx.NodeProto],
+    feeds: Feeds,
+    outputs: Sequence[onnx.ValueInfoProto],
+    opset: int,
+    weights: Feeds,
+) -> onnx.ModelProto:
+    """Return a model of nodes with these graph inputs, outputs and initializers."""
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+    ]
+    constants = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "question", inputs, outputs, constants)
+    opsets = {"": opset} | {node.domain: 1 for node in nodes if node.domain}
+    return helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid(*entry) for entry in opsets.items()],
+        ir_version=_IR_VERSION if opset < 21 else 10,
+    )
 
 
 def answered(model: onnx.ModelProto, *fed: Feeds) -> Question:

@@ -132,4 +132,4 @@ def _as_it_is(case: Any, opset: int, constant: bool = False) -> Question:
     others = {
         name for index, name in enumerate(inputs) if index and (constant or inputs[name].dtype == np.int64)
     }
-    return question([node], inputs, list(outputs), opset, others, outputs)
+    return question([node], inputs, opset, others, list(outputs), outputs)

@@ -18,6 +18,7 @@ from rnnlower.passes.pipeline import lower_model
 from rnnlower.probing.asking import Asker, Question, answered
 from rnnlower.probing.nodes import STATES, Node, node_question
 from rnnlower.probing.writing import toml_text
+from rnnlower.recurrent.operators import DIRECTIONS
 from rnnlower.targets.choosing import Native
 from rnnlower.targets.format import ADAPTABLE
 from rnnlower.targets.reading import parse_target
@@ -26,7 +27,6 @@ from rnnlower.targets.target import Target
 Tables = Mapping[str, Any]
 
 _FORMS = (Node("LSTM"), Node("GRU"), Node("GRU").with_("linear_before_reset"), Node("RNN"))
-_DIRECTIONS = ("forward", "reverse", "bidirectional")
 # More steps than are unrolled.
 _MANY = (300, 2, 4, 8)
 _WIDE = (3, 2, 8, 64)
@@ -124,7 +124,7 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
     ops = (
         ["If"] if asker.right("two Ifs", _ifs) and all(right("If", False, node) for node in branches) else []
     )
-    many = {d: [n.but(direction=d, sizes=_MANY) for n in _FORMS] for d in _DIRECTIONS}
+    many = {d: [n.but(direction=d, sizes=_MANY) for n in _FORMS] for d in DIRECTIONS}
     apart = False
     for form in ("Loop", "Scan"):
         if not all(right(form, False, node) for node in many["forward"]):
@@ -180,14 +180,8 @@ def outputs(asker: Asker) -> dict[str, Any]:
     row = {"X": np.arange(12, dtype=np.float32).reshape(1, 2, 6) / 8}
 
     def is_corrected(text: str, op_types: Collection[str], fed: Mapping[str, Any]) -> bool:
-        answers = []
-        for copied in (False, True):
-            model = load_model(onnx.parser.parse_model(text))
-            if copied:
-                CopyOutputsPass(op_types, read=not op_types)(model)
-            key = f"{' '.join([str(model.graph.name), *op_types])}, copied: {copied}"
-            answers.append(_ask_model(asker, ir.to_proto(model), key, fed))
-        return answers[0] != "right" == answers[1]
+        copies = CopyOutputsPass(op_types, read=not op_types)
+        return _is_corrected(asker, text, op_types, copies, fed, refused=True)
 
     read = [is_corrected(text, (), feeds) for text in (_READ_OUTPUT, _READ_STATE)]
     made = [
@@ -204,11 +198,9 @@ def sums(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:
     x = np.linspace(-6, 6, 128, dtype=np.float32).reshape(2, 64)
     feeds, found = {"X": x, "zeros": np.zeros_like(x)}, []
     for op_type in (name for name in _ACTIVATIONS if name in ops):
-        model = ir.from_proto(onnx.parser.parse_model(_BEHIND_SUM.format(op_type=op_type)))
-        if _ask_model(asker, ir.to_proto(model), f"{op_type} behind a sum", feeds) == "wrong":
-            SeparateSumsPass([op_type])(model)
-            if _ask_model(asker, ir.to_proto(model), f"{op_type} behind a Max", feeds) == "right":
-                found.append(op_type)
+        text = _BEHIND_SUM.format(op_type=op_type)
+        if _is_corrected(asker, text, [op_type], SeparateSumsPass([op_type]), feeds):
+            found.append(op_type)
     return {"inexact_behind_sum": found} if found else {}
 
 
@@ -218,18 +210,29 @@ def nans(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:
     for op_type in (name for name in ("Relu", "Softmax", *_ACTIVATIONS) if name in ops):
         is_mask = op_type == "Softmax"
         fed = {"X": numbers if is_mask else np.where(numbers == 1, np.float32(np.nan), numbers)}
-        model = ir.from_proto(
-            onnx.parser.parse_model(_OF_A_MASK if is_mask else _OF_NAN.format(op_type=op_type))
-        )
-        if _ask_model(asker, ir.to_proto(model), f"{op_type} of NaN", fed) == "wrong":
-            KeepNaNPass([op_type])(model)
-            if _ask_model(asker, ir.to_proto(model), f"{op_type} of NaN, kept", fed) == "right":
-                found.append(op_type)
+        text = _OF_A_MASK if is_mask else _OF_NAN.format(op_type=op_type)
+        if _is_corrected(asker, text, [op_type], KeepNaNPass([op_type]), fed):
+            found.append(op_type)
     return {"loses_nan": sorted(found)} if found else {}
 
 
-def _ask_model(asker: Asker, model: onnx.ModelProto, key: str, feeds: Mapping[str, Any]) -> str:
-    return asker.ask(key, answered, model, feeds)
+def _is_corrected(
+    asker: Asker,
+    text: str,
+    op_types: Collection[str],
+    correct: Callable[[ir.Model], object],
+    feeds: Mapping[str, Any],
+    *,
+    refused: bool = False,
+) -> bool:
+    """Return whether a model is wrong (or refused) as it is written, and right after a pass."""
+    model = load_model(onnx.parser.parse_model(text))
+    key = " ".join([str(model.graph.name), *op_types])
+    before = asker.ask(key, answered, ir.to_proto(model), feeds)
+    if before == "right" or not (refused or before == "wrong"):
+        return False
+    correct(model)
+    return asker.right(f"{key}, corrected", answered, ir.to_proto(model), feeds)
 
 
 def _where_sizes_are_open(right: Any, apart: bool, ops: Sequence[str]) -> dict[str, Any]:
@@ -355,7 +358,7 @@ def cautions(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
 def _real_nodes(is_slow: bool) -> Iterator[Node]:
     """Yield nodes of real sizes, and nodes with weights of run time, which Slices take apart."""
     for node in _FORMS:
-        for direction in _DIRECTIONS:
+        for direction in DIRECTIONS:
             for sizes in _REAL[:2] if is_slow else _REAL:
                 yield node.but(direction=direction, sizes=sizes)
         yield node.but(direction="bidirectional", sizes=_WIDE, fed=frozenset("WRB"))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing.asking import Question, answered, question
+from rnnlower.probing.asking import Question, answered, parsed, question
 from rnnlower.probing.types import in_type
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES, RECURRENT_OPS
 
@@ -172,7 +172,7 @@ def node_question(node: Node) -> Question:
     given = [name for name in outputs if name]
     after = [helper.make_node("Neg", [name], [f"{name}_read"]) for name in given if node.read]
     shown = [*(given if node.place or not after else []), *(each.output[0] for each in after)]
-    asked = question([*before, made, *after], inputs, shown, 14, constant)
+    asked = question([*before, made, *after], inputs, 14, constant, shown)
     if node.open:
         asked = _opened(asked, node)
     if node.dtype != "float32":
@@ -217,9 +217,8 @@ def _before(node: Node, inputs: dict[str, Array]) -> list[onnx.NodeProto]:
     if states:
         count = 2 if node.direction == "bidirectional" else 1
         inputs |= {name: np.array([value]) for name, value in (("d", count), ("i", 1), ("h", node.sizes[3]))}
-        nodes.append(helper.make_node("Shape", ["X"], ["sizes"]))
-        nodes.append(helper.make_node("Gather", ["sizes", "i"], ["rows"], axis=0))
-        nodes.append(helper.make_node("Concat", ["d", "rows", "h"], ["state"], axis=0))
+        nodes += parsed("sizes = Shape (X)\nrows = Gather <axis = 0> (sizes, i)")
+        nodes += parsed("state = Concat <axis = 0> (d, rows, h)")
     for name in states:
         inputs.pop(name)
         nodes.append(helper.make_node("ConstantOfShape", ["state"], [name]))
@@ -228,8 +227,7 @@ def _before(node: Node, inputs: dict[str, Array]) -> list[onnx.NodeProto]:
         inputs["row"] = inputs.pop("X")[0]
         inputs["first"] = np.array([0])
         inputs["times"] = np.array(shape if node.behind == "Expand" else (shape[0], 1, 1))
-        nodes.append(helper.make_node("Unsqueeze", ["row", "first"], ["rows"]))
-        nodes.append(helper.make_node(node.behind, ["rows", "times"], ["X"]))
+        nodes += parsed(f"rows = Unsqueeze (row, first)\nX = {node.behind} (rows, times)")
     return nodes
 
 

@@ -11,7 +11,7 @@ import onnx
 import onnx.parser
 from onnx import helper
 
-from rnnlower.probing.asking import Question, answered, question
+from rnnlower.probing.asking import Question, answered, parsed, question
 
 Values = Mapping[str, Any]
 
@@ -40,8 +40,7 @@ class Form:
 
     def question(self) -> Question:
         """Return the question whether the form is computed correctly."""
-        nodes = [onnx.parser.parse_node(line) for line in self.node.splitlines()]
-        return question(nodes, _arrays(self.inputs), list(nodes[-1].output), self.opset, self.constant)
+        return question(self.node, _arrays(self.inputs), self.opset, self.constant)
 
     def __str__(self) -> str:
         return f"{'; '.join(self.node.splitlines())} at opset {self.opset}, {self.limit[0]} {self.limit[1]}"
@@ -246,43 +245,30 @@ def split_question(outputs: int) -> Question:
     names = [f"y{index}" for index in range(outputs)]
     split = helper.make_node("Split", ["X", "s"], names, axis=0)
     inputs = _arrays({"X": (outputs, 4), "s": [1] * outputs})
-    return question([split], inputs, names, _OPSET, {"s"})
+    return question([split], inputs, _OPSET, {"s"})
 
 
-_RANKED = {
-    "Add": {},
-    "Mul": {},
-    "Concat": {"axis": 0},
-    "Sigmoid": {},
-    "Tanh": {},
-    "MatMul": {},
-    "Transpose": {},
-    "Reshape": {},
-    "Split": {"axis": 0},
-    "Slice": {},
+RANKED = {
+    "Add": "Y = Add (X, Z)",
+    "Mul": "Y = Mul (X, Z)",
+    "Concat": "Y = Concat <axis = 0> (X, Z)",
+    "Sigmoid": "Y = Sigmoid (X)",
+    "Tanh": "Y = Tanh (X)",
+    "MatMul": "Y = MatMul (X, Z)",
+    "Transpose": "Y = Transpose <perm = {}> (X)",
+    "Reshape": "Y = Reshape (X, s)",
+    "Split": "Y, Z2 = Split <axis = 0> (X, p)",
+    "Slice": "Y = Slice (X, b, e, a)",
 }
+"""Operators that are tried at several ranks."""
 
 
 def rank_question(op_type: str, rank: int) -> Question:
     """Ask whether an operator is correct at this rank."""
-    shape = (2,) * rank
-    more: dict[str, Any] = {
-        "Reshape": {"s": [*(2,) * (rank - 2), 4]},
-        "Slice": {"b": [1], "e": [2], "a": [rank - 1]},
-        "Split": {"s": [1, 1]},
-    }.get(op_type, {})
-    if op_type in ("Add", "Mul", "Concat", "MatMul"):
-        more = {"Z": shape}
-    outputs = ["Y", "Z2"] if op_type == "Split" else ["Y"]
-    attributes: dict[str, Any] = dict(_RANKED[op_type])
-    if op_type == "Transpose":
-        attributes["perm"] = [*reversed(range(rank))]
-    node = helper.make_node(op_type, ["X", *more], outputs, **attributes)
-    constant = {name for name in more if name != "Z"}
-    return question([node], _arrays({"X": shape, **more}), outputs, _OPSET, constant)
-
-
-RANKED = tuple(_RANKED)
+    nodes, shape = parsed(RANKED[op_type].format([*reversed(range(rank))])), (2,) * rank
+    values = {"X": shape, "Z": shape, "s": [*shape[2:], 4], "p": [1, 1], "b": [1], "e": [2], "a": [rank - 1]}
+    inputs = _arrays({name: values[name] for name in nodes[0].input})
+    return question(nodes, inputs, _OPSET, {*inputs} - {"X", "Z"})
 
 
 def opset_question(opset: int) -> Question:
@@ -290,4 +276,4 @@ def opset_question(opset: int) -> Question:
     lines = ["A = MatMul (X, W)", "C = Add (A, b)", "D = Sigmoid (C)", "E = Tanh (C)", "F = Mul (D, E)"]
     lines += ["G = Concat <axis = 0> (F, C)", "H = Transpose <perm = [1, 0]> (G)", "Y = Reshape (H, s)"]
     inputs = _arrays({"X": (2, 4), "W": (4, 4), "b": (4,), "s": [2, 8]})
-    return question([onnx.parser.parse_node(line) for line in lines], inputs, ["Y"], opset, {"W", "b", "s"})
+    return question("\n".join(lines), inputs, opset, {"W", "b", "s"})

@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
-from rnnlower.probing.asking import Asker, Question, answered
-from rnnlower.recurrent.operators import QUANTIZED_LSTM
+from rnnlower.probing.asking import Asker, Question, question
+from rnnlower.recurrent.operators import DIRECTIONS, QUANTIZED_LSTM
 
-_DOMAIN = "com.microsoft"
 # Steps, batch, input_size, hidden_size. With several threads, onnxruntime rounds a batch in parts; over many
 # steps, two right sums may be rounded to different steps of 8 bits.
 _SIZES = ((1, 1, 8, 16), (3, 1, 8, 16), (3, 1, 16, 64))
-_DIRECTIONS = ("forward", "reverse", "bidirectional")
 _OUTPUTS = ("Y", "Y_h", "Y_c")
 
 
@@ -23,7 +20,7 @@ def quantized_rules(asker: Asker) -> list[dict[str, Any]]:
     """Return the rule of DynamicQuantizeLSTM, without its source; nothing if no direction is right."""
     right = [
         direction
-        for direction in _DIRECTIONS
+        for direction in DIRECTIONS
         if all(
             asker.right(f"{QUANTIZED_LSTM} {direction} of {sizes}", _quantized, direction, sizes)
             for sizes in _SIZES
@@ -49,17 +46,6 @@ def _quantized(direction: str, sizes: tuple[int, int, int, int]) -> Question:
     }
     inputs = ["X", "W", "R", "B", "", "", "", "", "scale", "zero", "scale", "zero"]
     node = helper.make_node(
-        QUANTIZED_LSTM, inputs, list(_OUTPUTS), domain=_DOMAIN, direction=direction, hidden_size=units
+        QUANTIZED_LSTM, inputs, _OUTPUTS, domain="com.microsoft", direction=direction, hidden_size=units
     )
-    last = [count, batch, units]
-    shapes = {"Y": [steps, *last], "Y_h": last, "Y_c": last}
-    graph = helper.make_graph(
-        [node],
-        "question",
-        [helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, x.shape)],
-        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes[name]) for name in _OUTPUTS],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    opsets = [helper.make_opsetid("", 14), helper.make_opsetid(_DOMAIN, 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    return answered(model, {"X": x})
+    return question([node], {"X": x, **weights}, 14, weights)

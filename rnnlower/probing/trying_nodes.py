@@ -10,8 +10,8 @@ import numpy as np
 from rnnlower.probing.asking import Asker
 from rnnlower.probing.members import Claims, draw, smallest, with_parts
 from rnnlower.probing.nodes import SIZES, STATES, Node, node_question
+from rnnlower.recurrent.operators import DIRECTIONS
 
-_DIRECTIONS = ("forward", "reverse", "bidirectional")
 _ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 _INPUTS = ("sequence_lens", "initial_h", "initial_c", "P")
 _UNITS = (8, 4, 2, 1)
@@ -62,7 +62,7 @@ def _rules(
     with_states = base
     for name in states:
         with_states = with_states.with_(name)
-    left = list(_DIRECTIONS)
+    left = list(DIRECTIONS)
     wrong: set[str] = set()
     for start, needs in ((base, ()), (with_states, states)):
         sound = []

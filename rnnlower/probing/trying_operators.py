@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from rnnlower.graph.versions import versions
 from rnnlower.probing import cases
@@ -126,7 +125,7 @@ def _of_number(op_type: str, number: float) -> Question:
     """Ask about an operator of a number that overflows if its formula is taken literally."""
     # As many that a kernel takes several at once.
     x = np.linspace(-number, number, 64, dtype=np.float32).reshape(4, 16)
-    return question([helper.make_node(op_type, ["X"], ["Y"])], {"X": x}, ["Y"], 13)
+    return question(f"Y = {op_type} (X)", {"X": x}, 13)
 
 
 def _is_right(asker: Asker, name: str, case: Any, opset: int, constant: bool, time: str = "") -> bool:
@@ -201,10 +200,9 @@ def _is_sized(asker: Asker, op_type: str) -> bool:
 
 def _behind(repeating: str, product: str) -> Question:
     """Ask about a product of what another operator repeats for it alone."""
-    nodes = [onnx.parser.parse_node(line) for line in (f"Z = {repeating} (X, s)", product)]
     times = [5, 4] if repeating == "Expand" else [5, 1]
     inputs = {"X": np.ones((1, 4), np.float32), "s": np.array(times), "W": np.ones((4, 3), np.float32)}
-    return question(nodes, inputs, ["Y"], 13, {"s", "W"})
+    return question(f"Z = {repeating} (X, s)\n{product}", inputs, 13, {"s", "W"})
 
 
 def _versions_not_right(

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing.asking import Asker, Question, question
+from rnnlower.probing.asking import Asker, Question, model_of, parsed, question
 from rnnlower.targets.format import ACTIVATIONS
 
 _FLOATS = ("float16", "float64")
@@ -73,11 +72,10 @@ def dtypes(asker: Asker) -> list[str]:
 
 
 def _quantized(dtype: str) -> Question:
-    lines = ("Q = QuantizeLinear (X, s, z)", "Y = DequantizeLinear (Q, s, z)")
-    nodes = [onnx.parser.parse_node(line) for line in lines]
     # Whole steps, since some runtimes take a pair of quantizers away.
     inputs = {"X": (np.arange(16, dtype=np.float32).reshape(2, 8) - 8) / 50, "s": np.float32(0.02)}
-    return question(nodes, inputs | {"z": np.array(3, dtype)}, ["Y"], 21, {"s", "z"})
+    text = "Q = QuantizeLinear (X, s, z)\nY = DequantizeLinear (Q, s, z)"
+    return question(text, inputs | {"z": np.array(3, dtype)}, 21, {"s", "z"})
 
 
 def arithmetic(asker: Asker, types: Sequence[str]) -> dict[str, Any]:
@@ -101,11 +99,10 @@ def arithmetic(asker: Asker, types: Sequence[str]) -> dict[str, Any]:
 
 def _between_quantizers(dtype: str, largest: float) -> Question:
     """Make a question about numbers up to 3 between quantizers that have those up to `largest`."""
-    lines = ("Q = QuantizeLinear (X, s, z)", "D = DequantizeLinear (Q, s, z)", "Y = Add (D, D)")
-    nodes = [onnx.parser.parse_node(line) for line in lines]
+    text = "Q = QuantizeLinear (X, s, z)\nD = DequantizeLinear (Q, s, z)\nY = Add (D, D)"
     scale = np.float32(2 * largest / 2 ** np.iinfo(dtype).bits)
     inputs = {"X": np.array([[-3, -1, -0.25, 0, 0.5, 3]], np.float32), "s": scale, "z": _middle(dtype)}
-    return question(nodes, inputs, ["Y"], 21, {"s", "z"})
+    return question(text, inputs, 21, {"s", "z"})
 
 
 def _product(kind: str) -> Question:
@@ -137,8 +134,7 @@ def _product(kind: str) -> Question:
         "zx": _middle(reads),
         "zp": _middle(writes),
     }
-    nodes = [onnx.parser.parse_node(line) for line in lines]
-    return question(nodes, inputs, ["Y"], 21, {*inputs} - {"X"})
+    return question("\n".join(lines), inputs, 21, {*inputs} - {"X"})
 
 
 def _middle(dtype: str) -> Any:
@@ -160,49 +156,34 @@ def _small_terms() -> Question:
     """Ask for a product whose sum is 3, of terms that float16 loses when they are added to 1 one by one."""
     x = np.full((1, 4097), 2**-11, np.float16)
     x[0, 0] = 1
-    ones = [numpy_helper.from_array(np.ones((4097, 1), np.float16), "W")]
-    nodes = [onnx.parser.parse_node("Y = MatMul (X, W)")]
-    return _of_type(nodes, onnx.TensorProto.FLOAT16, {"X": x}, np.array([[3]], np.float16), ones)
+    ones = {"W": np.ones((4097, 1), np.float16)}
+    return _of_type("Y = MatMul (X, W)", {"X": x}, np.array([[3]], np.float16), ones)
 
 
 def _bools() -> Question:
-    to_bool = helper.make_node("Cast", ["X"], ["x"], to=onnx.TensorProto.BOOL)
-    to_float = helper.make_node("Cast", ["y"], ["Y"], to=onnx.TensorProto.FLOAT)
-    nodes = [to_bool, helper.make_node("Not", ["x"], ["y"]), to_float]
-    return question(nodes, {"X": np.array([0, 1, 1, 0], np.float32)}, ["Y"], 14)
+    text = "x = Cast <to = 9> (X)\ny = Not (x)\nY = Cast <to = 1> (y)"
+    return question(text, {"X": np.array([0, 1, 1, 0], np.float32)}, 14)
 
 
 def _cell(dtype: str) -> Question:
     """Make a question about the ops of a recurrence, with data of this type."""
-    kind = ir.DataType.from_numpy(np.dtype(dtype))
-    lines = ["A = MatMul (X, W)", "C = Gemm <transB = 1> (X, W, b)", "D = Add (A, C)", "E = Sigmoid (D)"]
-    nodes = [onnx.parser.parse_node(line) for line in [*lines, "F = Tanh (C)", "Y = Mul (E, F)"]]
+    text = "A = MatMul (X, W)\nC = Gemm <transB = 1> (X, W, b)\nD = Add (A, C)\nE = Sigmoid (D)"
     x, w = (np.array(rows, dtype) for rows in ([[0, 1, 2], [1, 0, 3]], np.eye(3) + 1))
     b = np.array([1, -1, 0], dtype)
     c = x @ w.T + b
     y = (np.tanh(c) / (1 + np.exp(-(x @ w + c)))).astype(dtype)
-    weights = [numpy_helper.from_array(array, name) for name, array in (("W", w), ("b", b))]
-    return _of_type(nodes, kind, {"X": x}, y, weights)
+    return _of_type(f"{text}\nF = Tanh (C)\nY = Mul (E, F)", {"X": x}, y, {"W": w, "b": b})
 
 
 def _sum(dtype: str) -> Question:
-    kind = ir.DataType.from_numpy(np.dtype(dtype))
     x = np.array([[1, 0, 1]] * 3, dtype)
-    return _of_type([onnx.parser.parse_node("Y = Add (X, W)")], kind, {"X": x, "W": x}, x + x, [])
+    return _of_type("Y = Add (X, W)", {"X": x, "W": x}, x + x, {})
 
 
-def _of_type(
-    nodes: Sequence[onnx.NodeProto], kind: int, feeds: Mapping[str, Any], y: Any, weights: Sequence[Any]
-) -> Question:
-    """Make a question about nodes whose inputs and outputs have one type."""
-    graph = helper.make_graph(
-        nodes,
-        "question",
-        [helper.make_tensor_value_info(name, kind, array.shape) for name, array in feeds.items()],
-        [helper.make_tensor_value_info("Y", kind, y.shape)],
-        weights,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+def _of_type(text: str, feeds: Mapping[str, Any], y: Any, weights: Mapping[str, Any]) -> Question:
+    """Make a question about nodes whose inputs and outputs have types of their own."""
+    out = helper.make_tensor_value_info("Y", helper.np_dtype_to_tensor_dtype(y.dtype), y.shape)
+    model = model_of(parsed(text), feeds, [out], 14, weights)
     onnx.checker.check_model(model, full_check=True)
     return Question(model, [(feeds, {"Y": y})])
 
@@ -231,9 +212,9 @@ def lacking(asker: Asker, ops: Sequence[str], types: Sequence[str]) -> list[dict
 
 
 def _of_floats(op_type: str, dtype: str) -> Question:
-    node = onnx.parser.parse_node(_LINES[op_type])
-    inputs = {name: _NUMBERS[name] for name in node.input}
-    return in_type(question([node], inputs, list(node.output), 13, {*inputs} - {"X"}), dtype)
+    nodes = parsed(_LINES[op_type])
+    inputs = {name: _NUMBERS[name] for name in nodes[0].input}
+    return in_type(question(nodes, inputs, 13, {*inputs} - {"X"}), dtype)
 
 
 def in_type(asked: Question, dtype: str) -> Question:
@@ -271,9 +252,8 @@ def _set_weights(graph: onnx.GraphProto, weights: Mapping[str, Any]) -> None:
 
 def _strings() -> Question:
     """Ask about strings between Casts, with constants, so that no runtime can leave out the Casts."""
-    to_string = helper.make_node("Cast", ["X"], ["x"], to=onnx.TensorProto.STRING)
-    to_float = helper.make_node("Cast", ["y"], ["Y"], to=onnx.TensorProto.FLOAT)
-    nodes = [to_string, helper.make_node("Concat", ["x", "more"], ["y"], axis=0), to_float]
+    text = "x = Cast <to = 8> (X)\ny = Concat <axis = 0> (x, more)\nY = Cast <to = 1> (y)"
     x = np.array([0, 1, -2, 0.5], np.float32)
     inputs = {"X": x, "more": np.array(["7", "-0.5"], object)}
-    return question(nodes, inputs, ["Y"], 14, {"more"}, {"Y": np.append(x, np.array([7, -0.5], np.float32))})
+    right = {"Y": np.append(x, np.array([7, -0.5], np.float32))}
+    return question(text, inputs, 14, {"more"}, expected=right)

@@ -85,7 +85,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
 
 def _of(text: str, opset: int, constant: bool = False) -> asking.Question:
     node = onnx.parser.parse_node(text)
-    return asking.question([node], {"X": np.ones((2, 3), np.float32)}, ["Y"], opset)
+    return asking.question([node], {"X": np.ones((2, 3), np.float32)}, opset)
 
 
 def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_path: Path) -> None:

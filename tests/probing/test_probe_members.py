@@ -192,7 +192,7 @@ def test_an_activation_without_its_values_counts_as_missing(monkeypatch: pytest.
 
 def _plain(op_type: str, opset: int, constant: bool = False) -> asking.Question:
     node = onnx.helper.make_node(op_type, ["X"], ["Y"])
-    return asking.question([node], {"X": np.array([[-1, 2]], np.float32)}, ["Y"], opset)
+    return asking.question([node], {"X": np.array([[-1, 2]], np.float32)}, opset)
 
 
 class Guesses(Runtime):
