@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import math
 import os
 import pathlib
 import re
@@ -105,15 +104,9 @@ def exit_code(error: RnnLowerError) -> int:
 
 def emit_json(result: Mapping[str, Any]) -> None:
     """Print an object on stdout; infinity and NaN, which JSON lacks, become null."""
-    emit(json.dumps(_without_infinities(result), allow_nan=False))
+    from rnnlower.files.metadata import in_json
 
-
-def _without_infinities(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_infinities(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_infinities(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    emit(json.dumps(in_json(result), allow_nan=False))
 
 
 def emit(text: str) -> None:

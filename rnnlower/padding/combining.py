@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import operand
 from rnnlower.padding.normalizing import NORMALIZING
-from rnnlower.padding.sizes import Axes, NoRuleError
+from rnnlower.padding.sizes import Axes, NoRuleError, unite
 from rnnlower.padding.validity_walk import PadFlow, Rule
 from rnnlower.timeflow.pointwise import POINTWISE
 
@@ -127,8 +127,7 @@ def _products(
                 flow.fill(node, index, axis, _zero(flow, node, zeros, side))
             else:
                 place -= sum(each < place for each in lost)
-                if axes.setdefault(place, size) != size:
-                    raise NoRuleError("combines values of different lengths")
+                unite(axes, place, size)
     return axes
 
 
@@ -171,8 +170,7 @@ def _gemm(flow: PadFlow, node: ir.Node) -> Axes:
                 axes[index] = size
     if operand(node, 2) is not None:
         for axis, size in flow.broadcast(node, [2]).items():
-            if axes.setdefault(axis, size) != size:
-                raise NoRuleError("combines values of different lengths")
+            unite(axes, axis, size)
     return axes
 
 
@@ -188,8 +186,8 @@ def _einsum(flow: PadFlow, node: ir.Node) -> Axes:
         for axis, size in flow.axes_of(node.inputs[index]).items():
             if term[axis] not in right:
                 flow.fill(node, index, axis, 0.0)
-            elif axes.setdefault(right.index(term[axis]), size) != size:
-                raise NoRuleError("combines values of different lengths")
+            else:
+                unite(axes, right.index(term[axis]), size)
     return axes
 
 

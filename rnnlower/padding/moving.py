@@ -7,7 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size
+from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, unite
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 
@@ -98,8 +98,8 @@ def _concat(flow: PadFlow, node: ir.Node) -> Axes:
         for axis, size in flow.axes_of(value).items():
             if axis == along:
                 ends.append((begin, size))
-            elif axes.setdefault(axis, size) != size:
-                raise NoRuleError("combines values of different lengths")
+            else:
+                unite(axes, axis, size)
         begin += flow.shape(value)[along]
     if not ends:
         return axes

@@ -93,6 +93,16 @@ class Size:
 Axes: TypeAlias = "dict[int, Size]"
 
 
+def unite(axes: Axes, axis: int, size: Size) -> None:
+    """Add an axis of an operand to those of a result.
+
+    Raises:
+        NoRuleError: That of another operand has another size.
+    """
+    if axes.setdefault(axis, size) != size:
+        raise NoRuleError("combines values of different lengths")
+
+
 def _quotient(symbol: str, lengths: Array, table: Array) -> str | None:
     for divisor, factor in itertools.product(_DIVISORS, _FACTORS):
         first = int(table[-1] * divisor - factor * lengths[-1])

@@ -16,7 +16,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.open_sizes import decided_by
 from rnnlower.graph.walk import captured, operand
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size
+from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, unite
 from rnnlower.padding.validity import Validity
 from rnnlower.timeflow.flow import located
 
@@ -87,9 +87,7 @@ class PadFlow(Validity):
         for index in indices:
             value = node.inputs[index]
             for axis, size in self.axes_of(value).items():
-                place = rank - len(self.shape(value)) + axis
-                if axes.setdefault(place, size) != size:
-                    raise NoRuleError("combines values of different lengths")
+                unite(axes, rank - len(self.shape(value)) + axis, size)
         return axes
 
     def along(self, node: ir.Node, axes: Sequence[int], fill: float, keeps: bool = True) -> Axes:

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rnnlower.files.metadata import in_json
+
 if TYPE_CHECKING:
     from rnnlower.engines.known import Engine
-
-
-def _in_json(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values in JSON types: it has neither infinity nor NaN, nor tuples and other mappings."""
-    return {
-        name: None
-        if isinstance(value, float) and not math.isfinite(value)
-        else list(value)
-        if isinstance(value, tuple)
-        else dict(value)
-        if isinstance(value, Mapping)
-        else value
-        for name, value in fields.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -59,7 +46,9 @@ class OutputComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the keys that ``verify --json`` documents, and the position of the worst element."""
-        return _in_json({name: value for name, value in vars(self).items() if name != "errors_over_time"})
+        fields: dict[str, Any] = in_json(self)
+        del fields["errors_over_time"]
+        return fields
 
     def __str__(self) -> str:
         verdict = "equal" if self.equal else "DIFFERENT"
@@ -133,9 +122,9 @@ class VerificationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``verify --json`` prints, in JSON types; ``on`` only if it was requested."""
-        fields = _in_json(vars(self)) | {"outputs": [output.to_dict() for output in self.outputs]}
-        on = fields.pop("on")
-        return fields if on is None else fields | {"on": on.to_dict()}
+        fields: dict[str, Any] = in_json(self) | {"outputs": [output.to_dict() for output in self.outputs]}
+        del fields["on"]
+        return fields if self.on is None else fields | {"on": self.on.to_dict()}
 
     def __str__(self) -> str:
         verdict = "equal" if self.equal else "different"

@@ -50,10 +50,8 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
         opset = {domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()}
         recurrent = [node.to_dict() for node in nodes]
         result = {"ir_version": loaded.ir_version, "opset": opset, "recurrent": recurrent}
-        result |= dataclasses.asdict(summary) | {"bytes": size, "notes": notes, "provenance": origin}
-        result["pad"] = None if pad is None else dataclasses.asdict(pad)
-        result["liftable"] = [dataclasses.asdict(node) for node in liftable]
-        running.emit_json(result | {"warnings": [dataclasses.asdict(warning) for warning in warnings]})
+        result |= vars(summary) | {"bytes": size, "notes": notes, "provenance": origin}
+        running.emit_json(result | {"pad": pad, "liftable": liftable, "warnings": warnings})
     else:
         tables.print_inspection(loaded, summary, size, nodes, liftable, origin, pad)
 
@@ -75,9 +73,9 @@ def check(*, model: pathlib.Path, options: CheckOptions, showing: Showing) -> No
         result = {
             "target": runtime.name,
             "fits": not misfits,
-            "misfits": [dataclasses.asdict(misfit) for misfit in misfits],
+            "misfits": misfits,
             "notes": report.notes,
-            "after_lower": None if after is None else dataclasses.asdict(after),
+            "after_lower": after,
             "guesses": guesses,
         }
         problem = f"target {runtime.name} does not run all of {model}"
