@@ -41,7 +41,7 @@ def _normalized(
 
 
 def _batch_norm(flow: PadFlow, node: ir.Node) -> Axes:
-    if node.attributes.get_int("training_mode", 0):
+    if node.attributes.get_int("training_mode", 0) or len(node.outputs) > 1:
         raise NoRuleError("normalizes by the statistics of its input")
     return flow.features(node, [1], _PARAMETERS)
 

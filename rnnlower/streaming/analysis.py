@@ -14,6 +14,7 @@ from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.timeflow.axes import fixed_steps, samples
 from rnnlower.timeflow.edits import Cached, Edit
 from rnnlower.timeflow.flow import Flow, located
+from rnnlower.timeflow.recurrence import require_returned
 from rnnlower.timeflow.rules import follow
 from rnnlower.timeflow.tracks import ChunkError, CoupledError, Track, fix_batch, fix_length
 from rnnlower.wording import counted, option
@@ -191,6 +192,7 @@ def _finish(
 ) -> Analysis:
     if flow.sample.steps == 1:
         _require_followed(flow)
+    require_returned(flow)
     tracks: dict[str, Track] = {}
     places: dict[str, int] = {}
     for place, value in enumerate(flow.model.graph.outputs):

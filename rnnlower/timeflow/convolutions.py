@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -38,12 +39,11 @@ def _conv(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _pool(flow: Flow, node: ir.Node) -> list[Outcome]:
-    if len(node.outputs) > 1 and node.outputs[1].uses():
+    if any(out.uses() or out.is_graph_output() for out in node.outputs[1:]):
         raise CoupledError("returns the positions of the largest values in the sequence")
-    lowest = float(
-        np.finfo(np.float16 if flow.dtype(node.outputs[0]) == ir.DataType.FLOAT16 else np.float32).min
-    )
-    return [_windowed(flow, node, lowest if node.op_type == "MaxPool" else 0.0)]
+    dtype = flow.dtype(node.outputs[0])
+    limits = np.iinfo if dtype.is_integer() else ml_dtypes.finfo
+    return [_windowed(flow, node, float(limits(dtype.numpy()).min) if node.op_type == "MaxPool" else 0.0)]
 
 
 def _windowed(flow: Flow, node: ir.Node, pad: float) -> Outcome:

@@ -110,7 +110,7 @@ def _arg(flow: Flow, node: ir.Node) -> Outcome:
 
 def batch_norm(flow: Flow, node: ir.Node) -> Outcome:
     """Handle BatchNormalization with the statistics of the training: numbers for each channel, on axis 1."""
-    if node.attributes.get_int("training_mode", 0):
+    if node.attributes.get_int("training_mode", 0) or len(node.outputs) > 1:
         raise CoupledError("normalizes by the statistics of its input", "export the model for inference")
     return _along([1], flow, node, "has parameters that differ from step to step:")
 
@@ -229,11 +229,12 @@ def _repeated(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcome:
         raise CoupledError("computes frames between those of the sequence", "a nearest one repeats frames")
     if len(node.inputs) > _SIZES and node.inputs[_SIZES] is not None:
         given, sizes = node.inputs[_SIZES], flow.chunk_content(node.inputs[_SIZES])
-        axes = node.attributes.get_ints("axes") or range(len(flow.shape(node)))
+        rank = len(flow.shape(node))
+        axes = [axis % rank for axis in node.attributes.get_ints("axes") or range(rank)]
         if sizes is None or (given is not None and given.producer() is not None and not flow.is_sized(given)):
             raise CoupledError("takes its sizes from a computation that is not followed")
         wanted = np.array(sizes)
-        wanted[list(axes).index(track.axis)] = track.chunk * factor
+        wanted[axes.index(track.axis)] = track.chunk * factor
         if not np.array_equal(wanted, sizes):
             flow.edits.append(Replaced(node, _SIZES, wanted))
     track = flow.settle(node)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.evaluation import Array
+from rnnlower.graph.evaluation import Array, evaluate
 from rnnlower.graph.open_sizes import decided_by
 from rnnlower.graph.walk import operand, reached, sources
 from rnnlower.recurrent import state_operators
@@ -189,6 +190,42 @@ def _kept(
             "add one",
         )
     return value, None
+
+
+def require_returned(flow: Flow) -> None:
+    """Refuse states that are inputs already, unless the next call gets what a call returns: by an example."""
+    kept = [edit for edit in flow.edits if isinstance(edit, Held) and edit.kept and edit.kept[1]]
+    rng = np.random.default_rng(0)
+    final = {edit.node.outputs[edit.output]: edit for edit in kept}
+    after: dict[ir.Value, Array | None] = {
+        value: rng.random(flow.shape(edit.node, edit.index)).astype(edit.dtype.numpy())
+        for value, edit in final.items()
+    }
+    given = {edit.kept[0]: _computed(flow, edit.kept[1], after) for edit in kept if edit.kept}
+    for value, edit in final.items():
+        before = _computed(flow, operand(edit.node, edit.index), {**given})
+        if before is None or not np.array_equal(before, after[value]):  # type: ignore[arg-type]
+            raise CoupledError(
+                f"has a state {edit.name!r} that an input and an output of the model hold in different "
+                "forms, or together with another state",
+                "let the output be what the input has to be in the next call",
+                edit.node,
+            )
+
+
+def _computed(flow: Flow, value: ir.Value | None, known: dict[ir.Value, Array | None]) -> Array | None:
+    """Return what a value holds that only moves elements of others, if these hold this."""
+    if value is None or value in known:
+        return None if value is None else known[value]
+    node, known[value] = value.producer(), flow.content(value)
+    if known[value] is None and node is not None and node.op_type in MOVES:
+        given = [_computed(flow, each, known) for each in node.inputs]
+        is_known = all(
+            (each is None) == (array is None) for each, array in zip(node.inputs, given, strict=True)
+        )
+        results = evaluate(node, given, flow.opset, all_types=True) if is_known else None
+        known |= {} if results is None else dict(zip(node.outputs, results, strict=True))
+    return known[value]
 
 
 def moved_from(value: ir.Value | None) -> list[ir.Value]:

@@ -152,6 +152,39 @@ def test_a_start_is_known_when_a_chunk_is_cut_again() -> None:
     assert said(ir.to_proto(again), "stream")["start"] == said(once, "stream")["start"]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "outputs"),
+    [
+        ("twice = Add (S, S) Y, S2 = GRU <hidden_size = 8> (X, W, R, , , twice)", ""),
+        ("Y, h = GRU <hidden_size = 8> (X, W, R, , , S) S2 = Slice (h, last, first, two, last)", ""),
+        (
+            "Y, S2 = GRU <hidden_size = 8> (X, W, R, , , S) x = Neg (X) "
+            "Z, S3 = GRU <hidden_size = 8> (x, W, R, , , S)",
+            ", float[T, 1, 1, 8] Z, float[1, 1, 8] S3",
+        ),
+    ],
+)
+def test_a_state_that_does_not_come_back_is_refused(nodes: str, outputs: str) -> None:
+    """The next call would get another state than the one that the call before returned."""
+    message = refusal(
+        f"""main (float[T, 1, 4] X, float[1, 1, 8] S) => (float[T, 1, 1, 8] Y, float[1, 1, 8] S2{outputs})
+        <int64[1] last = {{-1}}, int64[1] first = {{-99}}, int64[1] two = {{2}}> {{ {nodes} }}"""
+    )
+    assert "different forms, or together with another state" in message
+
+
+def test_a_pool_of_integers_begins_with_the_least_one() -> None:
+    pool = "<kernel_shape = [3], pads = [2, 0]>"
+    stream(f"main (int8[1, 4, T] X) => (int8[1, 4, T] Y) {{ Y = MaxPool {pool} (X) }}", time_axes={"X": 2})
+
+
+@pytest.mark.parametrize("kernel", [1, 2])
+def test_positions_of_the_largest_values_are_refused(kernel: int) -> None:
+    text = f"Y, I = MaxPool <kernel_shape = [1, {kernel}]> (X)"
+    inputs = "main (float[1, 4, T, 8] X) => (float[1, 4, T, N] Y, int64[1, 4, T, N] I)"
+    assert "positions of the largest" in refusal(f"{inputs} {{ {text} }}", time_axes={"X": 2})
+
+
 def test_a_causal_convolution_keeps_frames() -> None:
     proto = stream(
         """
@@ -281,6 +314,10 @@ def test_a_recurrence_over_another_axis_carries_nothing() -> None:
         ("y, h = GRU <hidden_size = 8> (X, W, R) Y = Add (y, h)", "combines every step with the last one"),
         ("h = ReduceMax <axes = [0]> (X) Y = GRU <hidden_size = 8> (X, W, R)", "takes the largest over time"),
         (
+            "x, a, b, c, d = BatchNormalization (X, S, S, S, S) Y = GRU <hidden_size = 8> (x, W, R)",
+            "statistics of its input",
+        ),
+        (
             "n = Size (X) y = GRU <hidden_size = 8> (X, W, R) f = Cast <to = 1> (n) Y = Mul (y, f)",
             "number of",
         ),
@@ -291,7 +328,8 @@ def test_a_recurrence_over_another_axis_carries_nothing() -> None:
     ],
 )
 def test_what_couples_time_steps_is_refused_by_name(nodes: str, words: str) -> None:
-    message = refusal(f"main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) {{ {nodes} }}")
+    declared = "<float[1] S = {1}>"
+    message = refusal(f"main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) {declared} {{ {nodes} }}")
     assert words in message
     assert "node '" in message
 

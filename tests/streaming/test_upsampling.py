@@ -93,7 +93,7 @@ def test_a_window_behind_takes_several_of_a_step() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 4])
-@pytest.mark.parametrize("by", ["scales", "sizes"])
+@pytest.mark.parametrize("by", ["scales", "sizes", "axes"])
 def test_a_resize_repeats_frames(by: str, chunk: int) -> None:
     given = ["", "s"] if by == "scales" else ["", "", "s"]
     node = helper.make_node("Resize", ["x", *given], ["y"], mode="nearest")
@@ -102,6 +102,11 @@ def test_a_resize_repeats_frames(by: str, chunk: int) -> None:
         assert stream(source, chunk=chunk)["rates"] == {"y": 3.0}
         return
     source = model(node, s=np.array([1, 4, 24], np.int64))
+    if by == "axes":
+        # From opset 18 on, and counted from the end.
+        node.attribute.append(helper.make_attribute("axes", [-1]))
+        source = model(node, s=np.array([24], np.int64))
+        source.opset_import[0].version = 18
     source.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 8
     assert stream(source, chunk=chunk)["rates"] == {"y": 3.0}
 
