@@ -23,7 +23,7 @@ from rnnlower.engines.opened import EngineError, Opened, open_on
 from rnnlower.engines.session import Array, LoadError, RunError, brief
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError, UnverifiableError
 from rnnlower.files.metadata import StreamMetadata
-from rnnlower.files.model_io import ModelLike, load_model, staged
+from rnnlower.files.model_io import ModelLike, load_model, size_on_disk, staged
 from rnnlower.folders import temporary_folder
 from rnnlower.graph.versions import notes_on_operators
 from rnnlower.graph.walk import count_ops
@@ -99,9 +99,8 @@ def native_form(own: ir.Model, source: HeldModel, folder: Path) -> Entry:
     if path is None:
         path = folder / "native.onnx"
         path.write_bytes(source.proto.SerializeToString())
-    variant = BenchVariant(
-        "native", "native", file_bytes=_file_bytes(own, path), ops=sum(count_ops(own).values())
-    )
+    size, ops = size_on_disk(path, own), sum(count_ops(own).values())
+    variant = BenchVariant("native", "native", file_bytes=size, ops=ops)
     return Entry(variant, str(path))
 
 
@@ -137,13 +136,7 @@ def lowered_form(model: ModelLike, strategy: str, options: LoweringOptions, fold
     ops = sum(count_ops(lowered).values())
     with staged(lowered, path) as stage:
         stage.accepted = True
-    return Entry(dataclasses.replace(variant, file_bytes=_file_bytes(lowered, path), ops=ops), str(path))
-
-
-def _file_bytes(model: ir.Model, path: Path) -> int:
-    """Return the size of the file and of the external data that it refers to."""
-    tensors = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
-    return path.stat().st_size + sum(t.nbytes for t in tensors if isinstance(t, ir.ExternalTensor))
+    return Entry(dataclasses.replace(variant, file_bytes=stage.size, ops=ops), str(path))
 
 
 _WITHOUT_TARGET = tuple(strategy for strategy in BENCH_STRATEGIES if strategy not in OF_TARGET)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 import shutil
@@ -125,26 +126,19 @@ def _write_npz(calibration: Calibration, path: pathlib.Path) -> None:
         _save(part, arrays)
 
 
-def _write_rknn(calibration: Calibration, path: pathlib.Path) -> None:
+def _write_files(calibration: Calibration, path: pathlib.Path, listed: str, suffix: str, entry: str) -> None:
+    """Write a file for each input of each call, and one that lists those of a call in each line."""
     with _folder(path) as folder:
         lines = []
         for number, call in enumerate(calibration.calls):
-            files = [f"{number}_{index}.npy" for index in range(len(call))]
-            for file, array in zip(files, call.values(), strict=True):
-                np.save(folder / file, array)
-            lines.append(" ".join(files))
-        (folder / "dataset.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _write_qnn(calibration: Calibration, path: pathlib.Path) -> None:
-    with _folder(path) as folder:
-        lines = []
-        for number, call in enumerate(calibration.calls):
-            files = {name: f"{number}_{index}.raw" for index, name in enumerate(call)}
+            files = {name: f"{number}_{index}{suffix}" for index, name in enumerate(call)}
             for name, array in call.items():
-                (folder / files[name]).write_bytes(np.ascontiguousarray(array).tobytes())
-            lines.append(" ".join(f"{name}:={file}" for name, file in files.items()))
-        (folder / "input_list.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+                if suffix == ".npy":
+                    np.save(folder / files[name], array)
+                else:
+                    (folder / files[name]).write_bytes(array.tobytes())
+            lines.append(" ".join(entry.format(name=name, file=file) for name, file in files.items()))
+        (folder / listed).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _write_python(calibration: Calibration, path: pathlib.Path) -> None:
@@ -160,8 +154,8 @@ def _write_python(calibration: Calibration, path: pathlib.Path) -> None:
 
 _WRITERS: Mapping[str, Callable[[Calibration, pathlib.Path], None]] = {
     "npz": _write_npz,
-    "rknn": _write_rknn,
-    "qnn": _write_qnn,
+    "rknn": functools.partial(_write_files, listed="dataset.txt", suffix=".npy", entry="{file}"),
+    "qnn": functools.partial(_write_files, listed="input_list.txt", suffix=".raw", entry="{name}:={file}"),
     "python": _write_python,
 }
 

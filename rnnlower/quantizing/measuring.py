@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -86,10 +85,6 @@ class MeasuredOutput:
         """The lowest of the ratios of the whole sequence."""
         ratios = [self.sqnr, self.sqnr_default, *([] if self.sqnr_on is None else [self.sqnr_on])]
         return min(-math.inf if math.isnan(ratio) else ratio for ratio in ratios)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the measurement as JSON data."""
-        return dataclasses.asdict(self)
 
 
 def time_axis(array: Array, steps: int | None) -> int | None:

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower import wording
+from rnnlower.engines.session import IsolatedSession
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.model_io import to_proto
 from rnnlower.graph.initializers import constant_of
@@ -78,50 +79,35 @@ class Observer:
         return value
 
 
-class ObservedModel:
-    """A float model whose recurrences are Scans, with the values of each role as further outputs.
-
-    Args:
-        model: The model; it is not changed.
-        shapes: The shapes of its inputs.
+def observed_values(model: ir.Model, feeds: Iterable[Feeds]) -> Iterator[tuple[Role, Array]]:
+    """Yield the values of each role in each of the calls.
 
     Raises:
         UnsupportedModelError: A recurrent node is in a subgraph.
     """
-
-    def __init__(self, model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        own = model.clone()
-        seen: dict[ir.Value, Role] = {}
-
-        options = LoweringOptions(
-            "scan",
-            input_shapes={name: list(shape) for name, shape in shapes.items()},
-            fold=False,
-            gates="fused",
-        )
-        lower_model(own, options, lambda located: Observer(located, seen))
-        self._roles = dict(_expose(own, seen))
-        self._session = open_model(to_proto(own), optimize=False)
-
-    def values(self, feeds: Feeds) -> Iterator[tuple[Role, Array]]:
-        """Yield the values of each role in a call."""
-        outputs = self._session.run(feeds)
-        for name, role in self._roles.items():
-            yield role, outputs[name]
-
-    def close(self) -> None:
-        self._session.close()
-
-
-def observed_values(model: ir.Model, feeds: Iterable[Feeds]) -> Iterator[tuple[Role, Array]]:
-    """Yield the values of each role in each of the calls."""
-    opened: dict[tuple[tuple[str, tuple[int, ...]], ...], ObservedModel] = {}
+    opened: dict[tuple[tuple[str, tuple[int, ...]], ...], tuple[IsolatedSession, dict[str, Role]]] = {}
     with contextlib.ExitStack() as stack:
         for call in feeds:
             key = tuple((name, array.shape) for name, array in call.items())
             if key not in opened:
-                opened[key] = stack.enter_context(contextlib.closing(ObservedModel(model, dict(key))))
-            yield from opened[key].values(call)
+                opened[key] = _observed(model, dict(key))
+                stack.callback(opened[key][0].close)
+            session, roles = opened[key]
+            outputs = session.run(call)
+            yield from ((role, outputs[name]) for name, role in roles.items())
+
+
+def _observed(
+    model: ir.Model, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[IsolatedSession, dict[str, Role]]:
+    """Open the model with Scans for its recurrences, and return the roles of its further outputs."""
+    own = model.clone()
+    seen: dict[ir.Value, Role] = {}
+    sizes = {name: list(shape) for name, shape in shapes.items()}
+    options = LoweringOptions("scan", input_shapes=sizes, fold=False, gates="fused")
+    lower_model(own, options, lambda located: Observer(located, seen))
+    roles = dict(_expose(own, seen))
+    return open_model(to_proto(own), optimize=False), roles
 
 
 def find_ranges(model: ir.Model, feeds: Iterable[Feeds]) -> Ranges:

@@ -88,7 +88,7 @@ class QuantizeReport:
             "strategy": self.strategy,
             "calibrated": self.calibrated,
             "measured": self.measured,
-            "sqnr": [output.to_dict() for output in self.outputs],
+            "sqnr": [dataclasses.asdict(output) for output in self.outputs],
             "notes": list(self.notes),
             "warnings": [str(warning) for warning in self.warnings],
         }

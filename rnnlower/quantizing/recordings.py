@@ -20,6 +20,7 @@ from rnnlower.engines.session import IsolatedSession, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.passes.command_options import Given
+from rnnlower.verification.chunks import first_states
 from rnnlower.wording import counted
 
 Array = NDArray[Any]
@@ -67,7 +68,9 @@ class Recordings:
         """Run a sequence, call by call, with the states carried."""
         states: Feeds = {}
         for chunk in self._chunks(sequence):
-            feeds = {**self._start(chunk), **states, **chunk}
+            if self.stream is not None and not states:
+                states = first_states(self.stream, self._inputs, chunk)
+            feeds = {**states, **chunk}
             try:
                 outputs = session.run(feeds)
             except (EngineError, RunError) as error:
@@ -110,23 +113,6 @@ class Recordings:
         left = [count for size, steps in map(self._sizes, carried) if (count := steps % size)]
         words = f"the last {max(left, default=0)} steps (or fewer) of {counted(len(left), 'recording')}"
         return [f"{words} fill no chunk of {self.stream.chunk}, and are left out"] if left else []
-
-    def _start(self, given: Feeds) -> Feeds:
-        """Return the states of the first call, with as many rows as its inputs have."""
-        if self.stream is None:
-            return {}
-        dims = {name: self._inputs[name].type.tensor_type.shape.dim for name in self._inputs}
-        rows = {
-            dim.dim_param: size
-            for name, array in given.items()
-            for dim, size in zip(dims[name], array.shape, strict=True)
-        }
-        feeds = {}
-        for name in self.states.values():
-            shape = [dim.dim_value or rows.get(dim.dim_param, 1) for dim in dims[name]]
-            kind = tensor_dtype_to_np_dtype(self._inputs[name].type.tensor_type.elem_type)
-            feeds[name] = np.full(shape, self.stream.start.get(name, 0), kind)
-        return feeds
 
     def _sequences(self, given: Given) -> list[Feeds]:
         label = "the recording" if isinstance(given, Mapping) else str(given)

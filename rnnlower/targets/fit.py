@@ -12,7 +12,7 @@ from rnnlower import wording
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
-from rnnlower.graph.open_sizes import SizeOptions, is_open, options_for_sizes
+from rnnlower.graph.open_sizes import is_open, options_for_sizes
 from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import Located, called, default_opset, operand, walk_all
 from rnnlower.lowering.replacing import EMITTED
@@ -248,29 +248,26 @@ def require_known(target: Target, node: ResolvedNode, located: Located) -> None:
 
 def require_static_inputs(model: ir.Model, target: Target) -> None:
     """Refuse dynamic sizes of the inputs if the target does not support them."""
-    if words := open_inputs(model, target):
-        found = options_for_sizes(model.graph.inputs)
-        raise UnsupportedModelError(words, remedy=f"give them numbers ({found}){_or_pad(found)}")
-
-
-def open_inputs(model: ir.Model, target: Target) -> str:
-    """Return that inputs have dynamic sizes, which the target does not support; ``""`` if that is not so."""
-    found = [repr(value.name) for value in model.graph.inputs if target.shapes.static and is_open(value)]
-    names = ", ".join(found)
-    return (
-        f"target {target.name} takes static shapes only, and sizes of input {names} are open" if found else ""
-    )
+    problem, remedy = _open_inputs(model, target)
+    if problem:
+        raise UnsupportedModelError(problem, remedy=remedy)
 
 
 def note_open_inputs(model: ir.Model, target: Target) -> list[str]:
     """Return the note that inputs have dynamic sizes, with what fixes them."""
-    words, found = open_inputs(model, target), options_for_sizes(model.graph.inputs)
-    return [f"{words}: give them numbers ({found}){_or_pad(found)}"] if words else []
+    problem, remedy = _open_inputs(model, target)
+    return [f"{problem}: {remedy}"] if problem else []
 
 
-def _or_pad(found: SizeOptions) -> str:
-    pad = wording.call("pad")
-    return f", or pad sequences of any length to a maximum (`{pad}`)" if found.dims else ""
+def _open_inputs(model: ir.Model, target: Target) -> tuple[str, str]:
+    """Return that inputs have dynamic sizes, which the target does not support, and the remedy."""
+    names = ", ".join(repr(each.name) for each in model.graph.inputs if is_open(each))
+    if not (target.shapes.static and names):
+        return "", ""
+    options, pad = options_for_sizes(model.graph.inputs), wording.call("pad")
+    or_pad = f", or pad sequences of any length to a maximum (`{pad}`)" if options.dims else ""
+    problem = f"target {target.name} takes static shapes only, and sizes of input {names} are open"
+    return problem, f"give them numbers ({options}){or_pad}"
 
 
 def wants_numbers(target: Target) -> bool:

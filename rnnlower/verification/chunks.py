@@ -69,16 +69,11 @@ class Chunks(ByLength):
         steps = [count * chunk for count in sorted(calls)]
         limit = self.stream.limit or steps[-1]
         steps = [each for each in steps if each <= limit] or [limit]
-        if self.stream.steps is not None:
-            return [dict.fromkeys(self.axes, self.stream.steps)]
-        for value in graph.input:
-            dims = dims_of(value)
-            if value.name in self.axes and dims is not None:
-                size = dims[self.axes[value.name]]
-                if isinstance(size, int):
-                    steps = [size]
-                    break
-        return [dict.fromkeys(self.axes, each) for each in steps]
+        declared = {value.name: dims_of(value) or () for value in graph.input}
+        sizes = [declared[name][axis] for name, axis in self.axes.items() if declared.get(name)]
+        fixed = (self.stream.steps, *(size for size in sizes if isinstance(size, int)))
+        known = next((size for size in fixed if size is not None), None)
+        return [dict.fromkeys(self.axes, each) for each in (steps if known is None else [known])]
 
     def words(self, lengths: Lengths) -> str:
         return f"{next(iter(lengths.values()))} time steps"
@@ -149,7 +144,7 @@ class _Calls:
 
     def all(self, run: RunModel) -> list[list[dict[str, Any]]]:
         """Return the outputs of each call, for each sequence."""
-        states = [self._start(trial.feeds) for trial in self._trials]
+        states = [first_states(self._stream, self._inputs, trial.feeds) for trial in self._trials]
         given: list[list[dict[str, Any]]] = [[] for _ in self._trials]
         for call in range(max(map(len, self._cuts)) - 1):
             for number, trial in enumerate(self._trials):
@@ -169,32 +164,8 @@ class _Calls:
         for name, array in feeds.items():
             if name in self._inputs:
                 axis = self._stream.inputs.get(name)
-                where = [slice(None)] * (0 if axis is None else axis)
-                where += [] if axis is None else [slice(first, end)]
-                cut[name] = np.ascontiguousarray(array[tuple(where)])
+                cut[name] = array if axis is None else array.take(range(first, end), axis)
         return cut
-
-    def _start(self, feeds: Mapping[str, Array]) -> Feeds:
-        """Return the states of the first call; those that the reference has too start as in the reference."""
-        sizes: dict[str, int] = {}
-        unnamed = 1
-        for name, value in self._inputs.items():
-            for axis, dim in enumerate(dims_of(value) or ()):
-                if name in feeds and isinstance(dim, str):
-                    sizes[dim] = feeds[name].shape[axis]
-                elif name in feeds and dim is None and name in self._stream.inputs:
-                    unnamed = feeds[name].shape[axis]
-        states = {}
-        for name in self._stream.states.values():
-            if name in feeds:
-                states[name] = feeds[name]
-                continue
-            value = self._inputs[name]
-            shape = [_size(dim, sizes, unnamed) for dim in dims_of(value) or ()]
-            dtype = tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-            start = np.asarray(self._stream.start.get(name, 0.0), dtype)
-            states[name] = np.ascontiguousarray(np.broadcast_to(start, shape))
-        return states
 
     def _joined(
         self, trial: Trial, cuts: Sequence[int], calls: Sequence[Mapping[str, Any]]
@@ -237,6 +208,29 @@ def _cut_up(steps: int, chunk: int | None, number: int) -> list[int]:
     return [0, *(int(cut) for cut in cuts if cut < steps), steps]
 
 
+def first_states(
+    stream: StreamMetadata, inputs: Mapping[str, onnx.ValueInfoProto], feeds: Mapping[str, Array]
+) -> Feeds:
+    """Return the states of the first call of a stream; those that are fed start as they are."""
+    sizes: dict[str, int] = {}
+    unnamed = 1
+    for name in inputs.keys() & feeds.keys():
+        for dim, size in zip(dims_of(inputs[name]) or (), feeds[name].shape, strict=False):
+            if isinstance(dim, str):
+                sizes[dim] = size
+            elif dim is None and name in stream.inputs:
+                unnamed = size
+    states = {}
+    for name in stream.states.values():
+        if name in feeds:
+            states[name] = feeds[name]
+            continue
+        shape = [_size(dim, sizes, unnamed) for dim in dims_of(inputs[name]) or ()]
+        dtype = tensor_dtype_to_np_dtype(inputs[name].type.tensor_type.elem_type)
+        states[name] = np.full(shape, stream.start.get(name, 0.0), dtype)
+    return states
+
+
 def _size(dim: int | str | None, sizes: Mapping[str, int], unnamed: int) -> int:
     if isinstance(dim, int):
         return dim
@@ -258,11 +252,10 @@ def _rows(
         expected = whole[name]
         if not all(isinstance(each, np.ndarray) for each in (*pieces, expected)):
             continue
-        for axis in range(expected.ndim if pieces[0].ndim == expected.ndim else 0):
-            others = [i for i in range(expected.ndim) if i != axis]
-            length = sum(piece.shape[axis] for piece in pieces)
-            same = all(pieces[0].shape[i] == expected.shape[i] for i in others)
-            if same and length == expected.shape[axis] and len(pieces) > 1:
+        for axis in range(pieces[0].ndim if len(pieces) > 1 else 0):
+            shape = [*pieces[0].shape]
+            shape[axis] = sum(piece.shape[axis] for piece in pieces)
+            if tuple(shape) == expected.shape:
                 found[name] = np.concatenate(pieces, axis)
                 break
     return found

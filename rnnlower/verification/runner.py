@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower import wording
@@ -39,7 +38,7 @@ from rnnlower.verification.rewritten_models import (
     small_floats,
     with_float_activations,
 )
-from rnnlower.verification.verdict.compare import ToleranceType, is_inexact
+from rnnlower.verification.verdict.compare import ToleranceType, with_floats
 
 # Beyond this many nodes onnxruntime's optimizations take minutes.
 _LARGE_GRAPH = 10_000
@@ -49,14 +48,6 @@ _ERRORS_OF_ACTIVATIONS = ((1.0, None), (1.0, 0), (4.0, 1), (4.0, 2))
 # Loading takes longer than people expect, and that many times the reference's nodes is a straight line.
 _LONG_LOAD = 5.0
 _STRAIGHT_LINE = 50
-
-
-def _is_half(model: HeldModel) -> bool:
-    """Return whether the model contains float16: onnxruntime's optimizations omit some of its roundings."""
-    graph = model.proto.graph
-    types = {value.type.tensor_type.elem_type for value in graph.input}
-    types.update(tensor.data_type for tensor in graph.initializer)
-    return onnx.TensorProto.FLOAT16 in types
 
 
 def in_float32(array: Array) -> Array:
@@ -105,7 +96,9 @@ class Runner:
         self._semantics: Semantics = semantics
         self._forced: EngineName | None = forced
         small = [m.role for m in (candidate, reference) if len(m.proto.graph.node) <= _LARGE_GRAPH]
-        half = _is_half(reference) or (tolerance is not None and _is_half(candidate))
+        read = [reference, *([] if tolerance is None else [candidate])]
+        # Optimized, they lack some of the roundings to 16 bits.
+        half = any("float16" in small_floats(model.proto) for model in read)
         # In such graphs, onnxruntime's optimizations compute in integers what is written in floats.
         ops = op_types(reference.proto) | op_types(candidate.proto)
         quantized = not ops.isdisjoint(("DequantizeLinear", QUANTIZED_LSTM))
@@ -229,11 +222,7 @@ class Runner:
         if len(model.proto.graph.node) > _LARGE_GRAPH or not model.fits_memory:
             return None
         semantics = semantics or self._semantics
-        with np.errstate(over="ignore"):
-            fed = {
-                name: value.astype(dtype) if is_inexact(value.dtype) else value
-                for name, value in (feeds | self._sets_of(model)).items()
-            }
+        fed = with_floats(feeds | self._sets_of(model), lambda array: array.astype(dtype))
         key = model.role, dtype, semantics
         try:
             if key not in self._retyped:
@@ -290,10 +279,7 @@ class Runner:
             if self.tolerance in ("int8", "int16"):
                 # Its activations are rounded like its weights.
                 rng = np.random.default_rng(seed)
-                feeds = {
-                    name: moved_by_rounding(array, self.tolerance, rng) if is_inexact(array.dtype) else array
-                    for name, array in feeds.items()
-                }
+                feeds = with_floats(feeds, partial(moved_by_rounding, kind=self.tolerance, rng=rng))
             try:
                 yield run(feeds)
             except RunError:

@@ -30,7 +30,7 @@ from rnnlower.verification.models import (
     required_inputs,
 )
 from rnnlower.verification.padded import Padded
-from rnnlower.verification.procedures import Options, Procedure, Progress, StepCalls, check_options
+from rnnlower.verification.procedures import Options, Procedure, Progress, StepCalls
 from rnnlower.verification.rewritten_models import as_read
 from rnnlower.verification.runner import Runner, in_float32
 from rnnlower.verification.verdict.compare import ToleranceType
@@ -102,8 +102,8 @@ def verify(
         InvalidModelError: A model cannot be read.
         OptionError: An option is out of range, or the given inputs do not fit.
     """
-    check_options(trials, seed, atol, rtol, tolerance, inputs, states, semantics, engine, on)
     tell = progress or (lambda role, done, total: None)
+    options = Options(trials, seed, inputs, states, tell, atol, rtol, tolerance, semantics, engine, on)
     other = None if also_on is None else find_engine(also_on)
     runtime = None if on is None else find_engine(on)
     if runtime is not None and runtime.is_coarse:
@@ -118,7 +118,6 @@ def verify(
         runner = Runner(read, models[1], semantics, engine, fixed, tolerance)
         if runtime is not None:
             runner = runner.on(runtime)
-        options = Options(trials, seed, inputs, states, tell, atol, rtol)
         with closing(runner):
             return _Verification(runner, _procedure(*models), options).result(other)
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -102,6 +102,12 @@ def tolerance_for(
 def is_inexact(dtype: Any) -> bool:
     """Return whether ``dtype`` is a float, including the small ones of ml_dtypes."""
     return np.issubdtype(dtype, np.floating) or np.dtype(dtype) in _SMALL_FLOATS
+
+
+def with_floats(arrays: Mapping[str, Any], change: Callable[[Array], Array]) -> dict[str, Any]:
+    """Return the arrays with those of floats changed."""
+    with np.errstate(over="ignore"):
+        return {name: change(a) if is_inexact(a.dtype) else a for name, a in arrays.items()}
 
 
 def compare_values(
@@ -178,9 +184,7 @@ def errors_over_time(pairs: Sequence[tuple[Any, Any]], axis: int) -> tuple[float
         if reference.shape != candidate.shape or reference.ndim <= axis or reference.dtype.kind in "OUS":
             continue
         a, b = (np.moveaxis(each, axis, 0).astype(np.float64) for each in (reference, candidate))
-        with np.errstate(invalid="ignore", over="ignore"):
-            difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-        difference = np.where(np.isnan(difference), np.inf, difference)
+        difference = _apart(a, b)
         found.append(difference.max(axis=tuple(range(1, difference.ndim)), initial=0.0))
     errors = np.zeros(max(map(len, found), default=0))
     for each in found:
@@ -234,10 +238,8 @@ def _compare_floats(
     name: str, reference: Array, candidate: Array, tolerance: Tolerance, noise: Array | None
 ) -> OutputComparison:
     a, b = reference.astype(np.float64), candidate.astype(np.float64)
-    both_nan = np.isnan(a) & np.isnan(b)
+    difference = _apart(a, b)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        difference = np.where((a == b) | both_nan, 0.0, np.abs(a - b))
-        difference = np.where(np.isnan(difference), np.inf, difference)
         size = np.maximum(np.abs(a), np.abs(b))
         relative = np.where(difference == 0, 0.0, difference / size)
         relative = np.where(np.isnan(relative), np.inf, relative)
@@ -263,6 +265,13 @@ def _compare_floats(
         allowed=float(np.broadcast_to(allowed, difference.shape)[index]),
         used=float(excess[index]),
     )
+
+
+def _apart(a: Array, b: Array) -> Array:
+    """Return the absolute difference: 0 where both are NaN, infinite where one alone is NaN or infinite."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    return np.where(np.isnan(difference), np.inf, difference)
 
 
 def _max_ulp(a: Array, b: Array, finite: Array) -> float:

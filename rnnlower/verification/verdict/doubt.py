@@ -13,7 +13,7 @@ import numpy as np
 from rnnlower.engines.session import Array, RunError
 from rnnlower.verification.models import RunModel, accepted_by
 from rnnlower.verification.runner import Runner
-from rnnlower.verification.verdict.compare import compare_values, is_inexact
+from rnnlower.verification.verdict.compare import compare_values, is_inexact, with_floats
 from rnnlower.verification.verdict.conditioning import Quantizers, outputs_nearby, overflowing, rounding_noise
 from rnnlower.verification.verification_result import OutputComparison
 
@@ -258,10 +258,7 @@ class Doubt:
     def _is_number_for_smaller_inputs(self, name: str) -> Array:
         """Return where the reference has a number once its inputs are divided by a thousand."""
         expected = self._outputs[name]
-        less = {
-            key: (value / 1000).astype(value.dtype) if is_inexact(value.dtype) else value
-            for key, value in self._feeds.items()
-        }
+        less = with_floats(self._feeds, lambda array: (array / 1000).astype(array.dtype))
         try:
             value = self._run(less)[name]
         except RunError:
