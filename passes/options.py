@@ -35,10 +35,11 @@ HELP = {
     "strip": "Remove the metadata and names of nodes, and all doc strings, for the smallest file.",
     "namespaces": "Give emitted nodes the metadata by which viewers fold them: node, step and gate.",
     "semantics": "Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.",
-    "target": "The name of a target, or the path of a .toml file that describes one.",
+    "target": "The runtime: one of `rnnlower targets`, or a .toml file that describes one.",
     "progress": "Called with a description of the current phase, the work done, and the work in total.",
     "dequantize": "Turn quantized recurrent operators into float ones, with dequantized weights.",
-    "assume_linear_before_reset": "Read every GRU as ``linear_before_reset=1``.",
+    "assume_linear_before_reset": "Read every GRU as ``linear_before_reset=1``: corrects a fault of some "
+    "PyTorch exporters.",
     "lift": "Turn Loops and Scans that compute an LSTM, GRU or RNN into these operators first; scan, loop "
     "and lower: straight lines of cells, too.",
     "compute_type": "``float32``: compute float16 and bfloat16 recurrences in float32, between Casts.",
@@ -49,8 +50,8 @@ HELP = {
     "fold": "Fold constants and replace If nodes of known condition by their branch. ``None``: only if "
     "`sets`, `dims`, `input_shapes` or a target is given. Weights and states of recurrent nodes that "
     "follow from constants and static shapes are always folded.",
-    "control_flow": "``unroll``: unroll the model's own Loop and Scan nodes, too. ``keep``: leave them. "
-    "``None``: for a target, unroll those that it lacks.",
+    "control_flow": "``unroll``: unroll the model's own Loop and Scan nodes with a known number of "
+    "iterations, too. ``keep``: leave them. ``None``: for a target, unroll those that it lacks.",
     "strict": "Whether ops of the rest of the model that do not fit the target are an error.",
     "native": "``keep``: keep the runtime's own operators, as they are or adapted, wherever it computes them "
     "correctly. ``lower``: replace them all. ``auto``: keep those that are faster than primitives.",

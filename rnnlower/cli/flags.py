@@ -98,11 +98,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "repeatable.",
             values.parse_sets,
         ),
-        "freeze": Flag(
-            "--freeze/--no-freeze",
-            "Take initializers that are graph inputs, too, as constants. Default: done by `lower` below "
-            "IR version 4, where every initializer is an input that no caller can feed.",
-        ),
+        "freeze": Flag("--freeze/--no-freeze"),
         "fold": Flag(
             "--fold/--no-fold",
             "Fold constants and replace If nodes of known condition. Default: done by `lower`, and where "
@@ -111,16 +107,9 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "lift": Flag("--lift/--no-lift"),
     },
     TARGET: {
-        "target": Flag(
-            "--target NAME|FILE",
-            "The runtime: one of `rnnlower targets`, or a .toml file that describes one.",
-        ),
+        "target": Flag("--target NAME|FILE"),
         "strict": Flag("--strict"),
-        "native": Flag(
-            "--native MODE",
-            "Whether the runtime's own recurrent operators stay, as they are or adapted: where that is "
-            "fastest (auto), wherever they are right (keep), or never (lower).",
-        ),
+        "native": Flag("--native MODE"),
     },
     STREAMING: {
         "chunk": Flag(
@@ -196,23 +185,14 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "quantize.target": Flag("--target NAME|FILE", "The runtime that must run what is emitted."),
         "stream.strategy": Flag("--strategy FORM"),
         "stream.target": Flag("--target NAME|FILE"),
-        "opset": Flag(
-            "--opset N", "Default-domain opset of the result. Default: the source's, raised as far as needed."
-        ),
-        "control_flow": Flag(
-            "--control-flow keep|unroll",
-            "Whether the model's own Loop and Scan nodes with a known number of iterations become "
-            "straight lines, too. Default: keep for `unroll`, what the target needs for `lower`.",
-        ),
+        "opset": Flag("--opset N"),
+        "control_flow": Flag("--control-flow keep|unroll"),
         "nodes": Flag("--node PATTERN", "Only nodes whose name matches (shell wildcards); repeatable."),
         "steps": Flag("--steps N", least=1),
         "unroll_factor": Flag("--unroll-factor K", least=1),
         "semantics": Flag("--semantics ort|spec"),
         "dequantize": Flag("--dequantize"),
-        "assume_linear_before_reset": Flag(
-            "--assume-linear-before-reset",
-            "Read GRU nodes as linear_before_reset=1: corrects a fault of some PyTorch exporters.",
-        ),
+        "assume_linear_before_reset": Flag("--assume-linear-before-reset"),
         "compute_type": Flag("--compute-type float32"),
         "gates": Flag("--gates MODE"),
     },
@@ -306,7 +286,7 @@ def _described(name: str, flag: Flag) -> Flag:
     """Return an option with a description: its own, or that of Python's argument."""
     command, _, argument = name.rpartition(".")
     text = flag.help or HELP.get(f"{command.capitalize()}Options.{argument}") or HELP[argument]
-    return dataclasses.replace(flag, help=text.replace("``", ""))
+    return dataclasses.replace(flag, help=text.replace("``None``:", "Default:").replace("``", ""))
 
 
 OPTIONS = {name: _described(name, flag) for flags in _FLAGS.values() for name, flag in flags.items()}

@@ -138,8 +138,7 @@ class _Command(Opened):
         if late.is_set():
             raise _late(label, "running")
         if status:
-            said = _last_words(self._log)
-            raise EngineError(f"{label} ended {ending(status, 'exit status')}{': ' if said else ''}{said}")
+            raise EngineError(f"{label} ended {_ending(status, self._log)}")
 
 
 class _Process:
@@ -173,10 +172,8 @@ class _Process:
         if late.is_set():
             raise _late(self._label, doing)
         if not line.endswith(b"\n"):
-            words = _last_words(self._log)
-            how = f"{ending(process.wait(), 'exit status')}{': ' if words else ''}{words}"
-            problem = f"{self._label} ended its process while {doing} the model, {how}"
-            raise EngineError(problem, "crashes")
+            how = _ending(process.wait(), self._log)
+            raise EngineError(f"{self._label} ended its process while {doing} the model, {how}", "crashes")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             problem = brief(Exception(" ".join(answer["error"].split())))
@@ -307,11 +304,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
 
 
-def _last_words(file: Path) -> str:
-    """Return the last output of a process in one line, or ``""``."""
-    text = file.read_bytes()[-4 * _LAST_WORDS :].decode(errors="replace") if file.exists() else ""
+def _ending(status: int, log: Path) -> str:
+    """Describe how a process ended, with its last output in one line."""
+    text = log.read_bytes()[-4 * _LAST_WORDS :].decode(errors="replace") if log.exists() else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:_LAST_WORDS] if lines else ""
+    return ": ".join([ending(status, "exit status"), *(line[:_LAST_WORDS] for line in lines[-1:])])
 
 
 def _late(label: str, doing: str) -> EngineError:

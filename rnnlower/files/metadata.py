@@ -65,13 +65,15 @@ class StreamMetadata:
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> StreamMetadata | None:
         """Read the entries from the metadata of a model; ``None`` if it is not a streamed model."""
-        if STATE_KEY not in properties or STREAM_KEY not in properties:
+        if STATE_KEY not in properties:
             return None
         return _read(cls, properties, STREAM_KEY, states=properties[STATE_KEY])
 
 
-def _read(kind: type[_Kind], properties: Mapping[str, str], key: str, **others: str) -> _Kind:
+def _read(kind: type[_Kind], properties: Mapping[str, str], key: str, **others: str) -> _Kind | None:
     """Read the entry of this key, and those of other fields; fields of later versions are left out."""
+    if key not in properties:
+        return None
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     try:
         entry = json.loads(properties[key]) | {name: json.loads(text) for name, text in others.items()}
@@ -123,8 +125,6 @@ class PadMetadata:
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> PadMetadata | None:
         """Read the entry from the metadata of a model; ``None`` if it is not a padded model."""
-        if PAD_KEY not in properties:
-            return None
         return _read(cls, properties, PAD_KEY)
 
 

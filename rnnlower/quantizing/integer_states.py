@@ -59,9 +59,7 @@ def carry_integers(model: ir.Model) -> list[str]:
 
 def _node(op_type: str, value: ir.Value, parameters: tuple[ir.Value, ir.Value], names: NameSource) -> ir.Node:
     name = names.fresh(f"{value.name}/{op_type}")
-    node = ir.Node("", op_type, [value, *parameters], outputs=[ir.Value(name=name)])
-    node.name = name
-    return node
+    return ir.node(op_type, [value, *parameters], outputs=[ir.Value(name=name)], name=name)
 
 
 def _readers(value: ir.Value) -> Iterator[ir.Node]:

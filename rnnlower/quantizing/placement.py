@@ -93,22 +93,16 @@ def _dequantized(graph: ir.Graph, chain: list[ir.Node], names: NameSource) -> ir
         outer = move.graph
         assert outer is not None
         name = names.fresh(f"{move.outputs[0].name}/integers")
-        copy = ir.Node(
-            "",
-            move.op_type,
-            [integers, *move.inputs[1:]],
-            move.attributes.values(),
-            outputs=[ir.Value(name=name)],
-        )
-        copy.name = name
+        inputs = [integers, *move.inputs[1:]]
+        copy = ir.node(move.op_type, inputs, move.attributes, outputs=[ir.Value(name=name)], name=name)
         outer.insert_after(move, copy)
         integers = copy.outputs[0]
     name = names.fresh(f"{chain[0].outputs[0].name}/inside")
-    node = ir.Node("", "DequantizeLinear", [integers, *first.inputs[1:]], outputs=[ir.Value(name=name)])
-    node.name = name
-    node.outputs[0].shape, node.outputs[0].type = chain[0].outputs[0].shape, chain[0].outputs[0].type
+    end = chain[0].outputs[0]
+    value = ir.Value(name=name, shape=end.shape, type=end.type)
+    node = ir.node("DequantizeLinear", [integers, *first.inputs[1:]], outputs=[value], name=name)
     graph.insert_before(graph[0], node)
-    return node.outputs[0]
+    return value
 
 
 def _remove_unread(graph: ir.Graph) -> None:

@@ -165,30 +165,30 @@ def _check_target(options: QuantizeOptions) -> None:
         UnsupportedModelError: It has none, or is known not to compute them.
     """
     target = options.runtime
-    if target is not None and not (target.has("QuantizeLinear") and "int8" in target.dtypes.allowed):
+    if target is None:
+        return
+    if not (target.has("QuantizeLinear") and "int8" in target.dtypes.allowed):
         raise UnsupportedModelError(
             f"target {target.name} takes no model that is quantized: it has no QuantizeLinear to int8",
             remedy="if its own tool quantizes, give that the result of "
             f"`{wording.call('lower', target=target.address)}` and the data of `rnnlower calibrate`",
         )
-    arithmetic = None if options.runtime is None else options.runtime.arithmetic
-    known = None if arithmetic is None else arithmetic.quantized
-    if options.runtime is not None and known is not None and options.activations not in known:
+    known = None if target.arithmetic is None else target.arithmetic.quantized
+    if known is not None and options.activations not in known:
         raise UnsupportedModelError(
-            f"target {options.runtime.name} does not compute products of {options.activations}",
+            f"target {target.name} does not compute products of {options.activations}",
             remedy=f"choose {' or '.join(wording.option('activations', each) for each in known)}",
         )
 
 
 def _left_out(quantization: Quantization, target: Target | None) -> list[str]:
     """Return a note on quantizers that the target is known to leave out."""
-    known = () if target is None or target.arithmetic is None else target.arithmetic.unclipped
-    left = sorted({each.dtype.name.lower() for each in quantization.encodings.values()} & {*known})
-    if target is None or not left:
+    if target is None or target.arithmetic is None:
         return []
-    return [
-        f"target {target.name} leaves out quantizers of {' and '.join(left)}: it computes in floats there"
-    ]
+    found = {each.dtype.name.lower() for each in quantization.encodings.values()}
+    left = " and ".join(sorted(found & {*target.arithmetic.unclipped}))
+    words = f"target {target.name} leaves out quantizers of {left}: it computes in floats there"
+    return [words] if left else []
 
 
 @dataclasses.dataclass(frozen=True)

@@ -226,8 +226,13 @@ class Doubt:
         A NaN that is a number in float64 is not meant: an overflow inside, such as that of Softplus in the
         kernels, met a state of 0 or another overflow.
         """
-        meant = self._is_in_another_precision(name)
-        is_nan = np.isnan(self._outputs[name].astype(np.float64)) & meant
+        expected, other = self._outputs[name], self._opinion.get(name)
+        wide = expected.astype(np.float64)
+        meant: Array = ~np.isfinite(wide)
+        if other is not None and other.shape == expected.shape:
+            opinion = other.astype(np.float64)
+            meant = (np.isnan(wide) & np.isnan(opinion)) | (np.isinf(wide) & (wide == opinion))
+        is_nan = np.isnan(wide) & meant
         # An evaluation of long sequences in float64 takes seconds.
         return meant & ~(is_nan & self._is_number_in_float64(name)) if is_nan.any() else meant
 
@@ -247,13 +252,6 @@ class Doubt:
         if wide is None or wide.shape != expected.shape:
             return np.zeros(expected.shape, bool)
         return np.asarray(np.isfinite(wide))
-
-    def _is_in_another_precision(self, name: str) -> Array:
-        expected, other = self._outputs[name], self._opinion.get(name)
-        if other is None or other.shape != expected.shape:
-            return ~_is_number(expected)
-        wide, opinion = expected.astype(np.float64), other.astype(np.float64)
-        return np.asarray((np.isnan(wide) & np.isnan(opinion)) | (np.isinf(wide) & (wide == opinion)))
 
     def _is_number_for_smaller_inputs(self, name: str) -> Array:
         """Return where the reference has a number once its inputs are divided by a thousand."""
