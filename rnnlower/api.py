@@ -195,6 +195,7 @@ def quantize(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
         OptionError: An option or a recording does not fit the model.
         UnsupportedModelError: A recurrent node cannot be quantized, or the target does not run the result.
         UnverifiableError: There is nothing to measure on, or the model does not run.
+        VerificationError: A quantizer is not where it belongs.
     """
     from rnnlower.quantizing.quantization import quantize_model
 

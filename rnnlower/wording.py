@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 # Python's style is the default; the command line, which is the outer caller, sets its own.
@@ -30,7 +30,7 @@ def counted(count: int, noun: str) -> str:
 def option(name: str, value: object = None) -> str:
     """Write an option: `--opset 17`, or `opset=17`; a switch has the value True, a mere name none."""
     if not _in_python.get():
-        return f"--{name}" if value is None or value is True else f"--{name} {_quoted(str(value))}"
+        return f"--{name}" if value is None or value is True else f"--{name} {shlex.quote(str(value))}"
     argument = _ARGUMENTS.get(name, name.replace("-", "_"))
     if name.startswith("no-"):
         return f"{argument.removeprefix('no_')}=False"
@@ -42,7 +42,7 @@ def dims(sizes: Mapping[str, object]) -> str:
     """Write the options that fix dimensions: `--dim T=16`, or `dims={"T": 16}`."""
     if _in_python.get():
         return "dims={" + ", ".join(f'"{name}": {size}' for name, size in sizes.items()) + "}"
-    return " ".join("--dim " + _quoted(f"{name}={size}") for name, size in sizes.items())
+    return " ".join("--dim " + shlex.quote(f"{name}={size}") for name, size in sizes.items())
 
 
 def input_shapes(shapes: Mapping[str, Sequence[object]]) -> str:
@@ -50,7 +50,7 @@ def input_shapes(shapes: Mapping[str, Sequence[object]]) -> str:
     if _in_python.get():
         entries = [f'"{name}": [{", ".join(map(str, shape))}]' for name, shape in shapes.items()]
         return "input_shapes={" + ", ".join(entries) + "}"
-    written = [_quoted(f"{name}:" + ",".join(map(str, shape))) for name, shape in shapes.items()]
+    written = [shlex.quote(f"{name}:" + ",".join(map(str, shape))) for name, shape in shapes.items()]
     return " ".join(f"--input-shape {each}" for each in written)
 
 
@@ -58,14 +58,14 @@ def sets(name: str) -> str:
     """Write the option that gives an input a value: `--set sr=VALUE`, or `sets={"sr": VALUE}`."""
     if _in_python.get():
         return f'sets={{"{name}": VALUE}}'
-    return "--set " + _quoted(f"{name}=VALUE")
+    return "--set " + shlex.quote(f"{name}=VALUE")
 
 
 def time_axis(name: str, axis: object) -> str:
     """Write the option that names the time axis: `--time-axis X:0`, or `time_axes={"X": 0}`."""
     if _in_python.get():
         return f'time_axes={{"{name}": {axis}}}'
-    return "--time-axis " + _quoted(f"{name}:{axis}")
+    return "--time-axis " + shlex.quote(f"{name}:{axis}")
 
 
 def several(options: Sequence[str]) -> str:
@@ -79,11 +79,6 @@ def call(verb: str, **options: object) -> str:
     if _in_python.get():
         return f"rnnlower.{verb}({', '.join(['model', *given])})"
     return " ".join(["rnnlower", verb, *given])
-
-
-def _quoted(text: str) -> str:
-    """Quote the text for a shell: names may contain spaces and brackets."""
-    return text if re.fullmatch(r"[\w@%+=:,./-]+", text) else "'" + text.replace("'", "'\\''") + "'"
 
 
 def steps_of_call(chunk: int | None) -> str:

@@ -14,14 +14,13 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.engines import child
 from rnnlower.engines.known import PLACES, Engine, adapter_file
-from rnnlower.engines.session import Array, LacksKernelError, brief
+from rnnlower.engines.session import Array, LacksKernelError, as_declared, brief
 from rnnlower.folders import temporary_folder
 from rnnlower.processes import ending, killed_after, limit_set, longest_call
 
@@ -58,8 +57,7 @@ class Opened(ABC):
             self._model.write_bytes(model.SerializeToString())
         else:
             onnx.save(model, self._model, save_as_external_data=True, location="model.data")
-        types = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
-        self._bfloat16 = {name for name, kind in types.items() if kind == onnx.TensorProto.BFLOAT16}
+        self._types = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """Return the outputs by name."""
@@ -70,7 +68,7 @@ class Opened(ABC):
             arrays = child.read_arrays(str(self._outputs))
         except ValueError as error:
             raise EngineError(f"the output of {self._engine.label} is not an .npz file: {error}") from error
-        return {name: self._as_declared(name, array) for name, array in arrays.items()}
+        return {name: as_declared(array, self._types.get(name, 0)) for name, array in arrays.items()}
 
     def measure(self, feeds: Mapping[str, Array], warmup: int, runs: int) -> tuple[float, list[float]]:
         """Return the seconds for loading, and for each of the runs after ``warmup`` others."""
@@ -88,11 +86,6 @@ class Opened(ABC):
     @abstractmethod
     def _timed(self, warmup: int, runs: int) -> tuple[float, list[float]]:
         """Run on the inputs in the folder; see `measure`."""
-
-    def _as_declared(self, name: str, array: Array) -> Array:
-        # NumPy stores bfloat16 in a file like this.
-        raw = array.dtype.kind == "V" and array.dtype.itemsize == 2
-        return array.view(ml_dtypes.bfloat16) if raw and name in self._bfloat16 else array
 
 
 def open_on(engine: Engine, model: onnx.ModelProto, threads: int = 0) -> Opened:

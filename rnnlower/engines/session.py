@@ -145,6 +145,12 @@ def to_array(value: Any) -> Any:
     return np.frombuffer(raw, np.uint16).view(ml_dtypes.bfloat16).reshape(shape)
 
 
+def as_declared(array: Array, elem_type: int) -> Array:
+    """Return an array of a file in its declared type: NumPy stores bfloat16 as two bytes of no type."""
+    raw = array.dtype.kind == "V" and array.dtype.itemsize == 2
+    return array.view(ml_dtypes.bfloat16) if raw and elem_type == _BFLOAT16 else array
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of a message, or the kind of an error without one."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -7,6 +7,7 @@ one, made on first use.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -182,9 +183,7 @@ def take(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, BeyondIr]:
     taken = [_OfGraph(list(graph.sparse_initializer), _foreign_annotations(graph)) for graph in graphs]
     rest = BeyondIr(list(proto.training_info), taken)
     if any(each.sparse for each in taken):
-        copy = onnx.ModelProto()
-        copy.CopyFrom(proto)
-        proto = copy
+        proto = copy.deepcopy(proto)
         for graph in _all_graphs(proto):
             graph.initializer.extend(_placeholder(each) for each in graph.sparse_initializer)
             del graph.sparse_initializer[:]

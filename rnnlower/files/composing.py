@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 import onnx
 import onnx.compose
@@ -128,17 +129,13 @@ def _in_order(
     models: Mapping[str, onnx.ModelProto], makers: Mapping[str, str], given: Mapping[str, Mapping[str, str]]
 ) -> list[str]:
     """Return the names of the models, each after those that it takes outputs of."""
-    done: list[str] = []
-    while len(done) < len(models):
-        ready = [
-            name
-            for name in models
-            if name not in done and {makers[out] for out in given[name].values()} <= {*done}
-        ]
-        if not ready:
-            raise OptionError("the files feed each other in a circle")
-        done += ready
-    return done
+    sorter = TopologicalSorter[str](dict.fromkeys(models, ()))
+    for name in models:
+        sorter.add(name, *(makers[out] for out in given[name].values()))
+    try:
+        return [*sorter.static_order()]
+    except CycleError:
+        raise OptionError("the files feed each other in a circle") from None
 
 
 def _append(

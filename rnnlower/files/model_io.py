@@ -47,8 +47,7 @@ def load_model(model: ModelLike) -> ir.Model:
         return _own_copy(model)
     if isinstance(model, onnx.ModelProto):
         # The tensors of an ir.Model are views of the protobuf, and renaming a value renames its tensor.
-        proto = onnx.ModelProto()
-        proto.CopyFrom(model)
+        proto = copy.deepcopy(model)
         check_proto(proto, "the model")
         check_external_data(proto, pathlib.Path())
         return _from_proto(proto, "the model")

@@ -19,12 +19,10 @@ _SAME_NUMBER = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class Validity(Examples):
-    """A model that is told how much of its inputs is valid.
+    """A model that is told how much of its inputs is valid, and is changed.
 
     Args:
-        model: The model, with open sizes. It is changed.
-        maxima: The maximum for each symbol.
-        inputs: For each input over time, its axis and symbol.
+        model, maxima, inputs: As in `Examples`.
         by_mask: Whether the caller gives masks instead of lengths.
         rows: The axis of rows of each input that has one, if each row has a length of its own.
 

@@ -110,6 +110,11 @@ def parsed(text: str) -> list[onnx.NodeProto]:
     return [onnx.parser.parse_node(line) for line in text.splitlines()]
 
 
+def written(text: str) -> onnx.ModelProto:
+    """Return the model whose graph a text in ONNX's syntax describes, at opset 13."""
+    return onnx.parser.parse_model(f'<ir_version: {_IR_VERSION}, opset_import: ["" : 13]> {text}')
+
+
 def model_of(
     nodes: Sequence[onnx.NodeProto],
     feeds: Feeds,

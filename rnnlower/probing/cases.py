@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import functools
 import io
 import warnings
@@ -122,8 +123,7 @@ def is_possible(case: Any, opset: int) -> bool:
 
 def _as_it_is(case: Any, opset: int, constant: bool = False) -> Question:
     """Return the test at an opset; shapes, axes and the like are constants, or all inputs but the first."""
-    node = onnx.NodeProto()
-    node.CopyFrom(case.model.graph.node[0])
+    node = copy.deepcopy(case.model.graph.node[0])
     if node.op_type == "Dropout" and len(node.input) < 3:
         # Without training_mode, the seed says nothing; some runtimes refuse it.
         del node.attribute[:]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import RnnLowerError
@@ -15,7 +14,7 @@ from rnnlower.passes.exact_numbers import KeepNaNPass, SeparateSumsPass
 from rnnlower.passes.graph_ends import CopyOutputsPass
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
-from rnnlower.probing.asking import Asker, Question, answered
+from rnnlower.probing.asking import Asker, Question, answered, written
 from rnnlower.probing.nodes import STATES, Node, node_question
 from rnnlower.probing.writing import toml_text
 from rnnlower.recurrent.operators import DIRECTIONS
@@ -33,7 +32,6 @@ _WIDE = (3, 2, 8, 64)
 _REAL = (3, 2, 8, 16), (16, 16, 16, 16), (50, 1, 8, 64), (50, 16, 8, 16), (3, 1, 64, 256)
 _MOST_WORDS = 300
 _READ_OUTPUT = """
-    <ir_version: 8, opset_import: ["" : 13]>
     read_output (float[2, 4] X) => (float[8] Y, float[8] Z) <int64[1] flat = {8}> {
         t = Tanh (X)
         Y = Reshape (t, flat)
@@ -41,7 +39,6 @@ _READ_OUTPUT = """
     }
 """
 _READ_STATE = """
-    <ir_version: 8, opset_import: ["" : 13]>
     read_state (float[2, 4] X) => (float[2, 4] H, float[3, 2, 4] Y)
     <int64 trips = {3}, bool go = {1}, int64[2] shape = {2, 4}> {
         H, Y = Loop (trips, go, X) <body: graph = step (int64 i, bool c, float[2, 4] h)
@@ -55,7 +52,6 @@ _READ_STATE = """
     }
 """
 _LOOP_ALONE = """
-    <ir_version: 8, opset_import: ["" : 13]>
     loop_alone (float[2, 4] X) => (float[2, 4] Y) <int64 trips = {3}, bool go = {1}> {
         Y = Loop (trips, go, X) <body: graph = step (int64 i, bool c, float[2, 4] h)
             => (bool d, float[2, 4] next) {
@@ -66,7 +62,6 @@ _LOOP_ALONE = """
     }
 """
 _CONVOLVED = """
-    <ir_version: 8, opset_import: ["" : 13]>
     convolved (float[1, 2, 6] X) => (float[n, c, t] Y) <float[2, 2, 1] W = {{1, 2, 3, 4}}> {{
         Y = {op_type} (X, W)
     }}
@@ -74,7 +69,6 @@ _CONVOLVED = """
 
 # A fifth of the difference that fusing a sum makes: rounding to float16 is within the tolerance around 0.
 _BEHIND_SUM = """
-    <ir_version: 8, opset_import: ["" : 13]>
     behind_sum (float[2, 64] X, float[2, 64] zeros) => (float[2, 64] Y) <float fifth = {{0.2}}> {{
         alone = {op_type} (X)
         sum = Add (X, zeros)
@@ -85,7 +79,6 @@ _BEHIND_SUM = """
 """
 # NaN that is fed stands where a pass sees that a Softmax may make it.
 _OF_NAN = """
-    <ir_version: 8, opset_import: ["" : 13]>
     of_nan (float[2, 3] X) => (float[2, 3] Y) <float mask = {{-inf}}, bool[3] fed = {{1, 1, 1}}> {{
         masked = Add (X, mask)
         rows = Softmax <axis = -1> (masked)
@@ -94,7 +87,6 @@ _OF_NAN = """
     }}
 """
 _OF_A_MASK = """
-    <ir_version: 8, opset_import: ["" : 13]>
     of_a_mask (float[2, 3] X) => (float[2, 3] Y) <float[2, 1] mask = {0, -inf}> {
         masked = Add (X, mask)
         Y = Softmax <axis = -1> (masked)
@@ -226,7 +218,7 @@ def _is_corrected(
     refused: bool = False,
 ) -> bool:
     """Return whether a model is wrong (or refused) as it is written, and right after a pass."""
-    model = load_model(onnx.parser.parse_model(text))
+    model = load_model(written(text))
     key = " ".join([str(model.graph.name), *op_types])
     before = asker.ask(key, answered, ir.to_proto(model), feeds)
     if before == "right" or not (refused or before == "wrong"):
@@ -366,9 +358,8 @@ def _real_nodes(is_slow: bool) -> Iterator[Node]:
 
 def _ifs() -> Question:
     """Return a question with two Ifs, one after the other: some runtimes take one in a graph."""
-    model = onnx.parser.parse_model("""
-        <ir_version: 8, opset_import: ["" : 13]>
-        question (float[1] C, float[2, 4] X) => (float[2, 4] Y)
+    model = written("""
+            question (float[1] C, float[2, 4] X) => (float[2, 4] Y)
         <float[1] zero = {0}>
         {
             c = Greater (C, zero)

@@ -11,7 +11,7 @@ import onnx
 import onnx.parser
 from onnx import helper
 
-from rnnlower.probing.asking import Question, answered, parsed, question
+from rnnlower.probing.asking import Question, answered, parsed, question, written
 
 Values = Mapping[str, Any]
 
@@ -226,8 +226,7 @@ SIZED = {
 
 def sized_question(op_type: str) -> Question:
     """Ask whether an operator's input may be computed from the sizes of X."""
-    model = onnx.parser.parse_model(f"""
-        <ir_version: 8, opset_import: ["" : {_OPSET}]>
+    model = written(f"""
         question (float[rows, 4] X) => (float[rows, 4] Y)
         <float[1, 4] row = {{1, 2, 3, 4}}, int64[1] first = {{0}},
          int64[1] one = {{1}}, int64[1] four = {{4}}>

@@ -15,7 +15,7 @@ import onnx
 from rnnlower.graph.versions import versions
 from rnnlower.probing import cases
 from rnnlower.probing import operator_forms as forms
-from rnnlower.probing.asking import Asker, Question, answered, question
+from rnnlower.probing.asking import Asker, Question, answered, question, written
 from rnnlower.probing.cases import OPSETS
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.targets.format import CONTROL_FLOW
@@ -245,8 +245,7 @@ def is_dynamic(asker: Asker) -> bool:
 
 
 def _open() -> Question:
-    model = onnx.parser.parse_model("""
-        <ir_version: 8, opset_import: ["" : 13]>
+    model = written("""
         question (float[time, batch, 4] X) => (float[time, batch, 4] Y)
         <float[4, 4] W = {1, 2, 3, 4, 4, 3, 2, 1, 0, 1, 0, 1, -1, 2, -2, 1}, float[4] b = {1, 2, 3, 4}>
         { A = MatMul (X, W) C = Add (A, b) D = Sigmoid (C) Y = Mul (D, X) }

@@ -91,13 +91,7 @@ class Calibration:
 def calibrate_model(
     model: ir.Model, recordings: Given | Sequence[Given], options: CalibrateOptions, *, ranges: bool = False
 ) -> Calibration:
-    """Run the float model over recordings; the model is prepared in place.
-
-    Raises:
-        OptionError: A recording does not fit the model.
-        UnsupportedModelError: There is no recurrent node, or one is quantized already.
-        UnverifiableError: The model does not run on a recording.
-    """
+    """Run the float model over recordings, as `rnnlower.calibrate`; the model is prepared in place."""
     notes = prepare(model, options)
     source = to_proto(model)
     given = Recordings(source, list_of(recordings))

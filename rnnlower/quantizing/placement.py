@@ -6,13 +6,11 @@ If captures the result: QDQPropagationTransformer takes what a branch captures f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
 
 from rnnlower.graph.initializers import named
 from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.graph.walk import walk
 
 MOVES = frozenset({"Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators that move numbers and integers alike."""
@@ -24,7 +22,7 @@ def capture_integers(model: ir.Model) -> None:
     """Let branches capture integers, and dequantize them inside."""
     names = NameSource(names_in(model))
     made: dict[tuple[ir.Graph, ir.Value], ir.Value] = {}
-    for graph in list(_subgraphs(model.graph)):
+    for graph in list(model.graph.subgraphs()):
         for node in list(graph):
             for index, value in enumerate(node.inputs):
                 if value is None or _graph_of(value) in (None, graph):
@@ -45,7 +43,7 @@ def own_constants(model: ir.Model) -> None:
     is further out: WhereDummyDq), in the body that reads them.
     """
     names = NameSource(names_in(model))
-    for graph in _subgraphs(model.graph):
+    for graph in model.graph.subgraphs():
         read = [value for node in graph if node.op_type in _LOOKED_FOR for value in node.inputs]
         for value in dict.fromkeys(read):
             tensor = None if value is None or value.graph is graph else value.const_value
@@ -57,13 +55,6 @@ def own_constants(model: ir.Model) -> None:
             for reader, index in list(value.uses()):
                 if reader.graph is graph:
                     reader.replace_input_with(index, own)
-
-
-def _subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    for node in graph:
-        for body in subgraphs_of(node):
-            yield body
-            yield from _subgraphs(body)
 
 
 def _graph_of(value: ir.Value) -> object:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import OptionError, UnsupportedModelError, UnverifiableError, VerificationError
+from rnnlower.files.metadata import in_json
 from rnnlower.files.model_io import load_model, to_proto
 from rnnlower.graph.initializers import move_next_to_readers
 from rnnlower.graph.walk import default_opset
@@ -83,25 +84,14 @@ class QuantizeReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""
-        return {
-            "scales": [dict(scale) for scale in self.scales],
-            "strategy": self.strategy,
-            "calibrated": self.calibrated,
-            "measured": self.measured,
-            "sqnr": [dataclasses.asdict(output) for output in self.outputs],
-            "notes": list(self.notes),
-            "warnings": [str(warning) for warning in self.warnings],
-        }
+        fields = in_json(self) | {"warnings": [str(warning) for warning in self.warnings]}
+        return {{"outputs": "sqnr"}.get(name, name): value for name, value in fields.items()}
 
 
 def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
     """Quantize the model in place, and return the report on it.
 
-    Raises:
-        OptionError: An option or a recording does not fit the model.
-        UnsupportedModelError: A recurrent node cannot be quantized, or the target does not run the result.
-        UnverifiableError: There is nothing to measure on, or the model does not run.
-        VerificationError: A quantizer is not where it belongs.
+    The errors are those of `rnnlower.quantize`.
     """
     notes = prepare(model, options)
     scheme = SCHEMES[options.scheme].of(options)

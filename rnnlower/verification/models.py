@@ -114,13 +114,6 @@ def op_types(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for node in nodes_in(model.graph, *model.functions)}
 
 
-def copy_of(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy that may be changed."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
-
-
 def slim(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy for analysis: large initializers keep name, type and shape, but not their data."""
     copy = onnx.ModelProto(ir_version=model.ir_version)

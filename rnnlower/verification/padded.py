@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from rnnlower.files.metadata import PadMetadata
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
-from rnnlower.verification.models import HeldModel, RunModel, accepted_by, copy_of
+from rnnlower.verification.models import HeldModel, RunModel, accepted_by
 from rnnlower.verification.procedures import ByLength, Lengths, Options, Pairs, additional_problems
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
@@ -67,7 +68,7 @@ class Padded(ByLength):
         }
         if not fixed:
             return reference
-        proto = copy_of(reference.with_data())
+        proto = deepcopy(reference.with_data())
         for value in proto.graph.input:
             if value.name in fixed:
                 value.type.tensor_type.shape.dim[axes[value.name]].Clear()

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from numbers import Real
 from typing import Any, get_args
@@ -30,7 +31,6 @@ from rnnlower.verification.models import (
     HeldModel,
     RunModel,
     accepted_by,
-    copy_of,
     interface_problems,
     required_inputs,
     state_pairs,
@@ -334,7 +334,7 @@ class ByLength(Procedure, ABC):
     def _generate(
         self, runner: Runner, run: RunModel, lengths: Lengths, options: Options, number: int
     ) -> list[Trial]:
-        model = copy_of(runner.reference.proto)
+        model = deepcopy(runner.reference.proto)
         # Sizes other than time that the candidate fixes hold for both models.
         other = onnx.GraphProto(input=runner.candidate.proto.graph.input)
         for value in (*model.graph.input, *other.input):

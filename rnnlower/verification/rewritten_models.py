@@ -8,6 +8,7 @@ In float64, neither rounding nor range matters much; in float16 both do.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import ml_dtypes
@@ -17,7 +18,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from rnnlower.engines.session import Array
 from rnnlower.verification.inputs.uses import QUANTIZED_LSTM, RECURRENT
-from rnnlower.verification.models import Graph, HeldModel, copy_of, graphs_in, nodes_in
+from rnnlower.verification.models import Graph, HeldModel, graphs_in, nodes_in
 
 _OF_LSTM = 8
 _INTEGER_PRODUCTS = {"MatMulInteger": ("MatMul", 0), "ConvInteger": ("Conv", 1)}
@@ -47,7 +48,7 @@ def as_read(
             node.attribute.extend([*kept, helper.make_attribute("linear_before_reset", 1)])
         return [node]
 
-    proto = copy_of(model.with_data())
+    proto = deepcopy(model.with_data())
     _rewrite([proto.graph, *proto.functions], read)
     return model.changed(proto)
 
@@ -88,7 +89,7 @@ def with_float_activations(model: HeldModel) -> HeldModel:
 
     Products of integers become products of floats: what remains is the error of the weights.
     """
-    proto = copy_of(model.with_data())
+    proto = deepcopy(model.with_data())
     _rewrite([proto.graph], lambda node: _dequantized(node) if node.op_type == QUANTIZED_LSTM else [node])
     for graph in [*graphs_in(proto.graph)]:
         del graph.value_info[:]
@@ -152,7 +153,7 @@ _TYPE_ATTRIBUTES = {"to", "dtype"}
 
 def in_float_type(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int] = _FLOATS) -> HeldModel:
     """Return the model with inputs, weights, constants and casts of these kinds in one float type."""
-    other = copy_of(model.with_data())
+    other = deepcopy(model.with_data())
     kind = helper.np_dtype_to_tensor_dtype(dtype)
     for graph in graphs_in(other.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
@@ -263,7 +264,7 @@ def _changed(
     model: HeldModel, change: Callable[[Array], Array], attributes: bool = True, kept: Collection[str] = ()
 ) -> HeldModel:
     """Return the model with its float constants changed: tensors, and `attributes` that may become some."""
-    other = copy_of(model.with_data())
+    other = deepcopy(model.with_data())
     _change_tensors(other, _FLOATS, change, kept)
     # A clip is such a constant, too: lowered, it is a tensor.
     for node in nodes_in(other.graph, *other.functions) if attributes else ():

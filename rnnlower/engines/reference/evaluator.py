@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import Any, ClassVar
@@ -314,8 +315,7 @@ def _normalized(node: onnx.NodeProto, version: int) -> onnx.NodeProto:
     consumed = version < 6 and any(a.name == "consumed_inputs" for a in node.attribute)
     if not (consumed or node.domain == "ai.onnx" or "" in node.output):
         return node
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = deepcopy(node)
     if node.domain == "ai.onnx":
         copy.domain = ""
     for index, name in enumerate(copy.output):
@@ -331,8 +331,7 @@ def _bound(function: onnx.FunctionProto, call: onnx.NodeProto) -> onnx.FunctionP
     """Return ``function`` with its attribute references replaced by the values of ``call``."""
     values = {a.name: a for a in function.attribute_proto}
     values.update((a.name, a) for a in call.attribute)
-    bound = onnx.FunctionProto()
-    bound.CopyFrom(function)
+    bound = deepcopy(function)
     del bound.attribute[:], bound.attribute_proto[:]
     if not any(entry.domain == "" for entry in bound.opset_import):
         bound.opset_import.add(domain="", version=_opsets(function.opset_import)[""])
@@ -346,8 +345,7 @@ def _bind_nodes(nodes: Iterable[onnx.NodeProto], values: Mapping[str, onnx.Attri
         for attribute in node.attribute:
             source = values.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
             if source is not None:
-                bound.append(onnx.AttributeProto())
-                bound[-1].CopyFrom(source)
+                bound.append(deepcopy(source))
                 bound[-1].name = attribute.name
                 if source is attribute:
                     _bind_nodes(bound[-1].g.node, values)

@@ -23,7 +23,7 @@ An empty sequence (T = 0) counts as ``sequence_lens = 0``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -90,7 +90,8 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
         if layout:
             X = np.swapaxes(X, 0, 1)
             states = [None if s is None else np.swapaxes(s, 0, 1) for s in states]
-        self._check_shapes(X, W, R, B, P, states, attributes)
+        of_states = dict(zip(("initial_h", "initial_c"), states, strict=False))
+        self._check_shapes(X, {"W": W, "R": R, "B": B, "P": P, **of_states}, attributes)
         dtype = X.dtype
         compute = np.dtype(np.float64 if dtype.itemsize >= (4 if self.precise else 8) else np.float32)
         lengths = self._lengths(sequence_lens, X.shape[0], X.shape[1])
@@ -195,35 +196,28 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
             raise UnsupportedModelError(f"{self.where}: clip must be positive, not {bound}")
         return lambda x: np.clip(x, -bound, bound)
 
-    def _check_shapes(
-        self,
-        X: Array,
-        W: Array,
-        R: Array,
-        B: Array | None,
-        P: Array | None,
-        states: Sequence[Array | None],
-        attributes: dict[str, Any],
-    ) -> None:
+    def _check_shapes(self, X: Array, given: Mapping[str, Array | None], attributes: dict[str, Any]) -> None:
+        R = given["R"]
+        assert R is not None
         if X.ndim != 3 or R.ndim != 3:
             raise InvalidModelError(f"{self.where}: X and R must have rank 3, not {X.ndim} and {R.ndim}")
-        hidden = R.shape[2]
-        directions = len(self._directions(attributes.get("direction")))
+        hidden, directions = R.shape[2], len(self._directions(attributes.get("direction")))
         if attributes.get("hidden_size") not in (None, hidden):
             raise InvalidModelError(
                 f"{self.where}: hidden_size is {attributes['hidden_size']}, but R has shape {R.shape}"
             )
-        wanted: dict[str, tuple[Array | None, tuple[int, ...]]] = {
-            "W": (W, (directions, self.gates * hidden, X.shape[2])),
-            "R": (R, (directions, self.gates * hidden, hidden)),
-            "B": (B, (directions, 2 * self.gates * hidden)),
-            "P": (P, (directions, 3 * hidden)),
+        state = (directions, X.shape[1], hidden)
+        wanted = {
+            "W": (directions, self.gates * hidden, X.shape[2]),
+            "R": (directions, self.gates * hidden, hidden),
+            "B": (directions, 2 * self.gates * hidden),
+            "P": (directions, 3 * hidden),
+            "initial_h": state,
+            "initial_c": state,
         }
-        for name, state in zip(("initial_h", "initial_c"), states, strict=False):
-            wanted[name] = (state, (directions, X.shape[1], hidden))
-        for name, (value, shape) in wanted.items():
-            if value is not None and value.shape != shape:
-                raise InvalidModelError(f"{self.where}: {name} has shape {value.shape}, not {shape}")
+        for name, value in given.items():
+            if value is not None and value.shape != wanted[name]:
+                raise InvalidModelError(f"{self.where}: {name} has shape {value.shape}, not {wanted[name]}")
 
 
 def _gates(values: Array, count: int) -> list[Array]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
@@ -16,7 +15,7 @@ from onnx import numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.engines import child
-from rnnlower.engines.session import Array
+from rnnlower.engines.session import Array, as_declared
 from rnnlower.errors import OptionError
 
 GivenInputs: TypeAlias = "Mapping[str, Array] | str | os.PathLike[str]"
@@ -131,15 +130,8 @@ def _checked(entries: dict[str, Array], graph: onnx.GraphProto, required: set[st
         raise OptionError(f"no value given for the input {missing[0]!r}")
     checked = {}
     for name, array in entries.items():
-        array = np.asarray(array)
         tensor = types[name].tensor_type
-        if (
-            tensor.elem_type == onnx.TensorProto.BFLOAT16
-            and array.dtype.kind == "V"
-            and array.dtype.itemsize == 2
-        ):
-            # NumPy stores bfloat16 in a file like this.
-            array = array.view(ml_dtypes.bfloat16)
+        array = as_declared(np.asarray(array), tensor.elem_type)
         wanted = np.dtype(tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else array.dtype
         if array.dtype != wanted and not (wanted.kind == "O" and array.dtype.kind in "US"):
             raise OptionError(f"input {name!r} has dtype {array.dtype}, the model needs {wanted}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from onnx.external_data_helper import uses_external_data
 
 from rnnlower.engines.session import Array
 from rnnlower.verification.inputs.uses import RECURRENT
-from rnnlower.verification.models import HeldModel, RunModel, copy_of
+from rnnlower.verification.models import HeldModel, RunModel
 from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
 
 # More values than these are sampled evenly: they are all held in memory at once.
@@ -51,7 +52,7 @@ def with_outputs(model: HeldModel, names: Iterable[str]) -> HeldModel | None:
     external = any(uses_external_data(tensor) for tensor in model.proto.graph.initializer)
     if external and not model.fits_memory:
         return None
-    extended = copy_of(model.with_data() if external else model.proto)
+    extended = deepcopy(model.with_data() if external else model.proto)
     extended.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return model.changed(extended)
 
