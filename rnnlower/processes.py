@@ -38,11 +38,7 @@ class ChildDiedError(Exception):
 
 
 def longest_call() -> float:
-    """Return the seconds after which a call is given up: RNNLOWER_ENGINE_SECONDS, by default 600.
-
-    Raises:
-        OptionError: It is not a number above 0.
-    """
+    """Return the seconds after which a call is given up: RNNLOWER_ENGINE_SECONDS, by default 600."""
     return limit_set(_VARIABLE, 600.0)
 
 

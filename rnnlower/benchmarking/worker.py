@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rnnlower.engines.child import timed
 from rnnlower.engines.session import Array, first_line, prepared_run, to_array
 from rnnlower.folders import temporary_folder
 from rnnlower.processes import Child, ChildDiedError
@@ -61,11 +62,7 @@ class Worker:
 
 
 def _told(action: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of the action; convert errors, since onnxruntime's have no base class.
-
-    Raises:
-        WorkerError: It fails.
-    """
+    """Return the result of the action; any error is a WorkerError, since onnxruntime's have no base class."""
     try:
         return action(*arguments)
     except Exception as error:
@@ -89,15 +86,7 @@ def _measure(
     start = time.perf_counter()
     session = _session(path, threads)
     seconds = time.perf_counter() - start
-    run = prepared_run(session, feeds)
-    for _ in range(warmup):
-        run()
-    latencies = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        run()
-        latencies.append(time.perf_counter() - start)
-    return seconds, latencies
+    return seconds, timed(prepared_run(session, feeds), warmup, runs)[0]
 
 
 def _session(path: str, threads: int, profile: str = "") -> Any:

@@ -235,9 +235,8 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         ),
         "on": Flag(
             "--on ENGINE",
-            "Also run the result on this runtime: one of `rnnlower engines`, or 'cmd:PROGRAM {model} "
-            "{inputs} {outputs}'. Default: with --target, the target's own where it is installed; `none`:"
-            " on no other.",
+            f"Also run the result on this runtime: {_ENGINE}. Default: with --target, the target's own where "
+            "it is installed; `none`: on no other.",
         ),
         "verify.on": Flag("--on ENGINE", f"Run the candidate on this runtime: {_ENGINE}."),
     },

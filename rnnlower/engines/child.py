@@ -173,15 +173,20 @@ def _serve(name: str, file: str, gigabytes: float) -> None:
 def _run(run: Run, inputs: str, outputs: str, warmup: int, runs: int) -> Sequence[float]:
     """Run on the arrays of a file, write the outputs of the last run, and return the time of each run."""
     feeds = read_arrays(inputs)
-    latencies = []
-    results: Arrays = {}
-    for number in range(warmup + runs):
-        start = time.perf_counter()
-        results = run(feeds)
-        if number >= warmup:
-            latencies.append(time.perf_counter() - start)
+    latencies, results = timed(lambda: run(feeds), warmup, runs)
     write_arrays(outputs, results)
     return latencies
+
+
+def timed(run: Callable[[], Any], warmup: int, runs: int) -> tuple[list[float], Any]:
+    """Return the seconds of each run after some others, and the result of the last."""
+    latencies, result = [], None
+    for number in range(warmup + runs):
+        start = time.perf_counter()
+        result = run()
+        if number >= warmup:
+            latencies.append(time.perf_counter() - start)
+    return latencies, result
 
 
 def _limit(gigabytes: float) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
@@ -104,12 +103,7 @@ class _Command(Opened):
     """A program that runs again for every set of inputs."""
 
     def _timed(self, warmup: int, runs: int) -> tuple[float, list[float]]:
-        latencies = []
-        for _ in range(warmup + runs):
-            start = time.perf_counter()
-            self._call()
-            latencies.append(time.perf_counter() - start)
-        return 0.0, latencies[warmup:]
+        return 0.0, child.timed(self._call, warmup, runs)[0]
 
     def _call(self) -> None:
         label, words = self._engine.label, self._engine.command
@@ -258,11 +252,7 @@ class Attempts(ExitStack):
 
 
 def gigabytes() -> float:
-    """Return how much memory a runtime may write to: RNNLOWER_ENGINE_GIGABYTES.
-
-    Raises:
-        OptionError: It is not a number above 0.
-    """
+    """Return how much memory a runtime may write to: RNNLOWER_ENGINE_GIGABYTES, by default 8."""
     return limit_set("RNNLOWER_ENGINE_GIGABYTES", 8.0)
 
 

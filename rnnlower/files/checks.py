@@ -198,12 +198,6 @@ def _check_type(attribute: AttributeProto, given: Sequence[str], label: str) -> 
         raise InvalidModelError(f"{label} has the type {kind}, but {problem}")
 
 
-def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
-    yield from _dense_tensors(attribute)
-    for sparse in _sparse_tensors(attribute):
-        yield from (sparse.values, sparse.indices)
-
-
 def _dense_tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
     if attribute.HasField("t"):
         yield attribute.t
@@ -258,7 +252,8 @@ def stored_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:
             yield f"initializer {tensor.name!r}", tensor
     for node in (node for nodes in (*(graph.node for graph in graphs), *of_functions) for node in nodes):
         for attribute in node.attribute:
-            for tensor in _tensors(attribute):
+            sparse = [part for each in _sparse_tensors(attribute) for part in (each.values, each.indices)]
+            for tensor in (*_dense_tensors(attribute), *sparse):
                 yield f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}", tensor
 
 

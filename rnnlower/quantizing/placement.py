@@ -25,7 +25,7 @@ def capture_integers(model: ir.Model) -> None:
     for graph in list(model.graph.subgraphs()):
         for node in list(graph):
             for index, value in enumerate(node.inputs):
-                if value is None or _graph_of(value) in (None, graph):
+                if value is None or value.producer() is None or value.graph is graph:
                     continue
                 chain = _chain(value)
                 if chain is None:
@@ -55,11 +55,6 @@ def own_constants(model: ir.Model) -> None:
             for reader, index in list(value.uses()):
                 if reader.graph is graph:
                     reader.replace_input_with(index, own)
-
-
-def _graph_of(value: ir.Value) -> object:
-    node = value.producer()
-    return None if node is None else node.graph
 
 
 def _chain(value: ir.Value) -> list[ir.Node] | None:

@@ -35,6 +35,7 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.suspicions import Suspicion
 from rnnlower.targets import Target
+from rnnlower.verification.verdict.compare import with_floats
 
 SCHEMES: Mapping[str, type[Scheme]] = {"qdq": Scheme, "pow2": Scheme, "tflite": TfliteScheme}
 
@@ -149,11 +150,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
 
 
 def _check_target(options: QuantizeOptions) -> None:
-    """Refuse a target without quantizers, or types in which it does not compute products.
-
-    Raises:
-        UnsupportedModelError: It has none, or is known not to compute them.
-    """
+    """Refuse a target without quantizers, or types in which it is known not to compute products."""
     target = options.runtime
     if target is None:
         return
@@ -288,19 +285,12 @@ def _prove_placement(floats: Session, fine: onnx.ModelProto, feeds: Feeds) -> No
 
 
 def _refuse_unstable(floats: Session, feeds: Feeds, name: str, wanted: Array, difference: float) -> None:
-    """Refuse a model whose own result moves that much when its inputs move by a millionth.
-
-    Raises:
-        UnsupportedModelError: It does.
-    """
+    """Refuse a model whose own result moves that much when its inputs move by a millionth."""
     rng, moved = np.random.default_rng(0), 0.0
     for _ in range(_DRAWS):
-        nearby = {
-            key: each * (1 + 1e-6 * rng.choice((-1, 1), each.shape)).astype(each.dtype)
-            if each.dtype.kind == "f"
-            else each
-            for key, each in feeds.items()
-        }
+        nearby = with_floats(
+            feeds, lambda each: each * (1 + 1e-6 * rng.choice((-1, 1), each.shape)).astype(each.dtype)
+        )
         found = floats.run(nearby)[name].astype(np.float64)
         moved = max(moved, float(np.abs(found - wanted).max(initial=0.0)))
     if not moved < _SENSITIVE * difference:
