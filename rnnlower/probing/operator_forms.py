@@ -28,7 +28,7 @@ class Form:
         inputs: The inputs: a tuple is the shape of random numbers.
         limit: The key of the target's limit, and the value to exclude.
         opset: The version of the default domain.
-        constant: Which inputs are initializers.
+        fed: The letters of those inputs that are no initializers, apart from X.
     """
 
     op_type: str
@@ -36,11 +36,11 @@ class Form:
     inputs: Values
     limit: tuple[str, Any]
     opset: int = _OPSET
-    constant: frozenset[str] = frozenset()
+    fed: str = ""
 
     def question(self) -> Question:
         """Return the question whether the form is computed correctly."""
-        return question(self.node, _arrays(self.inputs), self.opset, self.constant)
+        return question(self.node, _arrays(self.inputs), self.opset, {*self.inputs} - {"X", *self.fed})
 
     def __str__(self) -> str:
         return f"{'; '.join(self.node.splitlines())} at opset {self.opset}, {self.limit[0]} {self.limit[1]}"
@@ -116,53 +116,38 @@ _BY_VERSION: tuple[tuple[str, int, str, Values], ...] = (
 
 
 def _forms() -> Iterator[Form]:
-    for node, inputs in _FED:
-        names = list(onnx.parser.parse_node(node).input)
-        constant = frozenset(name for name in names[1:] if name != "s")
-        op_type = onnx.parser.parse_node(node).op_type
-        yield Form(op_type, node, inputs, ("constant", names.index("s")), constant=constant)
-    for op_type, name, default, node, inputs in _BY_ATTRIBUTE:
-        yield Form(op_type, node, inputs, ("attributes", (name, default)), constant=_but_first(inputs))
-    for op_type, opset, node, inputs in _BY_VERSION:
+    for text, inputs in _FED:
+        (node,) = parsed(text)
+        yield Form(node.op_type, text, inputs, ("constant", [*node.input].index("s")), fed="s")
+    for op_type, name, default, text, inputs in _BY_ATTRIBUTE:
+        yield Form(op_type, text, inputs, ("attributes", (name, default)))
+    for op_type, opset, text, inputs in _BY_VERSION:
         version = onnx.defs.get_schema(op_type, opset).since_version
-        yield Form(op_type, node, inputs, ("versions", version), opset, _but_first(inputs))
+        yield Form(op_type, text, inputs, ("versions", version), opset)
     yield Form("Cast", "Y = Cast <to = 6> (X)", {"X": (2, 4)}, ("versions", 13))
-    matrix = {"X": (5, 4), "s": [[3, 1], [0, 2]]}
-    yield Form("Gather", "Y = Gather (X, s)", matrix, ("vector", 1), constant=frozenset("s"))
+    yield Form("Gather", "Y = Gather (X, s)", {"X": (5, 4), "s": [[3, 1], [0, 2]]}, ("vector", 1))
     backward = {"X": (5, 4), "b": [-1], "e": [-(2**62)], "a": [0], "p": [-1]}
-    step = ("not_negative", 4)
-    yield Form("Slice", "Y = Slice (X, b, e, a, p)", backward, step, constant=frozenset("beap"))
+    yield Form("Slice", "Y = Slice (X, b, e, a, p)", backward, ("not_negative", 4))
     # A model of constants alone would have no input.
     bare, full = (
         f"Z = ConstantOfShape {value}(s)\nY = Add (X, Z)" for value in ("", "<value = float[1] {0}> ")
     )
     values = {"s": [2, 4], "X": (2, 4)}
-    for node, limit, constants in (
-        (bare, ("written", "value"), "s"),
-        (full, ("constant", 0), ""),
-        (full, ("versions", 9), "s"),
-    ):
-        yield Form("ConstantOfShape", node, values, limit, constant=frozenset(constants))
+    yield Form("ConstantOfShape", bare, values, ("written", "value"))
+    yield Form("ConstantOfShape", full, values, ("constant", 0), fed="s")
+    yield Form("ConstantOfShape", full, values, ("versions", 9))
     zero = ("attributes", ("allowzero", 0))
-    again = {"X": (2, 6), "s": [3, 4]}
-    yield Form("Reshape", "Y = Reshape <allowzero = 1> (X, s)", again, zero, 14, frozenset("s"))
-    squeezed = {"X": (1, 4, 1)}
-    yield Form("Squeeze", "Y = Squeeze (X)", squeezed, ("written", "axes"), 11)
+    yield Form("Reshape", "Y = Reshape <allowzero = 1> (X, s)", {"X": (2, 6), "s": [3, 4]}, zero, 14)
+    yield Form("Squeeze", "Y = Squeeze (X)", {"X": (1, 4, 1)}, ("written", "axes"), 11)
     # The gates of a step: where they are wrong, they are as a product and a sum.
     gates = "G = Gemm <transB = 1> (X, W, s)\nS = Sigmoid (G)\nA, C, Y = Split <axis = 1> (S)"
-    yield Form(
-        "Gemm", gates, {"X": (2, 64), "W": (192, 64), "s": (2, 192)}, ("constant", 2), 13, frozenset("W")
-    )
+    yield Form("Gemm", gates, {"X": (2, 64), "W": (192, 64), "s": (2, 192)}, ("constant", 2), fed="s")
     yield Form("Transpose", "Y = Transpose (X)", {"X": (2, 4)}, ("written", "perm"))
-    half = ("attributes", ("onesided", 0))
+    half, whole = (("attributes", ("onesided", value)) for value in (0, 1))
     yield Form("DFT", "Y = DFT <axis = 1, onesided = 1> (X)", {"X": (1, 8, 1)}, half, 17)
     yield Form("DFT", "Y = DFT <axis = 1, inverse = 1, onesided = 1> (X)", {"X": (1, 5, 2)}, half, 17)
-    whole, frames = ("attributes", ("onesided", 1)), {"X": (1, 12, 1), "h": 4, "w": (8,)}
-    yield Form("STFT", "Y = STFT <onesided = 0> (X, h, w)", frames, whole, 17, _but_first(frames))
-
-
-def _but_first(inputs: Values) -> frozenset[str]:
-    return frozenset(list(inputs)[1:])
+    frames = {"X": (1, 12, 1), "h": 4, "w": (8,)}
+    yield Form("STFT", "Y = STFT <onesided = 0> (X, h, w)", frames, whole, 17)
 
 
 FORMS = tuple(_forms())
@@ -179,7 +164,7 @@ NEEDED = (
         "Z = ScatterND (X, i, u)\nY = Add (X, Z)",
         {"X": (4, 3), "i": [[1], [3]], "u": (2, 3)},
         ("read", "twice"),
-        constant=frozenset("i"),
+        fed="u",
     ),
     *(
         Form(op_type, node, {"X": (4, 16)}, ("attributes", (name, default)))
@@ -193,7 +178,6 @@ NEEDED = (
         {"X": (1, 2, 8, 2), "n": 8, "w": (1, 8, 1), "s": [1, 32]},
         ("read", "in its shape"),
         17,
-        frozenset("nws"),
     ),
 )
 """Forms without which an operator counts as missing: other readers of its result, values, equal parts."""
@@ -208,7 +192,6 @@ BETWEEN = (
         "Q = QuantizeLinear (X, s, z)\nY = DequantizeLinear (Q, s, z)",
         _QUANTIZED,
         ("between", "operators"),
-        constant=frozenset("sz"),
     ),
 )
 """Forms of operators that some runtimes compute between others, but not between a model's float32 outputs."""
