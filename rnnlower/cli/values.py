@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
+from rnnlower.arguments import check_choice
 from rnnlower.errors import OptionError
 from rnnlower.folders import temporary_folder
 
@@ -123,8 +124,7 @@ def parse_chunk(chunk: str) -> int | str | None:
 def check_external_data(mode: str) -> None:
     from rnnlower.files.model_io import EXTERNAL_DATA_MODES
 
-    if mode not in EXTERNAL_DATA_MODES:
-        raise OptionError(f"--external-data is {mode!r}; it must be one of {', '.join(EXTERNAL_DATA_MODES)}")
+    check_choice("--external-data is", mode, EXTERNAL_DATA_MODES)
 
 
 _STREAM = "-"

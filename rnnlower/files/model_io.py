@@ -200,9 +200,8 @@ def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """Return the model as a protobuf, with its external data if it fits, so that it can be saved anywhere."""
-    initializers = list(_initializers(model))
-    if _size(initializers) < _PROTOBUF_LIMIT:
-        _embed_external_data(initializers)
+    if _size(model) < _PROTOBUF_LIMIT:
+        _embed_external_data(_initializers(model))
     with _serializing(), paused_collection():
         proto = ir.to_proto(model)
     beyond_ir.restore(model, proto)
@@ -224,14 +223,13 @@ def _embed_external_data(initializers: Iterable[ir.Value]) -> None:
             value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
 
 
-def _size(initializers: Iterable[ir.Value]) -> int:
-    return sum(tensor.nbytes for tensor in _tensors(initializers))
+def _size(model: ir.Model) -> int:
+    return sum(value.const_value.nbytes for value in _initializers(model) if value.const_value is not None)
 
 
-def _tensors(initializers: Iterable[ir.Value]) -> Iterator[ir.TensorProtocol]:
-    for value in initializers:
-        if value.const_value is not None:
-            yield value.const_value
+def _external(model: ir.Model) -> list[ir.ExternalTensor]:
+    tensors = (value.const_value for value in _initializers(model))
+    return [tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor)]
 
 
 @dataclasses.dataclass
@@ -266,9 +264,8 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
             own data, the model is too large for one file, or there is no data file that can be shared.
     """
     check_destination(output)
-    for tensor in _tensors(_initializers(model)):
-        if isinstance(tensor, ir.ExternalTensor) and pathlib.Path(tensor.path).resolve() == output.resolve():
-            raise OptionError(f"{output} holds the model's external data; give the result another name")
+    if output.resolve() in {file.resolve() for file in data_files(model)}:
+        raise OptionError(f"{output} holds the model's external data; give the result another name")
     written = onnx.serialization.registry.get_format_from_file_extension(output.suffix)
     if written not in (None, "protobuf"):
         raise OptionError(f"{output} would be {written}, which is not written; name it {output.stem}.onnx")
@@ -292,8 +289,7 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
 
 def data_files(model: ir.Model) -> set[pathlib.Path]:
     """Return the files that hold external data of the model."""
-    tensors = _tensors(_initializers(model))
-    return {pathlib.Path(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
+    return {pathlib.Path(tensor.path) for tensor in _external(model)}
 
 
 def size_on_disk(path: pathlib.Path, model: ir.Model) -> int:
@@ -319,16 +315,15 @@ def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
 
 def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> bool:
     """Decide whether tensors go into a data file of the result; if not, embed them."""
-    initializers = list(_initializers(model))
-    external = [tensor for tensor in _tensors(initializers) if isinstance(tensor, ir.ExternalTensor)]
-    too_large = _size(initializers) - sum(tensor.nbytes for tensor in external) > _PROTOBUF_LIMIT
+    external = _external(model)
+    too_large = _size(model) - sum(tensor.nbytes for tensor in external) > _PROTOBUF_LIMIT
     if mode == "never":
-        if _size(initializers) > _PROTOBUF_LIMIT:
+        if _size(model) > _PROTOBUF_LIMIT:
             raise OptionError(
                 "the model is larger than 2 GB, which one file cannot hold",
                 remedy=f"leave out {wording.option('external-data', 'never')}",
             )
-        _embed_external_data(initializers)
+        _embed_external_data(_initializers(model))
         return False
     if mode == "share":
         _check_sharing(external, output, too_large)

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.arguments import check_choice
 from rnnlower.errors import OptionError
 from rnnlower.files.model_io import to_proto
 from rnnlower.folders import whole_file
@@ -76,8 +77,7 @@ class Calibration:
         Raises:
             OptionError: There is no such format, or the calls differ in shape and are to be one array.
         """
-        if format not in get_args(Format):
-            raise OptionError(f"the format is {format!r}; it must be one of {', '.join(get_args(Format))}")
+        check_choice("the format is", format, get_args(Format))
         _WRITERS[format](self, pathlib.Path(path))
 
     def save_ranges(self, path: str | os.PathLike[str]) -> None:

@@ -162,9 +162,8 @@ def _expose(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tuple[st
 
 def _copied(value: ir.Value, name: str) -> ir.Node:
     """Return an Identity: an output of a body must be none of its inputs, nor another output."""
-    node = ir.Node("", "Identity", [value], outputs=[ir.Value(name=name)])
-    node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT) if value.type is None else value.type
-    return node
+    type_ = value.type or ir.TensorType(ir.DataType.FLOAT)
+    return ir.node("Identity", [value], outputs=[ir.Value(name=name, type=type_)])
 
 
 def _scanned(scan: ir.Node, name: str) -> ir.Value:

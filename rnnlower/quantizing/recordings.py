@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -172,10 +173,8 @@ def open_source(model: onnx.ModelProto) -> Session:
     try:
         return open_model(model, optimize=True)
     except UnverifiableError:
-        try:
+        with contextlib.suppress(EngineError):
             return open_on(find_engine("rnnlower-reference"), model)
-        except EngineError:
-            pass
         raise
 
 

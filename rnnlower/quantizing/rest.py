@@ -54,7 +54,8 @@ def _grouped(graph: ir.Graph) -> list[str]:
 
 def _counting(graph: ir.Graph) -> list[str]:
     """Return the names of the nodes whose floats become whole numbers, such as positions: they stay exact."""
-    whole = {node for node in graph if node.op_type == "Cast" and _to(node).is_integer()}
+    casts = (node for node in graph if node.op_type == "Cast")
+    whole = {node for node in casts if ir.DataType(node.attributes["to"].as_int()).is_integer()}
     for node in reversed(graph):
         readers = {reader for reader, _ in node.outputs[0].uses()}
         if (
@@ -65,10 +66,6 @@ def _counting(graph: ir.Graph) -> list[str]:
         ):
             whole.add(node)
     return [str(node.name) for node in whole]
-
-
-def _to(node: ir.Node) -> ir.DataType:
-    return ir.DataType(node.attributes["to"].as_int())
 
 
 def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool, headroom: float) -> bytes:
