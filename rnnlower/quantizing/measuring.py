@@ -87,11 +87,6 @@ class MeasuredOutput:
         return min(-math.inf if math.isnan(ratio) else ratio for ratio in ratios)
 
 
-def time_axis(array: Array, steps: int | None) -> int | None:
-    """Return the axis that has a size for each time step, the first one of that size."""
-    return next((axis for axis, size in enumerate(array.shape) if size == steps), None)
-
-
 def count_steps(model: ir.Model, recordings: Recordings, held: Sequence[Sequence[Feeds]]) -> list[int | None]:
     """Return the number of time steps of each sequence, as its first recurrent node sees it."""
     if recordings.stream is not None:
@@ -157,9 +152,10 @@ def measure(
 
 
 def _axis(recordings: Recordings, name: str, array: Array, steps: int | None) -> int | None:
+    """Return the axis of time of an output: the first that has a size for each time step."""
     if recordings.stream is not None:
         return recordings.stream.outputs.get(name)
-    return time_axis(array, steps)
+    return next((axis for axis, size in enumerate(array.shape) if size == steps), None)
 
 
 def _whole(recordings: Recordings, session: Session, sequence: Feeds) -> dict[str, Array]:

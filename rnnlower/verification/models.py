@@ -251,7 +251,7 @@ def state_pairs(
                 raise OptionError(f"state {output}={name}: another output feeds the same input")
         return dict(given)
     pairs: dict[str, str] = {}
-    states = [name for name in inputs if facts.uses[name].is_state]
+    states = [name for name in inputs if "state" in facts.uses[name].roles]
     for name in states:
         matching = [o for o, other in outputs.items() if o not in pairs and _may_feed(other, inputs[name])]
         same_stem = [o for o in matching if state_stem(name) and state_stem(o) == state_stem(name)]

@@ -85,15 +85,11 @@ class InputMaker:
     @property
     def natural_trials(self) -> int:
         """The number of trials for every pattern with every variant of the switches, repeated if cheap."""
+        drawn = sum(math.prod(d for d in dims if isinstance(d, int)) for dims in self.plan.dims.values())
         rounds = _ROUNDS_OF_A_SMALL_MODEL if self.parameters <= _SMALL_MODEL else 1
-        if rounds > 1 and not self.plan.is_dynamic and 0 < self._drawn <= _SMALL_INPUTS:
+        if rounds > 1 and not self.plan.is_dynamic and 0 < drawn <= _SMALL_INPUTS:
             rounds = _ROUNDS_OF_SMALL_INPUTS
         return len(self._patterns) * self._variants * rounds
-
-    @property
-    def _drawn(self) -> int:
-        """The number of elements that a set of inputs of fixed sizes has."""
-        return sum(math.prod(d for d in dims if isinstance(d, int)) for dims in self.plan.dims.values())
 
     @property
     def has_discrete_inputs(self) -> bool:
@@ -183,7 +179,7 @@ class InputMaker:
             limit = min(size or _UNKNOWN_LIMIT for size in limits)
             return np.asarray(rng.integers(0, limit, shape)).astype(dtype)
         if is_inexact(dtype):
-            if use.is_weight:
+            if "weight" in use.roles:
                 factor = _WEIGHT_FACTORS.get(turn.pattern, 0.4)
                 return np.asarray(factor * rng.standard_normal(shape)).astype(dtype)
             return _bounded(_floats(rng, dtype, shape, turn.pattern, self.threshold), use)
@@ -250,11 +246,11 @@ def _floats(
 
 def _bounded(values: Array, use: Uses) -> Array:
     """Return the values as decays, rates or keys, if they are any."""
-    if use.is_decay:
+    if "decay" in use.roles:
         return np.asarray(-np.abs(values))
-    if use.is_rate:
+    if "rate" in use.roles:
         return np.minimum(np.abs(values), 1).astype(values.dtype)
-    if use.is_key and values.ndim:
+    if "key" in use.roles and values.ndim:
         length = np.linalg.norm(values.astype(np.float64), axis=-1, keepdims=True)
         return np.asarray(values / np.maximum(length, 1)).astype(values.dtype)
     return values
@@ -268,7 +264,7 @@ def _integers(
     attempt: int,
     wide: int | None,
 ) -> Array:
-    if use.is_shape or use.is_count:
+    if use.roles & {"shape", "count"}:
         return np.asarray(rng.integers(1, 4, shape))
     if use.equal_to or use.ordered_with:
         return np.asarray(rng.choice(np.array(_choices(use)), shape))

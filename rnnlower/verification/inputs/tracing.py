@@ -51,17 +51,17 @@ _INDEXED = {
     **dict.fromkeys(("GatherND", "ScatterND"), (1,)),
     **dict.fromkeys(("OneHot", "Resize", "Upsample", "SequenceAt", "SequenceInsert"), (0, 1, 2, 3)),
 }
-# The uses of single inputs: operators, inputs, use.
+# The roles of single inputs: operators, inputs, role.
 _USES: tuple[tuple[Iterable[str], tuple[int, ...], str], ...] = (
-    (RECURRENT, (1, 2, 3, 7, 8, 9, 10, 11), "is_weight"),
-    (("CausalConvWithState",), (1, 2), "is_weight"),
-    (RECURRENT, (5, 6), "is_state"),
-    (STATE_AXES, (3,), "is_state"),
-    (("LinearAttention",), (1,), "is_key"),
-    (("LinearAttention",), (4,), "is_decay"),
-    (("LinearAttention",), (5,), "is_rate"),
-    *(((op_type,), inputs, "is_shape") for op_type, inputs in _SHAPES.items()),
-    *(((op_type,), inputs, "is_count") for op_type, inputs in _COUNTS.items()),
+    (RECURRENT, (1, 2, 3, 7, 8, 9, 10, 11), "weight"),
+    (("CausalConvWithState",), (1, 2), "weight"),
+    (RECURRENT, (5, 6), "state"),
+    (STATE_AXES, (3,), "state"),
+    (("LinearAttention",), (1,), "key"),
+    (("LinearAttention",), (4,), "decay"),
+    (("LinearAttention",), (5,), "rate"),
+    *(((op_type,), inputs, "shape") for op_type, inputs in _SHAPES.items()),
+    *(((op_type,), inputs, "count") for op_type, inputs in _COUNTS.items()),
 )
 _LENGTHS = {**dict.fromkeys(RECURRENT, (4, "layout")), "ReverseSequence": (1, "time_axis")}
 """Inputs that hold the lengths of rows: the input, and the attribute with the axis of time of input 0."""
@@ -227,9 +227,7 @@ class _Tracer:
     def _use(self, node: onnx.NodeProto, index: int, uses: list[Uses], scope: _Scope) -> None:
         op_type = node.op_type
         for use in uses:
-            for op_types, inputs, flag in _USES:
-                if op_type in op_types and index in inputs:
-                    setattr(use, flag, True)
+            use.roles.update(role for ops, inputs, role in _USES if op_type in ops and index in inputs)
             if op_type in _LENGTHS and index == _LENGTHS[op_type][0]:
                 time_axis = scope.number(node, _LENGTHS[op_type][1])
                 use.lengths.append(_axis_size(scope, node.input[0], time_axis))

@@ -22,6 +22,7 @@ RECURRENT = ("LSTM", "GRU", "RNN", QUANTIZED_LSTM)
 class Uses:
     """The uses of a graph input. Limits are exclusive sizes: an int, a dimension's name or ``None``.
 
+    ``roles`` are words: ``weight``, ``state``, ``decay``, ``rate``, ``key``, ``shape`` or ``count``.
     A linear attention grows without bounds unless its decays are at most 0 (they are logarithms), its rates
     from 0 to 1, and its keys of length 1.
     """
@@ -30,13 +31,7 @@ class Uses:
     indices: list[Dim] = field(default_factory=list)
     equal_to: set[float] = field(default_factory=set)
     ordered_with: set[float] = field(default_factory=set)
-    is_weight: bool = False
-    is_state: bool = False
-    is_decay: bool = False
-    is_rate: bool = False
-    is_key: bool = False
-    is_shape: bool = False
-    is_count: bool = False
+    roles: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,10 @@ class Doubt:
         may_differ = self._overflows or (self._is_open(name) and not is_coarse)
         if not may_differ or not self._is_comparable(name):
             return None
-        expected, beyond = self._outputs[name], self._reference_overflows(name)
+        expected, beyond = self._outputs[name], self._reaches_the_end(name)
+        if not self._has_large_numbers:
+            # A NaN or infinity in both precisions is intended.
+            beyond &= ~self._is_meant(name)
         if beyond.all():
             return None
         wide, other = (values.get(name) for values in self._in_float64)
@@ -169,14 +172,6 @@ class Doubt:
             is_number = self._is_number_for_smaller_inputs(name) | self._is_number_in_float64(name)
             places &= (either & is_number) | ~self._is_meant(name)
         return places
-
-    def _reference_overflows(self, name: str) -> Array:
-        """Return the elements of an output beyond the range in the reference, in one precision or another.
-
-        A NaN or infinity in both precisions is intended, if no number is large.
-        """
-        places = self._reaches_the_end(name)
-        return places if self._has_large_numbers else places & ~self._is_meant(name)
 
     def _reaches_the_end(self, name: str) -> Array:
         expected, other = self._outputs[name], self._opinion.get(name)
