@@ -127,7 +127,9 @@ class Scheme:
     def weight(self, array: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
         """Return a weight ``[inputs, outputs]`` as integers, and the scales: ``[outputs]`` or ``[]``."""
         largest = np.abs(array).max(initial=0.0, axis=None if self.per_tensor else 0)
-        scale = (np.where(largest > 0, largest, 1.0) / LARGEST_WEIGHT).astype(np.float32)
+        scale = (largest / LARGEST_WEIGHT).astype(np.float32)
+        # Weights that are too small for a scale are 0.
+        scale = np.where(scale > 0, scale, np.float32(1.0 / LARGEST_WEIGHT))
         scale = _power(scale).astype(np.float32) if self.powers else scale
         integers = np.clip(np.rint(array / scale), -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int8)
         return integers, scale
@@ -144,8 +146,8 @@ def _fixed(dtype: ir.DataType, bounds: Range) -> Encoding:
 
 def symmetric(dtype: ir.DataType, seen: Range) -> Encoding:
     """Return the encoding of a range around 0."""
-    largest = max(-seen.least, seen.largest) or 1.0
-    return Encoding(dtype, float(np.float32(largest / np.iinfo(dtype.numpy()).max)), 0)
+    steps = np.iinfo(dtype.numpy()).max
+    return Encoding(dtype, float(np.float32(max(-seen.least, seen.largest) / steps)) or 1.0 / steps, 0)
 
 
 def asymmetric(dtype: ir.DataType, seen: Range) -> Encoding:
@@ -153,7 +155,7 @@ def asymmetric(dtype: ir.DataType, seen: Range) -> Encoding:
     least, largest = min(seen.least, 0.0), max(seen.largest, 0.0)
     info = np.iinfo(dtype.numpy())
     steps = info.max - info.min
-    scale = float(np.float32((largest - least) / steps or 1.0 / steps))
+    scale = float(np.float32((largest - least) / steps)) or 1.0 / steps
     return Encoding(dtype, scale, info.min + round(-least / scale))
 
 

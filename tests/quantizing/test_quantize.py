@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +16,8 @@ from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 from support.cli_helpers import rnnlower as command
 from support.cli_helpers import save
 from support.commands import board
+from support.judge import run
+from support.streamed import model as model_of
 
 import rnnlower
 from rnnlower.errors import OptionError, UnsupportedModelError, UnverifiableError
@@ -213,6 +216,21 @@ def test_below_the_least_ratio_nothing_is_written(tmp_path: Path) -> None:
     assert {entry["role"] for entry in done.json["scales"]} >= {"x", "h", "c", "f*c", "sum iofc"}
     assert done.json["sqnr"][0]["quarters"] is not None
     assert "dB" in command(*(each for each in arguments if each != "--json")).stdout
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "options", [{}, {"per_tensor": True}, {"activations": "int8-only"}, {"scheme": "pow2"}]
+)
+def test_weights_that_decayed_to_almost_nothing_are_zeros(options: dict[str, Any]) -> None:
+    """No float32 is their largest one by 127."""
+    source = model_of(
+        "(float[T, 1, 3] X) => (float[T, 1, 1, 4] Y) { Y, h = RNN <hidden_size = 4> (X, W, R) }", R=(1, 4, 4)
+    )
+    source.graph.initializer.append(numpy_helper.from_array(np.full((1, 4, 3), 1e-44, np.float32), "W"))
+    inputs = {"X": np.ones((6, 1, 3), np.float32)}
+    result = rnnlower.quantize(source, calibration=[inputs] * 2, **options)
+    assert not run(result, inputs)["Y"].any()
 
 
 def test_the_same_input_gives_the_same_bytes() -> None:
