@@ -9,6 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import onnx
 import onnx.compose
+from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
 from rnnlower.files.model_io import ModelLike, load_model, to_proto
@@ -35,9 +36,7 @@ def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | N
         pathlib.Path(path).stem if isinstance(path, str | os.PathLike) else f"model_{number}"
         for number, path in enumerate(paths)
     ]
-    models = {name: to_proto(load_model(path)) for name, path in zip(names, paths, strict=True)}
-    for model in models.values():
-        _freeze(model)
+    models = {name: _with_constants(path) for name, path in zip(names, paths, strict=True)}
     if len(models) != len(paths):
         raise OptionError(
             "two of the files have the same name, which goes in front of those of their nodes",
@@ -58,13 +57,12 @@ def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | N
     return result
 
 
-def _freeze(model: onnx.ModelProto) -> None:
-    """Make initializers that are inputs, too, constants: those of two files may have one name."""
-    defaults = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in defaults]
-    del model.graph.input[:]
-    model.graph.input.extend(inputs)
+def _with_constants(path: ModelLike) -> onnx.ModelProto:
+    """Read a model; initializers that are inputs, too, become constants, as two files may have one name."""
+    model = load_model(path)
+    RemoveInitializersFromInputsPass()(model)
     model.ir_version = max(model.ir_version, 4)
+    return to_proto(model)
 
 
 def _connected(

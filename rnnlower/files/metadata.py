@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, MutableMapping
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from rnnlower.errors import InvalidModelError
@@ -74,10 +75,9 @@ def _read(kind: type[_Kind], properties: Mapping[str, str], key: str, **others: 
     """Read the entry of this key, and those of other fields; fields of later versions are left out."""
     if key not in properties:
         return None
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     try:
         entry = json.loads(properties[key]) | {name: json.loads(text) for name, text in others.items()}
-        return kind(**{name: value for name, value in entry.items() if name in names})
+        return msgspec.convert(entry, kind)
     except (ValueError, TypeError) as error:
         raise InvalidModelError(
             f"the metadata entry {key!r} cannot be read: {error}", remedy="take the entry out of the model"

@@ -5,21 +5,16 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import msgspec.toml
 
 from rnnlower.errors import OptionError
 from rnnlower.targets.faults import contradictions, did_you_mean, format_faults
 from rnnlower.targets.format import standard_operators
 from rnnlower.targets.target import Target
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _FOLDER = pathlib.Path(__file__).parent / "data"
 
@@ -88,8 +83,8 @@ def read_toml(path: pathlib.Path) -> dict[str, Any]:
         OptionError: It is not TOML.
     """
     try:
-        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        data: dict[str, Any] = msgspec.toml.decode(path.read_bytes())
+    except ValueError as error:
         raise OptionError(f"target file {path}: {error}") from error
     return data
 
@@ -100,7 +95,7 @@ def parse_target(name: str, text: str, path: str = "") -> Target:
     Raises:
         ValueError: It is not TOML or does not describe a target.
     """
-    return _parse(name, tomllib.loads(text), path)
+    return _parse(name, msgspec.toml.decode(text), path)
 
 
 def with_sources(data: Mapping[str, Any]) -> dict[str, Any]:

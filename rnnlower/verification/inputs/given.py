@@ -115,8 +115,7 @@ def _number(path: Path) -> int:
 
 def _read_tensor(file: Path) -> Array:
     try:
-        tensor = onnx.TensorProto.FromString(file.read_bytes())
-        return numpy_helper.to_array(tensor)
+        return numpy_helper.to_array(onnx.load_tensor(file))
     except (OSError, DecodeError, TypeError, ValueError) as error:
         raise OptionError(f"{file} does not hold a tensor: {error}") from error
 
