@@ -16,7 +16,7 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_outputs
 from rnnlower.graph.versions import version_at
-from rnnlower.graph.walk import called, subgraphs_of, walk
+from rnnlower.graph.walk import called, is_read, operand, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.lowering.node_emitter import AttributeValue, make_node
@@ -114,7 +114,7 @@ class AdaptNodesPass(Pass):
         except (MissingOperatorError, OpsetError):
             detach(writer.nodes)
             return False
-        used = [index for index, out in enumerate(node.outputs) if out.uses() or out.is_graph_output()]
+        used = [index for index, out in enumerate(node.outputs) if is_read(out)]
         graph = node.graph
         if graph is None or (used and used[-1] >= len(results)):
             detach(writer.nodes)
@@ -166,8 +166,7 @@ class _NodeWriter(Emitter):
         self, node: ir.Node, facts: Facts, names: NameSource, pool: InitializerPool, refused: Refused
     ) -> None:
         scope = Scope(names, f"{called(node)}/")
-        type_ = facts.type(node.inputs[0]) if node.inputs else None
-        dtype = type_.dtype if isinstance(type_, ir.TensorType) else ir.DataType.FLOAT
+        dtype = facts.dtype(operand(node, 0)) or ir.DataType.FLOAT
         super().__init__(facts.opset, scope, dtype, pool)
         self.facts = facts
         self._refused = refused
@@ -192,8 +191,7 @@ class _NodeWriter(Emitter):
         return made
 
     def type_of(self, value: ir.Value | None) -> ir.DataType | None:
-        type_ = self.facts.type(value)
-        return type_.dtype if isinstance(type_, ir.TensorType) else None
+        return self.facts.dtype(value)
 
     def shape(self, value: ir.Value | None) -> Shape | None:
         return self.facts.shape(value)

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.restoring import undone_on_failure
-from rnnlower.graph.walk import walk
+from rnnlower.graph.walk import is_read, walk
 from rnnlower.recurrent.finding import find_recurrent
 
 Condition = Callable[[ir.Model, Any], bool]
@@ -41,9 +41,7 @@ def has_node(model: ir.Model, op_type: str, name: str) -> bool:
 
 def nothing_is_dead(model: ir.Model, owner: object) -> bool:
     """Return whether every node has an output that is needed."""
-    return all(
-        any(out.uses() or out.is_graph_output() for out in node.outputs) for node, _ in walk(model.graph)
-    )
+    return all(any(is_read(out) for out in node.outputs) for node, _ in walk(model.graph))
 
 
 def nothing_is_found(model: ir.Model, owner: Any) -> bool:

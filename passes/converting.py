@@ -45,10 +45,9 @@ def _convert(work: ConvertWork) -> None:
 
     Before: the opset of the source. After: the requested one.
     """
-    converting = ConvertOpsetPass(work.options.opset, keep=is_selected)
-    converting(work.model, work.facts)
-    assert converting.report is not None
-    work.report = converting.report
+    report = work.apply(ConvertOpsetPass(work.options.opset, keep=is_selected)).report
+    assert report is not None
+    work.report = report
 
 
 def _select_state_operators(work: ConvertWork) -> None:

@@ -14,7 +14,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool, constant_of
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.rewiring import remove_orphans, take_place
-from rnnlower.graph.walk import default_opset, reached, sources, subgraphs_of, value_names, walk
+from rnnlower.graph.walk import default_opset, is_read, reached, sources, subgraphs_of, value_names, walk
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.operators import INPUT_NAMES, WEIGHT_INPUTS
@@ -67,7 +67,7 @@ class FoldConstantsPass(Pass):
         modified = False
         # From last to first, so that nodes that only folded nodes read are removed with them.
         for node in reversed(nodes):
-            needed = [out for out in node.outputs if out.uses() or out.is_graph_output()]
+            needed = [out for out in node.outputs if is_read(out)]
             if node.graph is None or not needed or any(out.name in trained for out in node.outputs):
                 continue
             size = sum(constants[out].nbytes for out in needed)

@@ -131,8 +131,8 @@ class LiftRecurrentPass(Pass):
 
     def _lift(self, model: ir.Model) -> bool:
         """Lift what is outside of functions; return whether there was anything."""
-        names, opset = NameSource(names_in(model)), default_opset(model)
-        lifter = Lifter(model, self.facts, names, self.semantics)
+        names = NameSource(names_in(model))
+        lifter = Lifter(self.facts, names, self.semantics)
         lifted: list[Lifted] = []
         kept: list[LiftedNode] = []
         states: list[LiftedNode] = []
@@ -147,33 +147,27 @@ class LiftRecurrentPass(Pass):
                 except NotLiftableError as error:
                     if not has_matrix(self.facts, frame):
                         raise
-                    states.append(lift_attention(model, self.facts, names, located, frame, error))
+                    states.append(lift_attention(self.facts, names, located, frame, error))
             except NotLiftableError as error:
                 kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
         for graph, path in _graphs(model).items() if self.convolutions else ():
-            self._lift_convolutions(model, names, graph, path, states, kept)
+            self._lift_convolutions(names, graph, path, states, kept)
         for graph, path in _graphs(model).items() if self.steps is not None else ():
-            straightener = Straightener(model, self.facts, names, self.semantics)
-            self._lift_lines(straightener, graph, path, opset, lifted, kept)
-        lifted = join_directions(model, self.facts, names, opset, lifted)
+            self._lift_lines(names, graph, path, lifted, kept)
+        lifted = join_directions(self.facts, names, lifted)
         self.lifted = [*(each.report for each in lifted), *states, *kept]
         return bool(lifted or states)
 
     def _lift_convolutions(
-        self,
-        model: ir.Model,
-        names: NameSource,
-        graph: ir.Graph,
-        path: str,
-        lifted: list[LiftedNode],
-        kept: list[LiftedNode],
+        self, names: NameSource, graph: ir.Graph, path: str, lifted: list[LiftedNode], kept: list[LiftedNode]
     ) -> None:
         for node in causal_convolutions(self.facts, graph, with_past=self.steps is None):
-            located = Located(node, node.name or f"Conv_{[*graph].index(node)}", path, default_opset(model))
+            name = node.name or f"Conv_{[*graph].index(node)}"
+            located = Located(node, name, path, self.facts.opset)
             if not self._is_wanted(located):
                 continue
             try:
-                lifted.append(lift_convolution(model, self.facts, names, located))
+                lifted.append(lift_convolution(self.facts, names, located))
             except NotLiftableError as error:
                 kept.append(LiftedNode(located.name, path, "line", reason=str(error)))
 
@@ -181,21 +175,16 @@ class LiftRecurrentPass(Pass):
         return self.nodes is None or any(matches(located, pattern) for pattern in self.nodes)
 
     def _lift_lines(
-        self,
-        straightener: Straightener,
-        graph: ir.Graph,
-        path: str,
-        opset: int,
-        lifted: list[Lifted],
-        kept: list[LiftedNode],
+        self, names: NameSource, graph: ir.Graph, path: str, lifted: list[Lifted], kept: list[LiftedNode]
     ) -> None:
+        straightener = Straightener(self.facts, names, self.semantics)
         failed: list[tuple[list[ir.Value], LiftedNode]] = []
         for chain in list(find_chains(self.facts, graph)):
             is_line = len(chain) > 1
             first = chain[1].producer() if is_line else next((node for node, _ in chain[0].uses()), None)
             if first is None or any(_is_gone(value) for value in chain):
                 continue
-            located = Located(first, first.name or f"{first.op_type}", path, opset)
+            located = Located(first, first.name or f"{first.op_type}", path, self.facts.opset)
             if not self._is_wanted(located):
                 continue
             try:

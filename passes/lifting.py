@@ -44,11 +44,9 @@ def _lift(work: LiftWork) -> None:
     Before: Loops, Scans and straight lines that compute an LSTM, GRU or RNN. After: these operators.
     """
     work.options.tell("lifting")
-    lifting = LiftRecurrentPass(
-        work.options.nodes, steps=work.options.steps, semantics=work.options.semantics
-    )
-    lifting(work.model, work.facts)
-    work.lifted = lifting.lifted
+    options = work.options
+    lifting = LiftRecurrentPass(options.nodes, steps=options.steps, semantics=options.semantics)
+    work.lifted = work.apply(lifting).lifted
     work.notes += [
         f"{node.form} {f'{node.path}/{node.name}' if node.path else node.name!r} stays: {node.reason}"
         for node in work.lifted

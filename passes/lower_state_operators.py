@@ -13,7 +13,7 @@ from rnnlower.arguments import check_choice, integer
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.open_sizes import options_for_sizes
 from rnnlower.graph.rewiring import detach, remove_orphans
-from rnnlower.graph.walk import Located
+from rnnlower.graph.walk import Located, is_read
 from rnnlower.lowering.dialect import ANY, Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import Emitters, LoweredNode, naming_node, replace_node
@@ -124,7 +124,7 @@ class LowerStateOperatorsPass(Pass):
             named = {
                 name: value
                 for name, value, out in zip(OUTPUT_NAMES, values, old, strict=False)
-                if out.uses() or out.is_graph_output()
+                if is_read(out)
             }
             replace_node(node.located.node, named, e.nodes, mark=self.dialect is not None)
             remove_orphans(value for value in values if value not in named.values())

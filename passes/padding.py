@@ -291,7 +291,7 @@ def _pad(work: PadWork) -> None:
     padding = PadLengthsPass(
         options.max, by_mask=options.mask, time_axes=options.time_axes, per_row=options.per_row
     )
-    padding(work.model, work.facts)
+    work.apply(padding)
     assert padding.metadata is not None
     work.metadata = padding.metadata
     work.notes += padding.notes

@@ -54,8 +54,8 @@ def _does_nothing(node: ir.Node, facts: Facts) -> bool:
     if node.op_type == "Identity":
         return True
     if node.op_type == "Cast":
-        type_ = facts.type(value)
-        return isinstance(type_, ir.TensorType) and type_.dtype == node.attributes.get_int("to", 0)
+        dtype = facts.dtype(value)
+        return dtype is not None and dtype == node.attributes.get_int("to", 0)
     shape = facts.shape(value)
     if shape is None or None in shape or shape != facts.shape(out):
         return False

@@ -212,10 +212,9 @@ def _stream(work: StreamWork) -> None:
 
     Before: a model of whole sequences. After: one of a chunk, with its states as inputs and outputs.
     """
-    work.options.tell("following time")
     options = work.options
-    streaming = StreamPass(options.steps, options.time_axes, options.allow_delay, options.states)
-    streaming(work.model, work.facts)
+    options.tell("following time")
+    streaming = work.apply(StreamPass(options.steps, options.time_axes, options.allow_delay, options.states))
     assert streaming.analysis is not None
     work.analysis, work.states = streaming.analysis, streaming.states
     if not work.analysis.axes:

@@ -157,7 +157,7 @@ class _Writer:
         if count:
             return True
         shapes = [self.facts.shape(out) for out in stacked]
-        typed = all(isinstance(self.facts.type(out), ir.TensorType) for out in stacked)
+        typed = all(self.facts.dtype(out) is not None for out in stacked)
         return typed and all(shape is not None and None not in shape for shape in shapes)
 
     def _count_states(self, node: ir.Node) -> int:
@@ -253,9 +253,9 @@ class _Writer:
 
     def _empty(self, out: ir.Value, axis: int) -> ir.Value:
         """Return an empty output, for zero iterations."""
-        shape, type_ = self.facts.shape(out), self.facts.type(out)
+        shape, dtype = self.facts.shape(out), self.facts.dtype(out)
         assert shape is not None
-        assert isinstance(type_, ir.TensorType)
+        assert dtype is not None
         sizes = [size for size in shape if size is not None]
         sizes.insert(axis % (len(shape) + 1), 0)
-        return self._pool.of(ir.Tensor(np.zeros(sizes, type_.dtype.numpy()), dtype=type_.dtype))
+        return self._pool.of(ir.Tensor(np.zeros(sizes, dtype.numpy()), dtype=dtype))

@@ -69,7 +69,7 @@ def lower_nodes(work: LoweringWork) -> None:
         listen=work.listen,
         namespaces=work.options.namespaces,
     )
-    lowering(work.model, work.facts)
+    work.apply(lowering)
     work.lowered = lowering.lowered
     work.notes += [
         f"{located.label} never runs with these inputs, and was removed with its branch"
@@ -128,7 +128,7 @@ def separate_sums(work: LoweringWork) -> None:
         mine = (limit for limit in limits if node.op_type in limit.ops)
         return any(repeated_by(node.inputs[0], limit.alone_behind, alone=True) for limit in mine)
 
-    SeparateSumsPass(work.target.ops.inexact_behind_sum, also=reads_repetition)(work.model, work.facts)
+    work.apply(SeparateSumsPass(work.target.ops.inexact_behind_sum, also=reads_repetition))
 
 
 def keep_nan(work: LoweringWork) -> None:
@@ -136,8 +136,7 @@ def keep_nan(work: LoweringWork) -> None:
 
     Before: operators that make numbers of NaN on the target. After: ops after them that restore it.
     """
-    keeping = KeepNaNPass(work.target.ops.loses_nan)
-    keeping(work.model, work.facts)
+    keeping = work.apply(KeepNaNPass(work.target.ops.loses_nan))
     work.notes += [
         f"target {work.target.name} makes numbers of NaN in {op_type}: {len(names)} get ops that keep it"
         for op_type, names in keeping.kept.items()
@@ -150,7 +149,7 @@ def copy_outputs(work: LoweringWork) -> None:
     Before: outputs that the target overwrites. After: copies of them are the outputs.
     """
     ops = work.target.ops
-    CopyOutputsPass(ops.copied_outputs, read=ops.overwrites_outputs)(work.model, work.facts)
+    work.apply(CopyOutputsPass(ops.copied_outputs, read=ops.overwrites_outputs))
 
 
 def plain_loop_inputs(work: LoweringWork) -> None:
@@ -158,7 +157,7 @@ def plain_loop_inputs(work: LoweringWork) -> None:
 
     Before: numbers and conditions that are wrong on the target. After: scalars and constants.
     """
-    PlainLoopInputsPass()(work.model, work.facts)
+    work.apply(PlainLoopInputsPass())
 
 
 def declare_outputs(work: LoweringWork) -> None:
@@ -166,9 +165,7 @@ def declare_outputs(work: LoweringWork) -> None:
 
     Before: declared shapes that are known to be wrong. After: correct ones.
     """
-    correcting = CorrectShapesPass(outputs=True)
-    correcting(work.model, work.facts)
-    work.notes += correcting.notes
+    work.notes += work.apply(CorrectShapesPass(outputs=True)).notes
 
 
 def tell_unused_factor(work: LoweringWork) -> None:

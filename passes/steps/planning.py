@@ -45,7 +45,7 @@ def settle_native(work: LoweringWork) -> None:
 
     Before: marked nodes. After: those that stay as they are lose the mark; the others have a `Choice`.
     """
-    InferTypesPass()(work.model, work.facts)
+    work.apply(InferTypesPass())
     chooser = _chooser(work)
     for located in work.nodes:
         choice = chooser.choose(located)
@@ -69,8 +69,7 @@ def adapt_recurrent(work: LoweringWork) -> None:
     # Afterward a state of zeros stands where there was none.
     steps = [(each, parse_recurrent(each, options.semantics, lenient=True).seq_length) for each in native]
     forgetting = {each: forgotten_states([(each, length)]) for each, length in steps}
-    adapting = AdaptRecurrentPass(work.target, native, options.semantics)
-    adapting(work.model, work.facts)
+    adapting = work.apply(AdaptRecurrentPass(work.target, native, options.semantics))
     work.warnings += [warning for each in adapting.replaced for warning in forgetting[each]]
     for located, adapted in zip(adapting.replaced, adapting.adapted, strict=True):
         choice = work.choices[located.node]
@@ -92,16 +91,13 @@ def conform_to_profile(work: LoweringWork) -> None:
 
     Before: nodes of any form. After: the form that the profile prescribes.
     """
-    model, facts, nodes = work.model, work.facts, work.nodes
-    behind_x = range(1, MOST_INPUTS)
-    FoldWeightsPass([each.node for each in nodes], positions=behind_x, may_grow=True)(model, facts)
-    InferTypesPass()(model, facts)
+    nodes, behind_x = work.nodes, range(1, MOST_INPUTS)
+    work.apply(FoldWeightsPass([each.node for each in nodes], positions=behind_x, may_grow=True))
+    work.apply(InferTypesPass())
     found = [departure for located in nodes for departure in departures(located)]
     if any(departure.subject == "batch_size" and departure.level == "error" for departure in found):
-        StaticShapesPass(nodes)(model, facts)
-    conforming = ConformSonnxPass(nodes)
-    conforming(model, facts)
-    work.lowered = conforming.conformed
+        work.apply(StaticShapesPass(nodes))
+    model, work.lowered = work.model, work.apply(ConformSonnxPass(nodes)).conformed
     work.notes += [str(note) for located in find_recurrent(model) for note in departures(located)]
     conformed = {(node.path, node.name) for node in work.lowered}
     work.nodes = [each for each in find_recurrent(model) if (each.path, each.name) in conformed]
@@ -114,8 +110,8 @@ def fold_weights(work: LoweringWork) -> None:
     Before: weights and states that follow from constants. After: constants.
     """
     nodes = [located.node for located in work.nodes]
-    FoldWeightsPass(nodes, positions=(*WEIGHT_INPUTS, *STATE_INPUTS))(work.model, work.facts)
-    InferTypesPass()(work.model, work.facts)
+    work.apply(FoldWeightsPass(nodes, positions=(*WEIGHT_INPUTS, *STATE_INPUTS)))
+    work.apply(InferTypesPass())
 
 
 @contract(requires=[nodes_can_be_read], ensures=[lengths_are_numbers])

@@ -51,9 +51,7 @@ def pad(work: LoweringWork) -> None:
     """
     from rnnlower.passes.padding import PadLengthsPass
 
-    padding = PadLengthsPass(work.options.max or {})
-    padding(work.model, work.facts)
-    work.notes += padding.notes
+    work.notes += work.apply(PadLengthsPass(work.options.max or {})).notes
 
 
 @contract(ensures=[nodes_are_there])
@@ -135,7 +133,7 @@ def unroll_control_flow(work: LoweringWork) -> None:
         strict=options.control_flow == "unroll",
         also=lambda node: options.control_flow is None and _does_not_run_there(work, node),
     )
-    unrolling(work.model, work.facts)
+    work.apply(unrolling)
     work.notes += [
         f"{name!r} became a straight line of {count} iterations" for name, count in unrolling.unrolled.items()
     ]
@@ -161,7 +159,7 @@ def resolve_sequences(work: LoweringWork) -> None:
     """
     used = op_types(work.model) & SEQUENCE_OPS
     if not used <= work.target.op_types:
-        ResolveSequencesPass()(work.model, work.facts)
+        work.apply(ResolveSequencesPass())
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_there])
@@ -185,10 +183,10 @@ def dequantize_recurrent(work: Work) -> None:
     """
     target = work.options.runtime
     keep_integers = target is None or "DequantizeLinear" in target.op_types
-    InferTypesPass()(work.model, work.facts)
+    work.apply(InferTypesPass())
     quantized = [located.node for located in work.nodes if located.node.op_type == QUANTIZED_LSTM]
     work.dequantized = [output.name for node in quantized for output in node.outputs if output.name]
-    DequantizeRecurrentPass(work.nodes, keep_integers=keep_integers)(work.model, work.facts)
+    work.apply(DequantizeRecurrentPass(work.nodes, keep_integers=keep_integers))
 
 
 def adapt_nodes(work: LoweringWork) -> None:
@@ -205,12 +203,10 @@ def adapt_nodes(work: LoweringWork) -> None:
 
 
 def _adapt(work: LoweringWork, refused: Callable[[ir.Node], bool], problem: str) -> None:
-    adapting = AdaptNodesPass(refused)
-    adapting(work.model, work.facts)
     work.notes += [
         f"target {work.target.name} {problem.format(op_type=op_type)}: "
         f"{len(names)} expressed as other operators"
-        for op_type, names in adapting.adapted.items()
+        for op_type, names in work.apply(AdaptNodesPass(refused)).adapted.items()
     ]
 
 
@@ -222,8 +218,7 @@ def set_impossible_aside(work: LoweringWork) -> None:
     """
     if not work.nodes:
         return
-    analysis = StaticShapesPass(work.nodes)
-    analysis(work.model, work.facts)
+    analysis = work.apply(StaticShapesPass(work.nodes))
     work.unreachable += analysis.unreachable
     work.impossible += analysis.impossible
     gone = {located.node for located in (*analysis.unreachable, *analysis.impossible)}

@@ -37,7 +37,7 @@ def freeze_dims(work: Work) -> None:
 
     Before: inputs have open dimensions. After: those that the user gave are numbers wherever they stand.
     """
-    FreezeDimsPass(work.options.dims, work.options.input_shapes)(work.model, work.facts)
+    work.apply(FreezeDimsPass(work.options.dims, work.options.input_shapes))
 
 
 def assume_linear_before_reset(work: Work) -> None:
@@ -45,8 +45,7 @@ def assume_linear_before_reset(work: Work) -> None:
 
     Before: GRU nodes of both forms. After: all have linear_before_reset=1.
     """
-    reading = AssumeLinearBeforeResetPass()
-    reading(work.model, work.facts)
+    reading = work.apply(AssumeLinearBeforeResetPass())
     work.notes.append(
         f"GRU nodes are read as linear_before_reset=1, as asked for: {reading.changed} had another form"
     )
@@ -143,9 +142,7 @@ def set_inputs(work: Work) -> None:
 
     Before: all inputs of the source. After: those with a value are constants.
     """
-    setting = SetInputsPass(work.options.sets or {})
-    setting(work.model, work.facts)
-    work.sets = setting.values
+    work.sets = work.apply(SetInputsPass(work.options.sets or {})).values
 
 
 def freeze_initializers(work: Work) -> None:
@@ -153,11 +150,9 @@ def freeze_initializers(work: Work) -> None:
 
     Before: inputs may have an initializer. After: none has, if asked for, or if no caller can override it.
     """
-    freezing = FreezeInitializersPass()
     # Without being asked, nothing is taken away that a caller can feed.
     if work.options.freeze or work.model.ir_version < FREE_INITIALIZERS_IR:
-        freezing(work.model, work.facts)
-        work.notes += freezing.notes
+        work.notes += work.apply(FreezeInitializersPass()).notes
     elif defaults := sum(value.is_initializer() for value in work.model.graph.inputs):
         work.notes.append(
             f"{counted(defaults, 'graph input')} with an initializer stay, as callers can override them; "
@@ -178,20 +173,14 @@ def simplify_model(work: Work) -> None:
 
     Before: nodes that follow from constants, and Ifs of known condition. After: constants, and a branch each.
     """
-    model, correcting = work.model, CorrectShapesPass()
-    simplifying = (
-        TakeBranchesPass(),
-        CaptureStatesPass(),
-        FoldConstantsPass(work.refuses),
-        RemoveNoopsPass(),
-    )
-    for each in (*simplifying, RemoveUnusedPass(), correcting):
-        each(model, work.facts)
-    work.notes += correcting.notes
+    simplifying = TakeBranchesPass(), CaptureStatesPass(), FoldConstantsPass(work.refuses), RemoveNoopsPass()
+    for each in (*simplifying, RemoveUnusedPass()):
+        work.apply(each)
+    work.notes += work.apply(CorrectShapesPass()).notes
     work.notes += [
         f"If {called(node)!r} stays: {reason}"
-        for node, _ in walk(model.graph)
-        if node.op_type == "If" and not node.domain and (reason := decided_by(model, node.inputs[0]))
+        for node, _ in walk(work.model.graph)
+        if node.op_type == "If" and not node.domain and (reason := decided_by(work.model, node.inputs[0]))
     ]
 
 
@@ -220,7 +209,7 @@ def legacy_constants(work: Work) -> None:
 
     Before: initializers that are not inputs, which IR version 3 lacks. After: Constant nodes there.
     """
-    LegacyConstantsPass()(work.model, work.facts)
+    work.apply(LegacyConstantsPass())
 
 
 def tell_of_no_steps(work: Work) -> None:
@@ -249,4 +238,4 @@ def strip(work: Work) -> None:
 
     Before: nodes have names and metadata. After: neither, and nothing has a doc string.
     """
-    StripPass()(work.model, work.facts)
+    work.apply(StripPass())

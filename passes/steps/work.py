@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, count_ops, default_opset, walk
+from rnnlower.passes.base import Pass
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.options import Options
 from rnnlower.recurrent.finding import is_recurrent
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from rnnlower.targets.target import Target
 
 _ORIGIN = "rnnlower.origin"
+AnyPass = TypeVar("AnyPass", bound=Pass)
 
 
 @dataclasses.dataclass
@@ -73,6 +75,11 @@ class Work:
         """The target, in steps that require one."""
         assert self.options.runtime is not None
         return self.options.runtime
+
+    def apply(self, change: AnyPass) -> AnyPass:
+        """Apply a pass to the model; return it, with what it reports."""
+        change(self.model, self.facts)
+        return change
 
     def refuses(self, node: ir.Node) -> bool:
         """Return whether there is a target, and it lacks the operator of the node."""

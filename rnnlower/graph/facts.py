@@ -11,10 +11,11 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import Array, Dims
 from rnnlower.graph.node_facts import NodeFacts
 from rnnlower.graph.suppression import quiet_libraries
-from rnnlower.graph.walk import captured, owners, resolve_references, subgraphs_of, values_of, walk
+from rnnlower.graph.walk import captured, owners, passed, resolve_references, subgraphs_of, values_of, walk
 
 _STATE_ROUNDS = 3
 _FIRST_SCAN_WITHOUT_BATCH = 9
+_MOST_ITERATIONS = 1000
 
 
 class Facts(NodeFacts):
@@ -263,9 +264,6 @@ def _common(shapes: Sequence[Dims | None]) -> Dims | None:
     )
 
 
-_MOST_ITERATIONS = 1000
-
-
 def iterations(facts: Facts, node: ir.Node) -> int | None:
     """Return how many times the body of a Loop or Scan runs, or ``None`` if that is not known."""
     if node.op_type == "Scan":
@@ -286,7 +284,7 @@ def iterations(facts: Facts, node: ir.Node) -> int | None:
     condition = facts.constant(body.outputs[0])
     if condition is not None and not condition.reshape(-1)[0]:
         return 1
-    if condition is not None or _passes_on(body.outputs[0], body.inputs[1]):
+    if condition is not None or passed(body.outputs[0], ("Cast", "Identity")) is body.inputs[1]:
         return limit
     return _count(facts, node, limit)
 
@@ -320,16 +318,3 @@ def _count(facts: Facts, node: ir.Node, limit: int | None) -> int | None:
         values = [facts.constant(out) for out in body.outputs[1 : 1 + len(states)]]
     facts.leave_iterations(node)
     return count
-
-
-def _passes_on(out: ir.Value, given: ir.Value) -> bool:
-    """Return whether a body returns the condition it was given."""
-    while out is not given:
-        producer = out.producer()
-        if producer is None or producer.domain or producer.op_type not in ("Identity", "Cast"):
-            return False
-        source = producer.inputs[0]
-        if source is None:
-            return False
-        out = source
-    return True

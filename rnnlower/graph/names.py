@@ -43,13 +43,13 @@ class NameSource:
             found = collections.Counter(
                 match[1] for name in self._taken if (match := _OF_A_STEP.fullmatch(name))
             )
-            self._lanes = (lane for lane in itertools.chain([""], _letters()) if found[lane] <= _FEW)
+            self._lanes = (lane for lane in itertools.chain([""], letters()) if found[lane] <= _FEW)
         return next(self._lanes)
 
     def alias(self, letter: str) -> str:
         """Return a name of letters for a value of thousands of readers: this letter, a later one, or more."""
         position = _LETTERS.index(letter.lower()) + 1
-        names = itertools.chain([letter], _LETTERS[position:], _letters())
+        names = itertools.chain([letter], _LETTERS[position:], letters())
         free = (name for name in names if _normal(name) not in self._taken)
         return self.fresh(next(name for name in free if not keyword.iskeyword(name)))
 
@@ -123,7 +123,7 @@ def _normal(name: str) -> str:
     return name.translate(_SEPARATORS).lower()
 
 
-def _letters() -> Iterator[str]:
+def letters(alphabet: str = _LETTERS) -> Iterator[str]:
+    """Yield the letters of an alphabet, then words of two letters, and so on."""
     for length in itertools.count(1):
-        for letters in itertools.product(_LETTERS, repeat=length):
-            yield "".join(letters)
+        yield from map("".join, itertools.product(alphabet, repeat=length))

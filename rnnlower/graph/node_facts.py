@@ -19,10 +19,11 @@ from rnnlower.graph.evaluation import (
 )
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_of
 from rnnlower.graph.symbols import MOST_SIZES, SIZE_TYPES, UNKNOWN, compute_sizes, is_known, shape_of_sizes
-from rnnlower.graph.walk import default_opset, dim_name
+from rnnlower.graph.walk import VIEWS, default_opset, dim_name, operand
 
 _LARGEST = 1 << 26
 """Largest total size in bytes of a node's inputs and outputs at which it is evaluated."""
+_KEEPS_ZEROS = VIEWS | {"Expand", "ReduceSum", "Slice", "Tile", "Transpose"}
 
 
 class NodeFacts:
@@ -113,6 +114,34 @@ class NodeFacts:
         self._know(value)
         return self._types.get(value)
 
+    def dtype(self, value: ir.Value | None) -> ir.DataType | None:
+        """Return the element type of a tensor, or ``None`` if it is not known."""
+        type_ = self.type(value)
+        return type_.dtype if isinstance(type_, ir.TensorType) else None
+
+    def ints(self, node: ir.Node, name: str, index: int) -> list[int] | None:
+        """Return integers that are an attribute or, in newer versions, an input, if they are constant."""
+        given, array = node.attributes.get_ints(name), self.constant(operand(node, index))
+        if given is None and array is not None:
+            return [int(number) for number in array.reshape(-1)]
+        return None if given is None else [*given]
+
+    def is_zero(self, value: ir.Value | None) -> bool:
+        """Return whether a value consists of zeros, however large it is."""
+        while value is not None:
+            constant, producer = self.constant(value), value.producer()
+            if constant is not None:
+                return not constant.any()
+            if producer is None or producer.domain:
+                return False
+            if producer.op_type == "ConstantOfShape":
+                fill = producer.attributes.get("value")
+                return fill is None or not fill.as_tensor().numpy().any()
+            if producer.op_type not in _KEEPS_ZEROS:
+                return False
+            value = producer.inputs[0]
+        return False
+
     def replaced(self, old: ir.Value, new: ir.Value) -> None:
         """Record that a value has taken the place of another: what is known of that stays known."""
         self._learn(new, self.type(old), self.dims(old))
@@ -168,14 +197,13 @@ class NodeFacts:
         first = dims[0] if dims else None
         if (shape := shape_of_sizes(node, sizes, dims)) is not None:
             self._learn(node.outputs[0], None, shape)
-        if (
-            made := compute_sizes(node, sizes, first, self._imports[""])
-        ) is not None and made.size <= MOST_SIZES:
+        made = compute_sizes(node, sizes, first, self._imports[""])
+        if made is not None and made.size <= MOST_SIZES:
             out = node.outputs[0]
             self._sizes[out] = made
-            type_ = self.type(out)
-            if isinstance(type_, ir.TensorType) and all(isinstance(size, int) for size in made.flat):
-                self._contents[out] = made.astype(type_.dtype.numpy())
+            dtype = self.dtype(out)
+            if dtype is not None and all(isinstance(size, int) for size in made.flat):
+                self._contents[out] = made.astype(dtype.numpy())
 
     def _sizes_for_inference(self, value: ir.Value | None) -> Array | None:
         content = None if value is None else self._content(value)
@@ -183,10 +211,10 @@ class NodeFacts:
 
     def _sizes_in(self, value: ir.Value | None) -> Array | None:
         """Return the content of a value as sizes, if it may be one."""
-        type_, shape = self.type(value), self.shape(value)
-        if value is None or value in self._sizes:
-            return None if value is None else self._sizes[value]
-        if not isinstance(type_, ir.TensorType) or type_.dtype not in SIZE_TYPES:
+        shape = self.shape(value)
+        if value in self._sizes:
+            return self._sizes[value]
+        if self.dtype(value) not in SIZE_TYPES:
             return None
         if shape is None or len(shape) > 1 or None in shape or shape > (MOST_SIZES,):
             return None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.graph.walk import dim_name, owners, subgraphs_of
+from rnnlower.graph.walk import SHAPE_READERS, dim_name, owners, subgraphs_of
 
 _EXAMPLE = 16
 
@@ -63,9 +63,6 @@ def _size(dim: int | ir.SymbolicDim, example: int | str) -> int | str:
     return example if dim_name(dim) else "N"
 
 
-_READS_SHAPE = ("Shape", "Size")
-
-
 def decided_by(model: ir.Model, *values: ir.Value | None) -> str:
     """Return which inputs determine the values, with the options that set them; ``""`` if there are none."""
     data, sizes = _inputs_behind(model, values)
@@ -116,7 +113,7 @@ def _inputs_behind(model: ir.Model, values: Sequence[ir.Value | None]) -> tuple[
             owner = holders.get(this.graph)
             pending += [(used, of_shape) for used in _given_to(owner, this)]
             continue
-        reads_shape = of_shape or (node.op_type in _READS_SHAPE and not node.domain)
+        reads_shape = of_shape or (node.op_type in SHAPE_READERS and not node.domain)
         pending += [(used, reads_shape) for used in node.inputs]
         pending += [(out, of_shape) for graph in subgraphs_of(node) for out in graph.outputs]
     return data, sizes

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.initializers import is_trained, named
 from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import read_by, subgraphs_of, value_names
+from rnnlower.graph.walk import is_read, read_by, subgraphs_of, value_names
 
 
 def remove_orphans(values: Iterable[ir.Value]) -> None:
@@ -20,7 +20,7 @@ def remove_orphans(values: Iterable[ir.Value]) -> None:
     pending = list(dict.fromkeys(values))
     while pending:
         value = pending.pop()
-        if value.uses() or value.is_graph_output() or value.is_graph_input() or is_trained(value):
+        if is_read(value) or value.is_graph_input() or is_trained(value):
             continue
         producer = value.producer()
         if producer is None:
@@ -29,7 +29,7 @@ def remove_orphans(values: Iterable[ir.Value]) -> None:
                 assert value.name is not None
                 value.graph.initializers.pop(value.name)
             continue
-        if producer.graph is None or any(out.uses() or out.is_graph_output() for out in producer.outputs):
+        if producer.graph is None or any(is_read(out) for out in producer.outputs):
             continue
         inputs = [used for used in read_by(producer) if used is not None]
         producer.graph.remove(producer, safe=True)

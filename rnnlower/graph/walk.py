@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import onnx_ir as ir
@@ -13,6 +13,10 @@ T = TypeVar("T")
 
 REARRANGING = frozenset(["Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"])
 """Operators that keep all elements, at most in another order or shape."""
+VIEWS = frozenset(["Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"])
+"""Operators that keep all elements in their order."""
+SHAPE_READERS = frozenset(["Shape", "Size"])
+"""Operators that read the shape of a value, not its content."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,6 +219,27 @@ def reached(start: Iterable[T], following: Callable[[T], Iterable[T | None]]) ->
 def operand(node: ir.Node, index: int) -> ir.Value | None:
     """Return an input of a node, ``None`` if it is left out."""
     return node.inputs[index] if index < len(node.inputs) else None
+
+
+def is_read(value: ir.Value) -> bool:
+    """Return whether a node reads the value, or a graph returns it."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def passed(value: ir.Value, views: Collection[str] = VIEWS) -> ir.Value:
+    """Return the value of which operators make a view, such as a Reshape."""
+    producer = value.producer()
+    while producer is not None and producer.op_type in views and not producer.domain:
+        source = producer.inputs[0]
+        if source is None:
+            break
+        value, producer = source, source.producer()
+    return value
+
+
+def root(value: ir.Value) -> ir.Value:
+    """Return the value that Identity nodes pass on."""
+    return passed(value, ("Identity",))
 
 
 def sources(value: ir.Value) -> set[ir.Value]:

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import is_read, root
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.frames import Frame, State, root
+from rnnlower.lifting.frames import Frame, State
 from rnnlower.lifting.products import Products
 from rnnlower.lifting.terms import Factor, Term
 
@@ -95,8 +96,7 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
     if len(frame.states) != 1:
         raise NotLiftableError("it carries more than one state")
     (state,) = frame.states
-    type_ = facts.type(state.start)
-    if type_ is None or type_.dtype != ir.DataType.FLOAT:
+    if facts.dtype(state.start) != ir.DataType.FLOAT:
         raise NotLiftableError("its state is not float32, in which a LinearAttention computes")
     after = root(state.after)
     products = Products(facts, body, [state.before], frame.aliases)
@@ -288,7 +288,7 @@ def _find_read(
     """Return what the step reads of the new state, and the axis of the keys."""
     found: list[tuple[Read, int]] = []
     for series in frame.made:
-        if series.outer.uses() or series.outer.is_graph_output():
+        if is_read(series.outer):
             _look_for_reads(root(series.inner), reads, after, products, names, found)
     values = {read.value for read, _ in found}
     if len(values) != 1:

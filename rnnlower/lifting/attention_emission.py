@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import Located
+from rnnlower.graph.walk import Located, is_read
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import FoundAttention, Product, find_attention
 from rnnlower.lifting.frames import Frame
@@ -20,7 +20,7 @@ from rnnlower.recurrent.state_operators import LINEAR_ATTENTION
 
 
 def lift_attention(
-    model: ir.Model, facts: Facts, names: NameSource, located: Located, frame: Frame, no_cell: Exception
+    facts: Facts, names: NameSource, located: Located, frame: Frame, no_cell: Exception
 ) -> LiftedNode:
     """Replace a frame by a LinearAttention, at opset 26 and below com.microsoft's.
 
@@ -34,7 +34,7 @@ def lift_attention(
         found = find_attention(facts, frame, body)
     except NotLiftableError as error:
         raise NotLiftableError(f"{no_cell}; as a LinearAttention: {error}") from None
-    with emitting(model, names, located, ir.DataType.FLOAT) as e:
+    with emitting(facts, names, located, ir.DataType.FLOAT) as e:
         replaced = _Emission(e, facts, frame, body, found).results(located.name)
     put_in_place(facts, located, frame.node, e.nodes, replaced)
     sizes = found.products.dims(found.state.before)[1:]
@@ -100,7 +100,7 @@ class _Emission:
         """Emit the values that the steps fill."""
         e, results = self.e, []
         for series in self.frame.made:
-            if not (series.outer.uses() or series.outer.is_graph_output()):
+            if not is_read(series.outer):
                 continue
             value, has_time = self.over_time.of(series.inner)
             rank = len(self.found.products.dims(series.inner))
@@ -141,7 +141,7 @@ class _Emission:
     ) -> list[tuple[ir.Value, ir.Value]]:
         """Emit the state after the last step in the layout of the step."""
         end = self.found.state.end
-        if end is None or not (end.uses() or end.is_graph_output()):
+        if end is None or not is_read(end):
             return []
         places, ones = self.places()
         sizes = [*[1] * len(ones), *([batch] if self.row_axes else []), *([heads] if self.head_axes else [])]

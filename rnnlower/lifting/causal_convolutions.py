@@ -16,7 +16,6 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import Located
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.frames import is_zero
 from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, emitting, put_in_place
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
 
@@ -52,7 +51,7 @@ def _is_candidate(facts: Facts, node: ir.Node, with_past: bool) -> bool:
     if node.domain or node.op_type != "Conv" or len(facts.dims(node.inputs[1]) or ()) != 3:
         return False
     joined = _joined(facts, node)
-    if joined is not None and with_past and is_zero(facts, joined.parts[0]):
+    if joined is not None and with_past and facts.is_zero(joined.parts[0]):
         return False
     if joined is not None:
         return joined.axis == _time_of(joined) or node.attributes.get_int("group", 1) > 1
@@ -60,7 +59,7 @@ def _is_candidate(facts: Facts, node: ir.Node, with_past: bool) -> bool:
     return not with_past and is_depthwise and node.attributes.get_ints("pads", (0, 0))[0] > 0
 
 
-def lift_convolution(model: ir.Model, facts: Facts, names: NameSource, located: Located) -> LiftedNode:
+def lift_convolution(facts: Facts, names: NameSource, located: Located) -> LiftedNode:
     """Replace a Conv and what is around it by a CausalConvWithState, at opset 26 and below com.microsoft's.
 
     Raises:
@@ -81,7 +80,7 @@ def lift_convolution(model: ir.Model, facts: Facts, names: NameSource, located: 
     elif pads != (span, 0):
         raise NotLiftableError(f"it pads {pads[0]} steps, and its kernel looks back {span}")
     output, has_silu = _with_silu(output)
-    with emitting(model, names, located, ir.DataType.FLOAT) as e:
+    with emitting(facts, names, located, ir.DataType.FLOAT) as e:
         if joined is not None and joined.turned:
             signal = e.transpose(signal, _TURNED)
             past = None if past is None else e.transpose(past, _TURNED)
@@ -130,7 +129,7 @@ def _kernel(facts: Facts, conv: ir.Node) -> tuple[int, int, int]:
         NotLiftableError: A CausalConvWithState has no such kernel.
     """
     channels, features, width = facts.dims(conv.inputs[1]) or ()
-    group, type_ = conv.attributes.get_int("group", 1), facts.type(conv.inputs[0])
+    group = conv.attributes.get_int("group", 1)
     if not isinstance(channels, int) or not isinstance(width, int):
         raise NotLiftableError("the sizes of its kernel are not known")
     if group != channels or features != 1:
@@ -141,7 +140,7 @@ def _kernel(facts: Facts, conv: ir.Node) -> tuple[int, int, int]:
         raise NotLiftableError("its padding follows from its input")
     if width == 1:
         raise NotLiftableError("its kernel does not look back")
-    if not isinstance(type_, ir.TensorType) or type_.dtype != ir.DataType.FLOAT:
+    if facts.dtype(conv.inputs[0]) != ir.DataType.FLOAT:
         raise NotLiftableError("it is not float32, in which a CausalConvWithState computes")
     return channels, width, conv.attributes.get_ints("dilations", (1,))[0]
 
@@ -163,7 +162,7 @@ def _past_and_input(
     if steps != span:
         known = steps if isinstance(steps, int) else "an unknown number of"
         raise NotLiftableError(f"its past has {known} steps, and its kernel looks back {span}")
-    return None if is_zero(facts, past) else past, signal
+    return None if facts.is_zero(past) else past, signal
 
 
 def _tails(facts: Facts, joined: _Joined, conv: ir.Node, span: int) -> Iterator[tuple[ir.Value, bool]]:
@@ -179,7 +178,8 @@ def _tails(facts: Facts, joined: _Joined, conv: ir.Node, span: int) -> Iterator[
                 raise NotLiftableError(f"its past and input are read by {reader.op_type}")
             start, end = _cut(facts, reader, axis)
             (size,) = (facts.dims(whole) or (None,) * 3)[axis : axis + 1]
-            if start not in (-span, _less(size, span)) or not _is_end(end, size):
+            last = None if size is None else size - span
+            if start not in (-span, last) or not _is_end(end, size):
                 raise NotLiftableError(f"other steps are kept than the last {span}")
             yield reader.outputs[0], whole is not conv.inputs[0]
 
@@ -205,17 +205,11 @@ def _cut(facts: Facts, node: ir.Node, axis: int) -> tuple[Any, Any]:
         sizes = None if value is None else facts.sizes(value)
         given[place : place + 1] = [None if sizes is None else sizes.reshape(-1).tolist()]
     starts, ends, axes, *strides = given
-    if (
-        axes is None
-        or [each % 3 for each in axes if each is not None] != [axis]
-        or strides not in ([], [[1]])
-    ):
+    if axes is None or [each % 3 for each in axes if each is not None] != [axis]:
+        return None, None
+    if strides not in ([], [[1]]):
         return None, None
     return (None if starts is None else starts[0]), (None if ends is None else ends[0])
-
-
-def _less(size: Any, number: int) -> Any:
-    return None if size is None else size - number
 
 
 def _is_end(end: Any, size: Any) -> bool:
@@ -231,11 +225,8 @@ def _with_silu(value: ir.Value) -> tuple[ir.Value, bool]:
         return value, False
     for reader in readers:
         if reader.op_type == "Swish" and not reader.domain and len(readers) == 1:
-            return (
-                (value, False)
-                if reader.attributes.get_float("alpha", 1.0) != 1
-                else (reader.outputs[0], True)
-            )
+            is_silu = reader.attributes.get_float("alpha", 1.0) == 1
+            return (reader.outputs[0], True) if is_silu else (value, False)
         gate = reader.outputs[0]
         if reader.op_type != "Sigmoid" or gate.is_graph_output() or len(readers) != 2:
             continue

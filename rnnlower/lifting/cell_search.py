@@ -10,10 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import sources
+from rnnlower.graph.walk import root, sources
 from rnnlower.lifting.affine_forms import Atoms, Block, Form, NotLiftableError
 from rnnlower.lifting.equations import Cell, Step
-from rnnlower.lifting.frames import Frame, Series, State, root, steps_of
+from rnnlower.lifting.frames import Frame, Series, State, steps_of
 from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import Part, part_of
 from rnnlower.lifting.lstm_equations import match_lstm
@@ -157,8 +157,7 @@ def _find(
         known[state.before] = atoms.given(state, shape, tags)
         blocks[state] = atoms.block(int(known[state.before].ids.flat[0]))
     for series in frame.given:
-        type_ = facts.type(series.inner)
-        if type_ is not None and type_.dtype == ir.DataType.BOOL:
+        if facts.dtype(series.inner) == ir.DataType.BOOL:
             continue
         tags, shape = row_tags(facts, series.inner, direction, series.axis if series.is_kept else None)
         known[series.inner] = atoms.given(series, shape, tags)

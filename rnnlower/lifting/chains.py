@@ -89,8 +89,7 @@ class Leaves(Evaluator):
 
     def constant(self, value: ir.Value | None) -> np.ndarray | None:
         """Return the content of a value that never changes, unless it follows from the first state."""
-        type_ = self.facts.type(value)
-        is_number = isinstance(type_, ir.TensorType) and type_.dtype in FLOAT_TYPES
+        is_number = self.facts.dtype(value) in FLOAT_TYPES
         return None if value in self._region and is_number else super().constant(value)
 
     def _evaluate(self, value: ir.Value) -> None:

@@ -23,16 +23,14 @@ _LENGTHS, _INITIAL = 4, (5, 6)
 """The positions of the inputs."""
 
 
-def join_directions(
-    model: ir.Model, facts: Facts, names: NameSource, opset: int, lifted: Sequence[Lifted]
-) -> list[Lifted]:
+def join_directions(facts: Facts, names: NameSource, lifted: Sequence[Lifted]) -> list[Lifted]:
     """Join the pairs among lifted nodes that are two directions of one; return all nodes that there are."""
     left = list(lifted)
     for one, other in itertools.permutations(lifted, 2):
         if one in left and other in left and _are_directions(facts, one.made, other.made):
             starts = _starts(facts, one.made.node, other.made.node)
             if starts is not None:
-                made = _joined(model, facts, names, opset, (one.made, other.made), starts)
+                made = _joined(facts, names, (one.made, other.made), starts)
                 left[left.index(one)] = Lifted(made, one.told)
                 left.remove(other)
     return left
@@ -96,16 +94,14 @@ def _starts(facts: Facts, first: ir.Node, second: ir.Node) -> Starts | None:
     return found
 
 
-def _joined(
-    model: ir.Model, facts: Facts, names: NameSource, opset: int, pair: tuple[Made, Made], starts: Starts
-) -> Made:
+def _joined(facts: Facts, names: NameSource, pair: tuple[Made, Made], starts: Starts) -> Made:
     """Replace two nodes by one."""
     nodes = [made.node for made in pair]
     graph, name = nodes[0].graph, nodes[0].name or nodes[0].op_type
     assert graph is not None
-    dtype = facts.type(nodes[0].inputs[0])
-    assert isinstance(dtype, ir.TensorType)
-    e = Emitter(opset, Scope(names, f"{name}/"), dtype.dtype, InitializerPool(model, names))
+    dtype = facts.dtype(nodes[0].inputs[0])
+    assert dtype is not None
+    e = Emitter(facts.opset, Scope(names, f"{name}/"), dtype, InitializerPool(facts.model, names))
     cells = [cell for made in pair for cell in made.cells]
     given: list[ir.Value | None] = [nodes[0].inputs[0], operand(nodes[0], _LENGTHS)]
     for values in starts:

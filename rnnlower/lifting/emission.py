@@ -12,7 +12,6 @@ from rnnlower.graph.facts import Facts
 from rnnlower.lifting.affine_forms import Floats, NotLiftableError
 from rnnlower.lifting.cell_search import Found
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.frames import is_zero
 from rnnlower.lifting.hoisting import Part
 from rnnlower.lifting.surroundings import Result
 from rnnlower.lowering.emitter import Emitter
@@ -144,14 +143,13 @@ def emit_node(
     ]
     outputs = [ir.Value(name=e.names.fresh(role)) for role in ("Y", "Y_h", "Y_c")[: len(given) - 1]]
     node = ir.Node("", cell.op_type, operands, attributes, outputs=outputs, name=e.names.source.fresh(name))
-    e.nodes.append(node)
-    e.everything.append(node)
+    e.add(node)
     return node
 
 
 def _initial(e: Emitter, facts: Facts, found: Found, start: ir.Value) -> ir.Value | None:
     """Emit initial_h or initial_c, unless it is zero."""
-    if is_zero(facts, start):
+    if facts.is_zero(start):
         return None
     if found.direction is not None:
         return e.slice(start, [found.direction], [found.direction + 1], [0])

@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rnnlower.lifting.affine_forms import Atoms, Block, Floats, Form, Function, NotLiftableError, Polynomial
+from rnnlower.lifting.affine_forms import (
+    Atoms,
+    Block,
+    Floats,
+    Form,
+    Function,
+    Ids,
+    NotLiftableError,
+    Polynomial,
+)
 from rnnlower.lifting.comparison import without
 from rnnlower.recurrent.node import Activation, Semantics
 
@@ -159,10 +168,8 @@ class Step:
             if clip is None and not keeps:
                 # The default parameters, which more runtimes compute correctly.
                 argument = dataclasses.replace(argument, constant=argument.constant - 0.5)
-                argument, function = (
-                    argument.scaled(np.array(5.0), argument.tags),
-                    Function("HardSigmoid", 0.2, 0.5),
-                )
+                argument = argument.scaled(np.array(5.0), argument.tags)
+                function = Function("HardSigmoid", 0.2, 0.5)
             else:
                 function = Function("HardSigmoid", 1.0, 0.0)
             name = "HardSigmoid"
@@ -182,23 +189,24 @@ class Step:
         for row, coefs in zip(np.broadcast_to(form.ids, form.coefs.shape), form.coefs, strict=True):
             for atom in np.unique(row).tolist():
                 where = np.flatnonzero((row == atom) & (coefs != 0))
-                block = self.atoms.block(int(atom))
-                if block.kind == "given":
-                    matrix = given.setdefault(block.start, np.zeros((block.size, form.constant.size)))
-                    matrix[int(atom) - block.start, where] += coefs[where]
-                    continue
+                if self.atoms.kind(int(atom)) == "given":
+                    self.put(given, int(atom), where, coefs[where])
                 for j in where.tolist():
                     for key, value in self.atoms.expanded(int(atom), float(coefs[j])).items():
                         rest[j][key] = rest[j].get(key, 0.0) + value
         for unit, polynomial in enumerate(rest):
             for key in [key for key in polynomial if len(key) == 1 and self.atoms.kind(key[0]) == "given"]:
-                block = self.atoms.block(key[0])
-                matrix = given.setdefault(block.start, np.zeros((block.size, form.constant.size)))
-                matrix[key[0] - block.start, unit] += polynomial.pop(key)
+                self.put(given, key[0], unit, polynomial.pop(key))
         constant = form.constant.copy()
         for unit, polynomial in enumerate(rest):
             constant[unit] += polynomial.pop((), 0.0)
         return Sums(given, constant, rest)
+
+    def put(self, given: dict[int, Floats], atom: int, units: int | Ids, coefs: float | Floats) -> None:
+        """Add coefficients of an atom of an input or a state to its weights in some units."""
+        block = self.atoms.block(atom)
+        matrix = given.setdefault(block.start, np.zeros((block.size, self.size)))
+        matrix[atom - block.start, units] += coefs
 
     def weights(self, gates: Sequence[Sums]) -> tuple[dict[int, Floats], Floats, Floats]:
         """Return W by input, R and Wb of gates."""
@@ -217,16 +225,11 @@ class Step:
         """Return the candidate's activation and the sums behind it."""
         ids = [next(iter(key)) for polynomial in polynomials for key in polynomial if len(key) == 1]
         scales = [value for polynomial in polynomials for value in polynomial.values()]
-        if (
-            all(len(polynomial) == 1 for polynomial in polynomials)
-            and len(ids) == self.size
-            and all(self.function_of(atom) is not None for atom in ids)
-        ):
+        functions = {self.function_of(atom) for atom in ids}
+        is_gate = all(len(polynomial) == 1 for polynomial in polynomials) and len(ids) == self.size
+        if is_gate and None not in functions:
             scale = the_same(scales, "a factor of the candidate")
-            if (
-                len({self.function_of(atom) for atom in ids}) == 1
-                and (self.function_of(ids[0]) or Function("")).name != "Clip"
-            ):
+            if len(functions) == 1 and (self.function_of(ids[0]) or Function("")).name != "Clip":
                 gate = self.gate(ids, scale)
                 argument = gate.argument.merged()
                 return gate, [self.atoms.polynomial(argument, j) for j in range(self.size)]
@@ -266,9 +269,7 @@ class Step:
                 if not key:
                     constant[j] = value
                 elif len(key) == 1 and self.atoms.kind(key[0]) == "given":
-                    block = self.atoms.block(key[0])
-                    matrix = given.setdefault(block.start, np.zeros((block.size, self.size)))
-                    matrix[key[0] - block.start, j] = value
+                    self.put(given, key[0], j, value)
                 else:
                     rest[-1][key] = value
         return Sums(given, constant, rest)

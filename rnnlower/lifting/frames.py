@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
+from rnnlower.graph.walk import VIEWS, is_read, passed, root
 from rnnlower.lifting.affine_forms import NotLiftableError
 
 LAYOUT = frozenset(("Cast", "Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
 """Operators that only move elements."""
-VIEWS = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,21 +73,6 @@ class Frame:
     states: Sequence[State]
     made: Sequence[Series]
     aliases: Mapping[ir.Value, ir.Value]
-
-
-def root(value: ir.Value) -> ir.Value:
-    """Return the value that Identity nodes pass on."""
-    return passed(value, ("Identity",))
-
-
-def passed(value: ir.Value, views: Collection[str] = VIEWS) -> ir.Value:
-    """Return the value of which operators make a view, such as a Reshape."""
-    producer = value.producer()
-    while producer is not None and producer.op_type in views and not producer.domain:
-        source = producer.inputs[0]
-        assert source is not None
-        value, producer = source, source.producer()
-    return value
 
 
 def steps_of(facts: Facts, frame: Frame) -> int | None:
@@ -158,7 +143,7 @@ def states_of(
         if start is None:
             raise NotLiftableError(f"{inner.name!r} has no first value")
         if root(result) is inner:
-            if end.uses() or end.is_graph_output():
+            if is_read(end):
                 raise NotLiftableError(f"{end.name!r}, which never changes, is read behind it")
             aliases[inner] = start
         else:
@@ -257,23 +242,6 @@ def is_first(lengths: ir.Value, place: int) -> bool:
             numbers = [None if each is None else each.numpy().reshape(-1).tolist() for each in given]
             return first is not None and first.op_type == "Slice" and numbers == [[0], [1], [0]]
         if producer.op_type not in ("Slice", *VIEWS):
-            return False
-        value = producer.inputs[0]
-    return False
-
-
-def is_zero(facts: Facts, value: ir.Value | None) -> bool:
-    """Return whether a value consists of zeros."""
-    while value is not None:
-        constant, producer = facts.constant(value), value.producer()
-        if constant is not None:
-            return not constant.any()
-        if producer is None or producer.domain:
-            return False
-        if producer.op_type == "ConstantOfShape":
-            fill = producer.attributes.get("value")
-            return fill is None or not fill.as_tensor().numpy().any()
-        if producer.op_type not in (*LAYOUT, "Expand", "ReduceSum", "Tile") or producer.op_type == "Concat":
             return False
         value = producer.inputs[0]
     return False

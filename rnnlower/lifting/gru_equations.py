@@ -82,9 +82,8 @@ def _update_gate(step: Step, polynomial: Polynomial, own: int) -> tuple[int, flo
         free = {each: value for each, value in polynomial.items() if gate not in each}
         gated = {without(each, gate): value / factor for each, value in polynomial.items() if gate in each}
         keys = {*free, *gated}
-        if is_same(
-            cleaned({each: free.get(each, 0.0) + gated.get(each, 0.0) for each in keys}), {(own,): 1.0}
-        ):
+        whole = cleaned({each: free.get(each, 0.0) + gated.get(each, 0.0) for each in keys})
+        if is_same(whole, {(own,): 1.0}):
             return gate, factor, free, False
         if is_same(free, {(own,): 1.0}) and factor == -1:
             # h + z (n - h)
@@ -109,27 +108,16 @@ def _reset(
         for p, rest in zip(candidates, plain, strict=True)
     ]
     gated = [{key: value / scale for key, value in p.items()} for p in gated]
-    none = Sums({}, np.zeros(size), [{} for _ in range(size)])
     if not any(gated):
-        return (
-            None,
-            dataclasses.replace(none, constant=np.full(size, OPEN)),
-            step.as_sums(plain),
-            None,
-            False,
-        )
+        opened = Sums({}, np.full(size, OPEN), [{} for _ in range(size)])
+        return None, opened, step.as_sums(plain), None, False
     before = _reset_before(step, gated, own)
     if before is not None and not any((i,) in p for p in plain for i in own):
         ids, R = before
         gate = step.gate(ids, scale)
         sums = step.as_sums(plain)
-        return (
-            gate,
-            step.sums(gate.argument),
-            dataclasses.replace(sums, given={**sums.given, h.start: R}),
-            None,
-            False,
-        )
+        candidate = dataclasses.replace(sums, given={**sums.given, h.start: R})
+        return gate, step.sums(gate.argument), candidate, None, False
     ids, inner = [], []
     for polynomial in gated:
         found = step.common(polynomial, 0)

@@ -12,7 +12,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_value
-from rnnlower.graph.walk import Located
+from rnnlower.graph.walk import Located, is_read
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.cell_search import Found, find_cells
 from rnnlower.lifting.emission import Made, dtype_of, emit_cell, emit_result, emit_state
@@ -67,17 +67,10 @@ class Lifted:
 
 
 class Lifter:
-    """A rewriter of frames.
+    """A rewriter of frames."""
 
-    Args:
-        model: The model.
-        facts: The facts about it.
-        names: Source of fresh names.
-        semantics: Which one to follow where onnxruntime and the ONNX spec differ.
-    """
-
-    def __init__(self, model: ir.Model, facts: Facts, names: NameSource, semantics: Semantics) -> None:
-        self._model, self._facts, self._names, self._semantics = model, facts, names, semantics
+    def __init__(self, facts: Facts, names: NameSource, semantics: Semantics) -> None:
+        self._facts, self._names, self._semantics = facts, names, semantics
 
     def lift(self, located: Located, frame: Frame) -> list[Lifted]:
         """Replace a frame by nodes.
@@ -94,7 +87,7 @@ class Lifter:
         dtype = dtype_of(self._facts, found[0])
         if dtype == ir.DataType.BFLOAT16 and located.opset < _FIRST_WITH_BFLOAT16:
             raise NotLiftableError("recurrent operators have the type bfloat16 from opset 22 on")
-        with emitting(self._model, self._names, located, dtype) as e:
+        with emitting(self._facts, self._names, located, dtype) as e:
             nodes, replaced = self._emit(e, located, frame, found, results)
         if found[0].steps is None:
             for each, lifted in zip(found, nodes, strict=True):
@@ -124,7 +117,7 @@ class Lifter:
             axes[result.value] = result.tags.index("D") if "D" in result.tags else 0
         for each, output in zip(found, made, strict=True):
             for state, last in zip(each.states, output.last, strict=True):
-                if state.end is not None and (state.end.uses() or state.end.is_graph_output()):
+                if state.end is not None and is_read(state.end):
                     replaced.setdefault(state.end, []).append(emit_state(e, each, last))
         # Of a value with an axis of directions there are two parts.
         directions = max(len(parts) for parts in replaced.values()) if replaced else 1
@@ -141,9 +134,9 @@ def _name_of(located: Located) -> str:
 
 
 @contextlib.contextmanager
-def emitting(model: ir.Model, names: NameSource, located: Located, dtype: ir.DataType) -> Iterator[Emitter]:
+def emitting(facts: Facts, names: NameSource, located: Located, dtype: ir.DataType) -> Iterator[Emitter]:
     """Give an emitter of what replaces a node; nothing of it is left if that is not liftable."""
-    pool = InitializerPool(model, names)
+    pool = InitializerPool(facts.model, names)
     e = Emitter(located.opset, Scope(names, f"{located.name}/"), dtype, pool)
     try:
         yield e
@@ -167,9 +160,7 @@ def emit_state_operator(
     outputs = [ir.Value(name=e.names.fresh(role)) for role in STATE_OUTPUTS]
     domain = "" if is_standard and e.opset >= FIRST_OPSET else "com.microsoft"
     node = ir.Node(domain, op_type, inputs, attributes, outputs=outputs, name=e.names.source.fresh(name))
-    e.nodes.append(node)
-    e.everything.append(node)
-    return outputs
+    return list(e.add(node))
 
 
 def put_in_place(

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import sources
-from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
+from rnnlower.lifting.affine_forms import Atoms, Floats, NotLiftableError
 from rnnlower.lifting.cell_search import row_tags
 from rnnlower.lifting.chains import (
     MOST,
@@ -27,7 +27,7 @@ from rnnlower.lifting.chains import (
 )
 from rnnlower.lifting.comparison import is_like
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.frames import LAYOUT, is_zero
+from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.outlines import StepMatcher, bare_state
 from rnnlower.recurrent.node import Semantics
 
@@ -63,7 +63,7 @@ class _Matching:
         self, facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semantics: Semantics
     ) -> None:
         # Zeros may be several constants, and those of H and C one: `_first` reads them as what they are.
-        chain = chain[1:] if len(chain) > 2 and is_zero(facts, chain[0]) else chain
+        chain = chain[1:] if len(chain) > 2 and facts.is_zero(chain[0]) else chain
         self._facts, self._chain = facts, list(chain)
         self._order = {node: number for number, node in enumerate(graph)}
         # C may be finished after H, up to the next H.
@@ -196,12 +196,10 @@ class _Matching:
             raise NotLiftableError("its steps are of different cells")
         one = dataclasses.astuple(dataclasses.replace(cell, W={}, R=0, B=0, P=None))  # type: ignore[arg-type]
         two = dataclasses.astuple(dataclasses.replace(other, W={}, R=0, B=0, P=None))  # type: ignore[arg-type]
-        pairs = [(cell.R, other.R), (cell.B, other.B), *((cell.W[key], other.W.get(key)) for key in cell.W)]
-        if (cell.P is None) != (other.P is None):
-            raise NotLiftableError("its steps have different weights")
-        pairs += [] if cell.P is None else [(cell.P, other.P)]
+        pairs = [(cell.R, other.R), (cell.B, other.B), (cell.P, other.P)]
+        pairs += [(cell.W[key], other.W.get(key)) for key in cell.W]
         same = all(
-            a is b or (b is not None and a.shape == b.shape and np.allclose(a, b, rtol=1e-6, atol=1e-9))
+            a is b or (a is not None and b is not None and a.shape == b.shape and _is_close(a, b))
             for a, b in pairs
         )
         if one != two or not same or {*cell.W} != {*other.W}:
@@ -333,9 +331,8 @@ class _Matching:
             expected = [again.form(value) for value in steps[0].bare]
         except NotLiftableError:
             return None
-        if again.leaves:
-            return None
-        if not all(is_like(atoms, one, other) for one, other in zip(forms, expected, strict=True)):
+        alike = (is_like(atoms, one, other) for one, other in zip(forms, expected, strict=True))
+        if again.leaves or not all(alike):
             return None
         leaves = [leaf for leaf in x if leaf is not None]
         if place is not None:
@@ -345,13 +342,13 @@ class _Matching:
     def _bare_cell(self, value: ir.Value, region: set[ir.Value]) -> ir.Value:
         """Return a new cell state without the choice between it and an old one that is not known yet."""
         producer = value.producer()
-        if (
-            producer is None
-            or producer.op_type != "Where"
-            or {producer.inputs[0], producer.inputs[2]} & region
-        ):
+        if producer is None or producer.op_type != "Where":
             return value
-        return producer.inputs[1] or value
+        return value if {producer.inputs[0], producer.inputs[2]} & region else producer.inputs[1] or value
+
+
+def _is_close(a: Floats, b: Floats) -> bool:
+    return np.allclose(a, b, rtol=1e-6, atol=1e-9)
 
 
 def _taken(rest: list[ir.Value], like: ir.Value) -> ir.Value | None:

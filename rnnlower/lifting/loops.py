@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts, iterations
+from rnnlower.graph.walk import VIEWS, is_read, passed, root
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.frames import VIEWS, Frame, Series, State, is_size, passed, root, states_of
+from rnnlower.lifting.frames import Frame, Series, State, is_size, states_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ class _Reading:
             filled = list(self._filled(state))
             made += filled
             if state.before in self._counters.known:
-                if state.end is not None and (state.end.uses() or state.end.is_graph_output()):
+                if state.end is not None and is_read(state.end):
                     raise NotLiftableError(f"the counter {state.end.name!r} is read behind the Loop")
             elif not filled:
                 rest.append(state)
@@ -105,13 +106,9 @@ class _Reading:
 
     def _read(self, reader: ir.Node) -> Iterator[Series]:
         """Yield the series of which an operator takes the element of a step."""
-        if (
-            reader.domain
-            or reader.op_type not in ("Gather", "SequenceAt", "Slice")
-            or reader.inputs[0] is None
-        ):
+        if reader.domain or reader.op_type not in ("Gather", "SequenceAt", "Slice"):
             return
-        if len(reader.inputs) < 2:
+        if len(reader.inputs) < 2 or reader.inputs[0] is None:
             return
         whole, place = self._uncut(reader.inputs[0]), reader.inputs[1]
         index = self._counters.index(place)
@@ -136,9 +133,8 @@ class _Reading:
             end = self._counters.index(reader.inputs[2]) if len(reader.inputs) > 3 else None
             axes = self._facts.constant(reader.inputs[3]) if len(reader.inputs) > 3 else None
             strides = self._facts.constant(reader.inputs[4]) if len(reader.inputs) > 4 else np.ones(1)
-            if end != dataclasses.replace(index, offset=index.offset + 1) or axes is None or axes.size != 1:
-                raise NotLiftableError("a step reads several elements of a series")
-            if strides is None or (strides != 1).any():
+            is_next = end == dataclasses.replace(index, offset=index.offset + 1)
+            if not is_next or axes is None or axes.size != 1 or strides is None or (strides != 1).any():
                 raise NotLiftableError("a step reads several elements of a series")
             axis = int(axes.reshape(-1)[0])
         # What the body computes is no series of the graph around it.
@@ -201,25 +197,19 @@ class _Reading:
             if writer.op_type == "ScatterND":
                 axis, place = self._behind_whole_axes(place, dims)
             index = self._place_of(place)
-            if (
-                index is None
-                or dims is None
-                or given is None
-                or writer.attributes.get_string("reduction", "none") != "none"
-            ):
+            is_reduced = writer.attributes.get_string("reduction", "none") != "none"
+            if index is None or dims is None or given is None or is_reduced:
                 raise NotLiftableError("a step writes to places that are not known")
-            if len(given) < len(dims):
-                given = (1, *given)
-            if given[axis] != 1 or any(
-                a != b for at, (a, b) in enumerate(zip(dims, given, strict=True)) if at != axis
-            ):
+            given = given if len(given) == len(dims) else (1, *given)
+            pairs = enumerate(zip(dims, given, strict=True))
+            if given[axis] != 1 or any(a != b for at, (a, b) in pairs if at != axis):
                 raise NotLiftableError("a step writes to places that are not known")
             written = self._series(
                 update, state.start, axis, index, len(self._facts.dims(update) or ()) == len(dims)
             )
             if written.window is not None:
                 raise NotLiftableError("the steps do not write every element of a tensor")
-            yield dataclasses.replace(written, outer=state.end, reverse=written.reverse)
+            yield dataclasses.replace(written, outer=state.end)
 
     def _behind_whole_axes(self, place: ir.Value | None, dims: Dims | None) -> tuple[int, ir.Value | None]:
         """Return the axis that the indices of a ScatterND cut, and the positions, if others are whole."""
@@ -249,12 +239,8 @@ class _Reading:
         """Yield the tensors that a sequence of all elements is joined to."""
         element, start = writer.inputs[1], state.start.producer()
         place = self._counters.index(writer.inputs[2]) if len(writer.inputs) > 2 else _Index(1, 0)
-        if (
-            start is None
-            or start.op_type != "SequenceEmpty"
-            or element is None
-            or place not in (_Index(1, 0), _Index(0, 0))
-        ):
+        is_empty = start is not None and start.op_type == "SequenceEmpty"
+        if not is_empty or element is None or place not in (_Index(1, 0), _Index(0, 0)):
             raise NotLiftableError("a step writes to places of a sequence that are not known")
         if end.is_graph_output():
             raise NotLiftableError(f"{end.name!r} is an output, which no cell returns")
@@ -297,10 +283,10 @@ class _Counters:
 
     def _step(self, state: State) -> int | None:
         """Return by how much a state grows in each iteration."""
-        producer, type_ = root(state.after).producer(), self._facts.type(state.start)
+        producer, dtype = root(state.after).producer(), self._facts.dtype(state.start)
         if producer is None or producer.op_type not in ("Add", "Sub"):
             return None
-        if not isinstance(type_, ir.TensorType) or not np.issubdtype(type_.dtype.numpy(), np.integer):
+        if dtype is None or not np.issubdtype(dtype.numpy(), np.integer):
             return None
         first, second = producer.inputs
         if producer.op_type == "Add" and second is state.before:

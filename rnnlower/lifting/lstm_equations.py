@@ -195,8 +195,8 @@ def _output_peephole(step: Step, sums: Sums) -> tuple[Sums, Floats]:
     """Take the new cell state, times a peephole, out of the sums of the output gate."""
     c = step.states[1]
     peephole = np.zeros(step.size)
-    matrix = sums.given.get(c.start, np.zeros((step.size, step.size))).copy()
     given = {key: value.copy() for key, value in sums.given.items()}
+    matrix = given.setdefault(c.start, np.zeros((step.size, step.size)))
     constant, rest = sums.constant.copy(), []
     for j, polynomial in enumerate(sums.rest):
         cell = step.polynomials[1][j]
@@ -210,13 +210,7 @@ def _output_peephole(step: Step, sums: Sums) -> tuple[Sums, Floats]:
             if not each:
                 constant[j] -= peephole[j] * value
             elif len(each) == 1 and step.atoms.kind(each[0]) == "given":
-                block = step.atoms.block(each[0])
-                target = (
-                    matrix
-                    if block.start == c.start
-                    else given.setdefault(block.start, np.zeros((block.size, step.size)))
-                )
-                target[each[0] - block.start, j] -= peephole[j] * value
+                step.put(given, each[0], j, -peephole[j] * value)
             else:
                 left[each] = left.get(each, 0.0) - peephole[j] * value
         largest = max([abs(value) for value in polynomial.values()], default=1.0)

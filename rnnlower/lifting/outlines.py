@@ -59,7 +59,7 @@ class Outline:
                 self._contents[value] = (array.shape, array.dtype.str, array.tobytes())
             return ("constant", self._contents[value])
         if node is None or not self.evaluator.is_computed(value):
-            is_number = isinstance(size[1], ir.TensorType) and size[1].dtype in FLOAT_TYPES
+            is_number = facts.dtype(value) in FLOAT_TYPES
             return ("given", *size, None if is_number else value)
         inputs = tuple(self.add(each) for each in node.inputs)
         attributes = tuple((name, _hashable(each)) for name, each in sorted(node.attributes.items()))

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnx_ir.convenience import convert_attributes
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import values_of
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, steps_of
 from rnnlower.lifting.products import Products
@@ -35,12 +36,7 @@ class OverTime:
 
     def __init__(self, e: Emitter, facts: Facts, frame: Frame, body: ir.Graph, products: Products) -> None:
         self.e, self._facts, self._frame, self.products = e, facts, frame, products
-        self._inner = {
-            *body.inputs,
-            *body.initializers.values(),
-            *(out for node in body for out in node.outputs),
-        }
-        self._body = body
+        self._inner = {*values_of(body)}
         self._known: dict[ir.Value, tuple[ir.Value, bool]] = {}
         self._sizes: dict[str, Dim] = {}
         self.steps = self._steps()
@@ -126,13 +122,10 @@ class OverTime:
     ) -> list[ir.Value]:
         """Emit a node with other inputs and attributes."""
         own = {attribute.name: attribute for attribute in convert_attributes(attributes)}
-        kept = [attribute for name, attribute in node.attributes.items() if name not in own]
+        attributes = [each for each in node.attributes.values() if each.name not in own] + [*own.values()]
         outputs = [ir.Value(name=self.e.names.fresh(out.name or node.op_type)) for out in node.outputs]
         name = self.e.names.source.fresh(f"{self.e.names.prefix}{node.name or node.op_type}")
-        copy = ir.Node("", node.op_type, inputs, [*kept, *own.values()], outputs=outputs, name=name)
-        self.e.nodes.append(copy)
-        self.e.everything.append(copy)
-        return outputs
+        return list(self.e.add(ir.Node("", node.op_type, inputs, attributes, outputs=outputs, name=name)))
 
     def aligned(
         self, node: ir.Node, given: Values, over_time: Sequence[bool], rank: int
@@ -174,9 +167,8 @@ def _axes(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) 
             return [given[0]] if given[0] is not None else []
         axes = [*range(rank)]
     moved = [axis % rank + 1 for axis in axes]
-    if "axes" in node.attributes or t.e.opset < (
-        13 if node.op_type in ("ReduceSum", "Squeeze", "Unsqueeze") else 18
-    ):
+    since = 13 if node.op_type in ("ReduceSum", "Squeeze", "Unsqueeze") else 18
+    if "axes" in node.attributes or t.e.opset < since:
         return t._copied(node, given[:1], axes=moved)
     return t._copied(node, [given[0], t.e.integers(*moved)])
 

@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import passed
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
-from rnnlower.lifting.frames import LAYOUT, passed
+from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 
 Lengths = ir.Value | np.ndarray
@@ -100,8 +101,8 @@ def _comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value] | Non
         seen.add(value)
         if producer.op_type in ("Less", "Greater"):
             numbers, lengths = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
-            type_, shape = facts.type(lengths), facts.shape(lengths)
-            if type_ is None or type_.dtype != ir.DataType.INT32 or shape is None or len(shape) != 1:
+            shape = facts.shape(lengths)
+            if facts.dtype(lengths) != ir.DataType.INT32 or shape is None or len(shape) != 1:
                 return None
             assert lengths is not None
             return (value, lengths) if _counts(facts, numbers) else None

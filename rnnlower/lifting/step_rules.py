@@ -27,12 +27,8 @@ if TYPE_CHECKING:
 
 
 def _cast(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    type_ = e.facts.type(node.inputs[0])
-    if (
-        type_ is None
-        or type_.dtype not in FLOAT_TYPES
-        or type_.dtype.value != node.attributes.get_int("to", 0)
-    ):
+    dtype = e.facts.dtype(node.inputs[0])
+    if dtype not in FLOAT_TYPES or dtype != node.attributes.get_int("to", 0):
         raise NotLiftableError("a step casts to another type")
     return [e.form(node.inputs[0])]
 
@@ -69,11 +65,11 @@ def _sub(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 def _mul(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     first, second = (e.form(value) for value in node.inputs)
     product = e.atoms.product(first, second, common_tags(first, second))
-    type_ = e.facts.type(node.outputs[0])
-    if type_ is None or not (first.is_constant or second.is_constant):
+    dtype = e.facts.dtype(node.outputs[0])
+    if dtype is None or not (first.is_constant or second.is_constant):
         return [product]
     # 6 times the type's 1/6 is 1.
-    rounded = product.coefs.astype(type_.dtype.numpy()).astype(np.float64)
+    rounded = product.coefs.astype(dtype.numpy()).astype(np.float64)
     return [dataclasses.replace(product, coefs=np.where(rounded == 1, rounded, product.coefs))]
 
 
@@ -145,12 +141,11 @@ def _clip(e: Evaluator, node: ir.Node) -> Sequence[Form]:
             if constant is None:
                 raise NotLiftableError("a step clips to bounds that are not constant")
             bounds[index] = float(constant.reshape(-1)[0])
-    low, high = bounds
-    return [
-        _clipped(
-            e, e.form(node.inputs[0]), -math.inf if low is None else low, math.inf if high is None else high
-        )
-    ]
+    low, high = (
+        (-math.inf if bounds[0] is None else bounds[0]),
+        (math.inf if bounds[1] is None else bounds[1]),
+    )
+    return [_clipped(e, e.form(node.inputs[0]), low, high)]
 
 
 def _clipped(e: Evaluator, form: Form, low: float, high: float) -> Form:

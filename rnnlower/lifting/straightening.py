@@ -13,12 +13,12 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.restoring import undone_on_failure
 from rnnlower.graph.rewiring import remove_orphans, replace_value
-from rnnlower.graph.walk import Located, sources
+from rnnlower.graph.walk import VIEWS, Located, is_read, passed, sources
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import Found, order_of, row_tags
 from rnnlower.lifting.chains import Line
 from rnnlower.lifting.emission import Made, emit_cell, emit_result, emit_state
-from rnnlower.lifting.frames import VIEWS, Series, State, passed
+from rnnlower.lifting.frames import Series, State
 from rnnlower.lifting.hoisting import part_of
 from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
 from rnnlower.lifting.row_masks import Lengths, lengths_of
@@ -48,17 +48,10 @@ class _Origin:
 
 
 class Straightener:
-    """A rewriter of straight lines.
+    """A rewriter of straight lines."""
 
-    Args:
-        model: The model.
-        facts: The facts about it.
-        names: Source of fresh names.
-        semantics: Which one to follow where onnxruntime and the ONNX spec differ.
-    """
-
-    def __init__(self, model: ir.Model, facts: Facts, names: NameSource, semantics: Semantics) -> None:
-        self._model, self._facts, self._names, self._semantics = model, facts, names, semantics
+    def __init__(self, facts: Facts, names: NameSource, semantics: Semantics) -> None:
+        self._facts, self._names, self._semantics = facts, names, semantics
 
     def lift(self, located: Located, graph: ir.Graph, line: Line) -> Lifted:
         """Replace a line by a node.
@@ -66,16 +59,16 @@ class Straightener:
         Raises:
             NotLiftableError: Something else reads values of its steps; nothing has changed.
         """
-        with undone_on_failure(self._model):
+        with undone_on_failure(self._facts.model):
             return self._lift(located, graph, line)
 
     def _lift(self, located: Located, graph: ir.Graph, line: Line) -> Lifted:
         facts, steps = self._facts, line.steps
         last = steps[-1].new
-        dtype = facts.type(last[0])
-        assert isinstance(dtype, ir.TensorType)
-        pool = InitializerPool(self._model, self._names)
-        e = Emitter(located.opset, Scope(self._names, f"{located.name}/"), dtype.dtype, pool)
+        dtype = facts.dtype(last[0])
+        assert dtype is not None
+        pool = InitializerPool(facts.model, self._names)
+        e = Emitter(located.opset, Scope(self._names, f"{located.name}/"), dtype, pool)
         own = {value for step in steps for value in (*step.new, *step.bare)}
         masks = [step.mask for step in steps]
         is_masked = any(mask is not None for mask in masks) and all(
@@ -195,9 +188,8 @@ class Straightener:
         if node.op_type == "Gather":
             axis, index = node.attributes.get_int("axis", 0) % len(sizes), facts.constant(node.inputs[1])
             if index is not None and index.size == 1 and index.ndim < 2:
-                found = _Origin(
-                    whole, axis, _from_start(int(index.reshape(-1)[0]), sizes[axis]), 1, index.ndim == 1
-                )
+                start = _from_start(int(index.reshape(-1)[0]), sizes[axis])
+                found = _Origin(whole, axis, start, 1, index.ndim == 1)
         elif node.op_type == "Split":
             axis = node.attributes.get_int("axis", 0) % len(sizes)
             parts = [(facts.dims(out) or (None,) * len(sizes))[axis] for out in node.outputs]
@@ -236,14 +228,14 @@ class Straightener:
             remove_orphans([result.value])
         require_states(self._facts, found, self._semantics)
         for value, last in zip(steps[-1].new, made.last, strict=True):
-            if value.uses() or value.is_graph_output():
+            if is_read(value):
                 replace_value(graph, anchor, value, emit_state(e, found, last), is_new=True)
                 self._add(e, graph)
         for number in range(len(steps) - 1, -1, -1):
             h = hidden[number]
             if number + 1 < len(steps):
                 remove_orphans((*steps[number + 1].new, *steps[number + 1].bare))
-            if number + 1 < len(steps) and (h.uses() or h.is_graph_output()):
+            if number + 1 < len(steps) and is_read(h):
                 if found.lengths is not None:
                     raise NotLiftableError(f"{h.name!r} is read behind the ends of rows")
                 time = len(steps) - 1 - number if found.reverse else number

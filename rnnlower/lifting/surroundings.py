@@ -9,9 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import is_read, root
 from rnnlower.lifting.affine_forms import Form, NotLiftableError
 from rnnlower.lifting.cell_search import Found, is_hidden
-from rnnlower.lifting.frames import Frame, Series, is_size, is_zero, positive_value, root
+from rnnlower.lifting.frames import Frame, Series, is_size, positive_value
 from rnnlower.lifting.row_masks import Lengths, lengths_of
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
@@ -47,7 +48,7 @@ def find_results(facts: Facts, frame: Frame, found: Sequence[Found]) -> list[Res
     results: list[Result] = []
     pending: dict[int, list[tuple[Series, Form]]] = {}
     for series in frame.made:
-        if not _is_read(series.outer):
+        if not is_read(series.outer):
             continue
         for number, form in _forms_of(series, found):
             pending.setdefault(number, []).append((series, form))
@@ -57,10 +58,6 @@ def find_results(facts: Facts, frame: Frame, found: Sequence[Found]) -> list[Res
         if found[result.cell].lengths is not None:
             require_mask(facts, result, found[result.cell])
     return results
-
-
-def _is_read(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
 
 
 def _forms_of(series: Series, found: Sequence[Found]) -> Iterator[tuple[int, Form]]:
@@ -186,7 +183,7 @@ def read_without_steps(facts: Facts, found: Found, given: Sequence[Series] = ())
         given: Tensors with an element for each step, if all rows have as many.
     """
     for state in found.states:
-        if is_zero(facts, state.start) or state.end is None:
+        if facts.is_zero(state.start) or state.end is None:
             continue
         for node, _ in state.end.uses():
             rest = facts.constant(node.inputs[2]) if node.op_type == "Where" else None

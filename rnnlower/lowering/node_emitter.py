@@ -147,6 +147,10 @@ class NodeEmitter:
         node = make_node(op_type, inputs, attributes, [ir.Value(name=name) for name in names])
         node.name = self.names.node(roles[0], names[0])
         self._fold(node)
+        return self.add(node)
+
+    def add(self, node: ir.Node) -> Sequence[ir.Value]:
+        """Append a node; return its outputs."""
         self.nodes.append(node)
         self.everything.append(node)
         return node.outputs

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import detach
+from rnnlower.graph.walk import is_read
 from rnnlower.lowering.cells import LAST_OPS, NewState
 from rnnlower.lowering.emitter import FAN_OUT, Dim, Emitter
 from rnnlower.lowering.forms import PLAIN, Form
@@ -130,7 +131,7 @@ def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
     return {
         name: e.op("Reshape", X, nonsense)
         for name, out in zip(names, node.outputs, strict=False)
-        if out.uses() or out.is_graph_output()
+        if is_read(out)
     }
 
 

@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.names import NameSource, Scope, letters
 
 BYTES_OF_STEP = 400
 """The bytes that a step may add to the file, as far as that depends on names."""
@@ -147,7 +147,7 @@ class StepScope(Scope):
     def __init__(self, source: NameSource, names: StepNames, position: int) -> None:
         super().__init__(source, "")
         self._names, self._position = names, position
-        self._letters = _letters()
+        self._letters = letters("abdegjlnpqst")
         self._given: set[str] = set()
 
     def fresh(self, what: str) -> str:
@@ -221,9 +221,3 @@ def base36(number: int, steps: int) -> str:
     """
     width = next(width for width in itertools.count(1) if steps <= 10 * 36 ** (width - 1))
     return "".join(_DIGITS[number // 36**place % 36] for place in reversed(range(width)))
-
-
-def _letters() -> Iterator[str]:
-    for length in itertools.count(1):
-        for letters in itertools.product("abdegjlnpqst", repeat=length):
-            yield "".join(letters)

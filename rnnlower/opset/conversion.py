@@ -23,7 +23,7 @@ from rnnlower.graph.versions import (
     note_on_operator,
     version_at,
 )
-from rnnlower.graph.walk import default_opset, subgraphs_of, walk
+from rnnlower.graph.walk import default_opset, is_read, subgraphs_of, walk
 from rnnlower.opset.beyond_graph import convert_training, drop_uncalled, inline_all, meeting_point
 from rnnlower.opset.step import Row, Step
 from rnnlower.opset.table import REVIEWED, ROWS
@@ -216,7 +216,7 @@ def _drop_unused(value: ir.Value) -> None:
         node = pending.pop().producer()
         if node is None or node.domain or node.graph is None:
             continue
-        if [*subgraphs_of(node)] or any(each.uses() or each.is_graph_output() for each in node.outputs):
+        if [*subgraphs_of(node)] or any(is_read(each) for each in node.outputs):
             continue
         pending += [each for each in node.inputs if each is not None]
         node.graph.remove(node, safe=True)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.versions import Version
-from rnnlower.graph.walk import name_of, roots
+from rnnlower.graph.walk import is_read, name_of, roots
 from rnnlower.opset.value_types import ValueTypes
 from rnnlower.opset.version_fit import present
 
@@ -196,7 +196,7 @@ class View:
     def used(self, position: int) -> bool:
         """Return whether anything reads the output at `position`, including graph outputs."""
         value = self.output(position)
-        return value is not None and (bool(value.uses()) or value.is_graph_output())
+        return value is not None and is_read(value)
 
     def ints(self, value: ir.Value | None) -> list[int] | None:
         """Return the content of `value` as a flat list of integers if it is constant."""

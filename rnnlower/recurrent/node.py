@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import OptionError
 from rnnlower.graph.initializers import constant_of
+from rnnlower.graph.walk import is_read
 from rnnlower.recurrent.operators import (
     DIRECTIONS,
     RECURRENT_OPS,
@@ -133,4 +134,4 @@ class ResolvedNode:
     def used(self, output: str) -> bool:
         """Return whether anything reads the output."""
         value = self.outputs.get(output)
-        return value is not None and (bool(value.uses()) or value.is_graph_output())
+        return value is not None and is_read(value)

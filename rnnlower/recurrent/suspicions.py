@@ -18,6 +18,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import (
     REARRANGING,
+    SHAPE_READERS,
     Located,
     called,
     captured,
@@ -252,8 +253,6 @@ _PRODUCTS = frozenset(
         *("MatMulIntegerToFloat", "MatMulNBits", "QGemm", "QLinearMatMul"),
     )
 )
-# These operators read the shape of a value, not its content.
-_SHAPE_READERS = frozenset(["Shape", "Size"])
 _STATES = {"initial_h": "Y_h", "initial_c": "Y_c"}
 
 
@@ -354,7 +353,7 @@ def _holds_data(value: ir.Value | None) -> bool:
 
     def following(this: ir.Value) -> list[ir.Value | None]:
         producer = this.producer()
-        return [] if producer is None or producer.op_type in _SHAPE_READERS else read_by(producer)
+        return [] if producer is None or producer.op_type in SHAPE_READERS else read_by(producer)
 
     found = [] if value is None else reached([value], following)
     return any(each.producer() is None and constant_of(each) is None for each in found)

@@ -9,7 +9,6 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.rewiring import remove_orphans, take_place
-from rnnlower.graph.walk import operand
 
 _FEWEST = 2
 
@@ -56,9 +55,9 @@ def _cut(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int,
     shape = facts.shape(source)
     if outer is None or node is None or source is None or shape is None:
         return None
-    new = _ints(outer, "axes", 1, facts)
+    new = facts.ints(outer, "axes", 1)
     starts, ends, axes, steps = (
-        _ints(node, name, index, facts) for index, name in enumerate(("starts", "ends", "axes", "steps"), 1)
+        facts.ints(node, name, index) for index, name in enumerate(("starts", "ends", "axes", "steps"), 1)
     )
     if (
         new is None
@@ -74,10 +73,3 @@ def _cut(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int,
     if not isinstance(size, int) or not 0 <= starts[0] < ends[0] <= size:
         return None
     return source, axis, starts[0], ends[0], new[0] % (len(shape) + 1)
-
-
-def _ints(node: ir.Node, name: str, index: int, facts: Facts) -> list[int] | None:
-    given, array = node.attributes.get_ints(name), facts.constant(operand(node, index))
-    if given is None and array is not None:
-        return [int(number) for number in array.reshape(-1)]
-    return None if given is None else [*given]

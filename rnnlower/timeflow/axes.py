@@ -11,7 +11,7 @@ from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.open_sizes import branch_decided_by
 from rnnlower.graph.walk import dim_name, subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
-from rnnlower.timeflow.flow import Flow, located
+from rnnlower.timeflow.flow import located
 from rnnlower.timeflow.rules import follow
 from rnnlower.timeflow.tracks import CoupledError, Sample
 from rnnlower.wording import call, time_axis
@@ -23,16 +23,6 @@ _PROBE = 480
 
 class SingleStepError(UnsupportedModelError):
     """The model takes one step per call already."""
-
-
-def follow_time(model: ir.Model, axes: Mapping[str, int]) -> Flow:
-    """Follow the time axis of these inputs; nodes that couple time steps are obstacles, not errors.
-
-    Raises:
-        OptionError: The inputs differ in their number of time steps.
-    """
-    steps = fixed_steps(model, axes)
-    return follow(model, _probe(axes, steps, next(_sizes(model, axes))))
 
 
 def _probe(axes: Mapping[str, int], steps: int | None, sizes: Mapping[str, int]) -> Sample:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.walk import captured, operand, walk
+from rnnlower.graph.walk import VIEWS, captured, operand, root, walk
 from rnnlower.timeflow.edits import Replaced
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest
@@ -15,7 +15,6 @@ from rnnlower.timeflow.recurrence import hold, refuse_shifted, wait_for_all
 from rnnlower.timeflow.tracks import CoupledError, Track
 
 _FIRST_SCAN_WITHOUT_BATCH = 9
-_PASSING = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 
 
 def _scan(flow: Flow, node: ir.Node) -> list[Outcome]:
@@ -60,7 +59,7 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     if node.inputs[1] is not None and (condition is None or not condition.all()):
         raise CoupledError("has a condition that is not known")
     after = flow.whole.constant(body.outputs[0])
-    if not _is_kept(body.outputs[0], body.inputs[1]) and (after is None or not after.all()):
+    if root(body.outputs[0]) is not body.inputs[1] and (after is None or not after.all()):
         raise CoupledError("ends by a condition that it computes")
     readers = _readers(flow, body)
     tracks = {(reader, 0): flow.tracked(reader) for reader in readers}
@@ -87,7 +86,7 @@ def _readers(flow: Flow, body: ir.Graph) -> list[ir.Node]:
     for value in numbers:
         for use in value.uses():
             node = use.node
-            if node.op_type in _PASSING and use.idx == 0 and node.graph is body:
+            if node.op_type in VIEWS and use.idx == 0 and node.graph is body:
                 numbers += node.outputs
                 continue
             track = flow.track(node)
@@ -114,15 +113,6 @@ def _refuse_captured(flow: Flow, node: ir.Node, readers: Sequence[ir.Node]) -> N
         raise CoupledError(f"has a body that reads {over_time.name!r}, which is over time")
 
 
-def _is_kept(out: ir.Value, value: ir.Value) -> bool:
-    """Return whether a body hands on what it gets."""
-    producer = out.producer()
-    while producer is not None and producer.op_type == "Identity":
-        out = producer.inputs[0] or out
-        producer = out.producer()
-    return out is value
-
-
 def _carry(
     flow: Flow,
     node: ir.Node,
@@ -138,7 +128,7 @@ def _carry(
     for number in range(count):
         value, out = inputs[number], outputs[number]
         name = value.name or f"state_{number}"
-        if _is_kept(out, value):
+        if root(out) is value:
             continue
         shape, final = flow.shape(node, first + number), flow.shape_of(node.outputs[number])
         if flow.is_sized(operand(node, first + number)) or final not in (None, shape):

@@ -87,5 +87,4 @@ class Contents:
 
     def dtype(self, value: ir.Value | None) -> ir.DataType:
         """Return the type of a value."""
-        type_ = self.whole.type(value)
-        return ir.DataType.FLOAT if type_ is None else type_.dtype
+        return self.whole.dtype(value) or ir.DataType.FLOAT

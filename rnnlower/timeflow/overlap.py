@@ -45,7 +45,7 @@ def frames_by_indices(flow: Flow, node: ir.Node, axis: int) -> Track | None:
 def _scatter(flow: Flow, node: ir.Node) -> Outcome:
     """Handle frames that are added to zeros by constant indices, each a hop after the one before."""
     adds, places = node.attributes.get_string("reduction", "none") == "add", flow.known(node.inputs[1])
-    if not adds or not _is_zero(flow, node.inputs[0]) or places is None:
+    if not adds or not flow.whole.is_zero(node.inputs[0]) or places is None:
         raise CoupledError("writes to positions of the sequence other than by adding frames to zeros")
     track, axis = flow.tracked(node, 2), 0
     if node.op_type == "ScatterElements":
@@ -71,22 +71,6 @@ def _scatter(flow: Flow, node: ir.Node) -> Outcome:
     sizes = tuple(dim if isinstance(dim, int) else None for dim in named)
     flow.edits.append(Overlapped(node, 2, axis, track.chunk, kernel, hop, is_folded, sizes))
     return track.with_(inner=1, lag=track.lag * hop).then(hop, size - count * hop).at(axis)
-
-
-def _is_zero(flow: Flow, value: ir.Value | None) -> bool:
-    """Return whether a value holds zeros alone, however large it is."""
-    producer = None if value is None else value.producer()
-    while producer is not None and producer.op_type in _MOVES:
-        value = producer.inputs[0]
-        producer = None if value is None else value.producer()
-    if producer is not None and producer.op_type == "ConstantOfShape":
-        filling = producer.attributes.get("value")
-        return filling is None or not filling.as_tensor().numpy().any()
-    content = flow.known(value)
-    return content is not None and not content.any()
-
-
-_MOVES = frozenset(("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 
 
 def _fold(flow: Flow, node: ir.Node) -> Outcome:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array, evaluate
 from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import operand, reached, sources
+from rnnlower.graph.walk import is_read, operand, reached, sources
 from rnnlower.recurrent import state_operators
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
@@ -102,7 +102,7 @@ def _outcomes(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -
 
 def refuse_shifted(flow: Flow, finals: Sequence[ir.Value], track: Track) -> None:
     """Refuse final states that are read where the stream is not at the end of the sequence."""
-    used = [out for out in finals if out.name and (out.uses() or out.is_graph_output())]
+    used = [out for out in finals if out.name and is_read(out)]
     states = {edit.kept[1] for edit in flow.edits if isinstance(edit, Held) and edit.kept}
     if track.lag + track.tail and any(not _only_feeds(out, states) for out in used):
         raise CoupledError(f"has a final state that is read after {flow.shifts()}")

@@ -128,14 +128,10 @@ class Track:
             length = (length * factor + more) // stride
         return length
 
-    def runs_with(self, other: Track, axis: int | None = None) -> bool:
-        """Return whether another value has its frames in the same places; ``axis``: its own axis here."""
-        return (self.axis, self.outer, self.inner, self.chunk) == (
-            other.axis if axis is None else axis,
-            other.outer,
-            other.inner,
-            other.chunk,
-        )
+    def runs_with(self, other: Track) -> bool:
+        """Return whether another value has its frames in the same places."""
+        mine, its = ((each.axis, each.outer, each.inner, each.chunk) for each in (self, other))
+        return mine == its
 
     def with_(self, **changes: object) -> Track:
         """Return the same track with other attributes."""

@@ -10,7 +10,9 @@ import pytest
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.streaming import StreamPass
-from rnnlower.timeflow.axes import follow_time
+from rnnlower.timeflow.axes import samples
+from rnnlower.timeflow.flow import Flow
+from rnnlower.timeflow.rules import follow
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 WIDE = (
@@ -31,6 +33,10 @@ NODES = """
 
 def parsed(text: str) -> ir.Model:
     return ir.from_proto(onnx.parser.parse_model(HEADER + text))
+
+
+def follow_time(model: ir.Model, axes: dict[str, int]) -> Flow:
+    return follow(model, next(samples(model, axes, None, 480)))
 
 
 @pytest.mark.parametrize("steps", range(7, 20))
