@@ -122,10 +122,10 @@ class OverTime:
     ) -> list[ir.Value]:
         """Emit a node with other inputs and attributes."""
         own = {attribute.name: attribute for attribute in convert_attributes(attributes)}
-        attributes = [each for each in node.attributes.values() if each.name not in own] + [*own.values()]
+        given = [each for each in node.attributes.values() if each.name not in own] + [*own.values()]
         outputs = [ir.Value(name=self.e.names.fresh(out.name or node.op_type)) for out in node.outputs]
         name = self.e.names.source.fresh(f"{self.e.names.prefix}{node.name or node.op_type}")
-        return list(self.e.add(ir.Node("", node.op_type, inputs, attributes, outputs=outputs, name=name)))
+        return list(self.e.add(ir.Node("", node.op_type, inputs, given, outputs=outputs, name=name)))
 
     def aligned(
         self, node: ir.Node, given: Values, over_time: Sequence[bool], rank: int
