@@ -141,10 +141,8 @@ def _clip(e: Evaluator, node: ir.Node) -> Sequence[Form]:
             if constant is None:
                 raise NotLiftableError("a step clips to bounds that are not constant")
             bounds[index] = float(constant.reshape(-1)[0])
-    low, high = (
-        (-math.inf if bounds[0] is None else bounds[0]),
-        (math.inf if bounds[1] is None else bounds[1]),
-    )
+    limits = zip(bounds, (-math.inf, math.inf), strict=True)
+    low, high = (limit if bound is None else bound for bound, limit in limits)
     return [_clipped(e, e.form(node.inputs[0]), low, high)]
 
 

@@ -137,9 +137,7 @@ def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
 
 def axes_of(e: Emitter, node: ResolvedNode) -> Axes:
     """Return the sizes of the axes of X."""
-    X = node.inputs["X"]
-    time: Dim | None = node.seq_length
-    batch: Dim | None = node.batch_size
+    X, time, batch = node.inputs["X"], node.seq_length, node.batch_size
     return Axes(
         e.dim(X, node.layout) if time is None else time,
         e.dim(X, 1 - node.layout) if batch is None else batch,

@@ -101,13 +101,7 @@ def lower_state_operator(e: Emitter, node: StateNode, form: ChunkForm | None) ->
 def emit_causal_conv(
     e: Emitter, node: ConvolutionNode, inputs: dict[str, ir.Value]
 ) -> tuple[ir.Value, ir.Value]:
-    """Emit the node; return the output and the state, laid out as the node has them.
-
-    Args:
-        e: The emitter, whose type is that of the arithmetic.
-        node: The node, all of whose sizes are known.
-        inputs: Its inputs in the type of the arithmetic.
-    """
+    """Emit the node of inputs in the arithmetic's type; return output and state, laid out as the node's."""
     signal, past = inputs["input"], inputs.get("past_state")
     if node.channels_last:
         signal = e.transpose(signal, [0, 2, 1])

@@ -38,10 +38,9 @@ def drop_if(name: str, neutral: Any, reason: str) -> Adapter:
     """Return an adapter that drops the list `name` if all its entries are `neutral`, else refuses."""
 
     def adapter(step: Step) -> None:
-        values = step.attr(name) or ()
+        values = step.take(name) or ()
         if any(each != neutral for each in values):
             step.refuse(f"{name}={list(values)}: {reason}")
-        step.drop(name)
 
     adapter.__doc__ = f"only with `{name}` all {neutral}: {reason}"
     return adapter

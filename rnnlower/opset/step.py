@@ -42,6 +42,12 @@ class Step(View):
         for name in names:
             self.node.attributes.pop(name, None)
 
+    def take(self, name: str) -> Any:
+        """Remove an attribute; return its value, else the old version's default."""
+        value = self.attr(name)
+        self.drop(name)
+        return value
+
     def set_inputs(self, *values: ir.Value | None) -> None:
         """Replace all inputs of the node."""
         self.node.resize_inputs(len(values))

@@ -203,6 +203,13 @@ class View:
         array = self.array(value)
         return None if array is None else [int(each) for each in array.reshape(-1)]
 
+    def known_ints(self, value: ir.Value | None, reason: str) -> list[int]:
+        """Return the content of `value` as `ints` does; refuse for the reason if it is not constant."""
+        values = self.ints(value)
+        if values is None:
+            self.refuse(reason)
+        return values
+
     def known_dtype(self, value: ir.Value) -> ir.DataType:
         """Return the element type of `value`; refuse if it is not known."""
         dtype = self.dtype(value)

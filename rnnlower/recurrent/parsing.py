@@ -268,15 +268,10 @@ class _Parser:
                 )
 
     def _check_type(self, name: str, dtype: ir.DataType) -> None:
-        known = (
-            [ir.DataType.FLOAT]
-            if self.signature.transposed
-            else [
-                each
-                for each in FLOAT_TYPES
-                if each != ir.DataType.BFLOAT16 or self.version >= _FIRST_WITH_BFLOAT16
-            ]
-        )
+        has_bfloat16 = self.version >= _FIRST_WITH_BFLOAT16
+        known = [each for each in FLOAT_TYPES if each != ir.DataType.BFLOAT16 or has_bfloat16]
+        if self.signature.transposed:
+            known = [ir.DataType.FLOAT]
         if dtype in known:
             return
         remedy = f"it takes {', '.join(each.name for each in known)}"
@@ -291,10 +286,10 @@ class _Parser:
         )
 
     def _sizes(self, inputs: Mapping[str, ir.Value], x_shape: ir.Shape | None) -> tuple[int, int | None]:
-        for name, rank in (("X", 3), ("W", 3), ("R", 3)):
-            shape = x_shape if name == "X" else inputs[name].shape
-            if shape is not None and len(shape) != rank:
-                raise self.invalid(f"input {name} has rank {len(shape)}; it must have rank {rank}")
+        for name in "XWR":
+            shape = inputs[name].shape
+            if shape is not None and len(shape) != 3:
+                raise self.invalid(f"input {name} has rank {len(shape)}; it must have rank 3")
         derived = self._hidden_size_of_shapes(inputs)
         given = self.value("hidden_size")
         hidden_size = derived if given is None else int(given)
@@ -377,11 +372,10 @@ class _Parser:
             if name not in expected or value.shape is None:
                 continue
             shape = value.shape
+            sizes = [_static(shape, axis) for axis in range(len(shape))]
             fits = len(shape) == len(expected[name]) and all(
                 want is None or have is None or have == want
-                for want, have in zip(
-                    expected[name], (_static(shape, i) for i in range(len(shape))), strict=True
-                )
+                for want, have in zip(expected[name], sizes, strict=True)
             )
             if not fits:
                 wanted = ", ".join("?" if size is None else str(size) for size in expected[name])

@@ -59,14 +59,9 @@ def _cut(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int,
     starts, ends, axes, steps = (
         facts.ints(node, name, index) for index, name in enumerate(("starts", "ends", "axes", "steps"), 1)
     )
-    if (
-        new is None
-        or starts is None
-        or ends is None
-        or len(starts) != 1
-        or len(new) != 1
-        or steps not in (None, [1])
-    ):
+    if new is None or starts is None or ends is None:
+        return None
+    if len(starts) != 1 or len(new) != 1 or steps not in (None, [1]):
         return None
     axis = axes[0] % len(shape) if axes else 0
     size = shape[axis]

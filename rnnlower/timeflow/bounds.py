@@ -72,11 +72,8 @@ def _set_bounds(
 def _gather(flow: Flow, node: ir.Node) -> Outcome:
     axis, width = node.attributes.get_int("axis", 0) % len(flow.shape(node)), len(flow.shape(node, 1))
     track = flow.track(node)
-    if (
-        track is not None
-        and axis == track.axis
-        and (framed := frames_by_indices(flow, node, axis)) is not None
-    ):
+    framed = frames_by_indices(flow, node, axis) if track is not None and axis == track.axis else None
+    if framed is not None:
         return framed
     if flow.track(node, 1) is not None:
         if flow.streams(node.inputs[0]):

@@ -93,9 +93,8 @@ def _over_time(flow: Flow, node: ir.Node, track: Track) -> Window:
     strides = node.attributes.get_ints("strides", (1,) * count)
     dilations = node.attributes.get_ints("dilations", (1,) * count)
     auto = node.attributes.get_string("auto_pad", "NOTSET")
-    pads = node.attributes.get_ints("pads", (0,) * (2 * count))
-    if auto != "NOTSET":
-        pads = (0,) * (2 * count)
+    none = (0,) * (2 * count)
+    pads = node.attributes.get_ints("pads", none) if auto == "NOTSET" else none
     window = Window(kernel[place], dilations[place], strides[place], pads[place], pads[place + count])
     if auto.startswith("SAME") and (window.span, window.stride) != (1, 1):
         raise CoupledError(

@@ -243,12 +243,9 @@ class Flow(Contents):
             raise CoupledError("reflects frames of an axis in which time is folded")
         named = [self.sample.named(size) for size in self.shape_of(value) or ()]
         named[track.axis] = kept
-        dtype = self.dtype(value)
-        self.edits.append(
-            Cached(
-                node, index, track.axis, kept, drop, start, tuple(named), value, dtype, calls, mode, repeated
-            )
-        )
+        shape, dtype = tuple(named), self.dtype(value)
+        edit = Cached(node, index, track.axis, kept, drop, start, shape, value, dtype, calls, mode, repeated)
+        self.edits.append(edit)
 
     def _visit(self, node: ir.Node) -> None:
         try:

@@ -59,13 +59,8 @@ def rows_of_table(flow: Flow, node: ir.Node) -> Outcome:
     table, axes = node.inputs[0], flow.axes(node, 3)
     starts, ends = (flow.ints(node, name, index) for index, name in enumerate(("starts", "ends"), 1))
     steps = flow.ints(node, "steps", 4)
-    if (
-        table is None
-        or starts is None
-        or ends is None
-        or flow.streams(table)
-        or any((steps or ((1,),))[0][1:])
-    ):
+    is_table = table is not None and not flow.streams(table) and not any((steps or ((1,),))[0][1:])
+    if not is_table or starts is None or ends is None:
         raise CoupledError("takes a part of a value that depends on the number of time steps")
     axes = list(range(len(starts[0]))) if axes is None else axes
     differ = [place for place, (a, b) in enumerate(zip(*ends, strict=True)) if a != b]

@@ -14,8 +14,7 @@ TO_THE_END = 2**31 - 1
 
 def spell_out_axis(step: Step) -> None:
     """`axis` aligns B's dimensions with A's from that axis on: ones are appended to B's shape."""
-    broadcast, axis = step.attr("broadcast"), step.attr("axis")
-    step.drop("broadcast", "axis")
+    broadcast, axis = step.take("broadcast"), step.take("axis")
     if not broadcast or axis is None:
         return
     step.set_input(1, align(step, step.x(0), step.x(1), axis))

@@ -24,8 +24,7 @@ EXACT_IN_DOUBLE = frozenset(
 
 def clip_11_up(step: Step) -> None:
     """The bounds became inputs of the data's type; a bound that was the default is left out."""
-    low, high = step.attr("min"), step.attr("max")
-    step.drop("min", "max")
+    low, high = step.take("min"), step.take("max")
     bounds = [
         None if bound is None or bound == open_end else bound
         for bound, open_end in ((low, LOWEST), (high, HIGHEST))
@@ -190,8 +189,7 @@ def one_value(step: Step) -> None:
     for name, attribute in list(step.node.attributes.items()):
         if not name.startswith("value_"):
             continue
-        value = step.attr(name)
-        step.drop(name)
+        value = step.take(name)
         if attribute.type in (ir.AttributeType.STRING, ir.AttributeType.STRINGS):
             strings = [value] if attribute.type == ir.AttributeType.STRING else list(value)
             shape = [] if attribute.type == ir.AttributeType.STRING else [len(strings)]

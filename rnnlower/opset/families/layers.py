@@ -72,8 +72,7 @@ OPEN_MASK = "its mask is read, which Dropout-10 does not define in inference"
 
 def batch_norm_7_up(step: Step) -> None:
     """is_test=0, the default, trains; from 7 on a node with all five outputs trains."""
-    trains = not step.attr("is_test")
-    step.drop("is_test")
+    trains = not step.take("is_test")
     if trains:
         step.name_outputs(5)
     elif any(step.used(position) for position in range(1, 5)):
@@ -89,9 +88,7 @@ def batch_norm_7_down(step: Step) -> None:
 
 def batch_norm_9_up(step: Step) -> None:
     """spatial=0, statistics for each activation: every activation becomes a channel."""
-    spatial = step.attr("spatial")
-    step.drop("spatial")
-    if spatial:
+    if step.take("spatial"):
         return
     x = step.x()
     shape = step.op("Shape", x)
@@ -121,9 +118,8 @@ def batch_norm_14_up(step: Step) -> None:
 
 def batch_norm_14_down(step: Step) -> None:
     """`training_mode` 0 is dropped; the spec before 14 does not define a training node's variance."""
-    if step.attr("training_mode"):
+    if step.take("training_mode"):
         step.refuse("training_mode=1: the older spec does not define the variance of a training node")
-    step.drop("training_mode")
     step.drop_outputs(1)
 
 
@@ -134,8 +130,7 @@ def batch_norm_1_down(step: Step) -> None:
 
 def dropout_7_up(step: Step) -> None:
     """is_test=0, the default, drops at random; Dropout-7 and Dropout-10 leave the mode to the runtime."""
-    trains = not step.attr("is_test")
-    step.drop("is_test")
+    trains = not step.take("is_test")
     if not trains:
         return
     if step.target < 12:
@@ -170,9 +165,7 @@ def dropout_12_up(step: Step) -> None:
     trains = step.node.meta.pop(TRAINS, False)
     if step.used(1) and not trains:
         step.refuse(OPEN_MASK)
-    ratio = step.attr("ratio")
-    step.drop("ratio")
-    inputs = [step.x(), step.const(ratio, ir.DataType.FLOAT)]
+    inputs = [step.x(), step.const(step.take("ratio"), ir.DataType.FLOAT)]
     if trains:
         inputs.append(step.const(True, ir.DataType.BOOL))
     step.set_inputs(*inputs)
@@ -250,9 +243,8 @@ def correct_direction(step: Step) -> None:
 
 def gru_1_down(step: Step) -> None:
     """GRU-1 only has linear_before_reset=0, requires Y_h and has a misspelt default direction."""
-    if step.attr("linear_before_reset"):
+    if step.take("linear_before_reset"):
         step.refuse("GRU-1 has no linear_before_reset")
-    step.drop("linear_before_reset")
     step.set("direction", step.attr("direction"))
     step.name_outputs(2)
     y = step.node.outputs[0]
@@ -262,10 +254,8 @@ def gru_1_down(step: Step) -> None:
 
 def batch_second(step: Step) -> None:
     """layout=1 is layout=0 between Transposes."""
-    if not step.attr("layout"):
-        step.drop("layout")
+    if not step.take("layout"):
         return
-    step.drop("layout")
     op_type = step.node.op_type
     for position in (0, *STATE_INPUTS[op_type]):
         value = step.input(position)

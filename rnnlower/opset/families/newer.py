@@ -53,17 +53,14 @@ def roi_align_down(step: Step) -> None:
 
 def dft_up(step: Step) -> None:
     """The axis became an input, and its default changed."""
-    axis = step.attr("axis")
-    step.drop("axis")
-    step.set_inputs(step.x(), step.input(1), step.const(axis))
+    step.set_inputs(step.x(), step.input(1), step.const(step.take("axis")))
 
 
 def dft_down(step: Step) -> None:
     """A constant axis becomes an attribute."""
-    axis = [-2] if step.input(2) is None else step.ints(step.input(2))
-    if axis is None:
-        step.refuse("its axis is not constant, DFT-17 needs an attribute")
-    step.set("axis", positive_axis(step, axis[0]))
+    reason = "its axis is not constant, DFT-17 needs an attribute"
+    axis = -2 if step.input(2) is None else step.known_ints(step.input(2), reason)[0]
+    step.set("axis", positive_axis(step, axis))
     step.set_inputs(*[step.x()] if step.input(1) is None else [step.x(), step.input(1)])
 
 

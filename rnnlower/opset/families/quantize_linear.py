@@ -51,8 +51,7 @@ def one_scale(step: Step) -> None:
 
 def quantized_type(step: Step) -> None:
     """Before 21 the zero point determines the output type."""
-    wanted = step.attr("output_dtype")
-    step.drop("output_dtype")
+    wanted = step.take("output_dtype")
     if not wanted or step.input(2) is not None:
         return
     shape = step.static_shape(step.x(1))

@@ -23,8 +23,7 @@ HALF_PIXEL = ("half_pixel", "pytorch_half_pixel")
 
 def upsample_7_up(step: Step) -> None:
     """Two scales became one for each dimension; bilinear is called linear."""
-    height, width = step.attr("height_scale"), step.attr("width_scale")
-    step.drop("height_scale", "width_scale")
+    height, width = step.take("height_scale"), step.take("width_scale")
     step.set("scales", [1.0, 1.0, height, width])
     if step.attr("mode") == "bilinear":
         step.set("mode", "linear")
@@ -44,9 +43,7 @@ def upsample_7_down(step: Step) -> None:
 
 def upsample_9_up(step: Step) -> None:
     """The scales became an input."""
-    scales = step.attr("scales")
-    step.drop("scales")
-    step.set_inputs(step.x(), step.const(list(scales), ir.DataType.FLOAT))
+    step.set_inputs(step.x(), step.const(list(step.take("scales")), ir.DataType.FLOAT))
 
 
 def upsample_9_down(step: Step) -> None:

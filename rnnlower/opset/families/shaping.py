@@ -39,10 +39,8 @@ def to_attribute(name: str, required: bool = False) -> Adapter:
         value = step.input(1)
         if value is None and not required:
             return
-        values = step.ints(value)
-        if values is None:
-            step.refuse(f"its input {name!r} is not constant, the older version needs an attribute")
-        step.set(name, values)
+        reason = f"its input {name!r} is not constant, the older version needs an attribute"
+        step.set(name, step.known_ints(value, reason))
         step.set_inputs(step.x(0))
 
     adapter.__doc__ = f"`{name}`, if it is constant, becomes an attribute"
@@ -51,18 +49,15 @@ def to_attribute(name: str, required: bool = False) -> Adapter:
 
 def reshape_up(step: Step) -> None:
     """The attribute `shape` became an input."""
-    shape = step.attr("shape")
-    step.drop("shape")
-    step.set_inputs(step.x(0), step.const(list(shape or ())))
+    step.set_inputs(step.x(0), step.const(list(step.take("shape") or ())))
 
 
 def reshape_14_down(step: Step) -> None:
     """allowzero=1 equals 0 if the shape contains no zero."""
-    if step.attr("allowzero"):
+    if step.take("allowzero"):
         values = step.ints(step.input(1))
         if values is None or 0 in values:
             step.refuse("allowzero=1 with a shape that is computed, or contains a zero")
-    step.drop("allowzero")
 
 
 def unsqueeze_axes_down(step: Step) -> None:
@@ -77,10 +72,9 @@ def split_1_up(step: Step) -> None:
     """The sizes could be an input once, and the axis had no default."""
     sizes = step.input(1)
     if sizes is not None:
-        values = step.ints(sizes)
-        if values is None:
-            step.refuse("its input 'split' is not constant, Split-2 needs an attribute")
-        step.set("split", values)
+        step.set(
+            "split", step.known_ints(sizes, "its input 'split' is not constant, Split-2 needs an attribute")
+        )
         step.set_inputs(step.x(0))
     if step.attr("axis") is None:
         step.set("axis", 0)
@@ -94,8 +88,7 @@ def split_18_up(step: Step) -> None:
 
 def split_18_down(step: Step) -> None:
     """Split-18 lets the last part be smaller; before, all parts are equal."""
-    count = step.attr("num_outputs")
-    step.drop("num_outputs")
+    count = step.take("num_outputs")
     if count is None or step.input(1) is not None:
         return
     axis, shape = step.attr("axis"), step.shape(step.x())
@@ -125,8 +118,7 @@ def _part_sizes(step: Step, axis: int, count: int) -> ir.Value:
 
 def slice_up(step: Step) -> None:
     """Starts, ends and axes became inputs."""
-    starts, ends, axes = step.attr("starts"), step.attr("ends"), step.attr("axes")
-    step.drop("starts", "ends", "axes")
+    starts, ends, axes = (step.take(name) for name in ("starts", "ends", "axes"))
     inputs = [step.x(), step.const(list(starts)), step.const(list(ends))]
     step.set_inputs(*inputs, *([] if axes is None else [step.const(list(axes))]))
 
@@ -189,9 +181,7 @@ def tile_up(step: Step) -> None:
 
 def tile_down(step: Step) -> None:
     """Tile-1 repeats along one axis: one node per axis."""
-    repeats = step.ints(step.x(1))
-    if repeats is None:
-        step.refuse("its repeats are not constant")
+    repeats = step.known_ints(step.x(1), "its repeats are not constant")
     x = step.x()
     dtype = step.known_dtype(x)
     for axis, count in enumerate(repeats):
@@ -202,20 +192,17 @@ def tile_down(step: Step) -> None:
 
 def pad_2_up(step: Step) -> None:
     """`paddings` was renamed `pads`."""
-    step.set("pads", step.attr("paddings"))
-    step.drop("paddings")
+    step.set("pads", step.take("paddings"))
 
 
 def pad_2_down(step: Step) -> None:
     """`pads` was called `paddings`."""
-    step.set("paddings", step.attr("pads"))
-    step.drop("pads")
+    step.set("paddings", step.take("pads"))
 
 
 def pad_11_up(step: Step) -> None:
     """Pads and value became inputs; the value has the input's type."""
-    pads, value = step.attr("pads"), step.attr("value")
-    step.drop("pads", "value")
+    pads, value = step.take("pads"), step.take("value")
     inputs = [step.x(), step.const(list(pads))]
     if value:
         inputs.append(step.const(value, step.known_dtype(step.x())))
@@ -224,9 +211,7 @@ def pad_11_up(step: Step) -> None:
 
 def pad_11_down(step: Step) -> None:
     """Constant pads and value become attributes; the value is a float32."""
-    pads = step.ints(step.x(1))
-    if pads is None:
-        step.refuse("its pads are not constant, Pad-2 needs an attribute")
+    pads = step.known_ints(step.x(1), "its pads are not constant, Pad-2 needs an attribute")
     value = step.array(step.input(2))
     if step.input(2) is not None:
         if value is None:
@@ -243,10 +228,8 @@ def pad_18_down(step: Step) -> None:
     """Pads of some axes become pads of all."""
     if step.input(3) is None:
         return
-    axes, rank = step.ints(step.input(3)), step.known_rank(step.x())
-    if axes is None:
-        step.refuse("its axes are not constant")
-    axes = [axis % rank for axis in axes]
+    rank = step.known_rank(step.x())
+    axes = [axis % rank for axis in step.known_ints(step.input(3), "its axes are not constant")]
     step.set_inputs(step.x(), _all_pads(step, axes, rank), step.input(2))
     if step.input(2) is None:
         step.set_inputs(step.x(0), step.x(1))
@@ -268,8 +251,7 @@ def _all_pads(step: Step, axes: Sequence[int], rank: int) -> ir.Value:
 
 def shape_down(step: Step) -> None:
     """A part of the shape is a Slice of the whole."""
-    start, end = step.attr("start") or 0, step.attr("end")
-    step.drop("start", "end")
+    start, end = step.take("start") or 0, step.take("end")
     if start or end is not None:
         last = 2**31 - 1 if end is None else end
         step.wrap_output(0, lambda shape: step.slice(shape, start, last))
@@ -277,17 +259,12 @@ def shape_down(step: Step) -> None:
 
 def top_k_10_up(step: Step) -> None:
     """k became an input."""
-    k = step.attr("k")
-    step.drop("k")
-    step.set_inputs(step.x(), step.const([k]))
+    step.set_inputs(step.x(), step.const([step.take("k")]))
 
 
 def top_k_10_down(step: Step) -> None:
     """A constant k becomes an attribute."""
-    k = step.ints(step.x(1))
-    if k is None:
-        step.refuse("its k is not constant, TopK-1 needs an attribute")
-    step.set("k", k[0])
+    step.set("k", step.known_ints(step.x(1), "its k is not constant, TopK-1 needs an attribute")[0])
     step.set_inputs(step.x())
 
 
