@@ -16,7 +16,7 @@ from rnnlower.passes.checking import CHECK
 from rnnlower.passes.converting import CONVERT
 from rnnlower.passes.lifting import LIFT
 from rnnlower.passes.padding import PAD
-from rnnlower.passes.pipeline import PIPELINE
+from rnnlower.passes.pipeline import LOWER
 from rnnlower.passes.steps.work import Step
 from rnnlower.passes.streaming import STREAM
 from rnnlower.quantizing.model_preparation import PREPARATION
@@ -24,7 +24,7 @@ from rnnlower.quantizing.model_preparation import PREPARATION
 PAGE = pathlib.Path(__file__).with_suffix(".md")
 MARKER = "<!-- What follows is written by docs/passes.py. -->\n"
 PIPELINES: dict[str, Sequence[Step]] = {
-    "`unroll`, `scan`, `loop`, `lower`": PIPELINE,
+    "`unroll`, `scan`, `loop`, `lower`": LOWER,
     "`lift`": LIFT,
     "`pad`": PAD,
     "`stream`": STREAM,

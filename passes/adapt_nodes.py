@@ -25,6 +25,11 @@ from rnnlower.passes.base import Pass, has_node
 from rnnlower.passes.expand_functions import ExpandDefinitionsPass
 
 _ROUNDS = 8
+_MAKERS = frozenset(
+    ["SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SplitToSequence"]
+)
+_READERS = frozenset(["ConcatFromSequence", "SequenceAt", "SequenceLength"])
+SEQUENCE_OPS = _MAKERS | _READERS
 Refused = Callable[[ir.Node], bool]
 
 
@@ -207,13 +212,6 @@ class _NodeWriter(Emitter):
         shape = self.facts.shape(node.outputs[0])
         detach([node])
         return shape
-
-
-_MAKERS = frozenset(
-    ["SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SplitToSequence"]
-)
-_READERS = frozenset(["ConcatFromSequence", "SequenceAt", "SequenceLength"])
-SEQUENCE_OPS = _MAKERS | _READERS
 
 
 class ResolveSequencesPass(Pass):

@@ -13,7 +13,7 @@ from rnnlower.lowering.replacing import EMITTED
 from rnnlower.passes.command_options import CheckOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.lowering_options import LoweringOptions
-from rnnlower.passes.pipeline import PIPELINE
+from rnnlower.passes.pipeline import LOWER
 from rnnlower.passes.steps import emitting, shared
 from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run
 from rnnlower.recurrent.finding import carries_state, find_recurrent
@@ -90,7 +90,7 @@ def forecast(model: ir.Model, options: CheckOptions) -> Forecast:
 
     All steps of `lower_model` run but the emission; the model is unusable afterward.
     """
-    steps = PIPELINE[: [step.run for step in PIPELINE].index(emitting.lower_nodes)]
+    steps = LOWER[: [step.run for step in LOWER].index(emitting.lower_nodes)]
     names = ("dims", "input_shapes", "sets", "freeze", "semantics")
     try:
         lowering = LoweringOptions(

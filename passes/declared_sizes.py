@@ -12,6 +12,9 @@ from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.walk import dim_name, forget_negative_sizes, roots, values_of, walk
 from rnnlower.passes.base import Pass
 
+_END = 2**63
+"""The first size that int64, the type of sizes, does not hold."""
+
 
 class CorrectShapesPass(Pass):
     """Replaces declared shapes by those that follow from the inputs, and adds none where there is none.
@@ -81,10 +84,6 @@ class CorrectShapesPass(Pass):
         old, new = (f"[{', '.join(map(str, each))}]" for each in (declared, sizes))
         self.notes.append(f"output {out.name!r} declares the shape {old} and has {new}: corrected")
         return True
-
-
-_END = 2**63
-"""The first size that int64, the type of sizes, does not hold."""
 
 
 def _sizes_are_frozen(model: ir.Model, freezing: FreezeDimsPass) -> bool:

@@ -18,6 +18,9 @@ from rnnlower.passes.base import Pass, nothing_is_found
 
 _ROWS = "Softmax"
 _DONE = "rnnlower.keeps_nan"
+_SUMS = ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul", "Sum")
+# Ops that compute nothing, so that a runtime may fuse what comes before and after them.
+_LAYOUT = REARRANGING | {"Cast", "Concat"}
 
 
 class KeepNaNPass(Pass):
@@ -145,11 +148,6 @@ def _keep(e: Emitter, node: ir.Node, facts: Facts) -> ir.Value:
     # A runtime may give the largest finite number for a row of -inf: twice that is -inf.
     doubled = e.op("Add", largest, largest)
     return e.op("Add", number, e.op("Sub", doubled, doubled))
-
-
-_SUMS = ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul", "Sum")
-# Ops that compute nothing, so that a runtime may fuse what comes before and after them.
-_LAYOUT = REARRANGING | {"Cast", "Concat"}
 
 
 class SeparateSumsPass(Pass):

@@ -15,6 +15,7 @@ from rnnlower.passes.base import Pass, nothing_is_found
 
 # A runtime may fuse these with what computes their input.
 _FUSED = ("Clip", "LeakyRelu", "PRelu", "Relu")
+_FIRST_BOOL_CONSTANT = 9
 
 
 class CopyOutputsPass(Pass):
@@ -108,9 +109,6 @@ def _copy(graph: ir.Graph, index: int, names: NameSource, facts: Facts) -> None:
     copy.name, value.name = value.name, names.fresh(f"{value.name}_read")
     graph.append(cast)
     graph.outputs[index] = copy
-
-
-_FIRST_BOOL_CONSTANT = 9
 
 
 class PlainLoopInputsPass(Pass):

@@ -11,7 +11,7 @@ from rnnlower.lifting.lifted_nodes import LiftedNode
 from rnnlower.passes.command_options import LiftOptions
 from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.passes.reports import LiftReport
-from rnnlower.passes.steps import shared
+from rnnlower.passes.steps import lifting_steps, shared
 from rnnlower.passes.steps.work import Step, Work, run
 
 
@@ -74,7 +74,7 @@ LIFT: Sequence[Step[LiftWork]] = (
     Step(shared.simplify_model, "Conditions of a Loop may be constants.", when=("folds",)),
     Step(_lift, "What is constant is known."),
     Step(_legacy_constants, "In old IR versions every initializer is an input."),
-    Step(shared.tell_of_no_steps, "Only nodes that stay differ."),
+    Step(lifting_steps.tell_of_no_steps, "Only nodes that stay differ."),
     Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of lift, in order."""

@@ -24,7 +24,7 @@ from rnnlower.passes.constant_inputs import FreezeInitializersPass
 from rnnlower.passes.convert_opset import move
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.reports import PadReport
-from rnnlower.passes.steps import shared
+from rnnlower.passes.steps import lifting_steps, shared
 from rnnlower.passes.steps.work import Step, Work, run
 from rnnlower.wording import option
 
@@ -304,9 +304,9 @@ PAD: Sequence[Step[PadWork]] = (
     Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
     Step(shared.simplify_model, "Branches that never run need no rule.", when=("folds",)),
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
-    Step(shared.lift, "A recurrent node has a rule; a Loop has none.", when=("lift",)),
+    Step(lifting_steps.lift, "A recurrent node has a rule; a Loop has none.", when=("lift",)),
     Step(_pad, "What is constant, and which nodes run, is known."),
-    Step(shared.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
+    Step(lifting_steps.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
     Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of pad, in order."""

@@ -1,4 +1,4 @@
-"""The order of the passes of unroll, scan, loop and lower, as the list `PIPELINE`."""
+"""The order of the passes of unroll, scan, loop and lower, as the list `LOWER`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rnnlower.lowering.node_emitter import Listener
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.reports import Report
-from rnnlower.passes.steps import emitting, planning, preparing, shared, stateful
+from rnnlower.passes.steps import emitting, lifting_steps, planning, preparing, shared, stateful
 from rnnlower.passes.steps.work import LoweringWork, Step, is_selected, leave_out, run
 from rnnlower.targets import Target
 
@@ -37,7 +37,7 @@ def lower_model(
     """
     target = options.runtime
     try:
-        work = run(PIPELINE, LoweringWork(model, options, listen=listen))
+        work = run(LOWER, LoweringWork(model, options, listen=listen))
     except OpsetError as error:
         _advise_on_target(error, target)
         raise
@@ -75,16 +75,16 @@ def _forget_marks(model: ir.Model) -> None:
                 leave_out(node)
 
 
-PIPELINE: Sequence[Step[LoweringWork]] = (
+LOWER: Sequence[Step[LoweringWork]] = (
     Step(preparing.find_opset, "A model whose opset is too new is refused first."),
     Step(
         shared.assume_linear_before_reset,
         "It is about the nodes of the exporter, and not about lifted ones.",
         when=("assume_linear_before_reset",),
     ),
-    Step(shared.lift, "What is lifted can be selected.", when=("lift",)),
+    Step(lifting_steps.lift, "What is lifted can be selected.", when=("lift",)),
     Step(
-        shared.lift_lines,
+        lifting_steps.lift_lines,
         "What is in a Loop that is lifted is no line.",
         when=("lifts_lines",),
     ),
@@ -229,7 +229,7 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
     Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=("target", "folds")),
     Step(emitting.tell_unused_factor, "An option without effect is reported.", when=("target",)),
     Step(emitting.tell_misfits, "The remaining nodes are checked in their final form.", when=("target",)),
-    Step(shared.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
+    Step(lifting_steps.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
     Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of a lowering, in order."""

@@ -26,6 +26,9 @@ from rnnlower.targets.format import ADAPTABLE
 from rnnlower.targets.native import OnTarget
 from rnnlower.targets.target import Target
 
+_PER_AXIS = 13
+"""The first opset whose DequantizeLinear has a scale for each row."""
+
 
 def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptRecurrentPass) -> bool:
     return all(located.node.graph is None for located in adapting.replaced)
@@ -237,10 +240,6 @@ def _last_state(e: Emitter, node: ResolvedNode, Y: ir.Value) -> ir.Value:
         lanes.append(e.slice(Y, [last, direction], [last + 1, direction + 1], [0, 1]))
     batch = e.dim(Y, 2) if node.batch_size is None else node.batch_size
     return e.squeeze(e.concat(lanes, axis=1), 0, [node.num_directions, batch, node.hidden_size])
-
-
-_PER_AXIS = 13
-"""The first opset whose DequantizeLinear has a scale for each row."""
 
 
 def _nodes_are_floats(model: ir.Model, dequantizing: DequantizeRecurrentPass) -> bool:

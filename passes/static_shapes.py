@@ -20,6 +20,12 @@ from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets import Target
 
+_MOST_STEPS = 200_000
+_NODES_A_STEP = 10
+_BYTES_A_STEP = 350
+# Sizes to try: a model of images may be invalid with the first.
+_EXAMPLES = (16, 256)
+
 
 class InferTypesPass(Pass):
     """Notes inferred types and shapes on the inputs of recurrent nodes, and nowhere else.
@@ -116,13 +122,6 @@ def _never_run(node: ir.Node, facts: Facts) -> Iterator[ir.Node]:
     taken = facts.condition(node) if node.op_type == "If" and not node.domain else None
     if taken is not None:
         yield from (inner for inner, _ in walk(_branch(node, taken=not taken)))
-
-
-_MOST_STEPS = 200_000
-_NODES_A_STEP = 10
-_BYTES_A_STEP = 350
-# Sizes to try: a model of images may be invalid with the first.
-_EXAMPLES = (16, 256)
 
 
 def with_static_lengths(

@@ -18,7 +18,7 @@ from rnnlower.passes.constant_inputs import FreezeInitializersPass
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.passes.reports import Report, StreamReport
-from rnnlower.passes.steps import preparing, shared
+from rnnlower.passes.steps import lifting_steps, preparing, shared
 from rnnlower.passes.steps.work import Step, Work, run
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.streaming.analysis import Analysis, analyze
@@ -188,7 +188,7 @@ def _lift(work: StreamWork) -> None:
 
     Before: Loops, Scans and Convs over a past that compute recurrent operators. After: these operators.
     """
-    shared.lift_all(work, convolutions=True)
+    lifting_steps.lift_all(work, convolutions=True)
 
 
 def _simplify(work: StreamWork) -> None:
@@ -230,7 +230,7 @@ def _stream(work: StreamWork) -> None:
 def _lower_chunk(work: StreamWork) -> None:
     """Lower the recurrent nodes.
 
-    Before: the recurrent nodes of a chunk. After: what `pipeline.PIPELINE` makes of them.
+    Before: the recurrent nodes of a chunk. After: what `pipeline.LOWER` makes of them.
     """
     work.lowering = lower_model(work.model, work.options.of_lowering())
     work.notes += work.lowering.notes
@@ -254,7 +254,7 @@ STREAM: Sequence[Step[StreamWork]] = (
     Step(preparing.dequantize_recurrent, "Float operators have states, too.", when=("dequantize",)),
     Step(_stream, "What is constant, and which nodes run, is known."),
     Step(_lower_chunk, "The chunk is the length of a straight line.", when=("lowers",)),
-    Step(shared.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
+    Step(lifting_steps.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
     Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of stream, in order."""

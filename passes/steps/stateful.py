@@ -25,6 +25,8 @@ from rnnlower.targets import Target
 from rnnlower.targets.choosing import KeptNode
 
 _MICROSOFT = "com.microsoft"
+_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+"""The types of com.microsoft's kernels, whose states have no type of their own."""
 _FEW_CHUNKS = 4
 _FEW_IN_A_PRODUCT = 32
 _FEW_STEPS = 16
@@ -75,10 +77,6 @@ def _domains(work: LoweringWork, op_type: str) -> list[str]:
     opset = min(work.target.opset.range[1], work.opset or FIRST_OPSET)
     found = [_MICROSOFT] if work.target.has_foreign(_MICROSOFT, op_type) else []
     return found + [""] * (opset >= FIRST_OPSET and op_type in work.target.op_types)
-
-
-_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-"""The types of com.microsoft's kernels, whose states have no type of their own."""
 
 
 @contract(requires=[nodes_are_replaced], ensures=[state_operators_are_replaced])

@@ -191,6 +191,7 @@ class Step:
                 where = np.flatnonzero((row == atom) & (coefs != 0))
                 if self.atoms.kind(int(atom)) == "given":
                     self.put(given, int(atom), where, coefs[where])
+                    continue
                 for j in where.tolist():
                     for key, value in self.atoms.expanded(int(atom), float(coefs[j])).items():
                         rest[j][key] = rest[j].get(key, 0.0) + value

@@ -197,6 +197,13 @@ def _lp_norm(flow: PadFlow, node: ir.Node) -> Axes:
     return axes
 
 
+def _rotary(flow: PadFlow, node: ir.Node) -> Axes:
+    axes = flow.axes_of(node.inputs[0])
+    if len(flow.shape(node.inputs[0])) - 1 in axes:
+        raise NoRuleError("has features over time")
+    return axes
+
+
 COMBINING: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, elementwise),
     **dict.fromkeys(_FILLS, _reduce),
@@ -223,6 +230,7 @@ COMBINING: dict[str, Rule] = {
     "QLinearSigmoid": _quantize,
     "QLinearLeakyRelu": _quantize,
     "QuantizeLinear": _quantize,
+    "RotaryEmbedding": _rotary,
     "Softmax": _softmax,
     "TopK": _top,
 }

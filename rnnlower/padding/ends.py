@@ -81,21 +81,6 @@ def _by_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
     return rule
 
 
-def _rotary(flow: PadFlow, node: ir.Node) -> Axes:
-    axes = flow.axes_of(node.inputs[0])
-    if len(flow.shape(node.inputs[0])) - 1 in axes:
-        raise NoRuleError("has features over time")
-    return axes
-
-
-def _skip_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
-    rank = len(flow.shape(node.inputs[0]))
-    axes = flow.broadcast(node, [0, 1])
-    if rank - 1 in axes or any(map(flow.axes_of, node.inputs[2:])):
-        raise NoRuleError("has parameters that differ from step to step")
-    return [axes] * len(node.outputs)
-
-
 def _either(flow: PadFlow, node: ir.Node) -> Axes | list[Axes]:
     """Apply the rule of the domain's Attention."""
     return _by_lengths((0,), _MASK_INDEX)(flow, node) if node.domain else _attention(flow, node)
@@ -174,7 +159,4 @@ ENDING: dict[str, Rule] = {
     "LinearAttention": _linear_attention,
     "Attention": _either,
     "MultiHeadAttention": _by_lengths((1, 2), _PADDING_MASK),
-    "RotaryEmbedding": _rotary,
-    "SkipLayerNormalization": _skip_norm,
-    "SkipSimplifiedLayerNormalization": _skip_norm,
 }

@@ -62,6 +62,14 @@ def _layer_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
     return [axes]
 
 
+def _skip_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
+    rank = len(flow.shape(node.inputs[0]))
+    axes = flow.broadcast(node, [0, 1])
+    if rank - 1 in axes or any(map(flow.axes_of, node.inputs[2:])):
+        raise NoRuleError(_PARAMETERS)
+    return [axes] * len(node.outputs)
+
+
 def _channel_norm(flow: PadFlow, node: ir.Node) -> Axes:
     """Normalize each channel (InstanceNormalization), or each group of them."""
     value, axes, shape = flow.operand(node), flow.axes_of(node.inputs[0]), flow.shape(node.inputs[0])
@@ -131,4 +139,6 @@ NORMALIZING: dict[str, Rule] = {
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _layer_norm,
     "SimplifiedLayerNormalization": _layer_norm,
+    "SkipLayerNormalization": _skip_norm,
+    "SkipSimplifiedLayerNormalization": _skip_norm,
 }

@@ -19,6 +19,8 @@ _EXAMPLE = 1024
 """The least number of frames for which a mask of a dynamic length is computed."""
 _HIDDEN = -1e8
 """The largest number that a mask puts in the place of a score, or adds to it."""
+_FIRST_OF_ONE_AXIS = 13
+_COMPARES = "compares steps with each other, as attention does"
 
 
 def compare(flow: Flow, node: ir.Node) -> Scores:
@@ -147,9 +149,6 @@ def _softmax(flow: Flow, node: ir.Node) -> Outcome:
     return dataclasses.replace(scores, outside=np.zeros(1, np.float32), window=window)
 
 
-_FIRST_OF_ONE_AXIS = 13
-
-
 def _mix(flow: Flow, node: ir.Node) -> Outcome:
     """Handle the product of weights and values: those of the window before a chunk precede it."""
     given, values = node.inputs[0], flow.track(node, 1)
@@ -199,7 +198,6 @@ def _all_equal(parts: Sequence[Array]) -> bool:
     return all(np.array_equal(each, parts[0]) for each in parts)
 
 
-_COMPARES = "compares steps with each other, as attention does"
 _ELEMENTWISE = "Add Cast Div Dropout Identity IsNaN Max Min Mul Neg Not Sub Tanh Where"
 
 SCORES: dict[str, Rule] = {

@@ -16,7 +16,7 @@ import rnnlower.passes
 from rnnlower.errors import RnnLowerError
 from rnnlower.passes import ConvertOpsetPass, FreezeDimsPass, LegacyConstantsPass
 from rnnlower.passes.base import initializers_suit_ir_version
-from rnnlower.passes.pipeline import PIPELINE, LoweringOptions, lower_model
+from rnnlower.passes.pipeline import LOWER, LoweringOptions, lower_model
 from rnnlower.passes.steps import emitting, shared
 from rnnlower.passes.steps.contracts import CONTRACTS
 from rnnlower.passes.steps.work import Work
@@ -54,7 +54,7 @@ def test_contracts_hold_on_every_model() -> None:
         done = [lower(ir.load(path), OPTIONS[i % len(OPTIONS)]) for i, path in enumerate(MODELS)]
     assert sum(done) > len(MODELS) / 2
     elsewhere = {"set_inputs", "conform_to_profile", "pad"}
-    assert {*ran} >= {step.run.__name__ for step in PIPELINE} - elsewhere
+    assert {*ran} >= {step.run.__name__ for step in LOWER} - elsewhere
 
 
 @pytest.mark.parametrize("seed", range(14))
@@ -108,7 +108,7 @@ def test_every_public_pass_states_a_contract() -> None:
         "ResolveSequencesPass",
         "StaticShapesPass",
     }, "state what the pass ensures, in ENSURES, or add it here if it promises nothing more"
-    assert {*CONTRACTS} <= {step.run for step in PIPELINE}
+    assert {*CONTRACTS} <= {step.run for step in LOWER}
 
 
 def renamed_output(work: Work) -> None:
@@ -124,7 +124,7 @@ def dangling(work: Work) -> None:
     next(iter(work.model.graph)).op_type = "NoOperator"
 
 
-CHOOSE = next(step.run for step in PIPELINE if step.run.__name__ == "plan_nodes")
+CHOOSE = next(step.run for step in LOWER if step.run.__name__ == "plan_nodes")
 
 
 @pytest.mark.parametrize(
@@ -139,12 +139,10 @@ CHOOSE = next(step.run for step in PIPELINE if step.run.__name__ == "plan_nodes"
 def test_a_breach_in_a_step_is_noticed(
     place: Any, planted: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = [
-        step if step.run is not place else type(step)(planted, step.reason, step.when) for step in PIPELINE
-    ]
+    steps = [step if step.run is not place else type(step)(planted, step.reason, step.when) for step in LOWER]
     if place in CONTRACTS:
         monkeypatch.setitem(CONTRACTS, planted, CONTRACTS[place])
-    monkeypatch.setattr("rnnlower.passes.pipeline.PIPELINE", steps)
+    monkeypatch.setattr("rnnlower.passes.pipeline.LOWER", steps)
     model = ir.load(next(path for path in MODELS if path.stem == "lstm07_reverse"))
     with contracts_hold(), pytest.raises(AssertionError, match=message):
         lower(model, {"strategy": "scan", "opset": 8})

@@ -89,7 +89,7 @@ def test_pipelines_that_move_no_opset_remember_no_model(
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("pipeline", "PIPELINE"),
+        ("pipeline", "LOWER"),
         ("streaming", "STREAM"),
         ("converting", "CONVERT"),
         ("checking", "CHECK"),

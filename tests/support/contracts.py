@@ -113,10 +113,10 @@ def contracts_hold() -> Iterator[list[str]]:
 
         return dataclasses.replace(step, run=run)
 
-    steps = tuple(map(checked_step, pipeline.PIPELINE))
+    steps = tuple(map(checked_step, pipeline.LOWER))
     with (
         mock.patch.object(ir.passes.PassBase, "__call__", checked_call),
-        mock.patch.object(pipeline, "PIPELINE", steps),
+        mock.patch.object(pipeline, "LOWER", steps),
     ):
         yield ran
 

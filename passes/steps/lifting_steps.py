@@ -1,0 +1,117 @@
+"""Steps that lift the model's own recurrences; a model without any need not load what lifts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rnnlower import wording
+from rnnlower.graph.walk import op_types, walk
+from rnnlower.passes.steps.work import LoweringWork, Work
+from rnnlower.recurrent.node import KEEPS_INITIAL
+from rnnlower.recurrent.state_operators import CAUSAL_CONV
+from rnnlower.wording import call
+
+if TYPE_CHECKING:
+    from rnnlower.passes.lift_recurrent import LiftRecurrentPass
+    from rnnlower.targets.target import Target
+
+_LENGTHS = 4
+"""The position of sequence_lens."""
+_FORMS = {"line": "the straight line behind", "loop": "Loop", "scan": "Scan"}
+
+
+def lift(work: Work) -> None:
+    """Lift the model's own recurrences.
+
+    Before: Loops and Scans that compute an LSTM, GRU, RNN or LinearAttention, and if the target has a kernel
+    of it, Convs that compute a CausalConvWithState. After: these operators, unless the target's prices say
+    that they cost more.
+    """
+    target = work.options.runtime
+    lift_all(work, convolutions=target is not None and target.has_foreign("com.microsoft", CAUSAL_CONV))
+
+
+def lift_all(work: Work, *, convolutions: bool) -> None:
+    """Lift Loops and Scans, and if asked for, convolutions over a past that is not zero."""
+    if not {"Loop", "Scan", *(["Conv"] if convolutions else [])} & op_types(work.model):
+        return
+    from rnnlower.passes.lift_recurrent import LiftRecurrentPass
+    from rnnlower.passes.steps.lifting_prices import prices_of_lifting
+
+    lifting = LiftRecurrentPass(
+        getattr(work.options, "nodes", None),
+        steps=None,
+        convolutions=convolutions,
+        semantics=work.options.semantics,
+    )
+    target = getattr(work.options, "runtime", None)
+    prices = None if target is None else prices_of_lifting(work.model, lifting, target)
+    if target is not None and prices is not None and prices[0] < prices[1]:
+        _tell_prices(work, "Loops and Scans stay as they are", target, prices)
+        return
+    _lift(work, lifting)
+
+
+def lift_lines(work: LoweringWork) -> None:
+    """Lift straight lines of cells.
+
+    Before: the steps of a recurrence, one after another. After: a recurrent operator; for a target, only if
+    it costs less by the target's prices, in the cheapest form.
+    """
+    if not {"Gemm", "MatMul"} & op_types(work.model):
+        return
+    from rnnlower.passes.lift_recurrent import LiftRecurrentPass, has_chains
+    from rnnlower.passes.steps.lifting_prices import prices_of_lines
+
+    if not has_chains(work.model, work.facts):
+        return
+    options, target = work.options, work.options.runtime
+    lifting = LiftRecurrentPass(options.nodes, frames=False, convolutions=False, semantics=options.semantics)
+    if target is not None:
+        prices = prices_of_lines(work.model, lifting, target)
+        if prices is None:
+            return
+        if prices[0] <= prices[1]:
+            _tell_prices(work, "straight lines of cells stay as they are", target, prices)
+            return
+    _lift(work, lifting)
+
+
+def _tell_prices(work: Work, decision: str, target: Target, prices: tuple[float, float]) -> None:
+    own, lifted = (f"{price:.3g}" for price in prices)
+    work.notes.append(
+        f"{decision}: target {target.name} takes {own} µs for them by its prices, "
+        f"and {lifted} µs for the operators that they compute"
+    )
+
+
+def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
+    lifting(work.model, work.facts)
+    for node in lifting.lifted:
+        what = "Conv" if node.op_type == CAUSAL_CONV else _FORMS[node.form]
+        if node.op_type is not None:
+            work.notes.append(
+                f"{what} {node.name!r} was lifted to {node.op_type} with "
+                f"{node.hidden_size} units; {wording.option('no-lift')} leaves it as it is"
+            )
+
+
+def tell_of_no_steps(work: Work) -> None:
+    """Report lifted nodes that stay and whose final state differs if there are no steps.
+
+    Before: lifted nodes stand for Loops and Scans, whose last state is then the initial one. After: they are
+    operators like others.
+    """
+    lifted = [node for node, _ in walk(work.model.graph) if KEEPS_INITIAL in node.meta]
+    for node in lifted:
+        dims = work.facts.dims(node.inputs[0])
+        given = node.inputs[_LENGTHS] if len(node.inputs) > _LENGTHS else None
+        lengths = work.facts.constant(given)
+        has_steps = dims is not None and isinstance(dims[0], int) and dims[0] > 0
+        has_steps &= given is None or (lengths is not None and bool(lengths.all()))
+        if node.meta.pop(KEEPS_INITIAL) and not has_steps and work.options.semantics == "ort":
+            instead = "ends the process" if node.op_type == "GRU" and given is None else "returns 0"
+            work.notes.append(
+                f"{node.op_type} {node.name!r} needs a step: of a sequence without steps, the last state was "
+                f"the initial one; onnxruntime's {node.op_type} {instead}, and `{call('scan')}` keeps it"
+            )
