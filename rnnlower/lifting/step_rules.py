@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -122,15 +123,12 @@ def _matmul(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     raise NotLiftableError("the weights of a step are not constant")
 
 
-def _function(name: str) -> Rule:
-    def rule(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-        known = SPEC_PARAMETERS.get(name)
-        alpha, beta = (None, None) if known is None else (known.alpha, known.beta)
-        alpha = alpha if alpha is None else node.attributes.get_float("alpha", alpha)
-        beta = beta if beta is None else node.attributes.get_float("beta", beta)
-        return [e.atoms.function(Function(name, alpha, beta), e.form(node.inputs[0]))]
-
-    return rule
+def _function(name: str, e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    known = SPEC_PARAMETERS.get(name)
+    alpha, beta = (None, None) if known is None else (known.alpha, known.beta)
+    alpha = alpha if alpha is None else node.attributes.get_float("alpha", alpha)
+    beta = beta if beta is None else node.attributes.get_float("beta", beta)
+    return [e.atoms.function(Function(name, alpha, beta), e.form(node.inputs[0]))]
 
 
 def _clip(e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -166,15 +164,12 @@ def _clipped(e: Evaluator, form: Form, low: float, high: float) -> Form:
     return e.atoms.function(Function("Clip", low, high), form)
 
 
-def _bound(is_low: bool) -> Rule:
-    def rule(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-        forms = sorted((e.form(value) for value in node.inputs), key=lambda form: form.is_constant)
-        if len(forms) != 2 or not forms[1].is_constant or np.unique(forms[1].constant).size != 1:
-            raise NotLiftableError(f"{node.op_type} of two values that change is not part of a cell")
-        bound = float(forms[1].constant.flat[0])
-        return [_clipped(e, forms[0], bound, math.inf) if is_low else _clipped(e, forms[0], -math.inf, bound)]
-
-    return rule
+def _bound(is_low: bool, e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    forms = sorted((e.form(value) for value in node.inputs), key=lambda form: form.is_constant)
+    if len(forms) != 2 or not forms[1].is_constant or np.unique(forms[1].constant).size != 1:
+        raise NotLiftableError(f"{node.op_type} of two values that change is not part of a cell")
+    bound = float(forms[1].constant.flat[0])
+    return [_clipped(e, forms[0], bound, math.inf) if is_low else _clipped(e, forms[0], -math.inf, bound)]
 
 
 def _log(e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -242,14 +237,14 @@ RULES: Mapping[str, Rule] = {
     "LSTM": _lstm,
     "Log": _log,
     "MatMul": _matmul,
-    "Max": _bound(True),
-    "Min": _bound(False),
+    "Max": partial(_bound, True),
+    "Min": partial(_bound, False),
     "Mul": _mul,
     "Neg": lambda e, node: [_negative(e.form(node.inputs[0]))],
     "Sub": _sub,
     "Sum": _sum,
-    "ThresholdedRelu": _function("ThresholdedRelu"),
+    "ThresholdedRelu": partial(_function, "ThresholdedRelu"),
     "Where": _where,
-    **{name: _function(name) for name in _FUNCTIONS},
+    **{name: partial(_function, name) for name in _FUNCTIONS},
 }
 """The rule for each operator that computes."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Literal
 
 from rnnlower import wording
@@ -98,21 +99,18 @@ def departures(located: Located) -> Iterator[Departure]:
             yield Departure(label, subject, *finding)
 
 
-def _constant(name: str) -> Check:
-    def check(node: ResolvedNode) -> Finding | None:
-        value = node.inputs.get(name)
-        if value is None:
-            return _missing(node, name)
-        kind = origin(value)
-        if kind == "computed":
-            return "is computed from constants; it must be a constant itself", _lowering("writes it")
-        if kind == "runtime" and value.is_initializer():
-            return "can be overridden, being a graph input too", "take it off the graph's inputs"
-        if kind == "runtime":
-            return "comes at run time; it must be a constant", "make it an initializer of the model"
-        return None
-
-    return check
+def _constant(name: str, node: ResolvedNode) -> Finding | None:
+    value = node.inputs.get(name)
+    if value is None:
+        return _missing(node, name)
+    kind = origin(value)
+    if kind == "computed":
+        return "is computed from constants; it must be a constant itself", _lowering("writes it")
+    if kind == "runtime" and value.is_initializer():
+        return "can be overridden, being a graph input too", "take it off the graph's inputs"
+    if kind == "runtime":
+        return "comes at run time; it must be a constant", "make it an initializer of the model"
+    return None
 
 
 def _missing(node: ResolvedNode, name: str) -> Finding:
@@ -144,11 +142,8 @@ def _activations(node: ResolvedNode) -> Finding | None:
     return None
 
 
-def _written(name: str) -> Check:
-    def check(node: ResolvedNode) -> Finding | None:
-        return None if name in node.node.attributes else ("is not written out", _lowering("writes it"))
-
-    return check
+def _written(name: str, node: ResolvedNode) -> Finding | None:
+    return None if name in node.node.attributes else ("is not written out", _lowering("writes it"))
 
 
 def _layout(node: ResolvedNode) -> Finding | None:
@@ -156,24 +151,21 @@ def _layout(node: ResolvedNode) -> Finding | None:
         return "is 1; it must be 0", _lowering("converts it with Transposes")
     if node.version < FIRST_OPSET:
         return f"does not exist in LSTM-{node.version}", f"`{wording.call('convert', opset=FIRST_OPSET)}`"
-    return _written("layout")(node)
+    return _written("layout", node)
 
 
-def _only_y(name: str) -> Check:
-    def check(node: ResolvedNode) -> Finding | None:
-        if not node.used(name):
-            return None
-        what = "is read, but Y is the only output that the profile describes"
-        if name == "Y_c":
-            return what, "leave it out: nothing else gives the cell's last state"
-        if last_steps(node) is None:
-            return (
-                what,
-                "take the last step of each row from Y: the lengths of the rows are not known, or differ",
-            )
-        return what, _lowering("takes it from Y")
-
-    return check
+def _only_y(name: str, node: ResolvedNode) -> Finding | None:
+    if not node.used(name):
+        return None
+    what = "is read, but Y is the only output that the profile describes"
+    if name == "Y_c":
+        return what, "leave it out: nothing else gives the cell's last state"
+    if last_steps(node) is None:
+        return (
+            what,
+            "take the last step of each row from Y: the lengths of the rows are not known, or differ",
+        )
+    return what, _lowering("takes it from Y")
 
 
 def last_steps(node: ResolvedNode) -> int | None:
@@ -190,12 +182,12 @@ def last_steps(node: ResolvedNode) -> int | None:
 
 RULES: Mapping[str, Check] = {
     "batch_size": _batch_size,
-    **{name: _constant(name) for name in _CONSTANT_INPUTS},
+    **{name: partial(_constant, name) for name in _CONSTANT_INPUTS},
     "activations": _activations,
-    "hidden_size": _written("hidden_size"),
-    "input_forget": _written("input_forget"),
+    "hidden_size": partial(_written, "hidden_size"),
+    "input_forget": partial(_written, "input_forget"),
     "layout": _layout,
-    "Y_h": _only_y("Y_h"),
-    "Y_c": _only_y("Y_c"),
+    "Y_h": partial(_only_y, "Y_h"),
+    "Y_c": partial(_only_y, "Y_c"),
 }
 """The restrictions, each by the input, output or attribute that it concerns."""

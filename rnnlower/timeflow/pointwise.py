@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -24,6 +25,28 @@ _NARY = (
     "Add And BitwiseAnd BitwiseOr BitwiseXor BitShift Div Equal Greater GreaterOrEqual Less LessOrEqual Max "
     "Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor"
 )
+_FIRST_WITH_AXIS_AS_INPUT = 20
+"""The first DFT whose axis is an input."""
+_FIRST_WITH_MODES, _SIZES = 11, 3
+_REPEATING = {
+    ("asymmetric", "floor"),
+    ("half_pixel", "round_prefer_floor"),
+    ("half_pixel", "round_prefer_ceil"),
+    ("pytorch_half_pixel", "round_prefer_floor"),
+}
+"""Transformations and roundings by which a whole factor repeats each element."""
+_REDUCTIONS = {
+    "ReduceL1": "sums",
+    "ReduceL2": "sums",
+    "ReduceLogSum": "sums",
+    "ReduceLogSumExp": "sums",
+    "ReduceMax": "takes the largest",
+    "ReduceMean": "averages",
+    "ReduceMin": "takes the smallest",
+    "ReduceProd": "multiplies",
+    "ReduceSum": "sums",
+    "ReduceSumSquare": "sums",
+}
 
 
 def elementwise(flow: Flow, node: ir.Node) -> Outcome:
@@ -78,20 +101,17 @@ def _along(axes: Sequence[int], flow: Flow, node: ir.Node, what: str, keeps: boo
     return track if keeps else track.at(track.axis - sum(axis < track.axis for axis in along))
 
 
-def _over(default: int, what: str, *, to_end: bool = False) -> Rule:
-    """Return the rule of an operator that works along the axis in its attribute, or from there to the end."""
-
-    def rule(flow: Flow, node: ir.Node) -> Outcome:
-        rank = len(flow.shape(node))
-        first = node.attributes.get_int("axis", default) % rank
-        return _along(range(first, rank if to_end else first + 1), flow, node, what)
-
-    return rule
+def _over(default: int, what: str, flow: Flow, node: ir.Node, *, to_end: bool = False) -> Outcome:
+    """Handle an operator that works along the axis in its attribute, or from there to the end."""
+    rank = len(flow.shape(node))
+    first = node.attributes.get_int("axis", default) % rank
+    return _along(range(first, rank if to_end else first + 1), flow, node, what)
 
 
-def _softmax(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
-    rule = _over(-1, "normalizes") if flow.opset >= 13 else _over(1, "normalizes", to_end=True)
-    return rule(flow, node)
+def _softmax(flow: Flow, node: ir.Node) -> Outcome:
+    if flow.opset < 13:
+        return _over(1, "normalizes", flow, node, to_end=True)
+    return _over(-1, "normalizes", flow, node)
 
 
 def _reduce(flow: Flow, node: ir.Node) -> Outcome:
@@ -198,10 +218,6 @@ def _dft(flow: Flow, node: ir.Node) -> Outcome:
     return _along([axis], flow, node, "transforms")
 
 
-_FIRST_WITH_AXIS_AS_INPUT = 20
-"""The first DFT whose axis is an input."""
-
-
 def _dynamic_quantize(flow: Flow, node: ir.Node) -> Outcome:
     raise CoupledError("chooses its scale by the largest value of all steps")
 
@@ -241,28 +257,6 @@ def _repeated(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcome:
     return track.then(factor).with_(lag=track.lag * factor)
 
 
-_FIRST_WITH_MODES, _SIZES = 11, 3
-_REPEATING = {
-    ("asymmetric", "floor"),
-    ("half_pixel", "round_prefer_floor"),
-    ("half_pixel", "round_prefer_ceil"),
-    ("pytorch_half_pixel", "round_prefer_floor"),
-}
-"""Transformations and roundings by which a whole factor repeats each element."""
-
-_REDUCTIONS = {
-    "ReduceL1": "sums",
-    "ReduceL2": "sums",
-    "ReduceLogSum": "sums",
-    "ReduceLogSumExp": "sums",
-    "ReduceMax": "takes the largest",
-    "ReduceMean": "averages",
-    "ReduceMin": "takes the smallest",
-    "ReduceProd": "multiplies",
-    "ReduceSum": "sums",
-    "ReduceSumSquare": "sums",
-}
-
 POINTWISE: dict[str, Rule] = dict.fromkeys(f"{_UNARY} {_NARY}".split(), elementwise)
 ALONG: dict[str, Rule] = {
     **dict.fromkeys(_REDUCTIONS, _reduce),
@@ -274,21 +268,21 @@ ALONG: dict[str, Rule] = {
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Einsum": einsum,
     "Gemm": gemm,
-    "GlobalAveragePool": _over(2, "averages", to_end=True),
-    "GlobalMaxPool": _over(2, "takes the largest", to_end=True),
-    "GroupNormalization": _over(1, "normalizes", to_end=True),
+    "GlobalAveragePool": partial(_over, 2, "averages", to_end=True),
+    "GlobalMaxPool": partial(_over, 2, "takes the largest", to_end=True),
+    "GroupNormalization": partial(_over, 1, "normalizes", to_end=True),
     "Hardmax": _softmax,
-    "InstanceNormalization": _over(1, "normalizes", to_end=True),
-    "LayerNormalization": _over(-1, "normalizes", to_end=True),
+    "InstanceNormalization": partial(_over, 1, "normalizes", to_end=True),
+    "LayerNormalization": partial(_over, -1, "normalizes", to_end=True),
     "LogSoftmax": _softmax,
-    "LpNormalization": _over(-1, "normalizes"),
-    "LRN": _over(1, "normalizes"),
+    "LpNormalization": partial(_over, -1, "normalizes"),
+    "LRN": partial(_over, 1, "normalizes"),
     "MatMul": matmul,
     "MatMulInteger": matmul,
     "QuantizeLinear": _quantize,
-    "RMSNormalization": _over(-1, "normalizes", to_end=True),
+    "RMSNormalization": partial(_over, -1, "normalizes", to_end=True),
     "Resize": _resize,
     "Softmax": _softmax,
-    "TopK": _over(-1, "sorts"),
+    "TopK": partial(_over, -1, "sorts"),
     "Upsample": _resize,
 }

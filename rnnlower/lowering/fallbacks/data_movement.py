@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,14 +19,13 @@ _PAD_MODES = ("reflect", "edge", "wrap")
 """The names used by the standard and by NumPy."""
 
 
-def _as_reshape(op_type: str) -> Form:
-    def form(e: Emitter, x: ir.Value, *more: ir.Value | None, **attributes: Any) -> ir.Value | None:
-        dims = e.result_shape(op_type, x, *more, **attributes)
-        if dims is None or 0 in dims or dims.count(None) > 1:
-            return None
-        return e.op("Reshape", x, e.integers(*(-1 if dim is None else dim for dim in dims)), since=5)
-
-    return form
+def _as_reshape(
+    op_type: str, e: Emitter, x: ir.Value, *more: ir.Value | None, **attributes: Any
+) -> ir.Value | None:
+    dims = e.result_shape(op_type, x, *more, **attributes)
+    if dims is None or 0 in dims or dims.count(None) > 1:
+        return None
+    return e.op("Reshape", x, e.integers(*(-1 if dim is None else dim for dim in dims)), since=5)
 
 
 def _squeeze_named(e: Emitter, x: ir.Value, *, axes: Sequence[int] = ()) -> ir.Value | None:
@@ -157,59 +157,56 @@ def _box(indices: np.ndarray, shape: Sequence[int]) -> list[tuple[int, int]] | N
     return [(int(start), int(stop)) for start, stop in zip(first, end, strict=True)]
 
 
-def _without_ceil(op_type: str) -> Form:
-    """Return the form that pads the ends instead of rounding the number of windows up."""
-
-    def form(
-        e: Emitter,
-        x: ir.Value,
-        *,
-        kernel_shape: Sequence[int],
-        ceil_mode: int = 0,
-        count_include_pad: int = 0,
-        auto_pad: str = "NOTSET",
-        strides: Sequence[int] = (),
-        dilations: Sequence[int] = (),
-        pads: Sequence[int] = (),
-        storage_order: int = 0,
-    ) -> ir.Value | None:
-        sizes, axes = e.shape(x), len(kernel_shape)
-        # Padding that is counted is counted inside of the padded input only.
-        if not ceil_mode or count_include_pad or auto_pad != "NOTSET" or sizes is None:
+def _without_ceil(
+    op_type: str,
+    e: Emitter,
+    x: ir.Value,
+    *,
+    kernel_shape: Sequence[int],
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    auto_pad: str = "NOTSET",
+    strides: Sequence[int] = (),
+    dilations: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    storage_order: int = 0,
+) -> ir.Value | None:
+    """Pad the ends instead of rounding the number of windows up."""
+    sizes, axes = e.shape(x), len(kernel_shape)
+    # Padding that is counted is counted inside of the padded input only.
+    if not ceil_mode or count_include_pad or auto_pad != "NOTSET" or sizes is None:
+        return None
+    strides, dilations = list(strides) or [1] * axes, list(dilations) or [1] * axes
+    pads = list(pads) or [0] * (2 * axes)
+    for axis, size in enumerate(sizes[2:]):
+        if size is None:
             return None
-        strides, dilations = list(strides) or [1] * axes, list(dilations) or [1] * axes
-        pads = list(pads) or [0] * (2 * axes)
-        for axis, size in enumerate(sizes[2:]):
-            if size is None:
-                return None
-            stride, width = strides[axis], (kernel_shape[axis] - 1) * dilations[axis] + 1
-            first = size + pads[axis]
-            last = -(-(first + pads[axes + axis] - width) // stride)
-            # A window that would begin in the padding at the end is left out.
-            last -= last * stride >= first
-            pads[axes + axis] = max(pads[axes + axis], last * stride + width - first)
-        if any(pad >= kernel for pad, kernel in zip(pads[axes:], kernel_shape, strict=True)):
-            return None
-        given: dict[str, Any] = {"kernel_shape": list(kernel_shape), "strides": strides, "pads": pads}
-        if set(dilations) != {1}:
-            given["dilations"] = dilations
-        return e.op(op_type, x, **given)
-
-    return form
+        stride, width = strides[axis], (kernel_shape[axis] - 1) * dilations[axis] + 1
+        first = size + pads[axis]
+        last = -(-(first + pads[axes + axis] - width) // stride)
+        # A window that would begin in the padding at the end is left out.
+        last -= last * stride >= first
+        pads[axes + axis] = max(pads[axes + axis], last * stride + width - first)
+    if any(pad >= kernel for pad, kernel in zip(pads[axes:], kernel_shape, strict=True)):
+        return None
+    given: dict[str, Any] = {"kernel_shape": list(kernel_shape), "strides": strides, "pads": pads}
+    if set(dilations) != {1}:
+        given["dilations"] = dilations
+    return e.op(op_type, x, **given)
 
 
 SHAPING: Mapping[str, Sequence[Form]] = {
-    "AveragePool": [_without_ceil("AveragePool")],
+    "AveragePool": [partial(_without_ceil, "AveragePool")],
     "Einsum": [lambda e, *operands, equation: write_einsum(e, equation, operands)],
-    "Flatten": [_as_reshape("Flatten")],
+    "Flatten": [partial(_as_reshape, "Flatten")],
     "Gather": [_gather_by_vector],
-    "MaxPool": [_without_ceil("MaxPool")],
+    "MaxPool": [partial(_without_ceil, "MaxPool")],
     "Pad": [_pad_by_gathers],
-    "Reshape": [_as_reshape("Reshape")],
+    "Reshape": [partial(_as_reshape, "Reshape")],
     "ReverseSequence": [_reverse_by_gather],
     "ScatterND": [_scatter_around_box],
     "Slice": [_slice_by_gathers],
     "Split": [_split],
-    "Squeeze": [_squeeze_named, _as_reshape("Squeeze")],
-    "Unsqueeze": [_as_reshape("Unsqueeze")],
+    "Squeeze": [_squeeze_named, partial(_as_reshape, "Squeeze")],
+    "Unsqueeze": [partial(_as_reshape, "Unsqueeze")],
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -137,27 +138,25 @@ def _normalized(
     return [made if bias is None else e.op("Add", made, bias), mean, inverse]
 
 
-def _skip(norm: str) -> Form:
-    def form(
-        e: Emitter,
-        x: ir.Value,
-        skip: ir.Value,
-        gamma: ir.Value,
-        *biases: ir.Value | None,
-        epsilon: float = 1e-12,
-    ) -> list[ir.Value] | None:
-        beta = biases[0] if norm == "LayerNormalization" and biases else None
-        bias = biases[-1] if len(biases) > (norm == "LayerNormalization") else None
-        total = e.op("Add", x, skip)
-        total = total if bias is None else e.op("Add", total, bias)
-        if norm == "LayerNormalization" and e.opset >= 17 and e.has(norm):
-            given = [total, gamma] if beta is None else [total, gamma, beta]
-            made = [*e.ops(norm, *given, outputs=3, axis=-1, epsilon=epsilon)]
-            return [*made, total]
-        found = _normalized(e, total, gamma, beta, epsilon=epsilon, centered=norm == "LayerNormalization")
-        return None if found is None else [*found, total]
-
-    return form
+def _skip(
+    norm: str,
+    e: Emitter,
+    x: ir.Value,
+    skip: ir.Value,
+    gamma: ir.Value,
+    *biases: ir.Value | None,
+    epsilon: float = 1e-12,
+) -> list[ir.Value] | None:
+    beta = biases[0] if norm == "LayerNormalization" and biases else None
+    bias = biases[-1] if len(biases) > (norm == "LayerNormalization") else None
+    total = e.op("Add", x, skip)
+    total = total if bias is None else e.op("Add", total, bias)
+    if norm == "LayerNormalization" and e.opset >= 17 and e.has(norm):
+        given = [total, gamma] if beta is None else [total, gamma, beta]
+        made = [*e.ops(norm, *given, outputs=3, axis=-1, epsilon=epsilon)]
+        return [*made, total]
+    found = _normalized(e, total, gamma, beta, epsilon=epsilon, centered=norm == "LayerNormalization")
+    return None if found is None else [*found, total]
 
 
 def _matmul_nbits(
@@ -256,7 +255,7 @@ FUSED: Mapping[str, Sequence[Form]] = {
     "com.microsoft.QuickGelu": [
         lambda e, x, *, alpha=1.702: e.op("Mul", x, e.op("Sigmoid", scaled(e, x, alpha)))
     ],
-    "com.microsoft.SkipLayerNormalization": [_skip("LayerNormalization")],
-    "com.microsoft.SkipSimplifiedLayerNormalization": [_skip("SimplifiedLayerNormalization")],
+    "com.microsoft.SkipLayerNormalization": [partial(_skip, "LayerNormalization")],
+    "com.microsoft.SkipSimplifiedLayerNormalization": [partial(_skip, "SimplifiedLayerNormalization")],
     "com.microsoft.TransposeMatMul": [_fused_matmul],
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -163,18 +164,15 @@ def _softmax(e: Emitter, x: ir.Value, *, opset: int, axis: int = -1) -> ir.Value
     return e.op("Softmax", x, axis=axis)
 
 
-def _pool(op_type: str) -> Form:
-    def form(e: Emitter, x: ir.Value, *, channels_last: int = 0, **pool: Any) -> _Values:
-        shape = e.shape(x)
-        if not channels_last:
-            return e.op(op_type, x, **pool)
-        if shape is None:
-            return None
-        rank = len(shape)
-        turned = e.op(op_type, e.transpose(x, [0, rank - 1, *range(1, rank - 1)]), **pool)
-        return e.transpose(turned, [0, *range(2, rank), 1])
-
-    return _between(form)
+def _pool(op_type: str, e: Emitter, x: ir.Value, *, channels_last: int = 0, **pool: Any) -> _Values:
+    shape = e.shape(x)
+    if not channels_last:
+        return e.op(op_type, x, **pool)
+    if shape is None:
+        return None
+    rank = len(shape)
+    turned = e.op(op_type, e.transpose(x, [0, rank - 1, *range(1, rank - 1)]), **pool)
+    return e.transpose(turned, [0, *range(2, rank), 1])
 
 
 def _concat(e: Emitter, scale: ir.Value, zero: ir.Value, *inputs: _Values, axis: int) -> ir.Value | None:
@@ -250,9 +248,9 @@ QUANTIZED: Mapping[str, Sequence[Form]] = {
     "com.microsoft.MatMulIntegerToFloat": [_matmul_to_float],
     "com.microsoft.QGemm": [_qgemm],
     "com.microsoft.QLinearAdd": [_plain("Add")],
-    "com.microsoft.QLinearAveragePool": [_pool("AveragePool")],
+    "com.microsoft.QLinearAveragePool": [_between(partial(_pool, "AveragePool"))],
     "com.microsoft.QLinearConcat": [_concat],
-    "com.microsoft.QLinearGlobalAveragePool": [_pool("GlobalAveragePool")],
+    "com.microsoft.QLinearGlobalAveragePool": [_between(partial(_pool, "GlobalAveragePool"))],
     "com.microsoft.QLinearLeakyRelu": [
         _between(lambda e, x, *, alpha=0.01: e.op("LeakyRelu", x, alpha=alpha))
     ],
