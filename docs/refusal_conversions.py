@@ -57,6 +57,7 @@ CONVERSIONS: list[tuple[str, int, int, str, str]] = [
         "body = b (float[2] x) => (float[2] z) {z = Neg (x)}> (X)",
     ),
     # Normalization
+    ("LayerNormalization", 17, 16, "float[2, 3] X, float[2, 3] S", "Y = LayerNormalization (X, S)"),
     (
         "BatchNormalization",
         14,

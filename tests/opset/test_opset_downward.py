@@ -142,6 +142,13 @@ CASES = {
         8,
         "k = Constant<value_floats=[1.0,2.0,3.0,4.0]>() y = LayerNormalization<axis=-1>(a, k)",
     ),
+    "layer_normalization_with_broadcast_inputs": (
+        17,
+        {"a": "float"},
+        7,
+        "k = Constant<value_floats=[2.0]>() b = Constant<value=float[3,1] {1, -2, 3}>() "
+        "y = LayerNormalization<axis=1>(a, k, b)",
+    ),
     "rms_normalization": (
         23,
         {"a": "float"},

@@ -12,7 +12,7 @@ WITH_BODY = {
     11: "DynamicQuantizeLinear Range",
     12: "Celu GreaterOrEqual LessOrEqual NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
     14: "HardSwish",
-    17: "BlackmanWindow HammingWindow HannWindow LayerNormalization",
+    17: "BlackmanWindow HammingWindow HannWindow",
     18: "CenterCropPad GroupNormalization Mish",
     20: "AffineGrid Gelu",
     23: "Attention RMSNormalization RotaryEmbedding",
@@ -62,6 +62,22 @@ def dft_down(step: Step) -> None:
     axis = -2 if step.input(2) is None else step.known_ints(step.input(2), reason)[0]
     step.set("axis", positive_axis(step, axis))
     step.set_inputs(*[step.x()] if step.input(1) is None else [step.x(), step.input(1)])
+
+
+def layer_normalization_down(step: Step) -> None:
+    """onnx's definition cannot broadcast Scale and B: they get the sizes of the normalized axes first."""
+    axis = step.attr("axis")
+    axes = -axis if axis < 0 else step.known_rank(step.x()) - axis
+    for position in (1, 2):
+        value = step.input(position)
+        sizes = None if value is None else step.shape(value)
+        if sizes is not None and len(sizes) > axes:
+            step.refuse(f"its input {position} has more axes than are normalized")
+        # Sizes above 1 are not broadcast.
+        whole = sizes is not None and len(sizes) == axes and all(isinstance(n, int) and n > 1 for n in sizes)
+        if value is not None and not whole:
+            step.set_input(position, step.op("Expand", value, step.op("Shape", step.x(), start=-axes)))
+    expand(step)
 
 
 def attention_24_down(step: Step) -> None:
@@ -179,6 +195,13 @@ ROWS = (
     *(
         Row(names, 0, since, f"new in {since}; its definition does the same", down=expand)
         for since, names in WITH_BODY.items()
+    ),
+    Row(
+        "LayerNormalization",
+        0,
+        17,
+        "new in 17; its definition does the same once Scale and B have all sizes",
+        down=layer_normalization_down,
     ),
     Row(
         "GridSample", 16, 20, "the modes were renamed, other ranks are new", grid_sample_up, grid_sample_down
