@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import OptionError
 from rnnlower.graph.evaluation import Shape
+from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import dim_name, forget_negative_sizes, roots, values_of, walk
 from rnnlower.passes.base import Pass
 
@@ -36,7 +37,8 @@ class CorrectShapesPass(Pass):
         }
 
     Args:
-        outputs: Whether to declare shapes of graph outputs without one: some runtimes require it.
+        outputs: Whether to declare shapes of graph outputs without one, and to name unknown sizes of what
+            bodies take and give: some runtimes require it.
 
     Attributes:
         notes: A line for each graph output that declared another shape.
@@ -71,6 +73,8 @@ class CorrectShapesPass(Pass):
                     modified = True
             elif shape is not None and len(shape) == len(out.shape):
                 modified |= self._correct(out, out.shape, shape)
+        if self._outputs:
+            modified |= _name_sizes_of_bodies(model)
         return ir.passes.PassResult(model, modified)
 
     def _correct(self, out: ir.Value, declared: ir.Shape, shape: Shape) -> bool:
@@ -84,6 +88,20 @@ class CorrectShapesPass(Pass):
         old, new = (f"[{', '.join(map(str, each))}]" for each in (declared, sizes))
         self.notes.append(f"output {out.name!r} declares the shape {old} and has {new}: corrected")
         return True
+
+
+def _name_sizes_of_bodies(model: ir.Model) -> bool:
+    shapes = [value.shape for value in values_of(model.graph) if value.shape is not None]
+    names = NameSource(filter(None, (dim_name(dim) for shape in shapes for dim in shape)))
+    modified = False
+    for body in model.graph.subgraphs():
+        for value in (*body.inputs, *body.outputs):
+            for axis, dim in enumerate(value.shape or ()):
+                if not isinstance(dim, int) and dim_name(dim) is None:
+                    value.shape = ir.Shape(value.shape or ())
+                    value.shape[axis] = names.fresh(f"{value.name}_{axis}")
+                    modified = True
+    return modified
 
 
 def _sizes_are_frozen(model: ir.Model, freezing: FreezeDimsPass) -> bool:
