@@ -96,11 +96,13 @@ def _name_sizes_of_bodies(model: ir.Model) -> bool:
     modified = False
     for body in model.graph.subgraphs():
         for value in (*body.inputs, *body.outputs):
-            for axis, dim in enumerate(value.shape or ()):
-                if not isinstance(dim, int) and dim_name(dim) is None:
-                    value.shape = ir.Shape(value.shape or ())
-                    value.shape[axis] = names.fresh(f"{value.name}_{axis}")
-                    modified = True
+            sizes = [
+                dim if isinstance(dim, int) or dim_name(dim) else names.fresh(f"{value.name}_{axis}")
+                for axis, dim in enumerate(value.shape or ())
+            ]
+            if value.shape is not None and sizes != list(value.shape):
+                value.shape = ir.Shape(sizes)
+                modified = True
     return modified
 
 

@@ -66,17 +66,17 @@ def dft_down(step: Step) -> None:
 
 def layer_normalization_down(step: Step) -> None:
     """onnx's definition cannot broadcast Scale and B: they get the sizes of the normalized axes first."""
-    axis = step.attr("axis")
-    axes = -axis if axis < 0 else step.known_rank(step.x()) - axis
+    axis, rank = step.attr("axis"), step.rank(step.x())
+    axes = -axis if axis < 0 else None if rank is None else rank - axis
     for position in (1, 2):
         value = step.input(position)
         sizes = None if value is None else step.shape(value)
-        if sizes is not None and len(sizes) > axes:
+        if sizes is not None and axes is not None and len(sizes) > axes:
             step.refuse(f"its input {position} has more axes than are normalized")
         # Sizes above 1 are not broadcast.
         whole = sizes is not None and len(sizes) == axes and all(isinstance(n, int) and n > 1 for n in sizes)
         if value is not None and not whole:
-            step.set_input(position, step.op("Expand", value, step.op("Shape", step.x(), start=-axes)))
+            step.set_input(position, step.op("Expand", value, step.op("Shape", step.x(), start=axis)))
     expand(step)
 
 
