@@ -251,7 +251,7 @@ def _summary(
         return f"every node fits target {target.name}"
     nodes = len({(misfit.path, misfit.name) for misfit in recurrent})
     rest = len({(misfit.path, misfit.name) for misfit in others if not misfit.op_type.startswith("(")})
-    parts = [f"{nodes} of {len(checked.recurrent)} recurrent nodes"] if checked.recurrent else []
+    parts = [f"{nodes} of {len(checked.recurrent)} recurrent nodes"] if nodes else []
     parts += [f"{rest} of {checked.nodes - len(checked.recurrent)} other nodes"] if rest else []
     of_model = sum(misfit.op_type.startswith("(") for misfit in others)
     parts += [f"{of_model} of the model's inputs and properties"] if of_model else []

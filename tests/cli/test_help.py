@@ -96,6 +96,15 @@ def test_check_begins_with_a_summary(tmp_path: Path) -> None:
     assert brief.splitlines()[-1] == "target onnx2torch does not run 5 of 5 other nodes"
 
 
+def test_the_summary_of_check_is_silent_on_recurrent_nodes_that_all_run(tmp_path: Path) -> None:
+    model = onnx.load(MODELS / "lstm14_defaults.onnx")
+    model.opset_import[0].version = 15
+    model.graph.node.append(onnx.helper.make_node("CastLike", ["X", "X"], ["copy"]))
+    model.graph.output.append(info("copy", onnx.TensorProto.FLOAT, None))
+    summary = run("check", save(model, tmp_path), "--target", "mnn", code=1).stdout.splitlines()[-1]
+    assert summary == "target mnn does not run 1 of 1 other nodes"
+
+
 def test_check_takes_sizes_and_values(tmp_path: Path) -> None:
     path = save(recurrent_model(), tmp_path)
     line = ["check", path, "--target", "tinygrad", "--json"]
