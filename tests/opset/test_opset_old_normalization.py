@@ -1,4 +1,4 @@
-"""Old forms of normalization, Dropout and pooling, against NumPy."""
+"""Old forms of normalization, Dropout and pooling, and new forms at old opsets, against NumPy."""
 
 from __future__ import annotations
 
@@ -146,3 +146,22 @@ def test_lp_pool_of_a_broken_order_is_refused() -> None:
     node = helper.make_node("GlobalLpPool", ["x"], ["y"], name="pool", p=1.5)
     with pytest.raises(OpsetError, match=r"'pool'.*p=1.5"):
         converted(build(node, 1, {"x": values(1, 2, 4)}), 2)
+
+
+@pytest.mark.parametrize("target", [13, 16])
+@pytest.mark.parametrize("axis", [-2, 1])
+def test_layer_normalization_of_unknown_rank(axis: int, target: int) -> None:
+    """With a Scale of the normalized axes, the rank of X is not needed."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[N] x, int64[R] shape, float[3, 4] scale) => (float[D, 3, 4] y) {{
+            any = Reshape (x, shape)
+            y = LayerNormalization <axis = {axis}> (any, scale)
+        }}
+    """)
+    x, scale = values(2, 3, 4), values(3, 4)
+    feeds = {"x": x.reshape(-1), "shape": np.array(x.shape), "scale": scale}
+    (result,) = run_ort(converted(model, target), feeds)
+    normal = x - x.mean(axis=(1, 2), keepdims=True)
+    normal /= np.sqrt((normal**2).mean(axis=(1, 2), keepdims=True) + 1e-5)
+    np.testing.assert_allclose(result, normal * scale, rtol=1e-4, atol=1e-5)
