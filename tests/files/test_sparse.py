@@ -41,6 +41,8 @@ def test_both_kinds_of_indices(given: list[int] | list[list[int]]) -> None:
         inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])},
     )
     assert rnnlower.verify(dense, rnnlower.unroll(sparse_model(indices(*given))))
+    result = rnnlower.verify(sparse_model(indices(*given)), dense, engine="rnnlower-reference")
+    assert result and result.engines == {"reference": "rnnlower-reference", "candidate": "rnnlower-reference"}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ Beyond the recurrent operators (:mod:`.recurrent_ops`), Loop and Scan, and older
   replaced inside them;
 * omitted outputs, which it stores under the name ``""`` and then feeds to every omitted input;
 * nodes that stand before those that they read;
+* sparse initializers, which it cannot read;
 * the attribute ``consumed_inputs`` of opset 1 to 5, and the domain written as ``ai.onnx``.
 """
 
@@ -272,7 +273,10 @@ class _GraphEvaluator(ReferenceEvaluator):
     local_functions: ClassVar[dict[FunctionKey, onnx.FunctionProto]] = {}
 
     def _init(self) -> None:
+        sparse = [each for each in self.inits_ if isinstance(each, onnx.SparseTensorProto)]
+        self.inits_ = [each for each in self.inits_ if not isinstance(each, onnx.SparseTensorProto)]
         super()._init()
+        self.rt_inits_.update((each.values.name, _dense(each)) for each in sparse)
         made = {name: index for index, node in enumerate(self.nodes_) for name in node.output if name}
         sources = {
             index: {made[name] for name in inputs_of([node]) if name in made} - {index}
@@ -308,6 +312,13 @@ class _GraphEvaluator(ReferenceEvaluator):
             raise UnsupportedModelError(
                 f"the reference evaluator has no {node.domain or 'ai.onnx'}::{node.op_type}"
             ) from error
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> Array:
+    values, indices = onnx.numpy_helper.to_array(sparse.values), onnx.numpy_helper.to_array(sparse.indices)
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    np.put(dense, indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dense.shape), values)
+    return dense
 
 
 def _normalized(node: onnx.NodeProto, version: int) -> onnx.NodeProto:
