@@ -42,7 +42,8 @@ def test_both_kinds_of_indices(given: list[int] | list[list[int]]) -> None:
     )
     assert rnnlower.verify(dense, rnnlower.unroll(sparse_model(indices(*given))))
     result = rnnlower.verify(sparse_model(indices(*given)), dense, engine="rnnlower-reference")
-    assert result and result.engines == {"reference": "rnnlower-reference", "candidate": "rnnlower-reference"}
+    assert result
+    assert result.engines == {"reference": "rnnlower-reference", "candidate": "rnnlower-reference"}
 
 
 @pytest.mark.parametrize(

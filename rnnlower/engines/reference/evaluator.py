@@ -317,7 +317,8 @@ class _GraphEvaluator(ReferenceEvaluator):
 def _dense(sparse: onnx.SparseTensorProto) -> Array:
     values, indices = onnx.numpy_helper.to_array(sparse.values), onnx.numpy_helper.to_array(sparse.indices)
     dense = np.zeros(tuple(sparse.dims), values.dtype)
-    np.put(dense, indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dense.shape), values)
+    where = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dense.shape)
+    dense.reshape(-1)[where] = values
     return dense
 
 
