@@ -230,6 +230,7 @@ def test_a_test_data_folder_gives_a_trial_a_set(tmp_path: Path) -> None:
         ({"X": X, "Z": X}, "'Z'"),
         ({"X": X.astype(np.float64)}, "dtype float64"),
         ({"X": X[0]}, "rank 2"),
+        ({"X": X[:, :, :2]}, "has 2 on axis 2, the model needs 3"),
     ],
 )
 def test_given_arrays_that_do_not_fit_are_refused(given: dict[str, np.ndarray], message: str) -> None:

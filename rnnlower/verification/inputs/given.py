@@ -138,5 +138,10 @@ def _checked(entries: dict[str, Array], graph: onnx.GraphProto, required: set[st
             raise OptionError(
                 f"input {name!r} has rank {array.ndim}, the model needs {len(tensor.shape.dim)}"
             )
+        for axis, (size, dim) in enumerate(zip(array.shape, tensor.shape.dim, strict=False)):
+            if dim.dim_value > 0 and size != dim.dim_value:
+                raise OptionError(
+                    f"input {name!r} has {size} on axis {axis}, the model needs {dim.dim_value}"
+                )
         checked[name] = array
     return checked
