@@ -16,7 +16,7 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_outputs
 from rnnlower.graph.versions import version_at
-from rnnlower.graph.walk import called, is_read, operand, subgraphs_of, walk
+from rnnlower.graph.walk import called, is_read, operand, qualified_op_type, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.lowering.node_emitter import AttributeValue, make_node
@@ -35,11 +35,7 @@ Refused = Callable[[ir.Node], bool]
 
 def has_fallback(node: ir.Node) -> bool:
     """Return whether the table of fallbacks has the node's operator."""
-    return _key(node) in FALLBACKS
-
-
-def _key(node: ir.Node) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    return qualified_op_type(node) in FALLBACKS
 
 
 def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptNodesPass) -> bool:
@@ -112,7 +108,7 @@ class AdaptNodesPass(Pass):
         return changed
 
     def _adapt(self, node: ir.Node, writer: _NodeWriter) -> bool:
-        key, attributes = _key(node), _attributes(node, writer.opset)
+        key, attributes = qualified_op_type(node), _attributes(node, writer.opset)
         forms = [form for form in FALLBACKS[key] if _takes(form, writer, node.inputs, attributes)]
         try:
             results = writer.express(key, node.inputs, attributes, forms)

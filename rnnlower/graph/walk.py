@@ -120,11 +120,14 @@ def owners(graph: ir.Graph) -> dict[ir.Graph | None, ir.Node]:
     return {inner: node for node, _ in walk(graph) for inner in subgraphs_of(node)}
 
 
+def qualified_op_type(node: ir.Node) -> str:
+    """Return the operator, after its domain if that is not the default one: ``com.microsoft.Gelu``."""
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
 def count_ops(model: ir.Model) -> dict[str, int]:
     """Count the nodes by operator, including subgraphs and functions."""
-    counter = collections.Counter(
-        f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node, _ in walk_all(model)
-    )
+    counter = collections.Counter(qualified_op_type(node) for node, _ in walk_all(model))
     return dict(sorted(counter.items()))
 
 

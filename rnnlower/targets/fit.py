@@ -14,7 +14,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.open_sizes import is_open, options_for_sizes
 from rnnlower.graph.versions import version_at
-from rnnlower.graph.walk import Located, called, default_opset, operand, walk_all
+from rnnlower.graph.walk import Located, called, default_opset, operand, qualified_op_type, walk_all
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.recurrent.finding import carries_state, find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
@@ -62,7 +62,7 @@ def find_misfits(
             Misfit(
                 path,
                 name,
-                _op_name(node),
+                qualified_op_type(node),
                 text,
                 remedy_for(model, node, target, claim),
                 claim.source,
@@ -127,10 +127,6 @@ def _of_inputs(model: ir.Model, target: Target) -> list[Misfit]:
     ]
 
 
-def _op_name(node: ir.Node) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-
-
 def _of_node(node: ir.Node, target: Target, facts: Facts, is_call: bool) -> Iterator[Reason]:
     if node.domain:
         yield from _of_foreign_node(node, target, is_call)
@@ -156,7 +152,7 @@ def _of_foreign_node(node: ir.Node, target: Target, is_call: bool) -> Iterator[R
     elif not is_call and node.domain not in target.domains:
         yield f"{target.name} has no operators of domain {node.domain}", target.ops
     elif not is_call and not target.has_foreign(node.domain, node.op_type):
-        yield f"{target.name} has no {_op_name(node)}", target.ops
+        yield f"{target.name} has no {qualified_op_type(node)}", target.ops
 
 
 def _dtype(type_: ir.TypeProtocol | None) -> str | None:

@@ -204,9 +204,7 @@ def _frames_added(
             shifted.append(_padded(e, piece, 2, start - (first - part), end - part - stop))
     if not shifted:
         return None
-    total = shifted[0]
-    for piece in shifted[1:]:
-        total = e.op("Add", total, piece)
+    total = functools.reduce(lambda sum_, piece: e.op("Add", sum_, piece), shifted)
     total = e.reshape(total, [*outer, (end - first) * hop])
     if (end - first) * hop != size:
         total = e.slice(total, [left - first * hop], [left - first * hop + size], [2])
