@@ -16,7 +16,7 @@ from rnnlower.errors import OpsetError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.walk import REARRANGING, Located, origin
+from rnnlower.graph.walk import REARRANGING, Located, origin, qualified_op_type
 from rnnlower.recurrent.finding import find_recurrent, infer_input_types, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
@@ -130,8 +130,7 @@ class OnTarget:
     def _reasons(self) -> list[Reason]:
         node, target = self.located.node, self.target
         if not self.rules:
-            name = ".".join(filter(None, (node.domain, node.op_type)))
-            return [(f"{target.name} has no {name}", target.ops)]
+            return [(f"{target.name} has no {qualified_op_type(node)}", target.ops)]
         if any(attribute.is_ref() for attribute in node.attributes.values()):
             return [("its attributes depend on the function's caller", self.rules[0])]
         judged = [(rule, list(self._broken(rule))) for rule in self.rules]
