@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import math
 import os
 import pickle
@@ -25,8 +26,13 @@ from rnnlower.errors import OptionError
 _VARIABLE = "RNNLOWER_ENGINE_SECONDS"
 # Seconds between checks that the parent process still exists.
 _WATCH_SECONDS = 1.0
+# Seconds between checks of the limits of calls.
+_LATE_SECONDS = 0.1
 # The paths come first, so that no file in the current folder hides a module.
 _START = "import sys; sys.path[:] = sys.argv[1:]; from rnnlower.processes import serve; serve()"
+
+# Until when calls may run, by the monotonic clock, and what ends them; the event says that it did.
+_Limits = dict[threading.Event, tuple[float, Callable[[], None]]]
 
 
 class ChildDiedError(Exception):
@@ -138,20 +144,35 @@ class Child:
 
 @contextlib.contextmanager
 def killed_after(seconds: float, kill: Callable[[], None]) -> Iterator[threading.Event]:
-    """Call ``kill`` when the time is up; the event is set if that happened."""
+    """Call ``kill`` when the time is up; the event is set if that happened.
+
+    One thread watches all limits of a process: to start one for each takes longer than most calls.
+    """
     late = threading.Event()
-
-    def stop() -> None:
-        late.set()
-        kill()
-
-    timer = threading.Timer(seconds, stop)
-    timer.daemon = True
-    timer.start()
+    limits = _watched_limits(os.getpid())
+    limits[late] = (time.monotonic() + seconds, kill)
     try:
         yield late
     finally:
-        timer.cancel()
+        limits.pop(late, None)
+
+
+@functools.cache
+def _watched_limits(process: int) -> _Limits:
+    """Return the limits that run in this process, watched by a thread, which a fork does not inherit."""
+    limits: _Limits = {}
+    threading.Thread(target=_kill_late, args=(limits,), daemon=True, name=f"limits of {process}").start()
+    return limits
+
+
+def _kill_late(limits: _Limits) -> None:
+    while True:
+        time.sleep(_LATE_SECONDS)
+        for late, (end, kill) in limits.copy().items():
+            # A call that has ended in the meantime is left alone, and none is ended twice.
+            if end <= time.monotonic() and late in limits and not late.is_set():
+                late.set()
+                kill()
 
 
 def _exchange(process: subprocess.Popen[bytes], message: Any) -> tuple[bool, Any]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,39 @@ def test_a_death_is_an_error_and_the_next_call_starts_anew(child: Child) -> None
 def test_a_call_that_takes_too_long_is_given_up(child: Child) -> None:
     with pytest.raises(ChildDiedError, match=r"longer than 0\.5 s.*RNNLOWER_ENGINE_SECONDS"):
         child.call(time.sleep, 1000, seconds=0.5)
+
+
+def test_each_call_has_a_limit_of_its_own(child: Child) -> None:
+    others = [Child() for _ in range(3)]
+    with ThreadPoolExecutor() as pool:
+        late = [
+            pool.submit(each.call, time.sleep, 1000, seconds=0.3 * (n + 1)) for n, each in enumerate(others)
+        ]
+        assert child.call(time.sleep, 2, seconds=100) is None
+        for n, each in enumerate(late):
+            with pytest.raises(ChildDiedError, match=f"longer than {0.3 * (n + 1):g} s"):
+                each.result(timeout=0)
+
+
+def test_a_call_of_a_forked_process_is_given_up() -> None:
+    code = """if True:
+        import os, time
+        from rnnlower.processes import Child, ChildDiedError
+        child = Child()
+        child.call(os.getpid)
+        forked = os.fork()
+        if not forked:
+            try:
+                child.call(time.sleep, 1000, seconds=0.5)
+            except ChildDiedError as error:
+                os._exit(not error.late)
+            os._exit(2)
+        assert os.waitpid(forked, 0)[1] == 0
+        child.call(os.getpid)
+        assert child.start() == 1
+    """
+    run = process(code)
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "soon"])
