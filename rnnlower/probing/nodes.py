@@ -173,6 +173,8 @@ def node_question(node: Node) -> Question:
     after = [helper.make_node("Neg", [name], [f"{name}_read"]) for name in given if node.read]
     shown = [*(given if node.place or not after else []), *(each.output[0] for each in after)]
     asked = question([*before, made, *after], inputs, 14, constant, shown)
+    if "sequence_lens" in {*inputs} - constant and node.sizes[1] > 1:
+        asked = _with_empty_row(asked)
     if node.open:
         asked = _opened(asked, node)
     if node.dtype != "float32":
@@ -229,6 +231,14 @@ def _before(node: Node, inputs: dict[str, Array]) -> list[onnx.NodeProto]:
         inputs["times"] = np.array(shape if node.behind == "Expand" else (shape[0], 1, 1))
         nodes += parsed(f"rows = Unsqueeze (row, first)\nX = {node.behind} (rows, times)")
     return nodes
+
+
+def _with_empty_row(asked: Question) -> Question:
+    """Return the question with a second trial whose last row has no steps, after which states differ."""
+    ((feeds, _),) = asked.trials
+    lengths = feeds["sequence_lens_fed"].copy()
+    lengths[-1] = 0
+    return answered(asked.model, feeds, {**feeds, "sequence_lens_fed": lengths})
 
 
 def _opened(asked: Question, node: Node) -> Question:

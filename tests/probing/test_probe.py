@@ -211,6 +211,15 @@ def test_a_feature_makes_another_question(direction: str, feature: str) -> None:
     assert ("activations" if feature == "Relu" else feature) in given
 
 
+def test_a_row_without_steps_is_asked_where_lengths_are_given() -> None:
+    """Some runtimes keep the initial state of that row, which onnxruntime sets to 0."""
+    asked = node_question(Node("RNN").with_("sequence_lens").with_("initial_h"))
+    assert [feeds["sequence_lens_fed"][-1] for feeds, _ in asked.trials] == [SIZES[0][0] - 1, 0]
+    states = [right["Y_h"][0, -1] for _, right in asked.trials]
+    assert states[0].any()
+    assert not states[1].any()
+
+
 def test_open_sizes_are_asked_at_two_of_them() -> None:
     asked = node_question(Node("LSTM", open=frozenset({"batch"})).with_("initial_h").with_("initial_c"))
     assert [feeds["X"].shape[1] for feeds, _ in asked.trials] == [2, 4]

@@ -137,6 +137,18 @@ def test_emx_gets_no_parameters_of_activations(op_type: str) -> None:
 
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_emx_gets_no_lengths(op_type: str) -> None:
+    """It gives a row without steps its initial state, which onnxruntime sets to 0."""
+    own = Config(op_type=op_type, x_dims="static", sequence_lens="input", initial_h="input")
+    (reason, *_) = [each.reason for each in rnnlower.check(own.build(), target="emx")]
+    assert "input sequence_lens" in reason
+    result = rnnlower.lower(own.build(), target="emx")
+    assert isinstance(result, onnx.ModelProto)
+    assert op_type not in [node.op_type for node in result.graph.node]
+    assert rnnlower.verify(own.build(), result)
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
 def test_a_target_that_is_less_exact_behind_a_sum_gets_a_max_between(op_type: str) -> None:
     """QNN fuses an Add with the Sigmoid or Tanh behind it, and that kernel is off by up to 7e-3."""
     config = Config(op_type=op_type, x_dims="static", seq_length=5, direction="bidirectional")
