@@ -282,7 +282,8 @@ class Atoms:
         first, second = (self._short(form).broadcast(shape) for form in (first, second))
         total = constant_form(first.constant * second.constant)
         for one, factor in ((first, second.constant), (second, first.constant)):
-            total = added(total, one_without_constant(one).scaled(factor, tags), tags)
+            without_constant = dataclasses.replace(one, constant=np.zeros(one.shape))
+            total = added(total, without_constant.scaled(factor, tags), tags)
         for left in range(len(first.ids)):
             for right in range(len(second.ids)):
                 pairs = np.stack(
@@ -365,11 +366,6 @@ class Atoms:
                     self._add(found, tuple(sorted((*inner, *rest))), factor * coef)
                 return
         found[factors] = found.get(factors, 0.0) + coef
-
-
-def one_without_constant(form: Form) -> Form:
-    """Return the form without its constants."""
-    return dataclasses.replace(form, constant=np.zeros(form.shape))
 
 
 def _of_block(block: Block, shape: Sequence[int], tags: Sequence[str]) -> Form:

@@ -50,17 +50,13 @@ def _filled(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 def _sum(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     total, *rest = (e.form(value) for value in node.inputs)
     for each in rest:
+        each = _negative(each) if node.op_type == "Sub" else each
         total = added(total, each, common_tags(total, each))
     return [total]
 
 
 def _negative(form: Form) -> Form:
     return form.scaled(np.array(-1.0), form.tags)
-
-
-def _sub(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    first, second = (e.form(value) for value in node.inputs)
-    return [added(first, _negative(second), common_tags(first, second))]
 
 
 def _mul(e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -241,7 +237,7 @@ RULES: Mapping[str, Rule] = {
     "Min": partial(_bound, False),
     "Mul": _mul,
     "Neg": lambda e, node: [_negative(e.form(node.inputs[0]))],
-    "Sub": _sub,
+    "Sub": _sum,
     "Sum": _sum,
     "ThresholdedRelu": partial(_function, "ThresholdedRelu"),
     "Where": _where,

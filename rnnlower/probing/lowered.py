@@ -110,7 +110,7 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
         keys = found | ({key: True} if key else {})
         flow = {"ops": [form, *more], "apart": apart} | keys
         words = ", ".join([form, *(["apart"] if apart else []), *keys])
-        return _lowered_right(asker, node, _target(draft | {"control_flow": flow}), "lower", words)
+        return _ask(asker, node, _target(draft | {"control_flow": flow}), "lower", words)[0] == "right"
 
     branches = [node.but(place="If") for node in _FORMS]
     ops = (
@@ -150,7 +150,7 @@ def takes_open_batch(asker: Asker, tables: Tables) -> bool:
         return False
     target = _target({**tables, "recurrent": []})
     return all(
-        _lowered_right(asker, Node("LSTM", each, open=frozenset({"batch"})), target, "lower", "open")
+        _ask(asker, Node("LSTM", each, open=frozenset({"batch"})), target, "lower", "open")[0] == "right"
         for each in ("forward", "bidirectional")
     )
 
@@ -255,10 +255,6 @@ def _open_time() -> tuple[list[Node], list[Node]]:
 
 def _target(tables: Tables) -> Target:
     return parse_target("probed", toml_text(tables))
-
-
-def _lowered_right(asker: Asker, node: Node, target: Target, native: Native, words: str) -> bool:
-    return _ask(asker, node, target, native, words)[0] == "right"
 
 
 def _ask(asker: Asker, node: Node, target: Target, native: Native, words: str) -> tuple[str, str]:

@@ -35,7 +35,7 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     step = 1 if steps is None else steps[0][where]
     if step != 1:
         raise CoupledError("reverses time" if step < 0 else "leaves out steps")
-    start, end = (_clamp(each[where], track.size) for each in (starts, ends))
+    start, end, _ = slice(starts[where], ends[where]).indices(track.size)
     moves = flow.sample.steps != flow.sample.chunk
     if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and flow.is_open:
         raise CoupledError("takes the first steps of the sequence")
@@ -55,10 +55,6 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         flow.ahead[node] = min(skipped, lag)
     frames = (end - start) // track.inner
     return track.longer(frames - track.frames).with_(lag=lag)
-
-
-def _clamp(bound: int, size: int) -> int:
-    return max(0, min(bound + size if bound < 0 else bound, size))
 
 
 def _set_bounds(

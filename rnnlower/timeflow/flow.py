@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import Located, captured, operand
+from rnnlower.graph.walk import Located, captured, operand, qualified_op_type
 from rnnlower.recurrent.finding import carries_state
 from rnnlower.timeflow.contents import Contents
 from rnnlower.timeflow.edits import Blanked, Cached, Edit, Replaced, SetAttribute, Start
@@ -323,9 +323,8 @@ class Flow(Contents):
             if rule is None:
                 raise CoupledError("computes with the scores of an attention in a way that is not followed")
         if rule is None:
-            domain = f"{node.domain}." if node.domain else ""
             raise CoupledError(
-                f"may couple time steps: the behavior of {domain}{node.op_type} over time is not known"
+                f"may couple time steps: the behavior of {qualified_op_type(node)} over time is not known"
             )
         outcome = rule(self, node)
         outcomes = outcome if isinstance(outcome, list) else [outcome] * len(node.outputs)

@@ -104,12 +104,8 @@ def refuse_shifted(flow: Flow, finals: Sequence[ir.Value], track: Track) -> None
     """Refuse final states that are read where the stream is not at the end of the sequence."""
     used = [out for out in finals if out.name and is_read(out)]
     states = {edit.kept[1] for edit in flow.edits if isinstance(edit, Held) and edit.kept}
-    if track.lag + track.tail and any(not _only_feeds(out, states) for out in used):
+    if track.lag + track.tail and any(out not in states or out.uses() for out in used):
         raise CoupledError(f"has a final state that is read after {flow.shifts()}")
-
-
-def _only_feeds(value: ir.Value, outputs: set[ir.Value | None]) -> bool:
-    return value in outputs and not value.uses()
 
 
 def _carry(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track, calls: int) -> None:

@@ -162,12 +162,10 @@ def _expand(flow: Flow, node: ir.Node) -> Outcome:
     return placed
 
 
-def _constant_of_shape(flow: Flow, node: ir.Node) -> Outcome:
-    return filled(flow, len(flow.result(node)), *_sizes(flow, node, "shape", 0))
-
-
 RESHAPING: dict[str, Rule] = {
-    "ConstantOfShape": _constant_of_shape,
+    "ConstantOfShape": lambda flow, node: filled(
+        flow, len(flow.result(node)), *_sizes(flow, node, "shape", 0)
+    ),
     "Expand": _expand,
     "Flatten": _reshaped,
     "Range": number_steps,
