@@ -120,11 +120,12 @@ def read_arrays(path: str) -> Arrays:
         ValueError: It is not an .npz file.
     """
     try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise ValueError("it holds one array, an .npy file; write one with np.savez")
-        with archive:
-            return {name: archive[name] for name in archive.files}
+        with open(path, "rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise ValueError("it is not an .npz archive; write one with np.savez")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
     except Exception as error:
         # NumPy, zipfile and zlib each have their own errors for the ways in which an archive can be damaged.
         raise ValueError(str(error) or type(error).__name__) from error

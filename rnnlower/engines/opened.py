@@ -66,7 +66,7 @@ class Opened(ABC):
         try:
             arrays = child.read_arrays(str(self._outputs))
         except ValueError as error:
-            raise EngineError(f"the output of {self._engine.label} is not an .npz file: {error}") from error
+            raise EngineError(f"the output of {self._engine.label} cannot be read: {error}") from error
         return {name: as_declared(array, self._types.get(name, 0)) for name, array in arrays.items()}
 
     def measure(self, feeds: Mapping[str, Array], warmup: int, runs: int) -> tuple[float, list[float]]:

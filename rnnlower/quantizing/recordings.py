@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from rnnlower.engines.child import read_arrays
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError, Opened, open_on
 from rnnlower.engines.session import IsolatedSession, LoadError, RunError, brief
@@ -194,12 +194,6 @@ def open_model(model: onnx.ModelProto, *, optimize: bool) -> IsolatedSession:
 
 def _read(path: pathlib.Path) -> Feeds:
     try:
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise OptionError(f"{path} is no .npz file; it must hold an array for each graph input")
-        with file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, OptionError):
-            raise
-        raise OptionError(f"{path} is no .npz file: {error}") from error
+        return read_arrays(str(path))
+    except ValueError as error:
+        raise OptionError(f"cannot read a recording from {path}: {error}") from error

@@ -64,10 +64,10 @@ def test_an_adapter_answers(name: str) -> None:
     ("code", "words"),
     [
         ("", "succeeded, but wrote no outputs"),
-        ("import sys; open(sys.argv[3], 'w').write('garbage')", "is not an .npz file"),
+        ("import sys; open(sys.argv[3], 'w').write('garbage')", "is not an .npz archive"),
         (
             "import sys, numpy; numpy.save(open(sys.argv[3], 'wb'), [1])",
-            "an .npy file; write one with np.savez",
+            "write one with np.savez",
         ),
         ("raise SystemExit('the board is off')", "with exit status 1: the board is off"),
         ("import os; os.kill(os.getpid(), 11)", "ended by SIGSEGV"),
