@@ -108,7 +108,7 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
     names = tuple(index for axis in given.axes for index in axis)
     kept, changed, added = _sorted(terms, state.before)
     reads = products.with_states([after])
-    read = _find_read(frame, reads, after, state.before, products, names)
+    read = _find_read(frame, reads, after, products, names)
     outer = {series.inner: series.outer for series in frame.given}
     if kept.coef <= 0 or not all(
         _is_positive(facts, value, outer) for value, _ in _without(kept, state.before)[1]
@@ -188,14 +188,12 @@ def _matched(
     writes = Counter(added.factors)
     key = Counter({factor: n for factor, n in writes.items() if key_axis in _uses(factor)})
     rest = writes - key
-    key_coef, rates, coef = 1.0, Counter[Factor](), 1.0
-    has_beta = changed is not None
+    rates, coef = Counter[Factor](), 1.0
     if changed is not None:
         rates, coef, extra = _rates(changed, kept, state.before, names, key_axis, key, decay, rest)
         key, rest = key + extra, rest - extra
     value_axis = _value_axis(names, key_axis, products, [*key, *rates, *decay, *read[0].query.factors])
-    both = [factor for factor in key if value_axis in _uses(factor)]
-    if both:
+    if any(value_axis in _uses(factor) for factor in key):
         raise NotLiftableError("what is added to its state is not a product of a key and a value")
     value = _taken(rest, rates, "the rate of what is added")
     return FoundAttention(
@@ -204,9 +202,9 @@ def _matched(
         key_axis,
         value_axis,
         _product(kept.coef, decay) if decay or kept.coef != 1 else None,
-        _product(key_coef, key),
+        _product(1.0, key),
         _product(added.coef / coef, value),
-        _product(coef, rates) if has_beta else None,
+        None if changed is None else _product(coef, rates),
         read[0],
         products,
     )
@@ -238,11 +236,7 @@ def _rates(
     rates = _taken(rates, decay - own_decay, "the decay of what is corrected")
     if not (reading == writing == key):
         raise NotLiftableError("its state is not corrected by the key that is added")
-    extra: Counter[Factor] = Counter()
-    for factor, count in rates.items():
-        missing = count - rest[factor]
-        if missing > 0:
-            extra[factor] = missing
+    extra = rates - rest
     return _taken(rates, extra + extra, "the rate"), -changed.coef / kept.coef, extra
 
 
@@ -278,12 +272,7 @@ def _is_positive(facts: Facts, value: ir.Value, outer: Mapping[ir.Value, ir.Valu
 
 
 def _find_read(
-    frame: Frame,
-    reads: Products,
-    after: ir.Value,
-    before: ir.Value,
-    products: Products,
-    names: tuple[int, ...],
+    frame: Frame, reads: Products, after: ir.Value, products: Products, names: tuple[int, ...]
 ) -> tuple[Read, int]:
     """Return what the step reads of the new state, and the axis of the keys."""
     found: list[tuple[Read, int]] = []

@@ -50,7 +50,7 @@ def causal_convolutions(facts: Facts, graph: ir.Graph, *, with_past: bool) -> li
 def _is_candidate(facts: Facts, node: ir.Node, with_past: bool) -> bool:
     if node.domain or node.op_type != "Conv" or len(facts.dims(node.inputs[1]) or ()) != 3:
         return False
-    joined = _joined(facts, node)
+    joined = _joined(node)
     if joined is not None and with_past and facts.is_zero(joined.parts[0]):
         return False
     if joined is not None:
@@ -68,7 +68,7 @@ def lift_convolution(facts: Facts, names: NameSource, located: Located) -> Lifte
     conv = located.node
     channels, width, dilation = _kernel(facts, conv)
     span = (width - 1) * dilation
-    joined, pads = _joined(facts, conv), tuple(conv.attributes.get_ints("pads", (0, 0)))
+    joined, pads = _joined(conv), tuple(conv.attributes.get_ints("pads", (0, 0)))
     signal, weight, *bias = conv.inputs
     assert signal is not None
     output, past, tails = conv.outputs[0], None, []
@@ -101,7 +101,7 @@ def lift_convolution(facts: Facts, names: NameSource, located: Located) -> Lifte
     return LiftedNode(located.name, located.path, "line", CAUSAL_CONV, "forward", channels * span)
 
 
-def _joined(facts: Facts, conv: ir.Node) -> _Joined | None:
+def _joined(conv: ir.Node) -> _Joined | None:
     """Return what a Conv's input is joined of, if it is."""
     value = conv.inputs[0]
     assert value is not None

@@ -68,12 +68,12 @@ def find_cells(facts: Facts, frame: Frame, semantics: Semantics) -> list[Found]:
         raise NotLiftableError("it carries no state")
     found: list[Found] = []
     for group in _groups(frame):
-        directions = (0, 1) if _has_directions(facts, frame, group) else (None,)
+        directions = (0, 1) if _has_directions(facts, group) else (None,)
         found += [_find(facts, frame, group, found, semantics, direction) for direction in directions]
     return found
 
 
-def _has_directions(facts: Facts, frame: Frame, group: Sequence[State]) -> bool:
+def _has_directions(facts: Facts, group: Sequence[State]) -> bool:
     """Return whether states have two directions in front, which products with two matrices keep apart."""
     body = group[0].before.graph
     dims = [facts.dims(state.before) for state in group]

@@ -84,9 +84,7 @@ def as_series(e: Emitter, value: ir.Value, axis: int, tags: Sequence[str]) -> ir
         value = e.transpose(value, perm)
     if rank == 3:
         return value
-    if row is not None:
-        return e.op("Reshape", value, e.integers(0, 0, -1), since=5)
-    return e.op("Reshape", value, e.integers(0, 1, -1), since=5)
+    return e.op("Reshape", value, e.integers(0, 1 if row is None else 0, -1), since=5)
 
 
 def emit_cell(

@@ -93,8 +93,7 @@ class _Reading:
         if value is self._body.inputs[1] or (constant is not None and constant.all()):
             return
         if producer is not None and producer.op_type == "And":
-            found = {each for given in producer.inputs for each in self._conditions(given)}
-            yield from found
+            yield from {each for given in producer.inputs for each in self._conditions(given)}
             return
         if producer is None or producer.op_type not in ("Less", "Greater"):
             raise NotLiftableError("its number of iterations is not known")

@@ -35,17 +35,13 @@ _REPEATING = {
     ("pytorch_half_pixel", "round_prefer_floor"),
 }
 """Transformations and roundings by which a whole factor repeats each element."""
+_SUMS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSum", "ReduceSumSquare")
 _REDUCTIONS = {
-    "ReduceL1": "sums",
-    "ReduceL2": "sums",
-    "ReduceLogSum": "sums",
-    "ReduceLogSumExp": "sums",
+    **dict.fromkeys(_SUMS, "sums"),
     "ReduceMax": "takes the largest",
     "ReduceMean": "averages",
     "ReduceMin": "takes the smallest",
     "ReduceProd": "multiplies",
-    "ReduceSum": "sums",
-    "ReduceSumSquare": "sums",
 }
 
 

@@ -51,7 +51,7 @@ def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
         return _outcomes(flow, node, resolved, track)
     _lengths(flow, node, track)
     track, calls = flow.wait(node, 0)
-    _carry(flow, node, resolved, track, calls)
+    _carry(flow, node, resolved, calls)
     return _outcomes(flow, node, resolved, track)
 
 
@@ -73,8 +73,7 @@ def _over_another_axis(flow: Flow, node: ir.Node, resolved: ResolvedNode, track:
         elif value is not None and flow.tracks.get(value) != track.at(axis):
             raise CoupledError(f"has an {name} that is not the same at every step of the stream")
     y = 0 if resolved.layout else 2
-    outcomes: list[Outcome] = [track.at(y), track.at(axis), track.at(axis)]
-    return outcomes[: len(node.outputs)]
+    return [track.at(y), track.at(axis), track.at(axis)]
 
 
 def _lengths(flow: Flow, node: ir.Node, track: Track) -> None:
@@ -96,8 +95,7 @@ def _lengths(flow: Flow, node: ir.Node, track: Track) -> None:
 def _outcomes(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -> list[Outcome]:
     y = track.at(1 if resolved.layout else 0).with_(fill=0.0)
     refuse_shifted(flow, node.outputs[1:], track)
-    outcomes: list[Outcome] = [y, LATEST, LATEST]
-    return outcomes[: len(node.outputs)]
+    return [y, LATEST, LATEST]
 
 
 def refuse_shifted(flow: Flow, finals: Sequence[ir.Value], track: Track) -> None:
@@ -108,8 +106,9 @@ def refuse_shifted(flow: Flow, finals: Sequence[ir.Value], track: Track) -> None
         raise CoupledError(f"has a final state that is read after {flow.shifts()}")
 
 
-def _carry(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track, calls: int) -> None:
-    shape, dtype = _state_shape(flow, node, resolved), flow.dtype(resolved.inputs["X"])
+def _carry(flow: Flow, node: ir.Node, resolved: ResolvedNode, calls: int) -> None:
+    batch, size = flow.sample.named(flow.shape(node)[1 - resolved.layout]), resolved.hidden_size
+    shape, dtype = (batch, 1, size) if resolved.layout else (1, batch, size), flow.dtype(resolved.inputs["X"])
     for name in resolved.state_names:
         output, index = STATES[name]
         what = f"{flow.name(node)}_{name[-1]}"
@@ -143,15 +142,8 @@ def hold(
     if content is not None:
         start = _start(flow, name, content)
     elif value is not None:
-        kept = _kept(flow, node, name, value, output)
+        kept = _kept(node, name, value, output)
     flow.edits.append(Held(node, index, output, what, start, kept, shape, dtype, calls))
-
-
-def _state_shape(flow: Flow, node: ir.Node, resolved: ResolvedNode) -> tuple[int | str | None, ...]:
-    batch = flow.sample.named(flow.shape(node)[1 - resolved.layout])
-    if resolved.layout:
-        return (batch, 1, resolved.hidden_size)
-    return (1, batch, resolved.hidden_size)
 
 
 def _start(flow: Flow, name: str, array: Array) -> Start:
@@ -161,9 +153,7 @@ def _start(flow: Flow, name: str, array: Array) -> Start:
     return flow.of_any_batch(array, f"has an {name} that differs")
 
 
-def _kept(
-    flow: Flow, node: ir.Node, name: str, value: ir.Value, index: int
-) -> tuple[ir.Value, ir.Value | None]:
+def _kept(node: ir.Node, name: str, value: ir.Value, index: int) -> tuple[ir.Value, ir.Value | None]:
     """Return a state that the model takes already: its input, and the output that holds the final state."""
     moved = moved_from(value)
     ends = [this for this in moved if (made := this.producer()) is not None and made.op_type not in MOVES]
@@ -305,8 +295,7 @@ def _state_operator(flow: Flow, node: ir.Node) -> list[Outcome]:
     dtype = parsed.state_dtype or flow.dtype(node.inputs[0])
     place = (3, 1, "past_state", f"{flow.name(node)}_state")
     hold(flow, node, place, shape, dtype, calls)  # type: ignore[arg-type]
-    outcomes: list[Outcome] = [track.at(time), LATEST]
-    return outcomes[: len(node.outputs)]
+    return [track.at(time), LATEST]
 
 
 RECURRENCE: dict[str, Rule] = {
