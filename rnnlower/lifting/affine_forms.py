@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -322,15 +323,10 @@ class Atoms:
 
     def argument(self, atoms: Sequence[int]) -> Form:
         """Return the forms behind atoms, one element for each."""
-        blocks = [self.block(atom) for atom in atoms]
-        runs: list[tuple[Block, list[int]]] = []
-        for block, atom in zip(blocks, atoms, strict=True):
-            if not runs or runs[-1][0] is not block:
-                runs.append((block, []))
-            runs[-1][1].append(atom - block.start)
         parts = []
-        for block, places in runs:
+        for block, run in itertools.groupby(atoms, self.block):
             assert block.form is not None
+            places = [atom - block.start for atom in run]
             parts.append(block.form.moved(lambda array, at=places: array[at], ("",)))  # type: ignore[misc]
         return parts[0] if len(parts) == 1 else joined(parts, 0, ("",))
 

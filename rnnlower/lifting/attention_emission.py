@@ -62,8 +62,7 @@ class _Emission:
         e, found, read = self.e, self.found, self.found.read
         batch, steps, heads = self.size(self.row_axes), self.over_time.steps, self.size(self.head_axes)
         assert isinstance(heads, int)
-        known = {*found.axes}
-        groups = tuple(axis for axis in read.axes if axis not in known)
+        groups = tuple(axis for axis in read.axes if axis not in found.axes)
         group = self.size(groups)
         keys, values = self.size([found.key_axis]), self.size([found.value_axis])
         assert isinstance(group, int)

@@ -204,9 +204,7 @@ def _find(
             steps_of(facts, frame),
             direction=direction,
         )
-        if mask is None:
-            return found
-        return dataclasses.replace(found, lengths=_lengths(facts, found, mask))
+        return found if mask is None else dataclasses.replace(found, lengths=_lengths(facts, found, mask))
     raise NotLiftableError(reasons[0])
 
 

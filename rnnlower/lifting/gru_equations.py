@@ -68,9 +68,8 @@ def match_gru(step: Step) -> Cell:
         R[2 * size :] += recurrent.given.get(h.start, np.zeros((size, size))).T
         recurrent_bias[2 * size :] = recurrent.constant
     activations = (update.activation, new.activation)
-    return Cell(
-        "GRU", W, R, np.concatenate([bias, recurrent_bias]), activations, clip, linear_before_reset=is_linear
-    )
+    B = np.concatenate([bias, recurrent_bias])
+    return Cell("GRU", W, R, B, activations, clip, linear_before_reset=is_linear)
 
 
 def _update_gate(step: Step, polynomial: Polynomial, own: int) -> tuple[int, float, Polynomial, bool]:

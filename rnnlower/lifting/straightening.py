@@ -99,8 +99,7 @@ class Straightener:
             found = dataclasses.replace(found, lengths=self._lengths(e, graph, masks, found))
         name = _common_name([step.new[0] for step in steps]) or located.name
         made = emit_cell(e, facts, found, [], {}, name)
-        graph.extend(e.nodes)
-        e.nodes.clear()
+        self._add(e, graph)
         self._replace(e, graph, made.node, line, found, made)
         graph.extend(e.nodes)
         remove_orphans(pool.values())

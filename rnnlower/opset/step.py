@@ -93,7 +93,6 @@ class Step(View):
 
     def add_initializer(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """Add an initializer of the main graph, which every subgraph sees."""
-        root = self.session.model.graph
         if self.path.startswith("function:"):
             self.refuse("it needs a constant that Constant-1 cannot hold, and a function has no initializers")
         value = ir.Value(
@@ -102,7 +101,7 @@ class Step(View):
             shape=ir.Shape(tensor.shape.numpy()),
             const_value=tensor,
         )
-        root.register_initializer(value)
+        self.session.model.graph.register_initializer(value)
         return value
 
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:

@@ -22,12 +22,9 @@ TypesOf = Callable[[ir.Value], frozenset[str]]
 
 def type_string(type_: ir.TypeProtocol | None) -> str | None:
     """Return `type_` in the schemas' notation (``seq(tensor(float))``), or ``None`` if it is not known."""
-    if isinstance(type_, ir.SequenceType):
+    if isinstance(type_, (ir.SequenceType, ir.OptionalType)):
         element = type_string(type_.elem_type)
-        return element and f"seq({element})"
-    if isinstance(type_, ir.OptionalType):
-        element = type_string(type_.elem_type)
-        return element and f"optional({element})"
+        return element and f"{'seq' if isinstance(type_, ir.SequenceType) else 'optional'}({element})"
     if isinstance(type_, ir.TensorType) and type_.dtype != ir.DataType.UNDEFINED:
         return f"tensor({type_.dtype.name.lower()})"
     return None

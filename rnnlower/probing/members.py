@@ -120,10 +120,8 @@ def draw(claims: Claims, rng: np.random.Generator) -> list[str]:
     parts += lacking + some(["activations"] if claims.functions else [])
     given = {*claims.base.inputs, *parts}
     last = "empty B" if {"sequence_lens", "initial_h", "initial_c", "P"} & given else "no B"
-    if "B" not in claims.needs and "B" not in claims.not_empty:
+    if "B" not in claims.needs and ("B" not in claims.not_empty or last == "no B"):
         parts += some([last])
-    elif "B" not in claims.needs and last == "no B":
-        parts += some(["no B"])
     for name in _WEIGHTS[: 2 if last in parts else 3] if reads else ():
         ways = [how for how in ("fed", "computed") if name in getattr(claims, how)]
         parts += one("", *(f"{how} {name}" for how in ways))

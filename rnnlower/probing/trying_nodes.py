@@ -100,9 +100,7 @@ def _at_sizes(asker: Asker, node: Node) -> list[str]:
 
 def _of_constants(node: Node, states: frozenset[str]) -> list[Node]:
     """Return the node with states that are constants: of some numbers, and zero."""
-    if not states:
-        return []
-    return [node.but(known=states), node.but(full=states)]
+    return [node.but(known=states), node.but(full=states)] if states else []
 
 
 class _Tries:

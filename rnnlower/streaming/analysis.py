@@ -203,9 +203,8 @@ def _finish(
             tracks[value.name], places[value.name] = flow.tracks[value], place
     _refuse_what_is_late(flow, tracks, allow_delay)
     unreached = {name: frames for name, track in tracks.items() if (frames := _unreached(track)) > 0}
-    delay = max((-(-track.lag * chunk // track.chunk) for track in tracks.values()), default=0)
     # Frames before the stream are its first ones where they are an output.
-    delay = max(delay, 0)
+    delay = max([0, *(-(-track.lag * chunk // track.chunk) for track in tracks.values())])
     for name, track in tracks.items():
         late = -(-delay * track.chunk // chunk)
         tracks[name] = flow.settle(None, places[name], late)

@@ -22,17 +22,15 @@ def gather_slices(model: ir.Model, facts: Facts) -> None:
     pool = InitializerPool(model, NameSource(names_in(model)))
     for node in list(model.graph):
         cut = [_cut(value, facts) for value in node.inputs] if node.op_type == "Concat" else []
-        if len(cut) < _FEWEST or None in cut:
+        found = [each for each in cut if each is not None]
+        if len(cut) < _FEWEST or len(found) < len(cut):
             continue
-        sources = {each[0] for each in cut if each is not None}
-        frames = [np.arange(each[2], each[3]) for each in cut if each is not None]
-        new_axes = {each[4] for each in cut if each is not None}
-        axes = {each[1] for each in cut if each is not None}
+        sources, axes, starts, ends, new_axes = zip(*found, strict=True)
+        frames = [np.arange(*bounds) for bounds in zip(starts, ends, strict=True)]
         axis = node.attributes.get_int("axis", 0)
-        lengths = {len(frame) for frame in frames}
-        if any(len(each) > 1 for each in (sources, axes, new_axes, lengths)):
+        if any(len({*each}) > 1 for each in (sources, axes, new_axes, map(len, frames))):
             continue
-        (source,), (own,), (new,) = sources, axes, new_axes
+        source, own, new = sources[0], axes[0], new_axes[0]
         rank = len(facts.shape(source) or ()) + 1
         # The new axis is where the frames are concatenated, next to that of their elements.
         if axis % rank != new or new not in (own, own + 1):

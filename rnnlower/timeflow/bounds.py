@@ -54,7 +54,7 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     if min(skipped, lag) > 0:
         flow.ahead[node] = min(skipped, lag)
     frames = (end - start) // track.inner
-    return track.longer(frames - track.frames).with_(lag=lag)
+    return track.then(more=frames - track.frames).with_(lag=lag)
 
 
 def _set_bounds(
@@ -132,7 +132,7 @@ def _joined(flow: Flow, node: ir.Node, axis: int, tracks: Mapping[int, Track]) -
     fronts = [content for content in others[:index] if content is not None]
     front = sum(content.shape[axis] for content in fronts)
     back = sum(content.shape[axis] for content in others[index + 1 :] if content is not None)
-    later = track.longer(front + back)
+    later = track.then(more=front + back)
     if front:
         start = np.concatenate(fronts, axis)
         same = np.unique(start).size == 1
@@ -178,7 +178,7 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("pads an axis in which time is folded")
     pads[where] = pads[where + len(axes)] = 0
     flow.set_ints(node, name, 1, pads)
-    later = track.longer(before + after)
+    later = track.then(more=before + after)
     if mode != "constant" and before:
         needed = before + 1 if mode == "reflect" else 1
         flow.require_frames(node, track, needed, f"reflects {before} frames at the start")

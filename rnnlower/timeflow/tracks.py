@@ -141,10 +141,6 @@ class Track:
         """Return the same track on another axis."""
         return self.with_(axis=axis)
 
-    def longer(self, frames: int) -> Track:
-        """Return the track of a sequence with more frames, or fewer."""
-        return self.then(more=frames)
-
     def then(self, factor: int = 1, more: int = 0, stride: int = 1) -> Track:
         """Return the track of ``(frames * factor + more) // stride`` frames."""
         *before, (own, offset, wide) = self.stages

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any, Literal
 
 import numpy as np
@@ -176,8 +177,5 @@ def _is_exact() -> bool:
         product (uint8[4, 64] x, int8[64, 32] w) => (int32[4, 32] y) { y = MatMulInteger (x, w) }
     """)
     feeds = {"x": np.full((4, 64), 255, np.uint8), "w": np.full((64, 32), 127, np.int8)}
-    session = IsolatedSession(model.SerializeToString(), optimize=False)
-    try:
+    with closing(IsolatedSession(model.SerializeToString(), optimize=False)) as session:
         return bool((session.run(feeds)["y"] == 64 * 255 * 127).all())
-    finally:
-        session.close()
