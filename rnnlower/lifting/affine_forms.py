@@ -234,7 +234,6 @@ class Block:
         kind: ``given``, ``function`` or ``form``.
         form: For functions their arguments, for forms the sums that the atoms stand for, both as vectors.
         function: The activation.
-        source: A key of what is given.
     """
 
     start: int
@@ -242,7 +241,6 @@ class Block:
     kind: str
     form: Form | None = None
     function: Function | None = None
-    source: object = None
 
 
 class Atoms:
@@ -263,9 +261,9 @@ class Atoms:
         self._count += size
         return block
 
-    def given(self, source: object, shape: Sequence[int], tags: Sequence[str]) -> Form:
+    def given(self, shape: Sequence[int], tags: Sequence[str]) -> Form:
         """Return a tensor of new atoms that nothing more is known about."""
-        return _of_block(self._new(int(np.prod(shape)), "given", source=source), shape, tags)
+        return _of_block(self._new(int(np.prod(shape)), "given"), shape, tags)
 
     def function(self, function: Function, form: Form) -> Form:
         """Return an activation of each element."""

@@ -154,19 +154,19 @@ def _find(
     blocks = {}
     for state in group:
         tags, shape = row_tags(facts, state.before, direction)
-        known[state.before] = atoms.given(state, shape, tags)
+        known[state.before] = atoms.given(shape, tags)
         blocks[state] = atoms.block(int(known[state.before].ids.flat[0]))
     for series in frame.given:
         if facts.dtype(series.inner) == ir.DataType.BOOL:
             continue
         tags, shape = row_tags(facts, series.inner, direction, series.axis if series.is_kept else None)
-        known[series.inner] = atoms.given(series, shape, tags)
+        known[series.inner] = atoms.given(shape, tags)
         if series.is_kept:
             tags = (*tags[: series.axis], *tags[series.axis + 1 :])
         sources[int(known[series.inner].ids.flat[0])] = series, tags
     for number, other in enumerate(before):
         if other.direction is None:
-            form = atoms.given(other.cell, other.shape, other.tags)
+            form = atoms.given(other.shape, other.tags)
             known |= {root(other.states[0].after): form, other.hidden: form}
             sources[int(form.ids.flat[0])] = number
     evaluator = Evaluator(facts, atoms, known, frame.aliases, direction=direction, is_step=True)

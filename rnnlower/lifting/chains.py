@@ -105,7 +105,7 @@ class Leaves(Evaluator):
     def give(self, value: ir.Value) -> None:
         """Take a value as given."""
         tags, shape = row_tags(self.facts, value)
-        self.known[value] = self.leaves[value] = self.atoms.given(value, shape, tags)
+        self.known[value] = self.leaves[value] = self.atoms.given(shape, tags)
 
     def is_computed(self, value: ir.Value) -> bool:
         """Return whether the step computes a value: from the old state, or by weights from an input."""

@@ -62,7 +62,7 @@ def _unturned(facts: Facts, series: Series) -> tuple[ir.Value, bool]:
         atoms, tags = Atoms(), ["B"] * len(dims)
         tags[series.axis] = "T"
         try:
-            form = Evaluator(facts, atoms, {whole: atoms.given(whole, [1] * len(dims), tags)}).form(value)
+            form = Evaluator(facts, atoms, {whole: atoms.given([1] * len(dims), tags)}).form(value)
         except NotLiftableError:
             break
         value, reverse = whole, reverse != ("R" in form.tags)
@@ -92,7 +92,7 @@ def _hoisted(
     if not isinstance(size, int):
         return None
     atoms = Atoms()
-    given = atoms.given(base, [*(1 for _ in base_tags), size], (*base_tags, ""))
+    given = atoms.given([*(1 for _ in base_tags), size], (*base_tags, ""))
     try:
         form = Evaluator(facts, atoms, {base: given}, direction=direction).form(series.outer)
     except NotLiftableError:

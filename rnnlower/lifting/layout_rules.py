@@ -196,7 +196,7 @@ def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     # Nothing is known of the other direction.
     at = (*(slice(None) for _ in range(batch)), slice(e.direction, e.direction + 1))
     part = form.moved(lambda array: array[at], form.tags)
-    parts = [part if each == e.direction else e.atoms.given(node, part.shape, part.tags) for each in range(2)]
+    parts = [part if each == e.direction else e.atoms.given(part.shape, part.tags) for each in range(2)]
     return [joined(parts, batch, form.tags)]
 
 

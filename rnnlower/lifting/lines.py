@@ -293,7 +293,7 @@ class _Matching:
         before = [element_before(*pair) for number, pair in enumerate(pairs) if number != place]
         inputs = [leaf for number, leaf in enumerate(steps[0].leaves) if number != place]
         atoms = Atoms()
-        known = {value: atoms.given(value, self.shape, self.tags) for value in (h, c) if value is not None}
+        known = {value: atoms.given(self.shape, self.tags) for value in (h, c) if value is not None}
         foreseen = [leaf for leaf in before if leaf is not None]
         region: set[ir.Value] = set()
         for value in [*foreseen, *known]:

@@ -149,7 +149,7 @@ class StepMatcher:
 
     def _outline(self, state: ir.Value, region: set[ir.Value]) -> Outline:
         atoms = Atoms()
-        given = {state: atoms.given(state, self._shape, self._tags)}
+        given = {state: atoms.given(self._shape, self._tags)}
         return Outline(Leaves(self._facts, atoms, state, region, given), self._contents)
 
     def _read_by(self, outline: Outline, hidden: ir.Value) -> list[ir.Value]:

@@ -73,7 +73,7 @@ def _lengths_at_run_time(
     if dims is None or len(dims) != 2:
         return None
     atoms = Atoms()
-    given = atoms.given(compared, (1, 1), ("T", "" if dims[1] == 1 else "B"))
+    given = atoms.given((1, 1), ("T", "" if dims[1] == 1 else "B"))
     try:
         form = Evaluator(facts, atoms, {compared: given}, direction=direction).form(mask)
     except NotLiftableError:

@@ -32,7 +32,7 @@ def polynomials(atoms: Atoms, form: Form) -> list[dict[tuple[int, ...], float]]:
 def test_the_two_spellings_of_a_gru_are_one_polynomial() -> None:
     atoms = Atoms()
     tags = ("B", "")
-    h, x = (atoms.given(name, (1, 3), tags) for name in "hx")
+    h, x = (atoms.given((1, 3), tags) for _ in "hx")
     z = atoms.function(Function("Sigmoid"), x)
     n = atoms.function(Function("Tanh"), added(x, h, tags))
     one = constant_form(np.ones((1, 3)))
@@ -44,7 +44,7 @@ def test_the_two_spellings_of_a_gru_are_one_polynomial() -> None:
 
 def test_a_product_with_a_matrix_is_that_of_the_coefficients() -> None:
     atoms = Atoms()
-    x = atoms.given("x", (1, 3), ("B", ""))
+    x = atoms.given((1, 3), ("B", ""))
     first, second = RNG.normal(size=(3, 4)), RNG.normal(size=(4, 2))
     twice = multiplied(multiplied(x, first), second)
     at_once = multiplied(x, first @ second)
@@ -54,7 +54,7 @@ def test_a_product_with_a_matrix_is_that_of_the_coefficients() -> None:
 
 def test_parts_of_a_join_are_the_parts() -> None:
     atoms = Atoms()
-    x, y = (atoms.given(name, (1, 2), ("B", "")) for name in "xy")
+    x, y = (atoms.given((1, 2), ("B", "")) for _ in "xy")
     together = joined([x, y], 1, ("B", ""))
     part = together.moved(lambda array: array[:, 2:], ("B", ""))
     assert polynomials(atoms, part) == polynomials(atoms, y)
@@ -62,19 +62,19 @@ def test_parts_of_a_join_are_the_parts() -> None:
 
 def test_what_cancels_out_is_gone() -> None:
     atoms = Atoms()
-    x = atoms.given("x", (1, 3), ("B", ""))
+    x = atoms.given((1, 3), ("B", ""))
     assert minus(x, x).is_constant
 
 
 def test_rows_do_not_become_features() -> None:
-    x = Atoms().given("x", (1, 4), ("B", ""))
+    x = Atoms().given((1, 4), ("B", ""))
     assert reshaped(x, (2, 4), (1, 2, 4)).tags == ("", "B", "")
     with pytest.raises(NotLiftableError, match="rows"):
         reshaped(x, (2, 4), (4, 2))
 
 
 def test_time_and_rows_are_joined_and_taken_apart() -> None:
-    x = Atoms().given("x", (1, 1, 4), ("T", "B", ""))
+    x = Atoms().given((1, 1, 4), ("T", "B", ""))
     flat = reshaped(x, (5, 2, 4), (10, 4))
     assert flat.tags == ("TB", "")
     assert reshaped(flat, (10, 4), (5, 2, 2, 2)).tags == ("T", "B", "", "")
