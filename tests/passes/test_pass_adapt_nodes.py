@@ -141,15 +141,17 @@ def test_outputs_without_a_shape_get_theirs_where_that_is_asked_for() -> None:
     assert own.graph.outputs[0].shape == [2, 3]
 
 
-def test_unknown_sizes_of_bodies_get_names_for_a_target() -> None:
-    """OpenCV 5 refuses a body that takes or gives a size with neither a number nor a name."""
+def test_unknown_sizes_get_names_for_a_target() -> None:
+    """OpenCV 5 refuses an output, and what a body takes and gives, of a size without a number and a name."""
     own = ir.from_onnx_text(
-        f"{HEADER} main (float[2, N] h, int64 n) => (float[2, z_1] y) {{ y = Loop (n, , h) <body = b"
+        f"{HEADER} main (float[2, N] h, int64 n) => (float[2, z_1] y, float[2, ?] w) {{"
+        " w = Neg (h)  y = Loop (n, , h) <body = b"
         " (int64 i, bool c, float[2, ?] h_in) => (bool d, float[2, ?] z) {"
         " d = Identity (c)  z = Neg (h_in) }> }"
     )
     assert CorrectShapesPass(outputs=True)(own).modified
-    body = own.graph.node(0).attributes["body"].as_graph()
+    assert own.graph.outputs[1].shape == ir.Shape([2, "w_1"])
+    body = own.graph.node(1).attributes["body"].as_graph()
     assert body.inputs[2].shape == ir.Shape([2, "h_in_1"])
     assert body.outputs[1].shape == ir.Shape([2, "z_1_1"])
     assert not CorrectShapesPass(outputs=True)(own).modified
