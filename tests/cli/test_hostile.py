@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from support.processes import process
 from support.small_models import info, model_of, recurrent_model, weights
 from typer.testing import CliRunner
 
@@ -268,18 +268,12 @@ def test_external_data_is_used(tmp_path: Path) -> None:
 def test_no_rows_and_no_steps_do_not_end_the_process(tmp_path: Path) -> None:
     for shape in ([0, 2, 3], [3, 0, 3], [0, 0, 3]):
         for op_type in ("LSTM", "GRU", "RNN"):
-            constants = {k: np.asarray(v) for k, v in _weights(op_type).items()}
+            constants = {k: np.asarray(v) for k, v in weights(op_type).items()}
             model = recurrent_model(op_type, constants=constants, inputs={"X": (FLOAT, shape)})
             expect(
                 invoke("scan", saved(model, tmp_path), "-o", tmp_path / "out.onnx", "--trials", 1),
                 0,
             )
-
-
-def _weights(op_type: str) -> dict[str, np.ndarray]:
-    from support.small_models import weights
-
-    return weights(op_type)
 
 
 def test_sizes_of_minus_one_are_unknown(tmp_path: Path) -> None:
@@ -373,11 +367,18 @@ def test_a_body_that_fails_in_the_midst_of_its_conversion(tmp_path: Path) -> Non
     expect(invoke("convert", path, "--opset", 16, "-o", tmp_path / "out.onnx"), 3, "cannot become Loop-11")
 
 
-def test_no_memory_for_a_thread_is_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    result = invoke("scan", MODELS / "lstm14_defaults.onnx", "-o", tmp_path / "out.onnx")
-    expect(result, 3, "not enough memory for this model")
+def test_no_memory_for_a_thread_is_no_fault(tmp_path: Path) -> None:
+    """In a process of its own: this one may have started the thread that it needs."""
+    code = """if True:
+        import sys, threading
+        from rnnlower.cli import app
+        def start(thread):
+            raise RuntimeError("can't start new thread")
+        threading.Thread.start = start
+        app(sys.argv[1:])
+    """
+    run = process(code, "scan", MODELS / "lstm14_defaults.onnx", "-o", tmp_path / "out.onnx")
+    assert run.returncode == 3, run.stderr
+    assert "not enough memory for this model" in run.stderr
+    assert "Traceback" not in run.stderr
     assert not list(tmp_path.iterdir())
