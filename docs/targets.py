@@ -120,6 +120,7 @@ def _section(target: Target) -> list[str]:
     ops += "; overwrites outputs that are read" if target.ops.overwrites_outputs else ""
     if target.ops.copied_outputs:
         ops += f"; an output of {' or '.join(target.ops.copied_outputs)} is right as a copy only"
+    ops += "; loses axes of what follows from constants" if target.ops.loses_constant_axes else ""
     if target.ops.loses_nan:
         ops += f"; {', '.join(target.ops.loses_nan)} make numbers of NaN"
     if target.ops.inexact_behind_sum:

@@ -37,8 +37,8 @@ class CorrectShapesPass(Pass):
         }
 
     Args:
-        outputs: Whether to declare shapes of graph outputs without one, and to name unknown sizes of these
-            and of what bodies take and give: some runtimes require it.
+        outputs: Whether to declare shapes of graph outputs without one, and to declare sizes of these and of
+            what bodies take and give: the number, or else a name. Some runtimes require it.
 
     Attributes:
         notes: A line for each graph output that declared another shape.
@@ -74,7 +74,7 @@ class CorrectShapesPass(Pass):
             elif shape is not None and len(shape) == len(out.shape):
                 modified |= self._correct(out, out.shape, shape)
         if self._outputs:
-            modified |= _name_sizes(model)
+            modified |= self._name_sizes(model)
         return ir.passes.PassResult(model, modified)
 
     def _correct(self, out: ir.Value, declared: ir.Shape, shape: Shape) -> bool:
@@ -89,21 +89,27 @@ class CorrectShapesPass(Pass):
         self.notes.append(f"output {out.name!r} declares the shape {old} and has {new}: corrected")
         return True
 
-
-def _name_sizes(model: ir.Model) -> bool:
-    shapes = [value.shape for value in values_of(model.graph) if value.shape is not None]
-    names = NameSource(filter(None, (dim_name(dim) for shape in shapes for dim in shape)))
-    modified = False
-    in_bodies = (value for body in model.graph.subgraphs() for value in (*body.inputs, *body.outputs))
-    for value in (*model.graph.outputs, *in_bodies):
-        sizes = [
-            dim if isinstance(dim, int) or dim_name(dim) else names.fresh(f"{value.name}_{axis}")
-            for axis, dim in enumerate(value.shape or ())
-        ]
-        if value.shape is not None and sizes != list(value.shape):
-            value.shape = ir.Shape(sizes)
-            modified = True
-    return modified
+    def _name_sizes(self, model: ir.Model) -> bool:
+        shapes = [value.shape for value in values_of(model.graph) if value.shape is not None]
+        names = NameSource(filter(None, (dim_name(dim) for shape in shapes for dim in shape)))
+        modified = False
+        in_bodies = (value for body in model.graph.subgraphs() for value in (*body.inputs, *body.outputs))
+        for value in (*model.graph.outputs, *in_bodies):
+            declared = list(value.shape or ())
+            shape = self.facts.shape(value) or ()
+            known = shape if len(shape) == len(declared) else [None] * len(declared)
+            sizes = [
+                dim
+                if isinstance(dim, int) or dim_name(dim)
+                else names.fresh(f"{value.name}_{axis}")
+                if size is None
+                else size
+                for axis, (dim, size) in enumerate(zip(declared, known, strict=True))
+            ]
+            if sizes != declared:
+                value.shape = ir.Shape(sizes)
+                modified = True
+        return modified
 
 
 def _sizes_are_frozen(model: ir.Model, freezing: FreezeDimsPass) -> bool:

@@ -212,6 +212,11 @@ LOWER: Sequence[Step[LoweringWork]] = (
         when=("target", "emits", "runtime.ops.copies_constants"),
     ),
     Step(
+        emitting.fold_constants,
+        "The emitted ops follow from constants, too, if all lengths are 0.",
+        when=("target", "folds", "emits", "runtime.ops.loses_constant_axes"),
+    ),
+    Step(
         emitting.keep_nan,
         "Emitted ops lose NaN, too, and no later step looks for the forms of the operators.",
         when=("target", "folds", "emits", "runtime.ops.loses_nan"),

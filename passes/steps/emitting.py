@@ -12,6 +12,7 @@ from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.passes.convert_opset import ConvertOpsetPass, move, reach
 from rnnlower.passes.declared_sizes import CorrectShapesPass
 from rnnlower.passes.exact_numbers import KeepNaNPass, SeparateSumsPass
+from rnnlower.passes.folding import FoldConstantsPass
 from rnnlower.passes.graph_ends import CopyOutputsPass, PlainLoopInputsPass
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
 from rnnlower.passes.steps.contracts import (
@@ -129,6 +130,14 @@ def separate_sums(work: LoweringWork) -> None:
         return any(repeated_by(node.inputs[0], limit.alone_behind, alone=True) for limit in mine)
 
     work.apply(SeparateSumsPass(work.target.ops.inexact_behind_sum, also=reads_repetition))
+
+
+def fold_constants(work: LoweringWork) -> None:
+    """Fold what follows from constants.
+
+    Before: results of constants that lose axes on the target. After: constants, however large they are.
+    """
+    work.apply(FoldConstantsPass(lambda node: True))
 
 
 def keep_nan(work: LoweringWork) -> None:

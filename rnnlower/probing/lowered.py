@@ -11,6 +11,7 @@ import onnx_ir as ir
 from rnnlower.errors import RnnLowerError
 from rnnlower.files.model_io import load_model
 from rnnlower.passes.exact_numbers import KeepNaNPass, SeparateSumsPass
+from rnnlower.passes.folding import FoldConstantsPass
 from rnnlower.passes.graph_ends import CopyOutputsPass
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
@@ -36,6 +37,14 @@ _READ_OUTPUT = """
         t = Tanh (X)
         Y = Reshape (t, flat)
         Z = Neg (Y)
+    }
+"""
+_OF_CONSTANTS = """
+    of_constants (float[2, 3] X) => (float[2, 3] Y, float[1, 2, 2] Z)
+    <float[2, 2] c = {1, 2, 3, 4}, int64[3] shape = {1, 2, 2}> {
+        Y = Neg (X)
+        r = Reshape (c, shape)
+        Z = Neg (r)
     }
 """
 _READ_STATE = """
@@ -183,6 +192,13 @@ def outputs(asker: Asker) -> dict[str, Any]:
     ]
     made += ["Loop"] if is_corrected(_LOOP_ALONE, ["Loop"], feeds) else []
     return ({"overwrites_outputs": True} if any(read) else {}) | ({"copied_outputs": made} if made else {})
+
+
+def constants(asker: Asker) -> dict[str, bool]:
+    """Return the key ``loses_constant_axes``: what follows from constants is right only if it is folded."""
+    folding = FoldConstantsPass(lambda node: True)
+    is_corrected = _is_corrected(asker, _OF_CONSTANTS, [], folding, {"X": np.ones((2, 3), np.float32)})
+    return {"loses_constant_axes": True} if is_corrected else {}
 
 
 def sums(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:

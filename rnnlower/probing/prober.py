@@ -125,7 +125,8 @@ def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
         limits = trying_operators.limits(asker, ops, opsets, dynamic)
     source = f"{engine.label}, {PROBED}, {datetime.date.today().isoformat()}"
     tested = {"source": f"{source}: ONNX's node tests of each operator"}
-    corrected = lowered.outputs(asker) | lowered.nans(asker, ops) | lowered.sums(asker, ops)
+    corrected = lowered.outputs(asker) | lowered.constants(asker)
+    corrected |= lowered.nans(asker, ops) | lowered.sums(asker, ops)
     tables: dict[str, Any] = {
         "title": engine.title,
         "engine": engine.name,

@@ -99,6 +99,7 @@ def _claims_by_table(target: Target) -> dict[str, dict[str, Any]]:
         "allowed": sorted(target.op_types),
         "overwrites_outputs": target.ops.overwrites_outputs,
         "copied_outputs": sorted(target.ops.copied_outputs),
+        "loses_constant_axes": target.ops.loses_constant_axes,
         "loses_nan": sorted(target.ops.loses_nan),
         "inexact_behind_sum": target.ops.inexact_behind_sum,
     }

@@ -177,6 +177,9 @@ class Ops(Claim, frozen=True):
     copied_outputs: Annotated[
         tuple[Op, ...], _key("operators whose results are correct as outputs only after a Cast", ["Conv"])
     ] = ()
+    loses_constant_axes: Annotated[
+        bool, _key("whether what follows from constants may lose axes of size 1; it becomes a constant")
+    ] = False
     loses_nan: Annotated[
         tuple[Op, ...],
         _key(

@@ -133,6 +133,17 @@ def test_an_output_that_declares_the_length_of_the_export_gets_its_own() -> None
     assert [dim.dim_param or dim.dim_value for dim in kept] == ["N", 10, 4]
 
 
+def test_known_sizes_are_declared_for_a_target() -> None:
+    """emx-onnx-cgen takes sizes that are numbers only."""
+    own = ir.from_onnx_text(
+        f"{HEADER} main (float[2, 3] x, bool c) => (float[2, ?] y) {{ y = If (c) <then_branch = a"
+        " () => (float[2, ?] z) { z = Neg (x) }, else_branch = b () => (float[?, 3] w) { w = Abs (x) }> }"
+    )
+    assert CorrectShapesPass(outputs=True)(own).modified
+    branches = [each.as_graph() for each in own.graph.node(0).attributes.values()]
+    assert [out.shape for each in (own.graph, *branches) for out in each.outputs] == [ir.Shape([2, 3])] * 3
+
+
 def test_outputs_without_a_shape_get_theirs_where_that_is_asked_for() -> None:
     own = ir.from_onnx_text(f"{HEADER} main (float[2, 3] x) => (float[2, 3] y) {{ y = Neg (x) }}")
     own.graph.outputs[0].shape = None

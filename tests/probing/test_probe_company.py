@@ -96,6 +96,28 @@ def test_a_runtime_whose_convolutions_have_more_axes(monkeypatch: pytest.MonkeyP
         assert lowered.outputs(asker) == {"copied_outputs": ["Conv"]}
 
 
+class LosesAxes(Runtime):
+    """A runtime that drops an axis of what follows from constants; a Constant itself is right."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        fed = {value.name for value in model.graph.input}
+        for node in model.graph.node:
+            if node.op_type == "Constant" or fed & {*node.input}:
+                fed |= {*node.output}
+        return [
+            {name: array if name in fed else array[0] for name, array in evaluate(model, feeds).items()}
+            for feeds in trials
+        ]
+
+
+def test_a_runtime_that_loses_axes_of_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        assert lowered.constants(asker) == {}
+    monkeypatch.setattr(asking, "Attempts", LosesAxes)
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        assert lowered.constants(asker) == {"loses_constant_axes": True}
+
+
 class NeedsNodesBehindLoops(Runtime):
     """A runtime that refuses a Loop with one output if that is the model's, and bools outside of raw data."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 
+import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 from support.configs import Config
 
 import rnnlower
@@ -76,6 +78,23 @@ def test_a_target_that_copies_constants_reads_them_through_an_identity() -> None
     assert len(products) > 20
     assert not [name for name, count in read.items() if count > 1]
     assert rnnlower.verify(config.build(), model)
+
+
+@pytest.mark.parametrize("place", ["main", "loop"])
+def test_a_target_that_loses_axes_of_constants_gets_the_results_of_no_steps(place: str) -> None:
+    """MNN drops axes of a Neg behind a Reshape of a constant."""
+    config = Config(op_type="GRU", sequence_lens="initializer", x_dims="static", place=place, Y="consumed")
+    model = config.build()
+    (lengths,) = (tensor for tensor in model.graph.initializer if tensor.name.endswith("sequence_lens"))
+    lengths.CopyFrom(numpy_helper.from_array(np.zeros(lengths.dims, np.int32), lengths.name))
+    result = rnnlower.lower(model, target="mnn")
+    assert isinstance(result, onnx.ModelProto)
+    graphs = [result.graph, *(a.g for node in result.graph.node for a in node.attribute if a.HasField("g"))]
+    made = {name: node.op_type for graph in graphs for node in graph.node for name in node.output}
+    outputs = [made[output.name] for graph in graphs for output in graph.output]
+    assert "Constant" in outputs
+    assert not {*outputs} - {"Constant", "Identity", "Loop"}
+    assert rnnlower.verify(model, result)
 
 
 @pytest.mark.parametrize("place", ["main", "loop"])
