@@ -41,7 +41,7 @@ def output_dims(node: ResolvedNode, axes: Axes, name: str) -> list[Dim]:
 
 
 def outputs_without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
-    """Emit the outputs of no time steps or a batch of no rows, where nothing is computed."""
+    """Emit the outputs of no time steps, lengths of 0 or a batch of no rows, where nothing is computed."""
     outputs = {}
     for name, state in (("Y", ""), ("Y_h", "initial_h"), ("Y_c", "initial_c")):
         if not node.used(name):

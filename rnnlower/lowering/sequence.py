@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import detach
 from rnnlower.graph.walk import is_read
@@ -43,7 +44,9 @@ def lower_node(
         unroll_factor: Time steps in an iteration of the loop.
     """
     axes = axes_of(e, node)
-    if axes.time == 0 or axes.batch == 0:
+    lens = node.inputs.get("sequence_lens")
+    lengths = None if lens is None else constant_of(lens)
+    if 0 in (axes.time, axes.batch) or (lengths is not None and not lengths.numpy().any()):
         outputs = outputs_without_steps(e, node, axes)
     else:
         outputs = _outputs_of_steps(e, node, axes, weights, strategy, form, unroll_factor)

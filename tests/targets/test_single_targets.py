@@ -80,10 +80,21 @@ def test_a_target_that_copies_constants_reads_them_through_an_identity() -> None
     assert rnnlower.verify(config.build(), model)
 
 
+@pytest.mark.parametrize("initial_h", ["omitted", "input"])
 @pytest.mark.parametrize("place", ["main", "loop"])
-def test_a_target_that_loses_axes_of_constants_gets_the_results_of_no_steps(place: str) -> None:
-    """MNN drops axes of a Neg behind a Reshape of a constant."""
-    config = Config(op_type="GRU", sequence_lens="initializer", x_dims="static", place=place, Y="consumed")
+def test_a_target_that_loses_axes_of_constants_gets_the_results_of_no_steps(
+    place: str, initial_h: str
+) -> None:
+    """MNN drops axes of a Neg behind a Reshape of a constant, or behind a Where that takes nothing else."""
+    config = Config(
+        op_type="GRU",
+        sequence_lens="initializer",
+        initial_h=initial_h,
+        x_dims="static",
+        place=place,
+        Y="consumed",
+        Y_h="consumed",
+    )
     model = config.build()
     (lengths,) = (tensor for tensor in model.graph.initializer if tensor.name.endswith("sequence_lens"))
     lengths.CopyFrom(numpy_helper.from_array(np.zeros(lengths.dims, np.int32), lengths.name))
