@@ -58,7 +58,9 @@ rnnlower quantize model.onnx -o again.onnx --calibration ranges.json --inputs sa
 - Three of four recordings give the ranges, over all of their steps; every fourth is set aside, and the result
   is measured on it: the ratio of signal to noise (SQNR, in dB), overall and for each quarter of the sequence,
   of the file as it is written and in onnxruntime's default session. Below `--min-sqnr` (20) the exit code is
-  1 and nothing is written. `-v` shows the scale of each role, and the share of values that it clips.
+  1 and nothing is written. On x86 processors without VNNI, products of uint8 and int8 saturate in the default
+  session: its ratio is then shown, with a warning, but not counted. `-v` shows the scale of each role, and
+  the share of values that it clips.
 - A result is not equal to its source, but its quantizers are in the right places: with scales too small to
   round anything, it equals the float model. That is checked each time, too.
 - `--activations int8`: weights have 8 bits, one scale for each output channel; X and H have 8 bits where

@@ -17,6 +17,7 @@ from rnnlower.errors import UnverifiableError
 from rnnlower.quantizing.observing import Role, observed_values
 from rnnlower.quantizing.quantizers import Quantization
 from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, open_model
+from rnnlower.verification.engine_choice import products_saturate
 
 _QUARTERS = 4
 
@@ -82,9 +83,14 @@ class MeasuredOutput:
 
     @property
     def least(self) -> float:
-        """The lowest of the ratios of the whole sequence."""
-        ratios = [self.sqnr, self.sqnr_default, *([] if self.sqnr_on is None else [self.sqnr_on])]
-        return min(-math.inf if math.isnan(ratio) else ratio for ratio in ratios)
+        """The lowest of the ratios of the whole sequence.
+
+        The default session's does not count where it tells more of the processor than of the model.
+        """
+        ratios = [self.sqnr, self.sqnr_on]
+        if not (self.sqnr_default < self.sqnr and products_saturate()):
+            ratios.append(self.sqnr_default)
+        return min(-math.inf if math.isnan(ratio) else ratio for ratio in ratios if ratio is not None)
 
 
 def count_steps(model: ir.Model, recordings: Recordings, held: Sequence[Sequence[Feeds]]) -> list[int | None]:

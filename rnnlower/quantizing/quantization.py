@@ -35,6 +35,7 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.suspicions import Suspicion
 from rnnlower.targets import Target
+from rnnlower.verification.engine_choice import SATURATION, products_saturate
 from rnnlower.verification.verdict.compare import with_floats
 
 SCHEMES: Mapping[str, type[Scheme]] = {"qdq": Scheme, "pow2": Scheme, "tflite": TfliteScheme}
@@ -50,6 +51,9 @@ _SET_ASIDE = 4
 
 _SENSITIVE, _DRAWS = 1e-2, 8
 """The share of such a difference from which on it may be the model's own, and how often that is asked."""
+
+_LOSS = 1.0
+"""The dB that a default session loses from which on it is worth a warning."""
 
 _EQUAL = 1e-3
 """The difference, next to the largest value, up to which models without visible rounding count as equal."""
@@ -136,6 +140,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
             clipped = clipped_shares(model, held, quantization)
     notes += _left_out(quantization, options.runtime)
     warnings = [_narrow()] if options.activations == "int8-only" else []
+    warnings += _saturating(outputs)
     report = QuantizeReport(
         [_entry(role, quantization, clipped) for role in sorted(quantization.encodings)],
         strategy,
@@ -225,6 +230,22 @@ def _narrow() -> Suspicion:
         "a recurrence with long memory loses most of its accuracy",
         f"where the device has 16 bits, {wording.option('activations', 'int16')} keeps it",
     )
+
+
+def _saturating(outputs: Sequence[MeasuredOutput]) -> list[Suspicion]:
+    """Warn of a default session that is less accurate than the file, for a reason of the processor's."""
+    lost = [each for each in outputs if each.sqnr - each.sqnr_default > _LOSS]
+    if not lost or not products_saturate():
+        return []
+    where = "in onnxruntime's default session here"
+    return [
+        Suspicion(
+            "the model",
+            f"output {lost[0].name!r} has {lost[0].sqnr_default:.1f} dB {where}",
+            f"its {SATURATION}",
+            f"for such a processor, {wording.option('activations', 'int16')} keeps the accuracy",
+        )
+    ]
 
 
 def _rest(

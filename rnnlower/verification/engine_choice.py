@@ -157,25 +157,23 @@ def open_engine(
     return engine, [f"the {model.role} ran without onnxruntime's optimizations: with them, {problem}", *notes]
 
 
-SATURATION = (
-    "onnxruntime's products of uint8 and int8 saturate on this processor (x86 without VNNI): "
-    "the runtime may be right, and the reference wrong"
-)
+SATURATION = "products of uint8 and int8 saturate on this processor (x86 without VNNI)"
 _PRODUCTS = {QUANTIZED_LSTM, "MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv"}
 _PRODUCTS |= {"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QGemm"}
 
 
 def may_saturate(model: onnx.ModelProto) -> bool:
     """Return whether the model has integer products, and onnxruntime's are not exact here."""
-    return not _PRODUCTS.isdisjoint(op_types(model)) and not _is_exact()
+    return not _PRODUCTS.isdisjoint(op_types(model)) and products_saturate()
 
 
 @functools.cache
-def _is_exact() -> bool:
+def products_saturate() -> bool:
+    """Return whether onnxruntime's products of uint8 and int8 are not exact on this processor."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 13]>
         product (uint8[4, 64] x, int8[64, 32] w) => (int32[4, 32] y) { y = MatMulInteger (x, w) }
     """)
     feeds = {"x": np.full((4, 64), 255, np.uint8), "w": np.full((64, 32), 127, np.int8)}
     with closing(IsolatedSession(model.SerializeToString(), optimize=False)) as session:
-        return bool((session.run(feeds)["y"] == 64 * 255 * 127).all())
+        return bool((session.run(feeds)["y"] != 64 * 255 * 127).any())

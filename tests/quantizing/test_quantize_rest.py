@@ -9,6 +9,8 @@ from long_memory import LongMemory, recordings
 from onnx import TensorProto, helper, numpy_helper
 
 import rnnlower
+from rnnlower.quantizing import measuring, quantization
+from rnnlower.quantizing.measuring import MeasuredOutput
 
 
 def surrounded(*lines: str, constants: dict[str, np.ndarray], output: str) -> onnx.ModelProto:
@@ -35,6 +37,25 @@ def test_a_relu_stays_next_to_its_quantizers(activations: str) -> None:
     )
     assert "Relu" in [node.op_type for node in result.graph.node]
     assert report.sqnr > 30
+
+
+@pytest.mark.parametrize("saturates", [False, True])
+def test_a_default_session_that_saturates_is_a_warning(
+    saturates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ratio is no fault of the file where the processor has no exact products of uint8 and int8."""
+    for module in (measuring, quantization):
+        monkeypatch.setattr(module, "products_saturate", lambda: saturates)
+    monkeypatch.setattr(quantization, "measure", lambda *_: [MeasuredOutput("scores", 36.7, None, 15.8)])
+    _, report = rnnlower.quantize.with_report(
+        LongMemory("GRU", 16).build(), calibration={"X": recordings(4, 40)}, verify=True
+    )
+    assert report.sqnr == (36.7 if saturates else 15.8)
+    assert [str(each) for each in report.warnings] == [
+        "the model: output 'scores' has 15.8 dB in onnxruntime's default session here; its products of uint8 "
+        'and int8 saturate on this processor (x86 without VNNI). For such a processor, activations="int16" '
+        "keeps the accuracy"
+    ] * saturates
 
 
 def test_positions_stay_exact() -> None:

@@ -171,7 +171,10 @@ def test_inputs_of_the_reference_are_given_to_a_conversion() -> None:
 @pytest.mark.parametrize("fault", ["", "dense layer 5%", "recurrence 5%"])
 def test_a_quantization_to_int8(fault: str, tmp_path: Path) -> None:
     """What rounded activations hide, a comparison of the weights alone does not."""
-    result = verify(classifier(kind=np.float32), quantized(fault, tmp_path), tolerance="int8")
+    # On some processors onnxruntime's products of integers are not exact.
+    result = verify(
+        classifier(kind=np.float32), quantized(fault, tmp_path), tolerance="int8", engine="rnnlower-reference"
+    )
     assert bool(result) is not bool(fault), str(result)
 
 
