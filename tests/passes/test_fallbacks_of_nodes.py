@@ -41,6 +41,14 @@ CASES: dict[str, list[str]] = {
         "18; float[2, 12, 9] x; Col2Im <strides = [2, 2], pads = [1, 1, 0, 0]>"
         " (x, {int64[2]: 6, 7}, {int64[2]: 2, 3})",
     ],
+    "ConstantOfShape": [
+        "13; float x; ConstantOfShape ({int64[3]: 2, 1, 3})",
+        "13; float x; ConstantOfShape <value = float[1] {2.5}> ({int64[2]: 0, 3})",
+        "13; float x; ConstantOfShape <value = int64[1] {-7}> ({int64[2]: 3, 2})",
+        "13; float x; ConstantOfShape <value = bool[1] {1}> ({int64[1]: 4})",
+        # The bits of 1.5.
+        "13; float x; ConstantOfShape <value = float16[1] {15872}> ({int64[1]: 4})",
+    ],
     "DFT": [
         "17; float[2, 8, 1] x; DFT <onesided = 1> (x)",
         "20; float[2, 5, 3, 2] x; DFT <inverse = 1, onesided = 1> (x, , {int64: 1})",
@@ -307,7 +315,7 @@ def model_of(key: str, case: str) -> onnx.ModelProto:
         nodes.append(f"k{len(nodes)} = Constant <value = {found[1]} {{{found[2]}}}> ()")
         return f"k{len(nodes) - 1}"
 
-    call = re.sub(r"\{(.*?): (.*?)\}", constant, call)
+    call = re.sub(r"\{([^}]*?): (.*?)\}", constant, call)
     outs = [f"o{number}" for number in range(OUTPUTS.get(key, 1))]
     nodes.append(f"{', '.join(outs)} = {domain + '.' if domain else ''}{call}")
     text = f"""<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>

@@ -213,3 +213,16 @@ def test_a_whole_sequence_is_reversed_by_a_gather(lengths: str, expected: list[s
     text = f"""main (float[{shape}] x) => (float[{shape}] y) <int64[2] n = {{{lengths}}}>
         {{ y = ReverseSequence <{order}> (x, n) }}"""
     assert adapted(text, "ReverseSequence") == expected
+
+
+@pytest.mark.parametrize("target", ["mnn", "opencv", "tract"])
+def test_a_constant_of_shape_gets_the_value_that_its_text_gives_it(target: str) -> None:
+    text = """main (float[N, 4] x) => (float[N, 4] y)
+        { s = Shape (x)  z = ConstantOfShape (s)  c = Cos (z)  y = Mul (x, c) }"""
+    source = onnx.parser.parse_model(HEADER + text)
+    lowered = rnnlower.lower(source, target=target)
+    (node,) = (node for node in lowered.graph.node if node.op_type == "ConstantOfShape")
+    assert onnx.numpy_helper.to_array(node.attribute[0].t) == np.zeros(1, np.float32)
+    assert rnnlower.verify(source, lowered)
+    assert rnnlower.check(source, target=target)
+    assert not rnnlower.check(lowered, target=target)

@@ -39,6 +39,17 @@ def _squeeze_named(e: Emitter, x: ir.Value, *, axes: Sequence[int] = ()) -> ir.V
     return e.ops("Squeeze", x, e.integers(*ones), outputs=1)[0]
 
 
+def _value_written(e: Emitter, shape: ir.Value, *, value: ir.TensorProtocol | None = None) -> ir.Value | None:
+    """The value, left out, is 0 in float32."""
+    zero = ir.Tensor(np.zeros(1, np.float32))
+    return None if value is not None else e.ops("ConstantOfShape", shape, outputs=1, since=9, value=zero)[0]
+
+
+def _expanded(e: Emitter, shape: ir.Value, *, value: ir.TensorProtocol | None = None) -> ir.Value:
+    scalar = np.zeros((), np.float32) if value is None else value.numpy().reshape(())
+    return e.op("Expand", e.constant(scalar), shape, since=8)
+
+
 def _split(
     e: Emitter,
     x: ir.Value,
@@ -197,6 +208,7 @@ def _without_ceil(
 
 SHAPING: Mapping[str, Sequence[Form]] = {
     "AveragePool": [partial(_without_ceil, "AveragePool")],
+    "ConstantOfShape": [_value_written, _expanded],
     "Einsum": [lambda e, *operands, equation: write_einsum(e, equation, operands)],
     "Flatten": [partial(_as_reshape, "Flatten")],
     "Gather": [_gather_by_vector],
