@@ -21,6 +21,7 @@ from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.lowering.node_emitter import AttributeValue, make_node
 from rnnlower.lowering.replacing import Emitters
+from rnnlower.opset.version_fit import type_misfit, type_string
 from rnnlower.passes.base import Pass, has_node
 from rnnlower.passes.expand_functions import ExpandDefinitionsPass
 
@@ -184,12 +185,18 @@ class _NodeWriter(Emitter):
         **attributes: AttributeValue,
     ) -> Sequence[ir.Value]:
         made = super().ops(op_type, *inputs, outputs=outputs, since=since, **attributes)
-        if self._refused(self.nodes[-1]):
+        node = self.nodes[-1]
+        self.facts.visit(node)
+        version = None if node.domain else version_at(op_type, self.opset)
+        if self._refused(node) or (version and type_misfit(node, version, self._types_of)):
             raise self.missing(op_type)
-        self.facts.visit(self.nodes[-1])
         for out in made:
             out.type = self.facts.type(out)
         return made
+
+    def _types_of(self, value: ir.Value) -> frozenset[str]:
+        known = type_string(self.facts.type(value))
+        return frozenset() if known is None else frozenset([known])
 
     def type_of(self, value: ir.Value | None) -> ir.DataType | None:
         return self.facts.dtype(value)

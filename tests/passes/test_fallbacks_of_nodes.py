@@ -385,8 +385,22 @@ def test_the_form_computes_what_the_operator_does(key: str, case: str) -> None:
                 np.testing.assert_allclose(found[name], want, rtol=tolerance, atol=tolerance)
 
 
-def test_the_identity_of_a_bool_is_no_product() -> None:
-    own = ir.from_onnx_text(
-        '<ir_version: 8, opset_import: ["" : 17]> main (bool[2] x) => (bool[2] y) { y = Identity (x) }'
-    )
-    assert not AdaptNodesPass(lambda node: node.op_type == "Identity")(own).modified
+@pytest.mark.parametrize(
+    ("key", "case"),
+    [
+        ("ConstantOfShape", "23; float x; ConstantOfShape <value = float8e4m3fn[1] {1}> ({int64[1]: 3})"),
+        ("Einsum", '13; int8[2, 3] x, int8[3, 4] y; Einsum <equation = "ij,jk"> (x, y)'),
+        ("Identity", "17; bool[2] x; Identity (x)"),
+        ("Identity", "17; string[2] x; Identity (x)"),
+        ("Identity", "23; int4[2] x; Identity (x)"),
+        ("PRelu", "11; int32[4] x, int32[4] slope; PRelu (x, slope)"),
+        ("PRelu", "23; uint64[4] x, uint64[4] slope; PRelu (x, slope)"),
+        ("Pad", '23; float8e5m2[1, 4] x; Pad <mode = "edge"> (x, {int64[4]: 0, 2, 0, 3})'),
+        ("QuantizeLinear", "23; int32[2, 3] x, int32 s; QuantizeLinear (x, s)"),
+        ("Sub", "14; uint8[4] x, uint8[4] y; Sub (x, y)"),
+    ],
+)
+def test_no_form_takes_a_type_that_its_operators_lack(key: str, case: str) -> None:
+    model = onnx.shape_inference.infer_shapes(model_of(key, case), strict_mode=True)
+    onnx.checker.check_model(model, full_check=True)
+    assert not AdaptNodesPass(lambda node: node.op_type == key)(ir.from_proto(model)).modified

@@ -70,6 +70,10 @@ def _leaky_relu(e: Emitter, x: ir.Value, *, alpha: float) -> ir.Value:
     return e.op("Add", e.op("Relu", x), e.op("Mul", negative, e.scalar(alpha)))
 
 
+def _neg(e: Emitter, x: ir.Value) -> ir.Value | None:
+    return e.op("Mul", x, e.scalar(-1.0)) if e.dtype.is_signed() else None
+
+
 def _prelu(e: Emitter, x: ir.Value, slope: ir.Value) -> ir.Value:
     """Return relu(x) - slope * relu(-x), where no difference of infinities arises."""
     return e.op("Sub", e.op("Relu", x), e.op("Mul", slope, e.op("Relu", e.op("Neg", x))))
@@ -109,6 +113,12 @@ def _identity(e: Emitter, x: ir.Value) -> ir.Value | None:
     return None if e.dtype in (ir.DataType.BOOL, ir.DataType.STRING) else e.op("Mul", x, e.scalar(1.0))
 
 
+def _sub(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value | None:
+    """By a product, not by Neg: a compiler for ST's STM32N6 computes 1 + Neg(x) wrong."""
+    negative = _neg(e, b)
+    return None if negative is None else e.op("Add", negative, a)
+
+
 def _of_floats(form: Form) -> Form:
     """Return a form that integers do not have."""
 
@@ -135,15 +145,14 @@ ARITHMETIC: Mapping[str, Sequence[Form]] = {
     "Identity": [_identity],
     "LeakyRelu": [_leaky_relu],
     "Less": [lambda e, a, b: e.op("Greater", b, a, since=9)],
-    "Neg": [lambda e, x: e.op("Mul", x, e.scalar(-1.0))],
+    "Neg": [_neg],
     "PRelu": [_prelu],
     "Reciprocal": [lambda e, x: e.op("Div", e.scalar(1.0), x)],
     "Relu": [lambda e, x: e.op("Max", x, e.scalar(0.0), since=8)],
     "Sigmoid": [_sigmoid],
     "Softplus": [_softplus],
     "Softsign": [lambda e, x: e.op("Div", x, e.op("Add", e.op("Abs", x), e.scalar(1.0)))],
-    # By a product, not by Neg: a compiler for ST's STM32N6 computes 1 + Neg(x) wrong.
-    "Sub": [lambda e, a, b: e.op("Add", e.op("Mul", b, e.scalar(-1.0)), a)],
+    "Sub": [_sub],
     "Sum": [lambda e, *addends: functools.reduce(lambda a, b: e.op("Add", a, b), addends)],
     "Tanh": [_tanh],
 }
