@@ -110,7 +110,7 @@ def gelu(e: Emitter, x: ir.Value, approximate: str = "none") -> ir.Value:
 
 
 def _identity(e: Emitter, x: ir.Value) -> ir.Value | None:
-    return None if e.dtype in (ir.DataType.BOOL, ir.DataType.STRING) else e.op("Mul", x, e.scalar(1.0))
+    return None if e.dtype == ir.DataType.STRING else e.op("Mul", x, e.scalar(1.0))
 
 
 def _sub(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value | None:
