@@ -32,8 +32,17 @@ def _transpose(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 def _axes(e: Evaluator, node: ir.Node) -> list[int] | None:
     if "axes" in node.attributes:
         return list(node.attributes.get_ints("axes", ()))
-    axes = e.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    return None if axes is None else [int(axis) for axis in axes.reshape(-1)]
+    return _numbers(e, node, "the axes")
+
+
+def _numbers(e: Evaluator, node: ir.Node, role: str) -> list[int] | None:
+    """Return the content of a node's second input, or ``None`` if it has none."""
+    if len(node.inputs) < 2 or node.inputs[1] is None:
+        return None
+    numbers = e.constant(node.inputs[1])
+    if numbers is None:
+        raise NotLiftableError(f"{role} of a {node.op_type} are not constant")
+    return [int(number) for number in numbers.reshape(-1)]
 
 
 def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -53,8 +62,7 @@ def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 
 def _unsqueeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form, axes = e.form(node.inputs[0]), _axes(e, node)
-    if axes is None:
-        raise NotLiftableError("the axes of an Unsqueeze are not constant")
+    assert axes is not None
     rank = len(form.shape) + len(axes)
     new = {axis % rank for axis in axes}
     old = iter(form.tags)
@@ -127,8 +135,7 @@ def _cut(form: Form, axis: int, part: slice | np.ndarray) -> Form:
 def _split(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form = e.form(node.inputs[0])
     axis = node.attributes.get_int("axis", 0) % len(form.shape)
-    sizes = e.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    given = list(node.attributes.get_ints("split", ())) if sizes is None else [int(size) for size in sizes]
+    given = _numbers(e, node, "the sizes") or list(node.attributes.get_ints("split", ()))
     if not given:
         part = -(-form.shape[axis] // len(node.outputs))
         given = [part] * len(node.outputs)

@@ -172,8 +172,10 @@ def in_float_type(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int]
     return model.changed(other)
 
 
-def moved_by_rounding(array: Array, kind: str, rng: np.random.Generator) -> Array:
-    """Return floats as far off as rounding to a type may take them; of an integer type, to the largest one.
+def moved_by_rounding(array: Array, kind: str, rng: np.random.Generator, largest: int | None = None) -> Array:
+    """Return floats as far off as rounding to a type may take them.
+
+    The `largest` of integers (by default, of their type) stands for the largest float.
 
     The small numbers of a type are coarse: an epsilon of 1e-12 is 0 in float16, or what converters make of
     it. It keeps its sign. A whole number that the type has, such as an exponent, is not rounded.
@@ -186,7 +188,7 @@ def moved_by_rounding(array: Array, kind: str, rng: np.random.Generator) -> Arra
             float(limits.eps) * finite, 2 * max(_LEAST_OF_CONVERTERS) if kind == "float16" else 0.0
         )
     else:
-        steps = np.full(array.shape, finite.max(initial=0.0) / np.iinfo(kind).max)
+        steps = np.full(array.shape, finite.max(initial=0.0) / (largest or np.iinfo(kind).max))
     with np.errstate(over="ignore"):
         moved = (array + rng.uniform(-0.5, 0.5, array.shape) * steps).astype(array.dtype)
     if kind not in SMALL_FLOATS.values():
@@ -242,7 +244,21 @@ def _biases_added(model: HeldModel, magnitudes: Array) -> Array:
     return np.concatenate(found)
 
 
-def moved_weights(model: HeldModel, kind: str, seed: int, kept: Any = ()) -> HeldModel:
+def largest_weight(model: HeldModel, kind: str) -> int | None:
+    """Return the largest integer that a quantized model's weights use: of int8, 7 bits avoid saturation."""
+    spans = [0]
+
+    def look(array: Array) -> Array:
+        spans.append(int(np.ptp(array.astype(np.int64))) if array.ndim > 1 and array.size else 0)
+        return array
+
+    _change_tensors(deepcopy(model.with_data()), {TensorProto.INT8, TensorProto.UINT8}, look)
+    return 63 if kind == "int8" and 0 < max(spans) <= 128 else None
+
+
+def moved_weights(
+    model: HeldModel, kind: str, seed: int, kept: Any = (), largest: int | None = None
+) -> HeldModel:
     """Return the model with its float constants as far off as rounding to a type may take them.
 
     Those of the magnitudes `kept` stay; for an integer type, biases, and all that have fewer than two axes.
@@ -255,7 +271,7 @@ def moved_weights(model: HeldModel, kind: str, seed: int, kept: Any = ()) -> Hel
     def move(array: Array) -> Array:
         if whole and array.ndim < 2:
             return array
-        return np.where(np.isin(np.abs(array), kept), array, moved_by_rounding(array, kind, rng))
+        return np.where(np.isin(np.abs(array), kept), array, moved_by_rounding(array, kind, rng, largest))
 
     return _changed(model, move, attributes=not whole, kept=biases)
 

@@ -32,6 +32,7 @@ from rnnlower.verification.models import HeldModel, RunModel, float_casts, op_ty
 from rnnlower.verification.rewritten_models import (
     SMALL_FLOATS,
     in_float_type,
+    largest_weight,
     moved_by_rounding,
     moved_weights,
     rounded_as_in,
@@ -270,8 +271,9 @@ class Runner:
         if self.rounded_to is None or not self.reference.fits_memory:
             return
         if not self._moved:
+            largest = largest_weight(self.candidate, self.rounded_to)
             models = [
-                moved_weights(self.reference, self.rounded_to, seed, self._kept)
+                moved_weights(self.reference, self.rounded_to, seed, self._kept, largest)
                 for seed in range(_DRAWS_OF_WEIGHTS)
             ]
             self._moved += [self._sessions.enter_context(self.open(model)) for model in models]

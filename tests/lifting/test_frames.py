@@ -215,6 +215,21 @@ def test_weights_of_run_time_keep_the_scan() -> None:
     assert "not constant" in reasons(model)
 
 
+AT_RUN_TIME = {
+    "sizes": ("(gates, parts)", "(gates, P)", "the sizes of a Split are not constant"),
+    "axes": ("(sum, B4)", "(sum, B)  B = Squeeze (B4, P)", "the axes of a Squeeze are not constant"),
+}
+
+
+@pytest.mark.parametrize("what", AT_RUN_TIME)
+def test_axes_and_sizes_of_run_time_keep_the_scan(what: str) -> None:
+    old, new, reason = AT_RUN_TIME[what]
+    text = SCAN.replace("X) =>", "X, int64[n] P) =>")
+    after, _, before = new.partition("  ")
+    step = LSTM.replace(f"gates = Add {old}", f"{before}  gates = Add {after}").replace(old, after)
+    assert reason in reasons(model_of(text, step))
+
+
 def test_an_input_to_which_the_state_is_added_is_a_sum_that_r_takes_up() -> None:
     step = LSTM.replace("(x, W4)", "(fed, W4)").replace("xw", "e = MatMul (h, V)  fed = Add (x, e)  xw", 1)
     assert lifted(model_of(SCAN, step)) == ["LSTM"]

@@ -98,13 +98,13 @@ def converted(fault: str, keep_io_types: bool) -> onnx.ModelProto:
     return in_float16(classifier(fault, np.float32), keep_io_types)
 
 
-def quantized(fault: str, folder: Path) -> Path:
+def quantized(fault: str, folder: Path, reduce_range: bool) -> Path:
     """Return the classifier as onnxruntime's tool quantizes it."""
     from onnxruntime.quantization import quantize_dynamic
 
     paths = folder / "float.onnx", folder / "int8.onnx"
     onnx.save(classifier(fault, np.float32), paths[0])
-    quantize_dynamic(*paths)
+    quantize_dynamic(*paths, reduce_range=reduce_range)
     return paths[1]
 
 
@@ -168,12 +168,16 @@ def test_inputs_of_the_reference_are_given_to_a_conversion() -> None:
     assert not verify(source, wrong, inputs=feeds, tolerance="float16")
 
 
+@pytest.mark.parametrize("reduce_range", [False, True])
 @pytest.mark.parametrize("fault", ["", "dense layer 5%", "recurrence 5%"])
-def test_a_quantization_to_int8(fault: str, tmp_path: Path) -> None:
+def test_a_quantization_to_int8(fault: str, reduce_range: bool, tmp_path: Path) -> None:
     """What rounded activations hide, a comparison of the weights alone does not."""
     # On some processors onnxruntime's products of integers are not exact.
     result = verify(
-        classifier(kind=np.float32), quantized(fault, tmp_path), tolerance="int8", engine="rnnlower-reference"
+        classifier(kind=np.float32),
+        quantized(fault, tmp_path, reduce_range),
+        tolerance="int8",
+        engine="rnnlower-reference",
     )
     assert bool(result) is not bool(fault), str(result)
 

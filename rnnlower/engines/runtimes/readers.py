@@ -12,7 +12,7 @@ from typing import Any
 from rnnlower.engines.child import Arrays, Model, Run, adapter
 
 
-@adapter("onnxruntime", packages=("onnxruntime",), tried="1.31.1", threads=True)
+@adapter("onnxruntime", packages=("onnxruntime",), tried="1.32.0", threads=True)
 def onnxruntime(model: Model) -> Run:
     """onnxruntime on the CPU, with its graph optimizations."""
     import onnxruntime
