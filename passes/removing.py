@@ -9,14 +9,14 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedOpsetsP
 from rnnlower.files import beyond_ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.rewiring import remove_orphans, replace_outputs
-from rnnlower.graph.walk import all_graphs, roots, values_of, walk, walk_all
+from rnnlower.graph.walk import all_graphs, is_read, roots, values_of, walk, walk_all
 from rnnlower.passes.base import Pass, nothing_is_dead
 
 _SAME_IF_SAME_SHAPE = frozenset(["Expand", "Flatten", "Reshape", "Squeeze", "Tile", "Unsqueeze"])
 
 
 class RemoveNoopsPass(Pass):
-    """Removes Identity nodes, casts to the type that is there, and reshaping to the shape that is there.
+    """Removes Identity nodes, Dropout in inference, and casts and reshaping to what is there.
 
     A node that produces a graph output stays if the output would otherwise lose its name.
 
@@ -24,8 +24,9 @@ class RemoveNoopsPass(Pass):
 
         (float[2] x) => (float[2] y) {
             a = Cast <to = 1> (x)
-            b = Identity (a)
-            y = Abs (b)
+            b = Dropout (a)
+            c = Identity (b)
+            y = Abs (c)
         }
 
     After ``RemoveNoopsPass()``::
@@ -42,15 +43,18 @@ class RemoveNoopsPass(Pass):
         modified = False
         for node, _ in list(walk(model.graph)):
             if _does_nothing(node, self.facts) and _can_go(node) and node.outputs[0].name not in trained:
+                node.resize_outputs(1)
                 replace_outputs(node, node.inputs[:1])  # type: ignore[arg-type]
                 modified = True
         return ir.passes.PassResult(model, modified)
 
 
 def _does_nothing(node: ir.Node, facts: Facts) -> bool:
-    if node.domain or not node.inputs or node.inputs[0] is None or len(node.outputs) != 1:
+    if node.domain or not node.inputs or node.inputs[0] is None or any(map(is_read, node.outputs[1:])):
         return False
     value, out = node.inputs[0], node.outputs[0]
+    if node.op_type == "Dropout":
+        return _is_inference(node, facts)
     if node.op_type == "Identity":
         return True
     if node.op_type == "Cast":
@@ -60,6 +64,15 @@ def _does_nothing(node: ir.Node, facts: Facts) -> bool:
     if shape is None or None in shape or shape != facts.shape(out):
         return False
     return node.op_type in _SAME_IF_SAME_SHAPE or (node.op_type == "Slice" and _is_forward(node, facts))
+
+
+def _is_inference(node: ir.Node, facts: Facts) -> bool:
+    """Return whether Dropout passes its input on: before version 7 by an attribute, from 12 on by an input."""
+    if facts.opset < 7:
+        return node.attributes.get_int("is_test", 0) == 1
+    training = node.inputs[2] if len(node.inputs) > 2 else None
+    mode = facts.constant(training)
+    return training is None or (mode is not None and not mode.any())
 
 
 def _is_forward(node: ir.Node, facts: Facts) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -214,13 +215,15 @@ def match_cell(atoms: Atoms, states: Sequence[Block], new: Sequence[Form], seman
     Raises:
         NotLiftableError: There is none.
     """
-    reasons = []
-    for match in (match_lstm,) if len(states) == 2 else (match_gru, match_rnn):
-        for choice in itertools.product((0, -1), repeat=2):
-            try:
-                return match(Step(atoms, states, new, semantics, choice))
-            except NotLiftableError as error:
-                reasons.append(str(error))
+    step, reasons = Step(atoms, states, new, semantics), []
+    lstms = [
+        partial(match_lstm, which_input=i, which_output=o) for i, o in itertools.product((0, -1), repeat=2)
+    ]
+    for match in lstms if len(states) == 2 else (match_gru, match_rnn):
+        try:
+            return match(step)
+        except NotLiftableError as error:
+            reasons.append(str(error))
     raise NotLiftableError(reasons[0])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -90,7 +91,6 @@ class Step:
         states: The atoms of the states, H first.
         new: The new states, as vectors.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ.
-        choice: Which of two factors is the gate where both could be one.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class Step:
         states: Sequence[Block],
         new: Sequence[Form],
         semantics: Semantics,
-        choice: tuple[int, ...],
     ) -> None:
-        self.atoms, self.states, self.semantics, self.choice = atoms, states, semantics, choice
+        self.atoms, self.states, self.semantics = atoms, states, semantics
         self.new = [form.merged() for form in new]
         self.size = states[0].size
-        self.polynomials = [[atoms.polynomial(form, j) for j in range(self.size)] for form in self.new]
+        # Most of what is no cell differs in its first unit: only what is read is put together.
+        self.polynomial = functools.cache(lambda state, unit: atoms.polynomial(self.new[state], unit))
 
     def function_of(self, atom: int) -> Function | None:
         return self.atoms.block(atom).function

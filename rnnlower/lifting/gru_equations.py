@@ -33,8 +33,8 @@ def match_gru(step: Step) -> Cell:
     candidates: list[Polynomial] = []
     scales: list[float] = []
     swapped: set[int] = set()
-    for j, polynomial in enumerate(step.polynomials[0]):
-        gate, factor, term, is_swapped = _update_gate(step, polynomial, h.start + j)
+    for j in range(step.size):
+        gate, factor, term, is_swapped = _update_gate(step, step.polynomial(0, j), h.start + j)
         z_ids.append(gate)
         candidates.append(term)
         scales.append(factor)

@@ -13,7 +13,8 @@ from rnnlower.lifting.equations import OPEN, Cell, Gate, Step, Sums, differs, on
 from rnnlower.recurrent.node import Activation
 
 
-def match_lstm(step: Step) -> Cell:
+def match_lstm(step: Step, which_input: int, which_output: int) -> Cell:
+    """Return the LSTM; where two factors could be the input or output gate, it is the one at this place."""
     name = "LSTM"
     c = step.states[1]
     f_ids: list[int] = []
@@ -24,11 +25,11 @@ def match_lstm(step: Step) -> Cell:
     scales: list[float] = []
     coupled: set[int] = set()
     opposite: set[int] = set()
-    for j, polynomial in enumerate(step.polynomials[1]):
-        own = c.start + j
+    for j in range(step.size):
+        polynomial, own = step.polynomial(1, j), c.start + j
         kept = {key: value for key, value in polynomial.items() if own in key}
         rest = {key: value for key, value in polynomial.items() if own not in key}
-        added = step.common(rest, step.choice[0])
+        added = step.common(rest, which_input)
         if added is None:
             raise differs(name, "the cell state gets nothing that an input gate multiplies")
         source, part = added
@@ -56,7 +57,7 @@ def match_lstm(step: Step) -> Cell:
             raise differs(name, "the cell state is not f c + i g")
         i_ids.append(source)
         g_part.append(part)
-        output = step.common(step.polynomials[0][j], step.choice[1])
+        output = step.common(step.polynomial(0, j), which_output)
         if output is None:
             raise differs(name, "the state is not o act(c)")
         o_ids.append(output[0])
@@ -103,7 +104,7 @@ def _input_activation(step: Step, polynomials: Sequence[Polynomial]) -> Gate:
 
 def _output_activation(step: Step, polynomials: Sequence[Polynomial], clip: float | None) -> Activation:
     """Return the activation of the cell state in H."""
-    cells = step.polynomials[1]
+    cells = [step.polynomial(1, j) for j in range(step.size)]
     single = [next(iter(p)) for p in polynomials if len(p) == 1]
     if len(single) == step.size and all(
         len(key) == 1 and step.function_of(key[0]) is not None for key in single
@@ -199,7 +200,7 @@ def _output_peephole(step: Step, sums: Sums) -> tuple[Sums, Floats]:
     matrix = given.setdefault(c.start, np.zeros((step.size, step.size)))
     constant, rest = sums.constant.copy(), []
     for j, polynomial in enumerate(sums.rest):
-        cell = step.polynomials[1][j]
+        cell = step.polynomial(1, j)
         key = next((key for key in cell if len(key) > 1 and key in polynomial), None)
         if key is not None:
             peephole[j] = polynomial[key] / cell[key]

@@ -134,6 +134,35 @@ def test_noops() -> None:
     assert ops(own) == ["Abs", "Identity"]
 
 
+DROPOUTS = {
+    "no mode": (13, "y = Dropout (x, ratio)", True),
+    "inference": (13, "y, mask = Dropout (x, ratio, no)", True),
+    "training": (13, "y = Dropout (x, ratio, yes)", False),
+    "mode of run time": (13, "y = Dropout (x, ratio, b)", False),
+    "mask is read": (13, "y, mask = Dropout (x, ratio)  n = Not (mask)", False),
+    "attribute": (10, "y = Dropout <ratio = 0.5> (x)", True),
+    "before opset 7": (6, "y = Dropout <is_test = 1> (x)", True),
+    "training before opset 7": (6, "y = Dropout (x)", False),
+}
+
+
+@pytest.mark.parametrize("case", DROPOUTS)
+def test_dropout_in_inference_goes(case: str) -> None:
+    opset, node, goes = DROPOUTS[case]
+    text = f"""
+        main (float[2] x, bool b) => (float[2] z)
+        <float ratio = {{0.5}}, bool yes = {{1}}, bool no = {{0}}> {{ {node}  z = Abs (y) }}
+    """
+    source = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {text}')
+    if "n =" in node:
+        source.graph.output.append(onnx.helper.make_tensor_value_info("n", onnx.TensorProto.BOOL, [2]))
+    own = ir.from_proto(source)
+    RemoveNoopsPass()(own)
+    assert ("Dropout" not in ops(own)) is goes
+    if goes:
+        assert rnnlower.verify(source, ir.to_proto(own))
+
+
 def test_what_nothing_reads_goes() -> None:
     own = after_passes(
         """
