@@ -67,7 +67,7 @@ def _does_nothing(node: ir.Node, facts: Facts) -> bool:
 
 
 def _is_inference(node: ir.Node, facts: Facts) -> bool:
-    """Return whether Dropout passes its input on: before version 7 by an attribute, from 12 on by an input."""
+    """Return whether Dropout passes its input on; version 12 has an input for it, below 7 an attribute."""
     if facts.opset < 7:
         return node.attributes.get_int("is_test", 0) == 1
     training = node.inputs[2] if len(node.inputs) > 2 else None
