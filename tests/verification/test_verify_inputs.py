@@ -144,6 +144,23 @@ def test_sizes_are_searched_until_the_model_runs() -> None:
     assert all(trial.feeds["x"].size % 64 == 0 for trial in trials)
 
 
+@pytest.mark.parametrize("batch", ["batch_size", "B"])
+def test_n_beside_a_batch_is_a_length(batch: str) -> None:
+    """A waveform of N samples is longer than any batch."""
+    text = f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[{batch}, {"N" if "batch" in batch else "samples"}] x) => (float[2, m] y)
+        <int64[1] axis = {{1}}> {{
+            one = Unsqueeze (x, axis)  y1 = Conv (one, w)  y = Squeeze (y1, axis)
+        }}
+    """
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((1, 1, 400), np.float32), "w"))
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    assert min(trial.feeds["x"].shape[1] for trial in _trials(model)) >= 400
+    assert max(trial.feeds["x"].shape[0] for trial in _trials(model)) < 10
+
+
 def test_what_runs_on_no_size_is_not_passed() -> None:
     constants = {"shape": np.array([7, 11, 13, 17])}
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]

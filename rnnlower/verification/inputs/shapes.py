@@ -20,7 +20,8 @@ from rnnlower.verification.inputs.uses import Dim, Dims, GraphFacts, unnamed_dim
 
 Sizes = dict[str, tuple[int, ...]]
 
-_BATCH_NAME = re.compile(r"batch|^b$|^n$|^bs$|^bsz$", re.IGNORECASE)
+# Next to a name of the first kind, those of the second are lengths.
+_BATCH_NAMES = [re.compile(names, re.IGNORECASE) for names in ("batch", r"^(b|n|bs|bsz)$")]
 _BATCHES = (2, 3, 1, 4, 2, 5)
 # The long one exceeds the steps that a lowered loop may process at once.
 _LENGTHS = (5, 8, 1, 11, 3, 67)
@@ -190,8 +191,10 @@ class ShapePlan:
     def _is_batch(self, name: str) -> bool:
         if name in self.batches or name in self.lengths:
             return name in self.batches
-        if any(_BATCH_NAME.search(n) for n in self._names if not _is_unnamed(n)):
-            return bool(_BATCH_NAME.search(name)) and not _is_unnamed(name)
+        named = [each for each in self._names if not _is_unnamed(each)]
+        for pattern in _BATCH_NAMES:
+            if any(map(pattern.search, named)):
+                return name in named and bool(pattern.search(name))
         firsts = {dims[0] for dims in self.dims.values() if len(dims) > 1}
         return name in firsts and (len(self._names) > 1 or _is_unnamed(name))
 
