@@ -4,6 +4,6 @@
 FROM python:3.12-slim
 RUN apt-get update && apt-get install --yes --no-install-recommends clang libgl1 && rm -rf /var/lib/apt/lists/*
 COPY . /source
-RUN pip install --no-cache-dir /source && /source/.ci/engines /opt/engines
+RUN pip install --no-cache-dir /source && /source/.ci/engines /engines
 WORKDIR /work
-ENTRYPOINT ["bash", "-c", ". /opt/engines/engines.sh && exec rnnlower \"$@\"", "rnnlower"]
+ENTRYPOINT ["bash", "-c", ". /engines/engines.sh && exec rnnlower \"$@\"", "rnnlower"]

@@ -42,7 +42,9 @@ class RemoveNoopsPass(Pass):
         trained = beyond_ir.names_in_training(model)
         modified = False
         for node, _ in list(walk(model.graph)):
-            if _does_nothing(node, self.facts) and _can_go(node) and node.outputs[0].name not in trained:
+            if any(out.name in trained for out in node.outputs):
+                continue
+            if _does_nothing(node, self.facts) and _can_go(node):
                 node.resize_outputs(1)
                 replace_outputs(node, node.inputs[:1])  # type: ignore[arg-type]
                 modified = True

@@ -101,10 +101,10 @@ class Step:
         semantics: Semantics,
     ) -> None:
         self.atoms, self.states, self.semantics = atoms, states, semantics
-        self.new = [form.merged() for form in new]
+        self.new = forms = [form.merged() for form in new]
         self.size = states[0].size
-        # Most of what is no cell differs in its first unit: only what is read is put together.
-        self.polynomial = functools.cache(lambda state, unit: atoms.polynomial(self.new[state], unit))
+        # Most of what is no cell differs in its first unit: only units that are compared are put together.
+        self.polynomial = functools.cache(lambda state, unit: atoms.polynomial(forms[state], unit))
 
     def function_of(self, atom: int) -> Function | None:
         return self.atoms.block(atom).function

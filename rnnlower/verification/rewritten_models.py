@@ -245,11 +245,14 @@ def _biases_added(model: HeldModel, magnitudes: Array) -> Array:
 
 
 def largest_weight(model: HeldModel, kind: str) -> int | None:
-    """Return the largest integer that a quantized model's weights use: of int8, 7 bits avoid saturation."""
+    """Return 63 if a model's int8 weights use 7 bits, lest products saturate; ``None``: they use all bits."""
     spans = [0]
 
     def look(array: Array) -> Array:
-        spans.append(int(np.ptp(array.astype(np.int64))) if array.ndim > 1 and array.size else 0)
+        values = array.astype(np.int64)
+        if array.ndim > 1 and array.size:
+            # Only those without a sign have a zero point.
+            spans.append(int(np.ptp(values) if array.dtype == np.uint8 else 2 * np.abs(values).max()))
         return array
 
     _change_tensors(deepcopy(model.with_data()), {TensorProto.INT8, TensorProto.UINT8}, look)
