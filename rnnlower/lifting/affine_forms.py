@@ -202,7 +202,7 @@ def added(first: Form, second: Form, tags: Sequence[str]) -> Form:
 def multiplied(form: Form, matrix: Floats) -> Form:
     """Return the matrix product of a form, over its last axis, with a constant matrix."""
     lead = form.shape[:-1]
-    if int(np.prod(lead)) != 1:
+    if int(np.prod(lead)) != 1 or form.tags[-1]:
         raise NotLiftableError("a product takes several rows of a state at once")
     if form.shape[-1] != len(matrix):
         raise NotLiftableError("the shapes of a step do not fit together")

@@ -21,6 +21,7 @@ from rnnlower.lifting.lstm_equations import match_lstm
 from rnnlower.lifting.row_masks import Lengths, lengths_of
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
+from rnnlower.recurrent.operators import FLOAT_TYPES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +159,7 @@ def _find(
         known[state.before] = atoms.given(shape, tags)
         blocks[state] = atoms.block(int(known[state.before].ids.flat[0]))
     for series in frame.given:
-        if facts.dtype(series.inner) == ir.DataType.BOOL:
+        if facts.dtype(series.inner) not in FLOAT_TYPES:
             continue
         tags, shape = row_tags(facts, series.inner, direction, series.axis if series.is_kept else None)
         known[series.inner] = atoms.given(shape, tags)
@@ -168,7 +169,7 @@ def _find(
     for number, other in enumerate(before):
         if other.direction is None:
             form = atoms.given(other.shape, other.tags)
-            known |= {root(other.states[0].after): form, other.hidden: form}
+            known |= {_bare(facts, other.states[0].after): form, other.hidden: form}
             sources[int(form.ids.flat[0])] = number
     evaluator = Evaluator(facts, atoms, known, frame.aliases, direction=direction, is_step=True)
     results, mask = _unmasked(facts, frame, group)
@@ -252,7 +253,7 @@ def _unmasked(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[list[
     """Return the new states without the choice between them and the old ones, and the series that chooses."""
     results, masks = [], set()
     for state in group:
-        result = root(state.after)
+        result = _bare(facts, state.after)
         producer = result.producer()
         mask = None
         if producer is not None and producer.op_type == "Where" and producer.inputs[2] is state.before:
@@ -260,7 +261,7 @@ def _unmasked(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[list[
             inner = producer.inputs[1]
             if mask is None or inner is None:
                 raise NotLiftableError("the rows that keep their state are not chosen by a series")
-            result = root(inner)
+            result = _bare(facts, inner)
         masks.add(mask)
         results.append(result)
     if len(masks) > 1:
@@ -268,6 +269,16 @@ def _unmasked(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[list[
     mask = masks.pop()
     everywhere = None if mask is None else facts.constant(mask.outer)
     return results, None if everywhere is not None and everywhere.all() else mask
+
+
+def _bare(facts: Facts, value: ir.Value) -> ir.Value:
+    """Return the value that Identity nodes and Casts to the type that it has pass on."""
+    value = root(value)
+    node = value.producer()
+    source = None if node is None or node.domain or node.op_type != "Cast" else node.inputs[0]
+    if source is None or facts.dtype(source) is None or facts.dtype(source) != facts.dtype(value):
+        return value
+    return _bare(facts, source)
 
 
 def is_hidden(found: Found, form: Form) -> bool:

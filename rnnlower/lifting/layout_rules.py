@@ -157,9 +157,12 @@ def _slice(e: Evaluator, node: ir.Node) -> Sequence[Form]:
         assert numbers[0] is not None and numbers[1] is not None  # noqa: PT018
         starts, ends = numbers[0], numbers[1]
         axes, steps = numbers[2] or tuple(range(len(starts))), numbers[3] or (1,) * len(starts)
+    dims = e.dims(node.inputs[0])  # type: ignore[arg-type]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis %= len(form.shape)
-        if form.tags[axis] and start == 0 and step == 1 and end >= np.iinfo(np.int32).max:
+        size = None if dims is None else dims[axis]
+        last = size if isinstance(size, int) else np.iinfo(np.int32).max
+        if form.tags[axis] and start == 0 and step == 1 and end >= last:
             continue
         if form.tags[axis] in _TURNED and start == -1 and step == -1 and end <= np.iinfo(np.int32).min:
             tags = [_TURNED[tag] if each == axis else tag for each, tag in enumerate(form.tags)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from rnnlower.lifting.affine_forms import (
     NotLiftableError,
     added,
     common_tags,
+    constant_form,
     multiplied,
 )
 from rnnlower.recurrent.operators import FLOAT_TYPES, SPEC_PARAMETERS
@@ -44,7 +46,12 @@ def _filled(e: Evaluator, node: ir.Node) -> Sequence[Form]:
         if not form.is_constant or np.unique(form.constant).size != 1:
             raise NotLiftableError(f"{node.op_type} is not part of a cell")
         number = form.constant
-    return [e.filled(node.outputs[0], number.reshape(-1)[0])]
+    return [e.expanded(constant_form(number.reshape(-1)[0]), (), node.outputs[0])]
+
+
+def _expand(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    form, dims = e.form(node.inputs[0]), e.dims(node.inputs[0])  # type: ignore[arg-type]
+    return [e.expanded(form, dims, node.outputs[0])]
 
 
 def _sum(e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -89,13 +96,30 @@ def _weights(e: Evaluator, value: ir.Value | None) -> Floats | None:
     return form.constant if form.is_constant and not any(form.tags) else None
 
 
+def _product(e: Evaluator, node: ir.Node, turned: Sequence[bool] = (False, False)) -> Form:
+    """Return the product of rows with constant weights, or of weights with columns; each may be turned."""
+    left, right = e.constant(node.inputs[0]), _weights(e, node.inputs[1])
+    if right is not None and right.ndim >= 2 and math.prod(right.shape[:-2]) == 1 and not turned[0]:
+        form = e.form(node.inputs[0])
+        front = max(right.ndim - max(len(form.shape), 2), 0)
+        matrix = right.reshape(right.shape[-2:])
+        made = multiplied(form, matrix.T if turned[1] else matrix)
+        return made.broadcast((*(1 for _ in range(front)), *made.shape))
+    if left is not None and left.ndim == 2:
+        form = e.form(node.inputs[1])
+        rows = form if turned[1] else _turned(form)
+        if len(rows.shape) == 2 and rows.shape[0] == 1:
+            return _turned(multiplied(rows, (left if turned[0] else left.T).astype(np.float64)))
+    raise NotLiftableError("the weights of a step are not constant")
+
+
+def _turned(form: Form) -> Form:
+    return form.moved(np.transpose, form.tags[::-1])
+
+
 def _gemm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    form, weights = e.form(node.inputs[0]), _weights(e, node.inputs[1])
-    if weights is None or node.attributes.get_int("transA", 0) == 1:
-        raise NotLiftableError("the weights of a step are not constant")
-    matrix = weights * node.attributes.get_float("alpha", 1.0)
-    is_transposed = node.attributes.get_int("transB", 0) == 1
-    made = multiplied(form, matrix.T if is_transposed else matrix)
+    made = _product(e, node, [node.attributes.get_int(name, 0) == 1 for name in ("transA", "transB")])
+    made = made.scaled(np.array(node.attributes.get_float("alpha", 1.0)), made.tags)
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         bias = e.form(node.inputs[2])
         bias = bias.scaled(np.array(node.attributes.get_float("beta", 1.0)), bias.tags)
@@ -103,20 +127,30 @@ def _gemm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [made]
 
 
-def _matmul(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    left, right = e.constant(node.inputs[0]), _weights(e, node.inputs[1])
-    if right is not None and right.ndim >= 2 and math.prod(right.shape[:-2]) == 1:
-        form = e.form(node.inputs[0])
-        front = max(right.ndim - max(len(form.shape), 2), 0)
-        made = multiplied(form, right.reshape(right.shape[-2:]))
-        return [made.broadcast((*(1 for _ in range(front)), *made.shape))]
-    if left is not None and left.ndim == 2:
-        column = e.form(node.inputs[1])
-        if len(column.shape) == 2 and column.shape[1] == 1 and not column.tags[0]:
-            row = column.moved(np.transpose, column.tags[::-1])
-            made = multiplied(row, left.T.astype(np.float64))
-            return [made.moved(np.transpose, made.tags[::-1])]
-    raise NotLiftableError("the weights of a step are not constant")
+def _einsum(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    """Evaluate a product with a constant matrix, whatever the order of the axes is."""
+    equation = node.attributes.get_string("equation", "").replace(" ", "")
+    given, _, result = equation.partition("->")
+    pairs = [*zip(map(e.form, node.inputs), given.split(","), strict=True)]
+    for (form, names), (weights, of_weights) in itertools.permutations(pairs, 2):
+        shared, distinct = {*names} & {*of_weights}, {*names} ^ {*of_weights}
+        letters = [*names, *of_weights]
+        if len(shared) != 1 or {*letters} - shared != {*result} or len(letters) != len(result) + 2:
+            continue
+        if len(of_weights) != 2 or not weights.is_constant or any(weights.tags):
+            continue
+        (summed,) = shared
+        first = [name for name in names if name in distinct]
+        rows = _ordered(form, names, [*first, summed])
+        last = [name for name in of_weights if name in distinct]
+        matrix = _ordered(weights, of_weights, [summed, *last]).constant
+        return [_ordered(multiplied(rows, matrix), [*first, *last], result)]
+    raise NotLiftableError("Einsum is not part of a cell")
+
+
+def _ordered(form: Form, names: Sequence[str], wanted: Sequence[str]) -> Form:
+    order = [names.index(name) for name in wanted]
+    return form.moved(lambda array: array.transpose(order), [form.tags[axis] for axis in order])
 
 
 def _function(name: str, e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -226,13 +260,14 @@ RULES: Mapping[str, Rule] = {
     "Clip": _clip,
     "ConstantOfShape": _filled,
     "Div": _div,
-    "Expand": _filled,
+    "Einsum": _einsum,
+    "Expand": _expand,
     "Tile": _filled,
     "Gemm": _gemm,
     "Identity": lambda e, node: [e.form(node.inputs[0])],
     "LSTM": _lstm,
     "Log": _log,
-    "MatMul": _matmul,
+    "MatMul": lambda e, node: [_product(e, node)],
     "Max": partial(_bound, True),
     "Min": partial(_bound, False),
     "Mul": _mul,

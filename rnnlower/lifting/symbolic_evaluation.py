@@ -92,21 +92,25 @@ class Evaluator:
                 array, tags[axis] = row, "B"
         return dataclasses.replace(constant_form(array), tags=tuple(tags))
 
-    def filled(self, value: ir.Value, number: np.ndarray) -> Form:
-        """Return the form of a tensor of one number.
+    def expanded(self, form: Form, before: Sequence[Dim] | None, value: ir.Value) -> Form:
+        """Return a form in the shape of a value, which is larger; rows that are all the same are one.
 
         Raises:
             NotLiftableError: It has other rows than those of a step.
         """
-        dims = self.dims(value)
-        if dims is None or any(not isinstance(dim, int) and dim not in self.rows for dim in dims):
+        after = self.dims(value)
+        if before is None or after is None:
             raise NotLiftableError("a step reads a tensor whose shape is not known")
-        tags = tuple(
-            "B" if dim in self.rows and dim != 1 and axis < len(dims) - 1 else ""
-            for axis, dim in enumerate(dims)
-        )
-        shape = tuple(1 if tag else int(dim) for dim, tag in zip(dims, tags, strict=True))  # type: ignore[arg-type]
-        return dataclasses.replace(constant_form(np.full(shape, number)), tags=tags)
+        front = len(after) - len(before)
+        shape, tags = [1] * front + [*form.shape], [""] * front + [*form.tags]
+        for axis, (old, new) in enumerate(zip((*(1 for _ in range(front)), *before), after, strict=True)):
+            if old == 1 and new in self.rows and new != 1 and axis < len(after) - 1:
+                tags[axis] = "B"
+            elif old == 1 and isinstance(new, int):
+                shape[axis] = new
+            elif new is None or old != new:
+                raise NotLiftableError("a step reads a tensor whose shape is not known")
+        return dataclasses.replace(form.broadcast(tuple(shape)), tags=tuple(tags))
 
     def constant(self, value: ir.Value | None) -> np.ndarray | None:
         """Return the content of a value that never changes, for one direction if it has two."""

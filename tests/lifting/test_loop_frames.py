@@ -335,6 +335,48 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
         },
         ["RNN"],
     ),
+    "weights in front of columns": (
+        {
+            "step": """
+                xt = Transpose (x) xw = Gemm <transA = 1, beta = 0.0> (W, xt, none)
+                hr = Gemm <transA = 1, transB = 1, alpha = 0.5> (R, h) sum = Add (xw, hr)
+                columns = Transpose (sum) row = Reshape (bias, one_four) full = Expand (row, two_four)
+                all = Slice (full, no_place, two_four, both_axes) biased = Add (columns, all)
+                new = Tanh (biased)
+            """
+        },
+        ["RNN"],
+    ),
+    "products by Einsum": (
+        {
+            "step": replaced(
+                STEP,
+                ("MatMul (x, W)", 'Einsum <equation = "kh,bk->bh"> (W, x)'),
+                ("hr = MatMul (h, R)", 'hc = Einsum <equation = "bk, hk -> hb"> (h, R) hr = Transpose (hc)'),
+            )
+        },
+        ["RNN"],
+    ),
+    "two cells, the states of which are cast to their type": (
+        {
+            "step": """
+                lx = MatMul (x, W) lr = MatMul (low, R) ls = Add (lx, lr) low_new = Tanh (ls)
+                xw = MatMul (low_new, R) hr = MatMul (h, R) sum = Add (xw, hr) new = Tanh (sum)
+            """,
+            "loop": replaced(
+                BODY,
+                ("time_end, last, Y", "time_end, last, low_last, Y"),
+                ("(most, on, zero, h0)", "(most, on, zero, h0, h0)"),
+                ("float[2, 4] h\n", "float[2, 4] h, float[2, 4] low\n"),
+                ("float[2, 4] after_h,", "float[2, 4] after_h, float[2, 4] after_low,"),
+                (
+                    "after_h = Identity (new)",
+                    "after_h = Cast <to = 1> (new) after_low = Cast <to = 1> (low_new)",
+                ),
+            ),
+        },
+        ["RNN", "RNN"],
+    ),
     "zeros by Tile and ReduceSum": (
         {
             "before": (
@@ -379,6 +421,9 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
 EXTRA = {
     "rest_axes": np.array([1, 2]),
     "one_four": np.array([1, H]),
+    "two_four": np.array([B, H]),
+    "no_place": np.array([0, 0]),
+    "both_axes": np.array([0, 1]),
     "lengths": np.full(B, T),
     "buffer_shape": np.array([T, B, H]),
     "row_buffer_shape": np.array([B, T, H]),
@@ -495,6 +540,24 @@ FAULTS: dict[str, Mapping[str, str]] = {
     "rounding": {
         "step": STEP.replace("new = Tanh (biased)", "q = Tanh (biased) w = Round (q) new = Mul (w, half)")
     },
+    "a product over the rows": {
+        "step": STEP.replace(
+            "new = Tanh (biased)",
+            'v = Einsum <equation = "kb,kh->bh"> (h, rows_to_units) w = Slice (v, front, second, front) '
+            "more = Add (biased, w) new = Tanh (more)",
+        )
+    },
+    "a sum over the rows": {
+        "step": STEP.replace("hr = MatMul (h, R)", 'hr = Einsum <equation = "bk,kh->h"> (h, R)')
+    },
+    "a bias for each row": {
+        "step": STEP.replace("(sum, bias)", "(sum, full)").replace(
+            "biased =", "full = Expand (row_bias, two_four) biased ="
+        )
+    },
+    "rows that end": changed(
+        ("after_h = Identity (new)", "go_on = Less (time, ends_at) after_h = Where (go_on, new, h)")
+    ),
     "a mean over rows": {
         "step": STEP.replace(
             "new = Tanh (biased)", "m = ReduceMean <axes = [0]> (biased) new = Add (m, biased)"
@@ -516,6 +579,9 @@ EXTRA |= {
     "first_place": np.array(0),
     "place_shape": np.array([1, 1]),
     "turned_rows": np.array([[[1]], [[0]]]),
+    "rows_to_units": np.linspace(-0.5, 0.5, B * H, dtype=np.float32).reshape(B, H),
+    "row_bias": np.array([[0.5], [-0.5]], np.float32),
+    "ends_at": np.array([[T], [2]], np.int32),
 }
 
 
