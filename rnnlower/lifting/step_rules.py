@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -129,26 +128,25 @@ def _gemm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 
 def _einsum(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     """Evaluate a product with a constant matrix, whatever the order of the axes is."""
-    equation = node.attributes.get_string("equation", "").replace(" ", "")
-    given, _, result = equation.partition("->")
-    pairs = [*zip(map(e.form, node.inputs), given.split(","), strict=True)]
-    for (form, names), (weights, of_weights) in itertools.permutations(pairs, 2):
-        shared, distinct = {*names} & {*of_weights}, {*names} ^ {*of_weights}
-        letters = [*names, *of_weights]
-        if len(shared) != 1 or {*letters} - shared != {*result} or len(letters) != len(result) + 2:
-            continue
-        if len(of_weights) != 2 or not weights.is_constant or any(weights.tags):
-            continue
-        (summed,) = shared
-        first = [name for name in names if name in distinct]
-        rows = _ordered(form, names, [*first, summed])
-        last = [name for name in of_weights if name in distinct]
-        matrix = _ordered(weights, of_weights, [summed, *last]).constant
-        return [_ordered(multiplied(rows, matrix), [*first, *last], result)]
-    raise NotLiftableError("Einsum is not part of a cell")
+    given, _, result = node.attributes.get_string("equation", "").replace(" ", "").partition("->")
+    operands = given.split(",")
+    letters, shared = "".join(operands), set(operands[0]).intersection(*operands[1:])
+    is_product = len(operands) == 2 and letters.isalpha() and len(letters) == len({*letters}) + 1
+    if not is_product or len(shared) != 1 or sorted({*letters} - shared) != sorted(result):
+        raise NotLiftableError("Einsum is not part of a cell")
+    (summed,) = shared
+    forms = [*zip(map(e.form, node.inputs), operands, strict=True)]
+    for (form, names), (weights, of_weights) in (forms, forms[::-1]):
+        if len(of_weights) == 2 and weights.is_constant and not any(weights.tags):
+            first, last = (each.replace(summed, "") for each in (names, of_weights))
+            rows = _ordered(form, names, first + summed)
+            matrix = _ordered(weights, of_weights, summed + last).constant
+            return [_ordered(multiplied(rows, matrix), first + last, result)]
+    raise NotLiftableError("the weights of a step are not constant")
 
 
-def _ordered(form: Form, names: Sequence[str], wanted: Sequence[str]) -> Form:
+def _ordered(form: Form, names: str, wanted: str) -> Form:
+    """Return a form with its axes in another order."""
     order = [names.index(name) for name in wanted]
     return form.moved(lambda array: array.transpose(order), [form.tags[axis] for axis in order])
 

@@ -547,6 +547,15 @@ FAULTS: dict[str, Mapping[str, str]] = {
             "more = Add (biased, w) new = Tanh (more)",
         )
     },
+    "a product of three by Einsum": {
+        "step": STEP.replace("hr = MatMul (h, R)", 'hr = Einsum <equation = "bk,kh,h->bh"> (h, R, decay)')
+    },
+    "an Einsum of the diagonal": {
+        "step": STEP.replace("hr = MatMul (h, R)", 'hr = Einsum <equation = "bk,kk->bk"> (h, R)')
+    },
+    "an Einsum with an ellipsis": {
+        "step": STEP.replace("hr = MatMul (h, R)", 'hr = Einsum <equation = "...k,kh->...h"> (h, R)')
+    },
     "a sum over the rows": {
         "step": STEP.replace("hr = MatMul (h, R)", 'hr = Einsum <equation = "bk,kh->h"> (h, R)')
     },
@@ -580,6 +589,7 @@ EXTRA |= {
     "place_shape": np.array([1, 1]),
     "turned_rows": np.array([[[1]], [[0]]]),
     "rows_to_units": np.linspace(-0.5, 0.5, B * H, dtype=np.float32).reshape(B, H),
+    "decay": np.linspace(0.2, 0.8, H, dtype=np.float32),
     "row_bias": np.array([[0.5], [-0.5]], np.float32),
     "ends_at": np.array([[T], [2]], np.int32),
 }
