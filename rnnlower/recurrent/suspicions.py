@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -22,6 +22,7 @@ from rnnlower.graph.walk import (
     Located,
     called,
     captured,
+    is_read,
     reached,
     read_by,
     subgraphs_of,
@@ -60,8 +61,9 @@ class Suspicion:
 def find_suspicions(model: ir.Model) -> list[Suspicion]:
     """List everything suspicious, in the order of the nodes."""
     found = [*_unknown_operators(model)]
-    for located in find_recurrent(model):
-        node = parse_recurrent(located, lenient=True)
+    nodes = [(located, parse_recurrent(located, lenient=True)) for located in find_recurrent(model)]
+    found += _lengths_left_out(model, nodes)
+    for located, node in nodes:
         for check in _CHECKS:
             found += check(model, located, node)
     return found
@@ -79,6 +81,22 @@ def _unknown_operators(model: ir.Model) -> Iterator[Suspicion]:
             "it is not a known operator and stays as it is",
             "export the model with LSTM, GRU or RNN if its target lacks the operator",
         )
+
+
+def _lengths_left_out(model: ir.Model, nodes: Sequence[tuple[Located, ResolvedNode]]) -> Iterator[Suspicion]:
+    """Yield the first node if none has sequence_lens, and nothing reads an input that may hold lengths."""
+    if not nodes or any("sequence_lens" in node.inputs for _, node in nodes):
+        return
+    for value in model.graph.inputs:
+        is_integer = value.dtype in (ir.DataType.INT32, ir.DataType.INT64)
+        size = value.shape[0] if value.shape is not None and len(value.shape) == 1 else 1
+        if is_integer and size != 1 and not is_read(value) and value.name not in model.graph.initializers:
+            yield Suspicion(
+                nodes[0][0].label,
+                f"nothing reads input {value.name!r}, and no node has sequence_lens",
+                "paddle2onnx 2.1.0 drops sequence_length, so that all rows have as many steps as X",
+                "compare the model with the framework's on rows of different lengths",
+            )
 
 
 def _reset_before_product(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:

@@ -182,3 +182,22 @@ def test_other_names_are_no_recurrence(path):
     harmless.graph.node[0].op_type = "CongruentGroupNorm"
     onnx.save(harmless, path)
     assert warnings(path) == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "lengths", "is_suspicious"),
+    [
+        (TensorProto.INT32, ["N"], None, True),
+        (TensorProto.INT64, [2], None, True),
+        (TensorProto.INT64, [1], None, False),
+        (TensorProto.INT64, [], None, False),
+        (TensorProto.FLOAT, ["N"], None, False),
+        (TensorProto.INT32, ["N"], np.array([4, 2], np.int32), False),
+    ],
+)
+def test_lengths_that_an_exporter_dropped(path, dtype, shape, lengths, is_suspicious):
+    source = model("LSTM", "", lengths=lengths)
+    source.graph.input.append(helper.make_tensor_value_info("l", dtype, shape))
+    onnx.save(source, path)
+    found = [warning["what"] for warning in warnings(path) if "nothing reads" in warning["what"]]
+    assert found == (["nothing reads input 'l', and no node has sequence_lens"] if is_suspicious else [])
