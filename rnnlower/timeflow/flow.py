@@ -294,7 +294,7 @@ class Flow(Contents):
         """Return whether the content of a node's output follows from constants and sizes, and note it."""
         over_time = any(map(self.is_over_time, node.inputs))
         if node.op_type not in ("Shape", "Size") or node.domain:
-            if over_time and (node.op_type in _FILLING or self._is_table(node)):
+            if over_time and (self._is_as_long(node) or self._is_table(node)):
                 # It is as long as the sequence: a value over time whose content is not known.
                 return False
             if any(value is not None and self._lacks_content(value) for value in node.inputs):
@@ -306,6 +306,13 @@ class Flow(Contents):
             if whole is not None and chunk is not None:
                 self._is_sized[out] = over_time and not _same(whole, chunk)
         return node.outputs[0] in self._is_sized
+
+    def _is_as_long(self, node: ir.Node) -> bool:
+        """Return whether a node fills an axis that is as long as the sequence."""
+        if node.op_type not in _FILLING:
+            return False
+        whole, chunk = self.whole.shape(node.outputs[0]), self.part.shape(node.outputs[0])
+        return whole is None or whole != chunk
 
     def _is_table(self, node: ir.Node) -> bool:
         """Return whether a node takes as many rows of a constant as there are steps."""

@@ -130,3 +130,33 @@ def test_rows_that_count_from_the_end_are_refused() -> None:
     source = model(f"{SIGNATURE} {{ {rows} {GRU} }}", table=(1, 300, 4), **WEIGHTS)
     with pytest.raises(rnnlower.UnsupportedModelError, match="depends on the number of steps"):
         rnnlower.stream(source, chunk=1, time_axes={"X": 1})
+
+
+LENGTHS = """
+    s = Transpose <perm = [1, 0, 2]> (X)
+    shape = Shape (s)
+    singly = Constant <value_ints = [1, 1, 1]> ()
+    steps, rows, features = Split <axis = 0> (shape, singly)
+    {ROW}
+    lens = Cast <to = 6> (row)
+    h = GRU <hidden_size = 4> (s, W, R, "", lens)
+    axis = Constant <value_ints = [1]> ()
+    h1 = Squeeze (h, axis)
+    Y = Transpose <perm = [1, 0, 2]> (h1)
+"""
+
+
+@pytest.mark.parametrize("signature", [SIGNATURE, STATIC])
+@pytest.mark.parametrize("row", ["row = Tile (steps, rows)", "row = Expand (steps, rows)"])
+def test_lengths_that_are_computed_and_full(signature: str, row: str) -> None:
+    """As MXNet writes them."""
+    source = model(f"{signature} {{ {LENGTHS.replace('{ROW}', row)} }}", **WEIGHTS)
+    assert "limit" not in stream(source, {"X": 1}, chunk=3)
+
+
+@pytest.mark.parametrize("signature", [SIGNATURE, STATIC])
+def test_lengths_that_are_computed_and_shorter_are_refused(signature: str) -> None:
+    row = "one = Constant <value_ints = [1]> () fewer = Sub (steps, one) row = Tile (fewer, rows)"
+    source = model(f"{signature} {{ {LENGTHS.replace('{ROW}', row)} }}", **WEIGHTS)
+    with pytest.raises(rnnlower.UnsupportedModelError, match="has sequence_lens that are shorter"):
+        rnnlower.stream(source, time_axes={"X": 1})
