@@ -106,11 +106,11 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
     """Cut a constant as long as the sequence to chunks."""
     value = node.inputs[index]
     assert value is not None
-    array = flow.known(value)
+    name = f"{value.name!r}"
+    array, is_by_size = flow.known(value), value in flow.pending or flow.is_sized(value)
     if array is None:
         if value in flow.pending:
             raise flow.pending[value]
-        name = f"{value.name!r}"
         if value.is_graph_input():
             raise CoupledError(
                 f"combines every step with one of input {name}",
@@ -120,8 +120,11 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
     before, after = array.shape[:axis], array.shape[axis + 1 :]
     frames = array.reshape(*before, track.outer, track.frames, track.inner, *after)
     if np.array_equal(frames, np.repeat(frames.take([0], axis + 1), track.frames, axis + 1)):
-        cut = frames.take(range(track.chunk), axis + 1)
-        flow.edits.append(Replaced(node, index, cut.reshape(*before, track.chunk_size, *after)))
+        cut = frames.take(range(track.chunk), axis + 1).reshape(*before, track.chunk_size, *after)
+        if not is_by_size:
+            flow.edits.append(Replaced(node, index, cut))
+        elif (part := flow.part.constant(value)) is None or not np.array_equal(part, cut):
+            raise CoupledError(f"combines each step with {name}, which depends on the number of steps")
         return
     if track.outer != 1:
         raise CoupledError(

@@ -138,6 +138,8 @@ def hold(
     start: Start = 0.0
     if flow.streams(value):
         raise CoupledError(f"has an {name} that is computed from the stream")
+    if flow.is_sized(value):
+        raise CoupledError(f"has an {name} that depends on the number of steps")
     content = flow.content(value)
     if content is not None:
         start = _start(flow, name, content)

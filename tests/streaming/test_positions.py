@@ -132,14 +132,16 @@ def test_rows_that_count_from_the_end_are_refused() -> None:
         rnnlower.stream(source, chunk=1, time_axes={"X": 1})
 
 
-LENGTHS = """
-    s = Transpose <perm = [1, 0, 2]> (X)
-    shape = Shape (s)
+SIZES = """
+    f = Transpose <perm = [1, 0, 2]> (X)
+    shape = Shape (f)
     singly = Constant <value_ints = [1, 1, 1]> ()
     steps, rows, features = Split <axis = 0> (shape, singly)
+"""
+LENGTHS = """
     {ROW}
     lens = Cast <to = 6> (row)
-    h = GRU <hidden_size = 4> (s, W, R, "", lens)
+    h = GRU <hidden_size = 4> (f, W, R, "", lens)
     axis = Constant <value_ints = [1]> ()
     h1 = Squeeze (h, axis)
     Y = Transpose <perm = [1, 0, 2]> (h1)
@@ -150,13 +152,51 @@ LENGTHS = """
 @pytest.mark.parametrize("row", ["row = Tile (steps, rows)", "row = Expand (steps, rows)"])
 def test_lengths_that_are_computed_and_full(signature: str, row: str) -> None:
     """As MXNet writes them."""
-    source = model(f"{signature} {{ {LENGTHS.replace('{ROW}', row)} }}", **WEIGHTS)
+    source = model(f"{signature} {{ {SIZES} {LENGTHS.replace('{ROW}', row)} }}", **WEIGHTS)
     assert "limit" not in stream(source, {"X": 1}, chunk=3)
 
 
 @pytest.mark.parametrize("signature", [SIGNATURE, STATIC])
 def test_lengths_that_are_computed_and_shorter_are_refused(signature: str) -> None:
     row = "one = Constant <value_ints = [1]> () fewer = Sub (steps, one) row = Tile (fewer, rows)"
-    source = model(f"{signature} {{ {LENGTHS.replace('{ROW}', row)} }}", **WEIGHTS)
+    source = model(f"{signature} {{ {SIZES} {LENGTHS.replace('{ROW}', row)} }}", **WEIGHTS)
     with pytest.raises(rnnlower.UnsupportedModelError, match="has sequence_lens that are shorter"):
+        rnnlower.stream(source, time_axes={"X": 1})
+
+
+SCALED = """
+    k = Cast <to = 1> (each)
+    axes = Constant <value_ints = [1, 2]> ()
+    k3 = Unsqueeze (k, axes)
+    sk = Div (f, k3)
+    z = Transpose <perm = [1, 0, 2]> (sk)
+"""
+
+
+def test_the_size_of_another_axis_at_every_step() -> None:
+    """It is computed from each chunk, and not the number of rows of an example."""
+    source = model(f"{SIGNATURE} {{ {SIZES} each = Tile (rows, steps) {SCALED} {GRU} }}", **WEIGHTS)
+    assert "limit" not in stream(source, {"X": 1}, chunk=2)
+
+
+def test_the_number_of_steps_at_every_step_is_refused() -> None:
+    source = model(f"{SIGNATURE} {{ {SIZES} each = Tile (steps, steps) {SCALED} {GRU} }}", **WEIGHTS)
+    with pytest.raises(rnnlower.UnsupportedModelError, match="'k3', which depends on the number of steps"):
+        rnnlower.stream(source, time_axes={"X": 1})
+
+
+def test_the_number_of_steps_as_a_state_is_refused() -> None:
+    source = model(
+        f"""{STATIC} {{ {SIZES}
+            k = Cast <to = 1> (steps)
+            size = Constant <value_ints = [1, 1, 4]> ()
+            state = Expand (k, size)
+            h = GRU <hidden_size = 4> (f, W, R, "", "", state)
+            axis = Constant <value_ints = [1]> ()
+            h1 = Squeeze (h, axis)
+            Y = Transpose <perm = [1, 0, 2]> (h1)
+        }}""",
+        **WEIGHTS,
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="an initial_h that depends on the number"):
         rnnlower.stream(source, time_axes={"X": 1})
