@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import passed
 from rnnlower.lifting.affine_forms import Atoms, Form
 from rnnlower.lifting.cell_search import row_tags
 from rnnlower.lifting.equations import Cell
@@ -107,23 +108,30 @@ class Leaves(Evaluator):
         tags, shape = row_tags(self.facts, value)
         self.known[value] = self.leaves[value] = self.atoms.given(shape, tags)
 
-    def is_computed(self, value: ir.Value) -> bool:
+    def is_computed(self, value: ir.Value | None) -> bool:
         """Return whether the step computes a value: from the old state, or by weights from an input."""
-        producer = value.producer()
+        producer = None if value is None else value.producer()
         if value in self._region:
             return True
         if producer is None or producer.domain:
             return False
+        if producer.op_type in ("Slice", "Split"):
+            dims, whole = self.facts.dims(value) or (), self.facts.dims(producer.inputs[0]) or ()
+            is_part = dims[:-1] == whole[:-1] and dims[-1:] != whole[-1:]
+            return is_part and self.is_computed(producer.inputs[0])
         constants = [self.constant(each) is not None for each in producer.inputs]
         if producer.op_type in PRODUCTS:
             return constants[1] and not constants[0]
         return producer.op_type in _PASSED and any(constants)
 
 
-def source_of(value: ir.Value) -> tuple[str, ir.Value | None] | None:
-    """Return the operator that takes a value from another one, and the other one."""
-    producer = value.producer()
-    return None if producer is None else (producer.op_type, producer.inputs[0])
+def source_of(value: ir.Value) -> tuple[str, ir.Value | None]:
+    """Return the operator that takes what a value is a view of from another one, and the other one."""
+    base = passed(value)
+    producer = base.producer()
+    if producer is None or not producer.inputs:
+        return "", base
+    return producer.op_type, producer.inputs[0]
 
 
 def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:

@@ -143,22 +143,28 @@ def _split(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [_cut(form, axis, slice(end - size, end)) for end, size in zip(ends, given, strict=True)]
 
 
+def slice_bounds(
+    node: ir.Node, constant: Callable[[ir.Value | None], np.ndarray | None]
+) -> list[tuple[int, int, int, int]] | None:
+    """Return start, end, axis and step of each cut of a Slice; ``None`` if one of them is not constant."""
+    if "starts" in node.attributes:
+        given = [list(node.attributes.get_ints(name, ())) for name in ("starts", "ends", "axes")]
+    else:
+        contents = [np.array([]) if value is None else constant(value) for value in node.inputs[1:]]
+        given = [each.reshape(-1).tolist() for each in contents if each is not None]
+        if len(given) < len(contents):
+            return None
+    starts, ends, axes, steps = [*given, [], []][:4]
+    return [*zip(starts, ends, axes or range(len(starts)), steps or [1] * len(starts), strict=True)]
+
+
 def _slice(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form = e.form(node.inputs[0])
-    if "starts" in node.attributes:
-        starts, ends = (node.attributes.get_ints(name, ()) for name in ("starts", "ends"))
-        axes, steps = node.attributes.get_ints("axes", tuple(range(len(starts)))), (1,) * len(starts)
-    else:
-        given = [e.constant(value) for value in node.inputs[1:]]
-        if any(one is None and value is not None for one, value in zip(given, node.inputs[1:], strict=True)):
-            raise NotLiftableError("a step takes a part whose position is not constant")
-        numbers = [None if one is None else tuple(int(each) for each in one.reshape(-1)) for one in given]
-        numbers += [None] * (4 - len(numbers))
-        assert numbers[0] is not None and numbers[1] is not None  # noqa: PT018
-        starts, ends = numbers[0], numbers[1]
-        axes, steps = numbers[2] or tuple(range(len(starts))), numbers[3] or (1,) * len(starts)
+    bounds = slice_bounds(node, e.constant)
+    if bounds is None:
+        raise NotLiftableError("a step takes a part whose position is not constant")
     dims = e.dims(node.inputs[0])  # type: ignore[arg-type]
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+    for start, end, axis, step in bounds:
         axis %= len(form.shape)
         size = None if dims is None else dims[axis]
         last = size if isinstance(size, int) else np.iinfo(np.int32).max

@@ -20,6 +20,7 @@ from rnnlower.lifting.chains import Line
 from rnnlower.lifting.emission import Made, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Series, State
 from rnnlower.lifting.hoisting import part_of
+from rnnlower.lifting.layout_rules import slice_bounds
 from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
 from rnnlower.lifting.row_masks import Lengths, lengths_of
 from rnnlower.lifting.surroundings import Result, require_mask, require_states
@@ -199,14 +200,15 @@ class Straightener:
                 found = _Origin(whole, axis, start, size, True)  # type: ignore[arg-type]
                 if outer is not None and outer.axis == axis and outer.is_kept:
                     found = dataclasses.replace(outer, start=outer.start + start, size=found.size)
-        elif node.op_type == "Slice" and len(node.inputs) >= 4:
-            given = [facts.constant(value) for value in node.inputs[1:]]
-            if all(each is not None and each.size == 1 for each in given):
-                start, _, axis, *step = (int(each.reshape(-1)[0]) for each in given if each is not None)
-                axis %= len(sizes)
+        elif node.op_type == "Slice":
+            bounds = slice_bounds(node, facts.constant) or []
+            cuts = [(start, axis % len(sizes)) for start, _, axis, _ in bounds]
+            if len(cuts) > 1:
+                cuts = [(start, axis) for start, axis in cuts if dims[axis] != sizes[axis]]
+            if len(cuts) == 1 and all(step == 1 for *_, step in bounds):
+                ((start, axis),) = cuts
                 start, size = _from_start(start, sizes[axis]), dims[axis]
-                if step in ([], [1]) and isinstance(size, int):
-                    found = _Origin(whole, axis, start, size, True)
+                found = _Origin(whole, axis, start, size, True) if isinstance(size, int) else None
         if found is None or facts.dims(leaf) == dims:
             return found
         is_squeezed = found.is_kept and (*dims[: found.axis], *dims[found.axis + 1 :]) == facts.dims(leaf)

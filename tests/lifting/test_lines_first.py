@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -66,6 +67,30 @@ def test_an_initial_state_may_be_nested_deeply() -> None:
     (node,) = find_liftable(ir.from_proto(source))
     assert (node.form, node.op_type) == ("line", "RNN")
     assert rnnlower.verify(source, rnnlower.scan(source))
+
+
+def test_a_node_reads_the_input_and_has_the_first_step() -> None:
+    """Steps as NNabla and PyTorch's GRUCell write them: cuts of all axes, zeros, each product split."""
+    step = """s{0} = Slice (X, from{0}, to{0}, axes)  x{0} = Reshape (s{0}, sizes)
+        gi{0} = Gemm (x{0}, W, B)  iz{0}, ir{0}, in{0} = Split <axis = 1, num_outputs = 3> (gi{0})
+        gh{0} = Gemm (h{0}, R, B)  hz{0}, hr{0}, hn{0} = Split <axis = -1, num_outputs = 3> (gh{0})
+        az{0} = Add (iz{0}, hz{0})  z{0} = Sigmoid (az{0})  ar{0} = Add (ir{0}, hr{0})  r{0} = Sigmoid (ar{0})
+        rn{0} = Mul (r{0}, hn{0})  an{0} = Add (in{0}, rn{0})  n{0} = Tanh (an{0})
+        less{0} = Sub (h{0}, n{0})  part{0} = Mul (z{0}, less{0})  h{1} = Add (n{0}, part{0})
+        y{1} = Unsqueeze (h{1}, one)"""
+    cuts = "".join(f"int64[3] from{t} = {{0, {t}, 0}}, int64[3] to{t} = {{2, {t + 1}, 3}}," for t in range(4))
+    source = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18]>
+        main (float[2, 4, 3] X) => (float[2, 4, 4] Y)
+        <{cuts} int64[3] axes = {{0, 1, 2}}, int64[2] sizes = {{2, 3}}, int64[1] one = {{1}}>
+        {{ {" ".join(step.format(t, t + 1) for t in range(4))} Y = Concat <axis = 1> (y1, y2, y3, y4) }}""")
+    rng = np.random.default_rng(0)
+    source.graph.initializer.extend(
+        onnx.numpy_helper.from_array((scale * rng.normal(size=size)).astype(np.float32), name)
+        for name, size, scale in (("W", (3, 12), 1), ("R", (4, 12), 1), ("B", (12,), 1), ("h0", (2, 4), 0))
+    )
+    lifted = rnnlower.lift(source)
+    assert {*ops(lifted)} == {"GRU", "Identity", "Squeeze", "Transpose"}
+    assert rnnlower.verify(source, lifted)
 
 
 def test_steps_of_unknown_rows_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
