@@ -136,9 +136,11 @@ def emit_node(
     attributes += _activations(cells)
     if cell.clip is not None:
         attributes.append(ir.AttrFloat32("clip", cell.clip))
-    attributes += [
-        ir.AttrInt64(flag, 1) for flag in ("input_forget", "linear_before_reset") if getattr(cell, flag)
-    ]
+    if cell.input_forget:
+        attributes.append(ir.AttrInt64("input_forget", 1))
+    # A GRU of PyTorch that does not say 0 is taken for an exporter's fault.
+    if cell.op_type == "GRU" and (cell.linear_before_reset or e.opset >= 3):
+        attributes.append(ir.AttrInt64("linear_before_reset", int(cell.linear_before_reset)))
     outputs = [ir.Value(name=e.names.fresh(role)) for role in ("Y", "Y_h", "Y_c")[: len(given) - 1]]
     node = ir.Node("", cell.op_type, operands, attributes, outputs=outputs, name=e.names.source.fresh(name))
     e.add(node)

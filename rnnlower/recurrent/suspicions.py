@@ -104,7 +104,7 @@ def _reset_before_product(model: ir.Model, located: Located, node: ResolvedNode)
     linear = located.node.attributes.get("linear_before_reset")
     if located.node.op_type != "GRU" or (linear is not None and (linear.is_ref() or linear.as_int() != 0)):
         return
-    if (model.producer_name or "").lower() == "pytorch":
+    if linear is None and (model.producer_name or "").lower() == "pytorch":
         why = (
             "PyTorch's GRU is the form with 1, but some exporters left the attribute out (torch with "
             "dynamo=True and onnxscript before 0.7.1: pytorch/pytorch#189225, microsoft/onnxscript#2852)"

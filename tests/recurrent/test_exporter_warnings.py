@@ -75,8 +75,14 @@ def test_every_lowering_warns_of_it(path, tmp_path):
 
 @pytest.mark.parametrize(
     "sound",
-    [model(linear_before_reset=1), model(producer="tf2onnx"), model("LSTM"), model(producer="")],
-    ids=["linear_before_reset", "tf2onnx", "LSTM", "nobody"],
+    [
+        model(linear_before_reset=1),
+        model(linear_before_reset=0),
+        model(producer="tf2onnx"),
+        model("LSTM"),
+        model(producer=""),
+    ],
+    ids=["linear_before_reset", "0, which was written", "tf2onnx", "LSTM", "nobody"],
 )
 def test_sound_models_go_without(path, sound):
     onnx.save(sound, path)
