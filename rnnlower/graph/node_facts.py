@@ -18,7 +18,15 @@ from rnnlower.graph.evaluation import (
     may_be_sizes,
 )
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_of
-from rnnlower.graph.symbols import MOST_SIZES, SIZE_TYPES, UNKNOWN, compute_sizes, is_known, shape_of_sizes
+from rnnlower.graph.symbols import (
+    FLOAT_SIZE_TYPES,
+    MOST_SIZES,
+    SIZE_TYPES,
+    UNKNOWN,
+    compute_sizes,
+    is_known,
+    shape_of_sizes,
+)
 from rnnlower.graph.walk import VIEWS, default_opset, dim_name, operand
 
 _LARGEST = 1 << 26
@@ -197,11 +205,11 @@ class NodeFacts:
         first = dims[0] if dims else None
         if (shape := shape_of_sizes(node, sizes, dims)) is not None:
             self._learn(node.outputs[0], None, shape)
-        made = compute_sizes(node, sizes, first, self._imports[""])
+        out = node.outputs[0]
+        dtype = self.dtype(out)
+        made = compute_sizes(node, sizes, first, dtype, self._imports[""])
         if made is not None and made.size <= MOST_SIZES:
-            out = node.outputs[0]
             self._sizes[out] = made
-            dtype = self.dtype(out)
             if dtype is not None and all(isinstance(size, int) for size in made.flat):
                 self._contents[out] = made.astype(dtype.numpy())
 
@@ -214,9 +222,14 @@ class NodeFacts:
         shape = self.shape(value)
         if value in self._sizes:
             return self._sizes[value]
-        if self.dtype(value) not in SIZE_TYPES:
-            return None
+        dtype = self.dtype(value)
         if shape is None or len(shape) > 1 or None in shape or shape > (MOST_SIZES,):
+            return None
+        if dtype in FLOAT_SIZE_TYPES and shape in ((), (1,)):
+            number = self.constant(value)
+            is_exact = number is not None and abs(number.item()) < 1 << 24 and number.item().is_integer()
+            return number.astype(np.int64).astype(object) if number is not None and is_exact else None
+        if dtype not in SIZE_TYPES:
             return None
         content = self.constant(value)
         return np.full(shape, None) if content is None else content.astype(object)  # type: ignore[arg-type]

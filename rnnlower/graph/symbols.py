@@ -15,6 +15,7 @@ from rnnlower.graph.evaluation import DATA_MOVEMENT, Array, Dims, evaluate
 MOST_SIZES = 64
 """Most elements of a tensor whose elements are followed as sizes."""
 SIZE_TYPES = (ir.DataType.INT32, ir.DataType.INT64)
+FLOAT_SIZE_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,
     "Div": operator.floordiv,
@@ -33,7 +34,11 @@ def is_known(size: int | ir.SymbolicDim | None) -> bool:
 
 
 def compute_sizes(
-    node: ir.Node, inputs: Sequence[Array | None], dims: Dims | None, opset: int
+    node: ir.Node,
+    inputs: Sequence[Array | None],
+    dims: Dims | None,
+    dtype: ir.DataType | None,
+    opset: int,
 ) -> Array | None:
     """Compute the output of a node from sizes: numbers, symbols, and ``None`` for an unknown size.
 
@@ -41,6 +46,7 @@ def compute_sizes(
         node: The node.
         inputs: The sizes in each of its inputs.
         dims: The shape of its first input.
+        dtype: The type of its output. TorchScript counts the steps of a range that has a step in floats.
         opset: The version of the default domain.
     """
     if node.domain:
@@ -50,10 +56,14 @@ def compute_sizes(
         return _array(dims[start:end])
     if any(sizes is None for sizes, value in zip(inputs, node.inputs, strict=True) if value is not None):
         return None
-    if node.op_type in _ARITHMETIC:
-        with_unknown = np.frompyfunc(lambda a, b: _apply(_ARITHMETIC[node.op_type], a, b), 2, 1)
+    operation = _ARITHMETIC.get(node.op_type)
+    if node.op_type == "Div" and dtype not in SIZE_TYPES:
+        is_exact = inputs[1] is not None and all(size in (1, -1) for size in inputs[1].flat)
+        operation = operator.mul if is_exact else None
+    if operation is not None:
+        with_unknown = np.frompyfunc(functools.partial(_apply, operation), 2, 1)
         return np.asarray(with_unknown(*inputs), object)
-    if node.op_type == "Cast" and node.attributes.get_int("to", 0) in SIZE_TYPES:
+    if node.op_type == "Ceil" or (node.op_type == "Cast" and dtype in (*SIZE_TYPES, *FLOAT_SIZE_TYPES)):
         return inputs[0]
     return _move(node, inputs, opset) if node.op_type in DATA_MOVEMENT else None
 

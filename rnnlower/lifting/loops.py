@@ -318,6 +318,11 @@ class _Counters:
         if producer.op_type in ("Add", "Sub"):
             first, second = (self.index(each) for each in producer.inputs)
             return None if first is None or second is None else _combined(first, second, producer.op_type)
+        if producer.op_type == "Mul":
+            first, second = (self.index(each) for each in producer.inputs)
+            for moving, scale in ((first, second), (second, first)):
+                if moving and scale and moving.value is scale.value is None and scale.slope == 0:
+                    return _Index(moving.slope * scale.offset, moving.offset * scale.offset)
         return None
 
 

@@ -142,6 +142,27 @@ def sequences(axis: int = 0) -> Mapping[str, str]:
     }
 
 
+def falling(step: str) -> Mapping[str, str]:
+    """Return a Loop over ``range(T - 1, -1, step)``, whose steps TorchScript counts in floats."""
+    return {
+        "before": f"minus = Neg (by) by_step = Constant <value_int = {step}> () sizes = Shape (X) "
+        "length = Gather (sizes, by) final = Sub (length, by) below = Sub (minus, final) "
+        f"far = Cast <to = 1> (below) divisor = Constant <value_float = {step}.0> () part = Div (far, divisor) "
+        "whole = Ceil (part) turns = Cast <to = 7> (whole)",
+        "time": "T",
+        "outputs": BOTH.replace("T", "M"),
+        "loop": replaced(
+            BODY,
+            ("(most, on, zero, h0)", "(turns, on, zero, h0)"),
+            (
+                "x = Gather (x_time, time)",
+                "moved = Mul (n, by_step) p = Add (final, moved) x = Gather (x_time, p)",
+            ),
+            ("goes = Less (next, end)", "goes = Identity (go)"),
+        ),
+    }
+
+
 def scattered(index: str = "time") -> Mapping[str, str]:
     return {
         "before": "space = ConstantOfShape (buffer_shape)",
@@ -221,6 +242,7 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
         },
         ["RNN"],
     ),
+    "a range that falls": (falling("-1"), ["RNN"]),
     "a counter that falls": (
         {
             "loop": replaced(
@@ -553,6 +575,7 @@ FAULTS: dict[str, Mapping[str, str]] = {
     "an Einsum of the diagonal": {
         "step": STEP.replace("hr = MatMul (h, R)", 'hr = Einsum <equation = "bk,kk->bk"> (h, R)')
     },
+    "a range of every second step": falling("-2"),
     "an Einsum with an ellipsis": {
         "step": STEP.replace("hr = MatMul (h, R)", 'hr = Einsum <equation = "...k,kh->...h"> (h, R)')
     },
