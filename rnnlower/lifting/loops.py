@@ -184,7 +184,11 @@ class _Reading:
     def _filled(self, state: State) -> Iterator[Series]:
         """Yield the tensors that a state becomes which steps fill, element by element."""
         writer = root(state.after).producer()
-        if writer is None or writer.domain or writer.inputs[0] is not state.before or state.end is None:
+        if writer is None or writer.domain or state.before not in writer.inputs or state.end is None:
+            return
+        if writer.op_type == "Concat" and len(writer.inputs) == 2:
+            yield from self._appended(state, state.end, writer)
+        if writer.inputs[0] is not state.before:
             return
         if writer.op_type == "SequenceInsert" and writer.inputs[1] is not None:
             yield from self._joined(state, state.end, writer)
@@ -233,6 +237,17 @@ class _Reading:
                 break
             place = producer.inputs[0]
         return self._counters.index(place)
+
+    def _appended(self, state: State, end: ir.Value, writer: ir.Node) -> Iterator[Series]:
+        """Yield a tensor without elements that grows by one in each step, at its end or at its start."""
+        place = writer.inputs.index(state.before)
+        element, dims = writer.inputs[1 - place], self._facts.dims(state.start)
+        given = self._facts.dims(element)
+        if element is None or dims is None or given is None:
+            return
+        axis = writer.attributes.get_int("axis", 0) % len(dims)
+        if (dims[axis], given[axis]) == (0, 1):
+            yield Series(element, end, axis, place == 1, is_kept=True)
 
     def _joined(self, state: State, end: ir.Value, writer: ir.Node) -> Iterator[Series]:
         """Yield the tensors that a sequence of all elements is joined to."""

@@ -147,8 +147,8 @@ def falling(step: str) -> Mapping[str, str]:
     return {
         "before": f"minus = Neg (by) by_step = Constant <value_int = {step}> () sizes = Shape (X) "
         "length = Gather (sizes, by) final = Sub (length, by) below = Sub (minus, final) "
-        f"far = Cast <to = 1> (below) divisor = Constant <value_float = {step}.0> () part = Div (far, divisor) "
-        "whole = Ceil (part) turns = Cast <to = 7> (whole)",
+        f"far = Cast <to = 1> (below) number = Constant <value_float = {step}.0> () "
+        "part = Div (far, number) whole = Ceil (part) turns = Cast <to = 7> (whole)",
         "time": "T",
         "outputs": BOTH.replace("T", "M"),
         "loop": replaced(
@@ -177,6 +177,24 @@ def scattered(index: str = "time") -> Mapping[str, str]:
                 "row = Unsqueeze (new, front) spot = Unsqueeze (placed, front) "
                 "y = ScatterND (made, spot, row)",
             ),
+        ),
+    }
+
+
+def grown(
+    join: str = "made, row", start: str = "none_yet", end: str = "new = Tanh (biased)"
+) -> Mapping[str, str]:
+    """Return a Loop that joins each new state to those before it."""
+    return {
+        "before": "none_yet = ConstantOfShape (empty_shape) e = Exp (h0) one_yet = Unsqueeze (e, front)",
+        "outputs": BOTH.replace("T", "M"),
+        "loop": replaced(
+            BODY,
+            ("(most, on, zero, h0)", f"(most, on, zero, h0, {start})"),
+            ("float[2, 4] h\n", "float[2, 4] h, float[K, 2, 4] made\n"),
+            ("float[2, 4] y)", "float[L, 2, 4] y)"),
+            ("y = Identity (new)", f"row = Unsqueeze (new, front) y = Concat <axis = 0> ({join})"),
+            ("STEP", STEP.replace("new = Tanh (biased)", end)),
         ),
     }
 
@@ -416,6 +434,8 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
         ["RNN"],
     ),
     "a buffer": (scattered(), ["RNN"]),
+    "a tensor that grows": (grown(), ["RNN"]),
+    "a tensor that grows at its start": (grown("row, made"), ["RNN"]),
     "a buffer behind whole rows": (scattered_behind_rows(), ["RNN"]),
     "the last state alone": ({"outputs": "float[2, 4] last"}, ["RNN"]),
     "all states alone": ({"outputs": "float[T, 2, 4] Y"}, ["RNN"]),
@@ -448,6 +468,7 @@ EXTRA = {
     "both_axes": np.array([0, 1]),
     "lengths": np.full(B, T),
     "buffer_shape": np.array([T, B, H]),
+    "empty_shape": np.array([0, B, H]),
     "row_buffer_shape": np.array([B, T, H]),
     "rows": np.arange(B).reshape(B, 1, 1),
     "rows_shape": np.array([B, 1, 1]),
@@ -533,6 +554,11 @@ FAULTS: dict[str, Mapping[str, str]] = {
         **scattered(),
         "loop": scattered()["loop"].replace("(most, on,", "(two, on,"),
     },
+    "a tensor that grows from a row": grown(start="one_yet"),
+    "a tensor that grows by itself": grown("made, made", start="one_yet"),
+    "a tensor that grows and is read": grown(
+        end="whole = ReduceSum <keepdims = 0> (made, front) more = Add (biased, whole) new = Tanh (more)"
+    ),
     "a buffer with its rows turned": scattered_behind_rows("turned_rows"),
     "a buffer that is written from the end": scattered("p").copy()
     | {"loop": scattered("p")["loop"].replace("place = Cast", "p = Sub (last_one, n) place = Cast")},
