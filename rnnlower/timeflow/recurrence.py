@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array, evaluate
 from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import is_read, operand, reached, sources
+from rnnlower.graph.walk import is_read, operand, reached, read_by, sources
 from rnnlower.recurrent import state_operators
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
@@ -89,7 +89,16 @@ def _lengths(flow: Flow, node: ir.Node, track: Track) -> None:
         )
     if (content != track.frames).any():
         raise CoupledError("has sequence_lens that are shorter than the sequence")
+    makers = {made.op_type for value in reached([lens], _contents) if (made := value.producer()) is not None}
+    if bounds := makers & {"Clip", "Max", "Min", "Mod", "Where"}:
+        raise CoupledError(f"has sequence_lens that {min(bounds)} may bound, and the stream goes on")
     flow.edits.append(Replaced(node, 4, None))
+
+
+def _contents(value: ir.Value) -> list[ir.Value | None]:
+    """Return what the elements of a value follow from, and not how many there are."""
+    node = value.producer()
+    return read_by(node)[:1] if node is not None and node.op_type in ("Expand", "Tile") else read_by(node)
 
 
 def _outcomes(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -> list[Outcome]:

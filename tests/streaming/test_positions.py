@@ -149,7 +149,14 @@ LENGTHS = """
 
 
 @pytest.mark.parametrize("signature", [SIGNATURE, STATIC])
-@pytest.mark.parametrize("row", ["row = Tile (steps, rows)", "row = Expand (steps, rows)"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        "row = Tile (steps, rows)",
+        "row = Expand (steps, rows)",
+        "n = Max (rows, rows) row = Expand (steps, n)",
+    ],
+)
 def test_lengths_that_are_computed_and_full(signature: str, row: str) -> None:
     """As MXNet writes them."""
     source = model(f"{signature} {{ {SIZES} {LENGTHS.replace('{ROW}', row)} }}", **WEIGHTS)
@@ -161,6 +168,14 @@ def test_lengths_that_are_computed_and_shorter_are_refused(signature: str) -> No
     row = "one = Constant <value_ints = [1]> () fewer = Sub (steps, one) row = Tile (fewer, rows)"
     source = model(f"{signature} {{ {SIZES} {LENGTHS.replace('{ROW}', row)} }}", **WEIGHTS)
     with pytest.raises(rnnlower.UnsupportedModelError, match="has sequence_lens that are shorter"):
+        rnnlower.stream(source, time_axes={"X": 1})
+
+
+@pytest.mark.parametrize("signature", [SIGNATURE, STATIC])
+def test_lengths_that_are_bounded_are_refused(signature: str) -> None:
+    row = "most = Constant <value_ints = [1000]> () few = Min (steps, most) row = Tile (few, rows)"
+    source = model(f"{signature} {{ {SIZES} {LENGTHS.replace('{ROW}', row)} }}", **WEIGHTS)
+    with pytest.raises(rnnlower.UnsupportedModelError, match="has sequence_lens that Min may bound"):
         rnnlower.stream(source, time_axes={"X": 1})
 
 
