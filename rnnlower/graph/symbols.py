@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.cuts import Cut, cuts_of
 from rnnlower.graph.evaluation import DATA_MOVEMENT, Array, Dims, evaluate
 
 MOST_SIZES = 64
@@ -93,8 +94,9 @@ def shape_of_sizes(
         found = None if None in given else _SUMS[node.op_type](node, inputs, given)
         return found if any(isinstance(size, ir.SymbolicDim) for size in found or ()) else None
     dims = shapes[0] if shapes else None
-    if node.op_type == "Slice" and not node.domain and len(inputs) > 2:
-        return _sliced(inputs[1:], dims)
+    if node.op_type == "Slice" and not node.domain:
+        cuts = cuts_of(node, dict(zip(node.inputs, inputs, strict=True)).get)
+        return None if dims is None or cuts is None else _sliced(cuts, dims)
     if node.op_type == "Range" and not node.domain and all(each is not None for each in inputs):
         start, limit, step = (each.reshape(-1)[0] for each in inputs if each is not None)
         return (limit,) if (start, step) == (0, 1) and not isinstance(limit, int) else None
@@ -114,22 +116,13 @@ def shape_of_sizes(
     return tuple(wanted)
 
 
-def _sliced(given: Sequence[Array | None], dims: Dims | None) -> Dims | None:
+def _sliced(cuts: Sequence[Cut], dims: Dims) -> Dims | None:
     """Return the shape of a Slice; onnx leaves symbols at opset 10, whatever is cut off."""
-    numbers = [None if each is None else each.reshape(-1).tolist() for each in given]
-    starts, ends, axes, steps = numbers + [None] * (4 - len(numbers))
-    axes = axes if len(given) > 2 else None if starts is None else [*range(len(starts))]
-    if dims is None or axes is None or not all(isinstance(axis, int) for axis in axes):
-        return None
-    lengths = {len(each) for each in (starts, ends, axes, steps) if each is not None}
-    if len(lengths) > 1 or not all(-len(dims) <= axis < len(dims) for axis in axes):
+    if not all(-len(dims) <= cut.axis < len(dims) for cut in cuts):
         return None  # The node is invalid, which is not for an analysis to tell.
     found: list[Any] = list(dims)
-    for number, axis in enumerate(axes):
+    for start, end, axis, step in cuts:
         size, found[axis] = dims[axis], None
-        start, end, step = (
-            each[number] if each else None for each in (starts, ends, steps or [1] * len(axes))
-        )
         if step == 1 and not isinstance(size, int):
             cut = _apply(operator.sub, _bounded(end, size), _bounded(start, size))
             found[axis] = max(cut, 0) if isinstance(cut, int) else cut if _offset(cut) is not None else None

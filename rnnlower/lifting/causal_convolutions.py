@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.cuts import Cut, cuts_of
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import Located
@@ -176,10 +175,9 @@ def _tails(facts: Facts, joined: _Joined, conv: ir.Node, span: int) -> Iterator[
                 continue
             if reader.op_type != "Slice" or reader.domain or reader.graph is not conv.graph:
                 raise NotLiftableError(f"its past and input are read by {reader.op_type}")
-            start, end = _cut(facts, reader, axis)
-            (size,) = (facts.dims(whole) or (None,) * 3)[axis : axis + 1]
-            last = None if size is None else size - span
-            if start not in (-span, last) or not _is_end(end, size):
+            cut, size = _cut(facts, reader, axis), (facts.dims(whole) or (None,) * 3)[axis]
+            last = -span if size is None else size - span
+            if cut is None or cut.start not in (-span, last) or not cut.is_to_end(size):
                 raise NotLiftableError(f"other steps are kept than the last {span}")
             yield reader.outputs[0], whole is not conv.inputs[0]
 
@@ -188,34 +186,16 @@ def _without_end(facts: Facts, conv: ir.Node, signal: ir.Value, span: int) -> ir
     """Return the output of a Conv that pads both ends, without the steps behind the input."""
     output, (size,) = conv.outputs[0], (facts.dims(signal) or (None,) * 3)[_TIME:]
     readers = [reader for reader, _ in output.uses()]
-    if len(readers) == 1 and readers[0].op_type == "Slice" and not output.is_graph_output():
-        start, end = _cut(facts, readers[0], _TIME)
-        if start == 0 and end is not None and end in (-span, size):
-            return readers[0].outputs[0]
+    cut = _cut(facts, readers[0], _TIME) if len(readers) == 1 and not output.is_graph_output() else None
+    if cut is not None and cut.start == 0 and cut.end is not None and cut.end in (-span, size):
+        return readers[0].outputs[0]
     raise NotLiftableError("it sees steps behind the input")
 
 
-def _cut(facts: Facts, node: ir.Node, axis: int) -> tuple[Any, Any]:
-    """Return where a Slice starts and ends, as sizes; ``None`` if it cuts another axis, or has a stride."""
-    given: list[Sequence[Any] | None] = [
-        node.attributes.get_ints(name) if name in node.attributes else None
-        for name in ("starts", "ends", "axes")
-    ]
-    for place, value in enumerate(node.inputs[1:5]):
-        sizes = None if value is None else facts.sizes(value)
-        given[place : place + 1] = [None if sizes is None else sizes.reshape(-1).tolist()]
-    starts, ends, axes, *strides = given
-    if axes is None or [each % 3 for each in axes if each is not None] != [axis]:
-        return None, None
-    if strides not in ([], [[1]]):
-        return None, None
-    return (None if starts is None else starts[0]), (None if ends is None else ends[0])
-
-
-def _is_end(end: Any, size: Any) -> bool:
-    if isinstance(end, int) and end >= (size if isinstance(size, int) else np.iinfo(np.int32).max):
-        return True
-    return end is not None and end == size
+def _cut(facts: Facts, node: ir.Node, axis: int) -> Cut | None:
+    """Return what a Slice takes of an axis; ``None`` if it cuts others, or has a stride."""
+    cuts = cuts_of(node, facts.sizes) or []
+    return cuts[0] if [(cut.axis % 3, cut.step) for cut in cuts] == [(axis, 1)] else None
 
 
 def _with_silu(value: ir.Value) -> tuple[ir.Value, bool]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.cuts import cuts_of
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import VIEWS, is_read, passed, root
 from rnnlower.lifting.affine_forms import NotLiftableError
 
@@ -227,7 +227,7 @@ def is_size(facts: Facts, value: ir.Value | None, of: ir.Value | None, axis: int
     return size is not None and whole is not None and size == (whole - less if less else whole)
 
 
-def is_first(lengths: ir.Value, place: int) -> bool:
+def is_first(facts: Facts, lengths: ir.Value, place: int) -> bool:
     """Return whether one of some joined lengths is the size of the first step, which may not exist."""
     joined = lengths.producer()
     if joined is None or joined.op_type != "Concat":
@@ -236,11 +236,7 @@ def is_first(lengths: ir.Value, place: int) -> bool:
     while value is not None and (producer := value.producer()) is not None:
         if producer.op_type == "Shape":
             first = None if producer.inputs[0] is None else producer.inputs[0].producer()
-            given = [
-                None if each is None else constant_of(each) for each in (first.inputs[1:4] if first else [])
-            ]
-            numbers = [None if each is None else each.numpy().reshape(-1).tolist() for each in given]
-            return first is not None and first.op_type == "Slice" and numbers == [[0], [1], [0]]
+            return cuts_of(first, facts.constant) == [(0, 1, 0, 1)]
         if producer.op_type not in ("Slice", *VIEWS):
             return False
         value = producer.inputs[0]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.cuts import cuts_of
 from rnnlower.lifting.affine_forms import Form, NotLiftableError, common_tags, joined
 from rnnlower.lifting.frames import is_first, is_full
 
@@ -143,32 +144,16 @@ def _split(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [_cut(form, axis, slice(end - size, end)) for end, size in zip(ends, given, strict=True)]
 
 
-def slice_bounds(
-    node: ir.Node, constant: Callable[[ir.Value | None], np.ndarray | None]
-) -> list[tuple[int, int, int, int]] | None:
-    """Return start, end, axis and step of each cut of a Slice; ``None`` if one of them is not constant."""
-    if "starts" in node.attributes:
-        given = [list(node.attributes.get_ints(name, ())) for name in ("starts", "ends", "axes")]
-    else:
-        contents = [np.array([]) if value is None else constant(value) for value in node.inputs[1:]]
-        given = [each.reshape(-1).tolist() for each in contents if each is not None]
-        if len(given) < len(contents):
-            return None
-    starts, ends, axes, steps = [*given, [], []][:4]
-    return [*zip(starts, ends, axes or range(len(starts)), steps or [1] * len(starts), strict=True)]
-
-
 def _slice(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form = e.form(node.inputs[0])
-    bounds = slice_bounds(node, e.constant)
-    if bounds is None:
+    cuts = cuts_of(node, e.constant)
+    if cuts is None:
         raise NotLiftableError("a step takes a part whose position is not constant")
     dims = e.dims(node.inputs[0])  # type: ignore[arg-type]
-    for start, end, axis, step in bounds:
+    for cut in cuts:
+        start, end, axis, step = cut
         axis %= len(form.shape)
-        size = None if dims is None else dims[axis]
-        last = size if isinstance(size, int) else np.iinfo(np.int32).max
-        if form.tags[axis] and start == 0 and step == 1 and end >= last:
+        if form.tags[axis] and cut.is_whole(None if dims is None else dims[axis]):
             continue
         if form.tags[axis] in _TURNED and start == -1 and step == -1 and end <= np.iinfo(np.int32).min:
             tags = [_TURNED[tag] if each == axis else tag for each, tag in enumerate(form.tags)]
@@ -205,7 +190,7 @@ def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     length = given[e.direction]
     if length in (dims[time], e.steps):
         form = dataclasses.replace(form, tags=tags)
-    elif length not in (0, 1) and not is_first(lengths, e.direction):
+    elif length not in (0, 1) and not is_first(e.facts, lengths, e.direction):
         raise NotLiftableError("a ReverseSequence reverses a part of the steps")
     if form.tags[batch] == "D":
         return [form]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.cuts import cuts_of
 from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts, iterations
 from rnnlower.graph.walk import VIEWS, is_read, passed, root
@@ -142,13 +143,9 @@ class _Reading:
 
     def _uncut(self, value: ir.Value) -> ir.Value:
         """Return the value of the graph around the body that Slices pass on, from end to end."""
-        while (producer := value.producer()) is not None and producer.op_type == "Slice":
-            if producer not in self._body or producer.inputs[0] is None or len(producer.inputs) < 3:
-                break
-            starts, ends, *rest = (self._facts.constant(each) for each in producer.inputs[1:])
-            if starts is None or ends is None or starts.any() or (ends < np.iinfo(np.int32).max).any():
-                break
-            if len(rest) > 1 and (rest[1] is None or (rest[1] != 1).any()):
+        while (producer := value.producer()) is not None and producer in self._body:
+            cuts = cuts_of(producer, self._facts.constant)
+            if cuts is None or producer.inputs[0] is None or not all(cut.is_whole() for cut in cuts):
                 break
             value = producer.inputs[0]
         return self._aliases.get(value, value)

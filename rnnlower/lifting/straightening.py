@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.cuts import cuts_of
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
@@ -20,7 +21,6 @@ from rnnlower.lifting.chains import Line
 from rnnlower.lifting.emission import Made, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Series, State
 from rnnlower.lifting.hoisting import part_of
-from rnnlower.lifting.layout_rules import slice_bounds
 from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
 from rnnlower.lifting.row_masks import Lengths, lengths_of
 from rnnlower.lifting.surroundings import Result, require_mask, require_states
@@ -201,13 +201,12 @@ class Straightener:
                 if outer is not None and outer.axis == axis and outer.is_kept:
                     found = dataclasses.replace(outer, start=outer.start + start, size=found.size)
         elif node.op_type == "Slice":
-            bounds = slice_bounds(node, facts.constant) or []
-            cuts = [(start, axis % len(sizes)) for start, _, axis, _ in bounds]
-            if len(cuts) > 1:
-                cuts = [(start, axis) for start, axis in cuts if dims[axis] != sizes[axis]]
-            if len(cuts) == 1 and all(step == 1 for *_, step in bounds):
-                ((start, axis),) = cuts
-                start, size = _from_start(start, sizes[axis]), dims[axis]
+            cuts = given = cuts_of(node, facts.constant) or []
+            if len(given) > 1:
+                cuts = [cut for cut in given if dims[cut.axis] != sizes[cut.axis]]
+            if len(cuts) == 1 and all(cut.step == 1 for cut in given):
+                axis = cuts[0].axis % len(sizes)
+                start, size = _from_start(cuts[0].start, sizes[axis]), dims[axis]
                 found = _Origin(whole, axis, start, size, True) if isinstance(size, int) else None
         if found is None or facts.dims(leaf) == dims:
             return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.cuts import cuts_of
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, names_in
@@ -49,20 +50,16 @@ def _cut(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int,
     outer = None if value is None else value.producer()
     inner = None if outer is None or outer.op_type != "Unsqueeze" else outer.inputs[0]
     node = None if inner is None else inner.producer()
-    source = None if node is None or node.op_type != "Slice" else node.inputs[0]
+    cuts, source = cuts_of(node, facts.constant), None if node is None or not node.inputs else node.inputs[0]
     shape = facts.shape(source)
-    if outer is None or node is None or source is None or shape is None:
+    if outer is None or source is None or shape is None or cuts is None:
         return None
     new = facts.ints(outer, "axes", 1)
-    starts, ends, axes, steps = (
-        facts.ints(node, name, index) for index, name in enumerate(("starts", "ends", "axes", "steps"), 1)
-    )
-    if new is None or starts is None or ends is None:
+    if new is None or len(new) != 1 or [cut.step for cut in cuts] != [1]:
         return None
-    if len(starts) != 1 or len(new) != 1 or steps not in (None, [1]):
-        return None
-    axis = axes[0] % len(shape) if axes else 0
+    ((start, end, axis, _),) = cuts
+    axis %= len(shape)
     size = shape[axis]
-    if not isinstance(size, int) or not 0 <= starts[0] < ends[0] <= size:
+    if not isinstance(size, int) or not 0 <= start < end <= size:
         return None
-    return source, axis, starts[0], ends[0], new[0] % (len(shape) + 1)
+    return source, axis, start, end, new[0] % (len(shape) + 1)

@@ -338,6 +338,28 @@ def test_a_part_of_an_open_length_is_not_that_length(opset: int) -> None:
     assert whole == ir.SymbolicDim("T")
 
 
+def test_a_slice_with_attributes_has_the_same_shape() -> None:
+    model = ir.from_onnx_text("""<ir_version: 3, opset_import: ["" : 9]>
+        main (float[T, 3] x) => (float[a, 3] y, float[b, 3] z) {
+            y = Slice <starts = [0], ends = [1], axes = [0]> (x)
+            z = Slice <starts = [0], ends = [2147483647]> (x)
+        }""")
+    facts = Facts(model)
+    part, whole = ((facts.dims(value) or ())[0] for value in model.graph.outputs)
+    assert part != ir.SymbolicDim("T")
+    assert whole == ir.SymbolicDim("T")
+
+
+def test_unknown_strides_are_not_taken_for_1() -> None:
+    facts, values = known("""
+        main (float[T, 3] x, int64[n] by) => (float[a, b] y)
+        <int64[1] zero = {0}, int64[1] most = {9223372036854775807}> {
+            y = Slice (x, zero, most, zero, by)
+        }
+    """)
+    assert (facts.dims(values["y"]) or ())[0] != ir.SymbolicDim("T")
+
+
 def test_sizes_are_known_one_by_one() -> None:
     facts, values = known("""
         main (float[5, N] x) => (int64[a] steps)

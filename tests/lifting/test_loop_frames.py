@@ -655,6 +655,13 @@ def test_a_fault_is_not_lifted_wrong(name: str) -> None:
     lifted(model)
 
 
+def test_slices_with_attributes_from_end_to_end_are_passed() -> None:
+    cut = "w = Slice <starts = [0, 0], ends = [2147483647, 9223372036854775807]> (x_time)"
+    model = model_of(replaced(BODY, (GATHER, f"{cut} x = Gather (w, time)")))
+    model.opset_import[0].version = 9
+    assert lifted(model) == ["RNN"]
+
+
 def test_a_number_of_steps_fixes_an_open_length() -> None:
     """A Loop of 5 steps reads 5 elements of any X, and so does its node: it can be unrolled, and priced."""
     model = model_of(time="LONG")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 from support.streamed import model, stream
 
 import rnnlower
+from rnnlower.graph.facts import Facts
+from rnnlower.streaming.slices import gather_slices
 
 FRAME, HOP, STEPS = 16, 8, 168
 COUNT = (STEPS - FRAME) // HOP + 1
@@ -189,3 +192,16 @@ def test_a_slice_for_each_frame(chunk: int) -> None:
     metadata = stream(source, {"X": 1}, chunk=chunk, allow_delay=True)
     assert metadata["delay"] == HOP
     assert metadata["outputs"] == {"Y": 1}
+
+
+@pytest.mark.parametrize("inputs", ["axis, one", "zero, axis"])
+def test_slices_of_unknown_axes_or_strides_are_not_gathered(inputs: str) -> None:
+    source = ir.from_onnx_text(f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[4, 4] X, int64[1] axis) => (float[a, b, c] Y)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] four = {{4}}> {{
+            p = Slice (X, zero, two, {inputs})  q = Slice (X, two, four, {inputs})
+            u = Unsqueeze (p, zero)  v = Unsqueeze (q, zero)
+            Y = Concat <axis = 0> (u, v)
+        }}""")
+    gather_slices(source, Facts(source))
+    assert "Gather" not in {node.op_type for node in source.graph}
