@@ -1,4 +1,4 @@
-"""Einsum as a MatMul if it is one, and else as a product and a sum."""
+"""Einsum: its equation, and the operators that stand in for it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,23 @@ class EinsumWriter(Protocol):
     ) -> ir.Value: ...
 
 
+def einsum_terms(equation: str) -> tuple[list[str], str]:
+    """Return the indices of each operand and of the result; no operands for an equation with an ellipsis."""
+    if "." in equation:
+        return [], ""
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    if not arrow:
+        result = "".join(sorted(each for each in {*left} - {","} if left.count(each) == 1))
+    return left.split(","), result
+
+
 def write_einsum(writer: EinsumWriter, equation: str, operands: Sequence[ir.Value]) -> ir.Value | None:
     """Emit ops that compute an Einsum: MatMul for two operands with one common index that is summed.
 
     ``None`` for an equation with an ellipsis, or with an index twice in one operand.
     """
-    left, arrow, result = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    letters = "".join(terms)
-    if not arrow:
-        result = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
-    repeats = any(len(set(term)) != len(term) for term in (*terms, result))
-    if "." in equation or repeats or len(terms) != len(operands):
+    terms, result = einsum_terms(equation)
+    if any(len(set(term)) != len(term) for term in (*terms, result)) or len(terms) != len(operands):
         return None
     others = [set(result).union(*terms[:k], *terms[k + 1 :]) for k in range(len(terms))]
     pairs = [

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import onnx_ir as ir
 from onnx_ir.convenience import convert_attributes
 
+from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import values_of
 from rnnlower.lifting.affine_forms import NotLiftableError
@@ -195,12 +196,11 @@ def _matmul(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]
 
 
 def _einsum(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
-    equation = node.attributes.get_string("equation", "").replace(" ", "")
-    left, arrow, right = equation.partition("->")
-    free = next((label for label in "tzyxw" if label not in equation), None)
-    if not arrow or free is None or "." in equation:
+    terms, right = einsum_terms(node.attributes.get_string("equation", ""))
+    free = next((label for label in "tzyxw" if label not in "".join(terms)), None)
+    if not terms or free is None:
         raise NotLiftableError(f"Einsum {node.name!r} has an equation that is not looked at")
-    operands = [free * has + each for each, has in zip(left.split(","), over_time, strict=True)]
+    operands = [free * has + each for each, has in zip(terms, over_time, strict=True)]
     return t._copied(node, given, equation=f"{','.join(operands)}->{free}{right}")
 
 

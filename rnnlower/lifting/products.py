@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import captured
 from rnnlower.lifting.affine_forms import NotLiftableError
@@ -293,12 +294,10 @@ def _matmul(p: Products, node: ir.Node) -> Sum:
 
 
 def _einsum(p: Products, node: ir.Node) -> Sum:
-    equation = node.attributes.get_string("equation", "").replace(" ", "")
-    left, arrow, right = equation.partition("->")
-    operands = left.split(",")
-    if not arrow or "." in equation or any(len(set(each)) != len(each) for each in (*operands, right)):
+    operands, right = einsum_terms(node.attributes.get_string("equation", ""))
+    if not operands or any(len(set(each)) != len(each) for each in (*operands, right)):
         raise NotLiftableError(f"{_named(node)} has an equation that is not looked at")
-    labels = [*right, *sorted(set(left) - {*right, ","})]
+    labels = [*right, *sorted(set("".join(operands)) - {*right})]
     total: Sum | None = None
     for number, names in enumerate(operands):
         given = p.sum_of(node, number)

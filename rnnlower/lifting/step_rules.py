@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.einsum import einsum_terms
 from rnnlower.lifting.affine_forms import (
     Floats,
     Form,
@@ -128,10 +129,10 @@ def _gemm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 
 def _einsum(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     """Evaluate a product with a constant matrix, whatever the order of the axes is."""
-    given, _, result = node.attributes.get_string("equation", "").replace(" ", "").partition("->")
-    operands = given.split(",")
-    letters, shared = "".join(operands), set(operands[0]).intersection(*operands[1:])
-    is_product = len(operands) == 2 and letters.isalpha() and len(letters) == len({*letters}) + 1
+    operands, result = einsum_terms(node.attributes.get_string("equation", ""))
+    letters = "".join(operands)
+    shared = {*letters}.intersection(*operands)
+    is_product = len(operands) == 2 and len(letters) == len({*letters}) + 1
     if not is_product or len(shared) != 1 or sorted({*letters} - shared) != sorted(result):
         raise NotLiftableError("Einsum is not part of a cell")
     (summed,) = shared

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.walk import operand
 from rnnlower.padding.normalizing import NORMALIZING
 from rnnlower.padding.sizes import Axes, NoRuleError, unite
@@ -176,13 +177,11 @@ def _gemm(flow: PadFlow, node: ir.Node) -> Axes:
 
 def _einsum(flow: PadFlow, node: ir.Node) -> Axes:
     equation = node.attributes.get_string("equation", "").replace(" ", "")
-    left, arrow, right = equation.partition("->")
-    if "." in equation:
+    terms, right = einsum_terms(equation)
+    if not terms:
         raise NoRuleError(f"has the equation {equation!r}, which is not followed")
-    if not arrow:
-        right = "".join(sorted(each for each in {*left} - {","} if left.count(each) == 1))
     axes: Axes = {}
-    for index, term in enumerate(left.split(",")):
+    for index, term in enumerate(terms):
         for axis, size in flow.axes_of(node.inputs[index]).items():
             if term[axis] not in right:
                 flow.fill(node, index, axis, 0.0)

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.walk import operand
 from rnnlower.timeflow.edits import Replaced
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
@@ -185,9 +186,8 @@ def gemm(flow: Flow, node: ir.Node) -> Outcome:
 def einsum(flow: Flow, node: ir.Node) -> Outcome:
     """Handle Einsum: time is the same letter in all operands over time, and in the result."""
     equation = node.attributes.get_string("equation", "").replace(" ", "")
-    left, arrow, right = equation.partition("->")
-    terms = left.split(",")
-    if not arrow or "." in equation:
+    terms, right = einsum_terms(equation)
+    if not terms:
         raise CoupledError(f"has the equation {equation!r}, which is not followed")
     letters, tracks = set(), {}
     for index, term in enumerate(terms):

@@ -21,6 +21,10 @@ STEP = {
     "o = Squeeze (p, key)",
     "einsum": "d = Mul (s, gw)  w = Einsum <equation = 'bk,bv->bkv'> (k, v)  s2 = Add (d, w) "
     "o = Einsum <equation = 'bk,bkv->bv'> (q, s2)",
+    "einsum without a result": "kt = Einsum <equation = 'zb'> (k)  ks = Sigmoid (kt)  "
+    "k2 = Einsum <equation = 'zb'> (ks)  k2w = Unsqueeze (k2, value)  d = Mul (s, gw)  w = Mul (k2w, vw)  "
+    "u = Add (d, w)  ut = Transpose <perm = [0, 2, 1]> (u)  s2 = Einsum <equation = 'bvk'> (ut)  "
+    "p = Mul (s2, qw)  o = ReduceSum (p, key)",
     "delta": "d = Mul (s, gw)  m = Mul (d, kw)  rd = ReduceSum (m, key)  e = Sub (v, rd)  be = Mul (b, e) "
     "bw = Unsqueeze (be, key)  w = Mul (kw, bw)  s2 = Add (d, w)  p = Mul (s2, qw)  o = ReduceSum (p, key)",
     "skip": "d = Mul (s, gw)  w = Mul (kw, vw)  s2 = Add (d, w)  p = Mul (s2, qw)  t = ReduceSum (p, key) "

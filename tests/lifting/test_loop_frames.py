@@ -397,6 +397,16 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
         },
         ["RNN"],
     ),
+    "products by Einsum without a result": (
+        {
+            "step": replaced(
+                STEP,
+                ("MatMul (x, W)", 'Einsum <equation = "bk, kh"> (x, W)'),
+                ("hr = MatMul (h, R)", 'hc = Einsum <equation = "zk,ka"> (h, R) hr = Transpose (hc)'),
+            )
+        },
+        ["RNN"],
+    ),
     "two cells, the states of which are cast to their type": (
         {
             "step": """

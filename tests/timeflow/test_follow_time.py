@@ -53,6 +53,31 @@ def test_frames_are_a_function_of_the_length(steps: int) -> None:
     assert flow.lost == []
 
 
+@pytest.mark.parametrize(("equation", "axis"), [("bti, iz", 1), ("bti,ia", 2), ("zti,ij->tzj", 0)])
+def test_an_einsum_puts_time_where_its_result_has_the_index(equation: str, axis: int) -> None:
+    model = parsed(f"""
+        main (float[1, T, 3] X, float[3, 4] W) => (float[a, b, c] Y)
+        {{ Y = Einsum <equation = "{equation}"> (X, W) }}
+    """)
+    flow = follow_time(model, {"X": 1})
+    assert flow.lost == []
+    assert flow.tracks[model.graph.outputs[0]].axis == axis
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    feeds = {"X": np.zeros((1, 7, 3), np.float32), "W": np.zeros((3, 4), np.float32)}
+    assert session.run(None, feeds)[0].shape[axis] == 7
+
+
+@pytest.mark.parametrize(
+    ("equation", "reason"), [("bti,btj", "sums over time"), ("...i,ij->...j", "which is not followed")]
+)
+def test_an_einsum_over_time_or_with_an_ellipsis_is_named(equation: str, reason: str) -> None:
+    model = parsed(f"""
+        main (float[1, T, 3] X) => (float[a, b] Y) {{ Y = Einsum <equation = "{equation}"> (X, X) }}
+    """)
+    (error,) = follow_time(model, {"X": 1}).lost
+    assert reason in str(error)
+
+
 def test_what_couples_steps_is_named_and_the_rest_is_followed() -> None:
     model = parsed("""
         main (float[T, 4] X) => (float[T, 4] Y, float[T, 4] Z)
