@@ -27,7 +27,7 @@ from rnnlower.graph.symbols import (
     is_known,
     shape_of_sizes,
 )
-from rnnlower.graph.walk import VIEWS, default_opset, dim_name, operand
+from rnnlower.graph.walk import VIEWS, default_opset, dim_name
 
 _LARGEST = 1 << 26
 """Largest total size in bytes of a node's inputs and outputs at which it is evaluated."""
@@ -126,13 +126,6 @@ class NodeFacts:
         """Return the element type of a tensor, or ``None`` if it is not known."""
         type_ = self.type(value)
         return type_.dtype if isinstance(type_, ir.TensorType) else None
-
-    def ints(self, node: ir.Node, name: str, index: int) -> list[int] | None:
-        """Return integers that are an attribute or, in newer versions, an input, if they are constant."""
-        given, array = node.attributes.get_ints(name), self.constant(operand(node, index))
-        if given is None and array is not None:
-            return [int(number) for number in array.reshape(-1)]
-        return None if given is None else [*given]
 
     def is_zero(self, value: ir.Value | None) -> bool:
         """Return whether a value consists of zeros, however large it is."""

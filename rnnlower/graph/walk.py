@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+import numpy as np
 import onnx_ir as ir
 
 T = TypeVar("T")
@@ -222,6 +223,19 @@ def reached(start: Iterable[T], following: Callable[[T], Iterable[T | None]]) ->
 def operand(node: ir.Node, index: int) -> ir.Value | None:
     """Return an input of a node, ``None`` if it is left out."""
     return node.inputs[index] if index < len(node.inputs) else None
+
+
+def given_ints(
+    node: ir.Node, name: str, index: int, content: Callable[[ir.Value], np.ndarray | None], unknown: Exception
+) -> list[int] | None:
+    """Return integers that are an attribute or, in newer versions, an input; raise if that is not known."""
+    given, value = node.attributes.get_ints(name), operand(node, index)
+    if given is not None or value is None:
+        return None if given is None else [*given]
+    array = content(value)
+    if array is None:
+        raise unknown
+    return [int(each) for each in array.reshape(-1)]
 
 
 def is_read(value: ir.Value) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.cuts import cuts_of
+from rnnlower.graph.walk import given_ints
 from rnnlower.lifting.affine_forms import Form, NotLiftableError, common_tags, joined
 from rnnlower.lifting.frames import is_first, is_full
 
@@ -30,24 +31,13 @@ def _transpose(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [form.moved(lambda array: array.transpose(perm), [form.tags[axis] for axis in perm])]
 
 
-def _axes(e: Evaluator, node: ir.Node) -> list[int] | None:
-    if "axes" in node.attributes:
-        return list(node.attributes.get_ints("axes", ()))
-    return _numbers(e, node, "the axes")
-
-
-def _numbers(e: Evaluator, node: ir.Node, role: str) -> list[int] | None:
-    """Return the content of a node's second input, or ``None`` if it has none."""
-    if len(node.inputs) < 2 or node.inputs[1] is None:
-        return None
-    numbers = e.constant(node.inputs[1])
-    if numbers is None:
-        raise NotLiftableError(f"{role} of a {node.op_type} are not constant")
-    return [int(number) for number in numbers.reshape(-1)]
+def _ints(e: Evaluator, node: ir.Node, name: str, role: str) -> list[int] | None:
+    unknown = NotLiftableError(f"the {role} of a {node.op_type} are not constant")
+    return given_ints(node, name, 1, e.constant, unknown)
 
 
 def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    form, axes = e.form(node.inputs[0]), _axes(e, node)
+    form, axes = e.form(node.inputs[0]), _ints(e, node, "axes", "axes")
     if axes is None:
         sizes = e.dims(node.inputs[0])  # type: ignore[arg-type]
         tagged = [] if sizes is None else [dim for dim, tag in zip(sizes, form.tags, strict=True) if tag]
@@ -62,7 +52,7 @@ def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 
 
 def _unsqueeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    form, axes = e.form(node.inputs[0]), _axes(e, node)
+    form, axes = e.form(node.inputs[0]), _ints(e, node, "axes", "axes")
     assert axes is not None
     rank = len(form.shape) + len(axes)
     new = {axis % rank for axis in axes}
@@ -136,7 +126,7 @@ def _cut(form: Form, axis: int, part: slice | np.ndarray) -> Form:
 def _split(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form = e.form(node.inputs[0])
     axis = node.attributes.get_int("axis", 0) % len(form.shape)
-    given = _numbers(e, node, "the sizes") or list(node.attributes.get_ints("split", ()))
+    given = _ints(e, node, "split", "sizes")
     if not given:
         part = -(-form.shape[axis] // len(node.outputs))
         given = [part] * len(node.outputs)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import einsum_terms
+from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import captured
+from rnnlower.graph.walk import captured, given_ints, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.terms import Axis, Size, Sum, Term, broadcast, groups_of, padded
 
@@ -65,7 +66,7 @@ class Products:
     def _read(self, value: ir.Value) -> Sum:
         if value in self._states:
             return self._tensor(value)
-        constant = self._facts.constant(self._aliases.get(value, value))
+        constant = self._constant(value)
         if constant is not None and constant.size == 1:
             return Sum(
                 (Term(float(constant.reshape(-1)[0]), (), ((),) * constant.ndim),), (1,) * constant.ndim
@@ -110,21 +111,18 @@ class Products:
         return index
 
     def sum_of(self, node: ir.Node, number: int) -> Sum:
-        value = node.inputs[number] if number < len(node.inputs) else None
+        value = operand(node, number)
         if value is None:
             raise NotLiftableError(f"{_named(node)} has no input {number}")
         return self.of(value)
 
     def ints(self, node: ir.Node, name: str, number: int) -> list[int] | None:
         """Return numbers that are an attribute or, from a later opset on, an input."""
-        given = node.inputs[number] if number < len(node.inputs) else None
-        if given is None:
-            found = node.attributes.get_ints(name)
-            return None if found is None else list(found)
-        constant = self._facts.constant(self._aliases.get(given, given))
-        if constant is None:
-            raise NotLiftableError(f"the {name} of {_named(node)} are not constant")
-        return [int(each) for each in constant.reshape(-1)]
+        unknown = NotLiftableError(f"the {name} of {_named(node)} are not constant")
+        return given_ints(node, name, number, self._constant, unknown)
+
+    def _constant(self, value: ir.Value) -> Array | None:
+        return self._facts.constant(self._aliases.get(value, value))
 
     def is_same_type(self, first: ir.Value | None, second: ir.Value) -> bool:
         one, other = self._facts.type(first), self._facts.type(second)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import default_opset, dim_name, operand
+from rnnlower.graph.walk import default_opset, dim_name, given_ints
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
@@ -141,16 +141,10 @@ class Examples:
 
     def ints(self, node: ir.Node, name: str, index: int) -> list[list[int]] | None:
         """Return integers at the example lengths: an attribute, or an input."""
-        given = node.attributes.get_ints(name)
-        if given is not None:
-            return [[*given]] * len(self._worlds)
-        value = operand(node, index)
-        if value is None:
-            return None
-        contents = self.contents(value)
-        if contents is None:
-            raise NoRuleError(f"takes its {name} from a computation that is not followed")
-        return [[*map(int, each.reshape(-1))] for each in contents]
+        unknown = NoRuleError(f"takes its {name} from a computation that is not followed")
+        contents = [lambda value, world=world: world.constant(self.origin(value)) for world in self._worlds]
+        found = [given_ints(node, name, index, content, unknown) for content in contents]
+        return [each for each in found if each is not None] or None
 
     def dtype(self, value: ir.Value | None) -> np.dtype[np.generic]:
         """Return the type of a value."""

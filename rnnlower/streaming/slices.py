@@ -10,6 +10,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.rewiring import remove_orphans, take_place
+from rnnlower.graph.walk import operand
 
 _FEWEST = 2
 
@@ -54,7 +55,7 @@ def _cut(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int,
     shape = facts.shape(source)
     if outer is None or source is None or shape is None or cuts is None:
         return None
-    new = facts.ints(outer, "axes", 1)
+    new = outer.attributes.get_ints("axes") or facts.constant(operand(outer, 1))
     if new is None or len(new) != 1 or [cut.step for cut in cuts] != [1]:
         return None
     ((start, end, axis, _),) = cuts
@@ -62,4 +63,4 @@ def _cut(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int,
     size = shape[axis]
     if not isinstance(size, int) or not 0 <= start < end <= size:
         return None
-    return source, axis, start, end, new[0] % (len(shape) + 1)
+    return source, axis, start, end, int(new[0]) % (len(shape) + 1)

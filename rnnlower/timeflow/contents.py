@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import default_opset, operand
+from rnnlower.graph.walk import default_opset, given_ints, operand
 from rnnlower.timeflow.tracks import MODERN_OPSET, CoupledError, Sample, fix_shapes, newer_opset
 
 
@@ -72,13 +72,10 @@ class Contents:
 
     def ints(self, node: ir.Node, name: str, index: int) -> tuple[list[int], list[int]] | None:
         """Return integers for the sequence and for a chunk: an attribute, or in newer versions an input."""
-        given, value = node.attributes.get_ints(name), operand(node, index)
-        if given is not None or value is None:
-            return None if given is None else ([*given], [*given])
-        whole, chunk = self.content(value), self.chunk_content(value)
-        if whole is None or chunk is None:
-            raise CoupledError(f"takes its {name} from a computation that is not followed")
-        return [*map(int, whole.reshape(-1))], [*map(int, chunk.reshape(-1))]
+        unknown = CoupledError(f"takes its {name} from a computation that is not followed")
+        whole = given_ints(node, name, index, self.content, unknown)
+        chunk = given_ints(node, name, index, self.chunk_content, unknown)
+        return None if whole is None or chunk is None else (whole, chunk)
 
     def axes(self, node: ir.Node, index: int = 1) -> list[int] | None:
         """Return the axes that an operator works on, counted from the start, if they are given."""
