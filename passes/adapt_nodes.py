@@ -274,7 +274,7 @@ class _Resolver:
         for node in reversed(nodes):
             if node.graph is graph and not node.domain and node.op_type in _MAKERS:
                 out = node.outputs[0]
-                if not out.uses() and not out.is_graph_output():
+                if not is_read(out):
                     graph.remove(node, safe=True)
                     self.modified = True
 
@@ -321,7 +321,7 @@ class _Resolver:
         if value is None or shape is None or not -len(shape) <= axis < len(shape):
             return None
         size = shape[axis]
-        given = node.inputs[1] if len(node.inputs) > 1 else None
+        given = operand(node, 1)
         if size is None:
             return None
         if given is None and not node.attributes.get_int("keepdims", 1):

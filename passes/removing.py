@@ -9,7 +9,7 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedOpsetsP
 from rnnlower.files import beyond_ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.rewiring import remove_orphans, replace_outputs
-from rnnlower.graph.walk import all_graphs, is_read, roots, values_of, walk, walk_all
+from rnnlower.graph.walk import all_graphs, is_read, operand, roots, values_of, walk, walk_all
 from rnnlower.passes.base import Pass, nothing_is_dead
 
 _SAME_IF_SAME_SHAPE = frozenset(["Expand", "Flatten", "Reshape", "Squeeze", "Tile", "Unsqueeze"])
@@ -72,7 +72,7 @@ def _is_inference(node: ir.Node, facts: Facts) -> bool:
     """Return whether Dropout passes its input on; version 12 has an input for it, below 7 an attribute."""
     if facts.opset < 7:
         return node.attributes.get_int("is_test", 0) == 1
-    training = node.inputs[2] if len(node.inputs) > 2 else None
+    training = operand(node, 2)
     mode = facts.constant(training)
     return training is None or (mode is not None and not mode.any())
 

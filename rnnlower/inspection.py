@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import Located, count_ops, op_types, origin
+from rnnlower.graph.walk import Located, count_ops, is_read, op_types, origin
 from rnnlower.recurrent.finding import carries_state, find_recurrent, infer_input_types, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
@@ -214,7 +214,7 @@ def _describe_state(state: StateNode) -> RecurrentNode:
         dtype=None if state.dtype is None else str(state.dtype.numpy()),
         layout=0,
         inputs=[*state.inputs],
-        outputs=[name for name, out in used if out.uses() or out.is_graph_output()],
+        outputs=[name for name, out in used if is_read(out)],
         attributes=_changed(node, ATTRIBUTE_DEFAULTS[node.op_type]),
         weights=_least_constant(state.inputs.get(name) for name in ("weight", "bias")),
     )

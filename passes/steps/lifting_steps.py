@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rnnlower import wording
-from rnnlower.graph.walk import op_types, walk
+from rnnlower.graph.walk import op_types, operand, walk
 from rnnlower.passes.steps.work import LoweringWork, Work
 from rnnlower.recurrent.node import KEEPS_INITIAL
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
@@ -105,7 +105,7 @@ def tell_of_no_steps(work: Work) -> None:
     lifted = [node for node, _ in walk(work.model.graph) if KEEPS_INITIAL in node.meta]
     for node in lifted:
         dims = work.facts.dims(node.inputs[0])
-        given = node.inputs[_LENGTHS] if len(node.inputs) > _LENGTHS else None
+        given = operand(node, _LENGTHS)
         lengths = work.facts.constant(given)
         has_steps = dims is not None and isinstance(dims[0], int) and dims[0] > 0
         has_steps &= given is None or (lengths is not None and bool(lengths.all()))

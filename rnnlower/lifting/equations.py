@@ -20,6 +20,7 @@ from rnnlower.lifting.affine_forms import (
 )
 from rnnlower.lifting.comparison import without
 from rnnlower.recurrent.node import Activation, Semantics
+from rnnlower.recurrent.parsing import rounded
 
 OPEN = 100.0
 """The argument at which Sigmoid is 1 in every floating-point type."""
@@ -284,10 +285,6 @@ class Step:
         constant = np.array([p.get((), 0.0) for p in polynomials])
         ids = np.array([key[0] for key in keys], np.int64).reshape(-1, 1)
         return Form(ids, coefs, constant, ("",))
-
-
-def rounded(number: float) -> float:
-    return float(np.float32(number))
 
 
 def the_same(values: Sequence[float], what: str) -> float:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnnlower.graph.cuts import cuts_of
 from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts, iterations
-from rnnlower.graph.walk import VIEWS, is_read, passed, root
+from rnnlower.graph.walk import VIEWS, is_read, operand, passed, root
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, State, is_size, states_of
 
@@ -72,7 +72,7 @@ class _Reading:
         Raises:
             NotLiftableError: The Loop may end at another time.
         """
-        first = self._node.inputs[1] if len(self._node.inputs) > 1 else None
+        first = operand(self._node, 1)
         starts = set() if first is None else {*self._conditions(first)}
         conditions = {*self._conditions(self._body.outputs[0])}
         count = self._node.inputs[0]

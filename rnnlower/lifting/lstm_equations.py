@@ -9,8 +9,9 @@ import numpy as np
 
 from rnnlower.lifting.affine_forms import Floats, Form, Polynomial
 from rnnlower.lifting.comparison import cleaned, is_same, without
-from rnnlower.lifting.equations import OPEN, Cell, Gate, Step, Sums, differs, one_clip, rounded, the_same
+from rnnlower.lifting.equations import OPEN, Cell, Gate, Step, Sums, differs, one_clip, the_same
 from rnnlower.recurrent.node import Activation
+from rnnlower.recurrent.parsing import rounded
 
 
 def match_lstm(step: Step, which_input: int, which_output: int) -> Cell:

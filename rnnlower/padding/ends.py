@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.rewiring import set_input
-from rnnlower.graph.walk import operand
+from rnnlower.graph.walk import is_read, operand
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow, Rule
 from rnnlower.recurrent.state_operators import ATTRIBUTE_DEFAULTS
@@ -98,7 +98,7 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
     if 2 in axes or any(map(flow.axes_of, node.inputs[1:4])):
         raise NoRuleError("has features or weights over time")
     forward = node.attributes.get_string("direction", "forward") == "forward"
-    finals = any(out.uses() or out.is_graph_output() for out in node.outputs[1:])
+    finals = any(map(is_read, node.outputs[1:]))
     lengths = operand(node, _LENGTHS)
     if time in axes and lengths is None and not (forward and not finals):
         emitter = flow.emitter_for(node)
@@ -150,7 +150,7 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 def _is_read(node: ir.Node, index: int) -> bool:
     out = node.outputs[index] if index < len(node.outputs) else None
-    return out is not None and bool(out.uses() or out.is_graph_output())
+    return out is not None and is_read(out)
 
 
 ENDING: dict[str, Rule] = {

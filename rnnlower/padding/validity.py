@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.walk import is_read
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.examples import Examples
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size
@@ -357,7 +358,7 @@ class Validity(Examples):
     def remove_replaced(self) -> None:
         """Remove the nodes that nothing reads anymore."""
         for node in reversed(dict.fromkeys(self._replaced)):
-            if not any(out.uses() or out.is_graph_output() for out in node.outputs):
+            if not any(map(is_read, node.outputs)):
                 self.model.graph.remove(node, safe=True)
 
     def emitter_for(self, node: ir.Node) -> Emitter:

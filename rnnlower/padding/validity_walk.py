@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import captured, operand
+from rnnlower.graph.walk import captured, is_read, operand
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, unite
 from rnnlower.padding.validity import Validity
@@ -142,7 +142,7 @@ class PadFlow(Validity):
                 value, number = self.operand(node, index), self.number_for(node, index)
                 node.replace_input_with(index, number)
                 self.stands_for(number, value)
-        read = [bool(out.uses() or out.is_graph_output()) for out in node.outputs]
+        read = [*map(is_read, node.outputs)]
         has_rows = any(size.symbol == ROWS for each in node.inputs for size in self.axes_of(each).values())
         found = rule(self, node)
         results = found if isinstance(found, list) else [found]

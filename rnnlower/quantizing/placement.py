@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.initializers import named
 from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import walk
+from rnnlower.graph.walk import is_read, walk
 
 MOVES = frozenset({"Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators that move numbers and integers alike."""
@@ -95,5 +95,5 @@ def _remove_unread(graph: ir.Graph) -> None:
     for node in reversed([node for node, _ in walk(graph)]):
         out = node.outputs[0]
         removable = node.op_type in MOVES or node.op_type == "DequantizeLinear"
-        if removable and node.graph is not None and not out.uses() and not out.is_graph_output():
+        if removable and node.graph is not None and not is_read(out):
             node.graph.remove(node, safe=True)

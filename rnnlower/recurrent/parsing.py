@@ -175,8 +175,8 @@ class _Parser:
             parameters = table[name]
             activation = Activation(
                 name,
-                None if parameters.alpha is None else _float32(next(alphas, parameters.alpha)),
-                None if parameters.beta is None else _float32(next(betas, parameters.beta)),
+                None if parameters.alpha is None else rounded(next(alphas, parameters.alpha)),
+                None if parameters.beta is None else rounded(next(betas, parameters.beta)),
             )
             if activation.alpha != activation.alpha or activation.beta != activation.beta:
                 raise self.unsupported(
@@ -393,6 +393,6 @@ def _static(shape: ir.Shape | None, index: int) -> int | None:
     return size if isinstance(size, int) and size >= 0 else None
 
 
-def _float32(number: float) -> float:
+def rounded(number: float) -> float:
     """Return the number in the precision of an attribute."""
     return float(np.float32(number))

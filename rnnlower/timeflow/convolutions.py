@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.walk import is_read
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
 from rnnlower.timeflow.tracks import CoupledError, Track
 
@@ -39,7 +40,7 @@ def _conv(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _pool(flow: Flow, node: ir.Node) -> list[Outcome]:
-    if any(out.uses() or out.is_graph_output() for out in node.outputs[1:]):
+    if any(map(is_read, node.outputs[1:])):
         raise CoupledError("returns the positions of the largest values in the sequence")
     dtype = flow.dtype(node.outputs[0])
     limits = np.iinfo if dtype.is_integer() else ml_dtypes.finfo

@@ -261,13 +261,9 @@ def batch_second(step: Step) -> None:
         value = step.input(position)
         if value is not None:
             step.set_input(position, step.op("Transpose", value, perm=SWAP))
-    step.wrap_output(0, lambda y: _transposed(step, y, Y_TO_BATCH_FIRST))
+    step.wrap_output(0, lambda y: step.op("Transpose", y, perm=Y_TO_BATCH_FIRST))
     for position in STATE_OUTPUTS[op_type]:
-        step.wrap_output(position, lambda state: _transposed(step, state, SWAP))
-
-
-def _transposed(step: Step, value: ir.Value, perm: tuple[int, ...]) -> ir.Value:
-    return step.op("Transpose", value, perm=perm)
+        step.wrap_output(position, lambda state: step.op("Transpose", state, perm=SWAP))
 
 
 ROWS = (
