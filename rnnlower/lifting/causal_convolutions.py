@@ -1,6 +1,6 @@
 """Causal convolutions: a past and an input joined along time, a depthwise Conv, SiLU, the last steps kept.
 
-Without a past, the Conv pads the start, or both ends, and the steps behind the input are cut off.
+Without a past, the Conv pads the start, or both ends, and the steps past the end of the input are cut off.
 """
 
 from __future__ import annotations
@@ -183,13 +183,13 @@ def _tails(facts: Facts, joined: _Joined, conv: ir.Node, span: int) -> Iterator[
 
 
 def _without_end(facts: Facts, conv: ir.Node, signal: ir.Value, span: int) -> ir.Value:
-    """Return the output of a Conv that pads both ends, without the steps behind the input."""
+    """Return the output of a Conv that pads both ends, without the steps past the end of the input."""
     output, (size,) = conv.outputs[0], (facts.dims(signal) or (None,) * 3)[_TIME:]
     readers = [reader for reader, _ in output.uses()]
     cut = _cut(facts, readers[0], _TIME) if len(readers) == 1 and not output.is_graph_output() else None
     if cut is not None and cut.start == 0 and cut.end is not None and cut.end in (-span, size):
         return readers[0].outputs[0]
-    raise NotLiftableError("it sees steps behind the input")
+    raise NotLiftableError("it sees steps past the end of the input")
 
 
 def _cut(facts: Facts, node: ir.Node, axis: int) -> Cut | None:

@@ -144,7 +144,7 @@ def states_of(
             raise NotLiftableError(f"{inner.name!r} has no first value")
         if root(result) is inner:
             if is_read(end):
-                raise NotLiftableError(f"{end.name!r}, which never changes, is read behind it")
+                raise NotLiftableError(f"{end.name!r}, which never changes, is read after it")
             aliases[inner] = start
         else:
             states.append(State(inner, result, start, end))

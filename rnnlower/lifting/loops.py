@@ -61,7 +61,7 @@ class _Reading:
             made += filled
             if state.before in self._counters.known:
                 if state.end is not None and is_read(state.end):
-                    raise NotLiftableError(f"the counter {state.end.name!r} is read behind the Loop")
+                    raise NotLiftableError(f"the counter {state.end.name!r} is read after the Loop")
             elif not filled:
                 rest.append(state)
         return Frame("loop", self._node, given, rest, made, self._aliases)

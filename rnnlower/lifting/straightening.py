@@ -237,7 +237,7 @@ class Straightener:
                 remove_orphans((*steps[number + 1].new, *steps[number + 1].bare))
             if number + 1 < len(steps) and is_read(h):
                 if found.lengths is not None:
-                    raise NotLiftableError(f"{h.name!r} is read behind the ends of rows")
+                    raise NotLiftableError(f"{h.name!r} is read past the ends of rows")
                 time = len(steps) - 1 - number if found.reverse else number
                 element = e.op("Gather", made.Y, e.constant(np.array(time, np.int64)), axis=0)
                 replace_value(graph, anchor, h, emit_state(e, found, element), is_new=True)

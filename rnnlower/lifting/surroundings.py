@@ -151,7 +151,7 @@ def require_mask(facts: Facts, result: Result, found: Found) -> None:
     else:
         if not value.is_graph_output():
             return
-    raise NotLiftableError(f"{value.name!r} is read behind the ends of rows")
+    raise NotLiftableError(f"{value.name!r} is read past the ends of rows")
 
 
 def is_equal(facts: Facts, first: Lengths | None, second: Lengths | None) -> bool:

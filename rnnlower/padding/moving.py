@@ -104,7 +104,7 @@ def _concat(flow: PadFlow, node: ir.Node) -> Axes:
     if not ends:
         return axes
     if len({size.symbol for _, size in ends}) > 1 or ends[0][1].symbol == ROWS:
-        raise NoRuleError("puts sequences of different lengths behind each other")
+        raise NoRuleError("puts sequences of different lengths one after another")
     valid = Size(ends[0][1].symbol, (begin - sum(size.full for _, size in ends),) * len(ends[0][1].table))
     for _, size in ends:
         valid += size
@@ -116,7 +116,7 @@ def _concat(flow: PadFlow, node: ir.Node) -> Axes:
 def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, Size]], valid: Size) -> None:
     """Take the elements behind each sequence from where they are in the padded one."""
     if flow.rows is not None:
-        raise NoRuleError("puts something behind the last step, which differs from row to row")
+        raise NoRuleError("puts something after the last step, which differs from row to row")
     emitter, old = flow.emitter_for(node), node.outputs[0]
     places = emitter.constant(np.arange(valid.full, dtype=np.int64))
     for begin, size in ends:

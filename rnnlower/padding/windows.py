@@ -62,7 +62,7 @@ def _windows(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
         fewer = Size(size.symbol, tuple(map(min, most.table, found.table)))
         if fewer != found and flow.opset < _FIRST_WITHOUT_WINDOWS_IN_PADDING:
             raise NoRuleError(
-                "has windows that begin behind the end (ceil_mode), which is clear from opset 22 on"
+                "has windows that begin past the end (ceil_mode), which is clear from opset 22 on"
             )
         return fewer
     return flow.windows(size, begin + end - width + stride, stride)

@@ -53,7 +53,7 @@ STAYS = {
     "pads a past and an input": f"{JOIN}  y = Conv <group = 4, pads = [1, 0]> (h, k)  {TAIL}",
     "joined of 3 parts": f"h = Concat <axis = 2> (p, x, x)  y = {CONV} (h, k)  {SAME}",
     "its past has an unknown number": f"h = Concat <axis = 2> (x, x)  y = {CONV} (h, k)  {SAME}",
-    "sees steps behind the input": f"y = Conv <group = 4, pads = [3, 3]> (x, k)  {SAME}",
+    "sees steps past the end of the input": f"y = Conv <group = 4, pads = [3, 3]> (x, k)  {SAME}",
     "pads 1 steps": f"y = Conv <group = 4, pads = [1, 1]> (x, k)  {SAME}",
     "does not look back": f"{JOIN}  y = {CONV} (h, point)  {TAIL}",
     "is an output": f"n = Concat <axis = 2> (p, x)  y = {CONV} (n, k)",
