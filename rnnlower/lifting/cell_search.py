@@ -18,7 +18,7 @@ from rnnlower.lifting.frames import Frame, Series, State, steps_of
 from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import Part, part_of
 from rnnlower.lifting.lstm_equations import match_lstm
-from rnnlower.lifting.row_masks import Lengths, lengths_of
+from rnnlower.lifting.row_masks import Lengths, choice_of, lengths_of
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
@@ -253,15 +253,13 @@ def _unmasked(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[list[
     """Return the new states without the choice between them and the old ones, and the series that chooses."""
     results, masks = [], set()
     for state in group:
-        result = _bare(facts, state.after)
-        producer = result.producer()
-        mask = None
-        if producer is not None and producer.op_type == "Where" and producer.inputs[2] is state.before:
-            mask = next((each for each in frame.given if each.inner is producer.inputs[0]), None)
-            inner = producer.inputs[1]
-            if mask is None or inner is None:
+        result, mask = _bare(facts, state.after), None
+        condition, new, old = choice_of(result)
+        if old is state.before:
+            mask = next((each for each in frame.given if each.inner is condition), None)
+            if mask is None:
                 raise NotLiftableError("the rows that keep their state are not chosen by a series")
-            result = _bare(facts, inner)
+            result = _bare(facts, new)
         masks.add(mask)
         results.append(result)
     if len(masks) > 1:

@@ -29,6 +29,7 @@ from rnnlower.lifting.comparison import is_like
 from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.outlines import StepMatcher, bare_state
+from rnnlower.lifting.row_masks import choice_of
 from rnnlower.recurrent.node import Semantics
 
 
@@ -158,13 +159,6 @@ class _Matching:
     def _leaves(self, k: int) -> list[ir.Value]:
         return self._steps.leaves(self._chain[k], self._chain[k + 1], self._regions[k])
 
-    def _chosen(self, value: ir.Value, old: ir.Value) -> ir.Value:
-        """Return the choice between a new state and the old one, if there is one."""
-        for node, place in value.uses():
-            if node.op_type == "Where" and not node.domain and place == 1 and node.inputs[2] is old:
-                return node.outputs[0]
-        return value
-
     def _step(
         self,
         leaves: Sequence[ir.Value],
@@ -231,7 +225,7 @@ class _Matching:
                 found = self._same(cell, found)
             except NotLiftableError:
                 continue
-            new = [self._chosen(*pair) for pair in zip(bare, old, strict=True)]
+            new = [_chosen(*pair) for pair in zip(bare, old, strict=True)]
             return found, self._step(leaves, new, old, region)
         return None
 
@@ -300,10 +294,11 @@ class _Matching:
             region |= depending_on(self._order, value, self._chain[k])
         like = () if len(foreseen) == len(before) else inputs
         evaluator = Leaves(self._facts, atoms, new[0], region, known, like)
-        bare = [
-            bare_state(self._facts, new[0], h, region)[0],
-            *(self._bare_cell(value, region) for value in new[1:]),
-        ]
+        bare = [bare_state(self._facts, new[0], h, region)[0]]
+        for value in new[1:]:
+            mask, chosen, kept = choice_of(value)
+            # What C was before is not known yet.
+            bare.append(value if {mask, kept} & region else chosen)
         try:
             for leaf in foreseen:
                 evaluator.give(leaf)
@@ -339,12 +334,11 @@ class _Matching:
             leaves.insert(place, c or leaves[0])
         return self._step(leaves, new, old, region), old
 
-    def _bare_cell(self, value: ir.Value, region: set[ir.Value]) -> ir.Value:
-        """Return a new cell state without the choice between it and an old one that is not known yet."""
-        producer = value.producer()
-        if producer is None or producer.op_type != "Where":
-            return value
-        return value if {producer.inputs[0], producer.inputs[2]} & region else producer.inputs[1] or value
+
+def _chosen(value: ir.Value, old: ir.Value) -> ir.Value:
+    """Return the choice between a new state and the old one, if there is one."""
+    read_in = (node.outputs[0] for node, _ in value.uses())
+    return next((out for out in read_in if choice_of(out)[1:] == (value, old)), value)
 
 
 def _is_close(a: Floats, b: Floats) -> bool:
