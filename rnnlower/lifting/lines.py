@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -12,7 +11,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import sources
-from rnnlower.lifting.affine_forms import Atoms, Floats, NotLiftableError
+from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import row_tags
 from rnnlower.lifting.chains import (
     MOST,
@@ -97,7 +96,7 @@ class _Matching:
         for k in range(first, len(chain) - 2 + (place is None)):
             new = [chain[k + 1]] if place is None else [chain[k + 1], cells[k + 1]]
             cell, leaves, old = self._steps.match(chain[k], new, self._regions[k], place)
-            matched = self._same(matched, cell)
+            matched = cell.same_as(matched)
             steps.append(self._step(leaves, new, old, self._regions[k]))
         for k in range(first + len(steps), len(chain)):
             c = None if place is None else steps[-1].new[1] if steps else cells[k]
@@ -183,23 +182,6 @@ class _Matching:
             node.op_type not in ("Where", *PRODUCTS, "Concat") for node, _ in value.uses()
         )
 
-    def _same(self, cell: Cell | None, other: Cell) -> Cell:
-        if cell is None:
-            return other
-        if cell.op_type != other.op_type:
-            raise NotLiftableError("its steps are of different cells")
-        one = dataclasses.astuple(dataclasses.replace(cell, W={}, R=0, B=0, P=None))  # type: ignore[arg-type]
-        two = dataclasses.astuple(dataclasses.replace(other, W={}, R=0, B=0, P=None))  # type: ignore[arg-type]
-        pairs = [(cell.R, other.R), (cell.B, other.B), (cell.P, other.P)]
-        pairs += [(cell.W[key], other.W.get(key)) for key in cell.W]
-        same = all(
-            a is b or (a is not None and b is not None and a.shape == b.shape and _is_close(a, b))
-            for a, b in pairs
-        )
-        if one != two or not same or {*cell.W} != {*other.W}:
-            raise NotLiftableError("its steps have different weights")
-        return cell
-
     def _next(
         self, k: int, cell: Cell | None, place: int | None, end: ir.Value | None, c: ir.Value | None
     ) -> tuple[Cell, Step] | None:
@@ -222,7 +204,7 @@ class _Matching:
                 found, leaves, old = self._steps.match(
                     self._chain[k], bare, region, place, is_repeated=is_repeated
                 )
-                found = self._same(cell, found)
+                found = found.same_as(cell)
             except NotLiftableError:
                 continue
             new = [_chosen(*pair) for pair in zip(bare, old, strict=True)]
@@ -339,10 +321,6 @@ def _chosen(value: ir.Value, old: ir.Value) -> ir.Value:
     """Return the choice between a new state and the old one, if there is one."""
     read_in = (node.outputs[0] for node, _ in value.uses())
     return next((out for out in read_in if choice_of(out)[1:] == (value, old)), value)
-
-
-def _is_close(a: Floats, b: Floats) -> bool:
-    return np.allclose(a, b, rtol=1e-6, atol=1e-9)
 
 
 def _taken(rest: list[ir.Value], like: ir.Value) -> ir.Value | None:
