@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -20,46 +21,40 @@ from rnnlower.targets.choosing import Chooser
 from rnnlower.targets.target import Target
 
 
-def prices_of_lifting(
-    model: ir.Model, lifting: LiftRecurrentPass, target: Target
-) -> tuple[float, float] | None:
-    """Return the microseconds of the Loops and Scans that a pass would lift, as they are and lifted.
+class Prices(NamedTuple):
+    """The microseconds of recurrences as they are, and as the operators that they compute."""
 
-    ``None``: one price is not known. What the target lacks has none: lifting may make it run at all.
+    own: float
+    lifted: float
+
+
+def prices_of_lifting(model: ir.Model, lifting: LiftRecurrentPass, target: Target) -> Prices | None:
+    """Return the prices of the Loops and Scans that a pass would lift, or of the straight lines.
+
+    ``None``: there are none, or a price is not known. A Loop or Scan that the target lacks has none: lifting
+    may make it run at all. A line that it cannot run costs infinitely much.
     """
     trial, facts = model.clone(), Facts(model)
-    known = {node for node, _ in walk(trial.graph)}
+    twins = [(node, twin) for (node, _), (twin, _) in zip(walk(model.graph), walk(trial.graph), strict=True)]
+    known = {twin for _, twin in twins}
     lifting(trial)
-    lifted = {(node.path, node.name) for node in lifting.lifted if node.op_type is not None}
-    sources = [each.node for each, _ in frames(model) if (each.path, each.name) in lifted]
-    if len(sources) != len(lifted) or not all(target.has(node.op_type) for node in sources):
+    if lifting.frames:
+        lifted = {(node.path, node.name) for node in lifting.lifted if node.op_type is not None}
+        gone = [each.node for each, _ in frames(model) if (each.path, each.name) in lifted]
+    else:
+        gone = [node for node, twin in twins if twin.graph is None and node.op_type != "Constant"]
+    is_run = all(target.has(node.op_type) for node in gone)
+    if lifting.frames and (len(gone) != len(lifted) or not is_run):
         return None
-    made = _price_of_nodes(trial, known, target)
-    own = [_price(facts, [node], target, iterations(facts, node) or USUAL_STEPS) for node in sources]
-    return None if made is None else (sum(own), made)
-
-
-def prices_of_lines(
-    model: ir.Model, lifting: LiftRecurrentPass, target: Target
-) -> tuple[float, float] | None:
-    """Return the microseconds of the straight lines that a pass would lift, as they are and lifted.
-
-    ``None``: there are none, or a price is not known. What the target lacks costs infinitely much.
-    """
-    trial = model.clone()
-    pairs = [*zip(walk(model.graph), walk(trial.graph), strict=True)]
-    known = {twin for _, (twin, _) in pairs}
-    lifting(trial)
     made = _price_of_nodes(trial, known, target)
     if made is None:
         return None
-    gone = [node for (node, _), (twin, _) in pairs if twin.graph is None and node.op_type != "Constant"]
-    around = [
-        node for node, _ in walk(trial.graph) if node not in known and node.op_type not in RECURRENT_OPS
-    ]
-    made += _price(Facts(trial), around, target)
-    is_run = all(target.has(node.op_type) for node in gone)
-    return _price(Facts(model), gone, target) if is_run else math.inf, made
+    if lifting.frames:
+        own = (_price(facts, [node], target, iterations(facts, node) or USUAL_STEPS) for node in gone)
+        return Prices(sum(own), made)
+    new = [node for node, _ in walk(trial.graph) if node not in known]
+    made += _price(Facts(trial), [node for node in new if node.op_type not in RECURRENT_OPS], target)
+    return Prices(_price(facts, gone, target) if is_run else math.inf, made)
 
 
 def _price_of_nodes(model: ir.Model, known: set[ir.Node], target: Target) -> float | None:

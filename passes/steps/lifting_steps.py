@@ -13,7 +13,6 @@ from rnnlower.wording import call
 
 if TYPE_CHECKING:
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
-    from rnnlower.targets.target import Target
 
 _LENGTHS = 4
 """The position of sequence_lens."""
@@ -36,20 +35,9 @@ def lift_all(work: Work, *, convolutions: bool) -> None:
     if not {"Loop", "Scan", *(["Conv"] if convolutions else [])} & op_types(work.model):
         return
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
-    from rnnlower.passes.steps.lifting_prices import prices_of_lifting
 
-    lifting = LiftRecurrentPass(
-        getattr(work.options, "nodes", None),
-        steps=None,
-        convolutions=convolutions,
-        semantics=work.options.semantics,
-    )
-    target = getattr(work.options, "runtime", None)
-    prices = None if target is None else prices_of_lifting(work.model, lifting, target)
-    if target is not None and prices is not None and prices[0] < prices[1]:
-        _tell_prices(work, "Loops and Scans stay as they are", target, prices)
-        return
-    _lift(work, lifting)
+    names, semantics = getattr(work.options, "nodes", None), work.options.semantics
+    _lift(work, LiftRecurrentPass(names, steps=None, convolutions=convolutions, semantics=semantics))
 
 
 def lift_lines(work: LoweringWork) -> None:
@@ -61,31 +49,28 @@ def lift_lines(work: LoweringWork) -> None:
     if not {"Gemm", "MatMul"} & op_types(work.model):
         return
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass, has_chains
-    from rnnlower.passes.steps.lifting_prices import prices_of_lines
 
-    if not has_chains(work.model, work.facts):
-        return
-    options, target = work.options, work.options.runtime
-    lifting = LiftRecurrentPass(options.nodes, frames=False, convolutions=False, semantics=options.semantics)
-    if target is not None:
-        prices = prices_of_lines(work.model, lifting, target)
-        if prices is None:
-            return
-        if prices[0] <= prices[1]:
-            _tell_prices(work, "straight lines of cells stay as they are", target, prices)
-            return
-    _lift(work, lifting)
-
-
-def _tell_prices(work: Work, decision: str, target: Target, prices: tuple[float, float]) -> None:
-    own, lifted = (f"{price:.3g}" for price in prices)
-    work.notes.append(
-        f"{decision}: target {target.name} takes {own} µs for them by its prices, "
-        f"and {lifted} µs for the operators that they compute"
-    )
+    names, semantics = work.options.nodes, work.options.semantics
+    if has_chains(work.model, work.facts):
+        _lift(work, LiftRecurrentPass(names, frames=False, convolutions=False, semantics=semantics))
 
 
 def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
+    """Lift what costs less then; Loops and Scans also at an equal price, or if a price is not known."""
+    from rnnlower.passes.steps.lifting_prices import prices_of_lifting
+
+    target = getattr(work.options, "runtime", None)
+    prices = None if target is None else prices_of_lifting(work.model, lifting, target)
+    if target is not None and prices is None and not lifting.frames:
+        return
+    if target is not None and prices is not None:
+        what = "Loops and Scans" if lifting.frames else "straight lines of cells"
+        if prices.own < prices.lifted or (prices.own == prices.lifted and not lifting.frames):
+            work.notes.append(
+                f"{what} stay as they are: target {target.name} takes {prices.own:.3g} µs for them by its "
+                f"prices, and {prices.lifted:.3g} µs for the operators that they compute"
+            )
+            return
     lifting(work.model, work.facts)
     for node in lifting.lifted:
         what = "Conv" if node.op_type == CAUSAL_CONV else _FORMS[node.form]

@@ -18,10 +18,13 @@ from rnnlower.lifting.frames import Frame, Series, State, steps_of
 from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import Part, part_of
 from rnnlower.lifting.lstm_equations import match_lstm
-from rnnlower.lifting.row_masks import Lengths, lengths_of
+from rnnlower.lifting.row_masks import Lengths, choice_of, lengths_of
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
+
+_Source = tuple[Series, tuple[str, ...]] | int
+"""A series and the axes of its elements, or the position of the cell whose H is read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,62 +154,73 @@ def _find(
     if len(group) > 2:
         raise NotLiftableError("more than two states depend on each other")
     atoms = Atoms()
-    known: dict[ir.Value, Form] = {}
-    sources: dict[int, tuple[Series, tuple[str, ...]] | int] = {}
-    blocks = {}
+    states = {}
     for state in group:
         tags, shape = row_tags(facts, state.before, direction)
-        known[state.before] = atoms.given(shape, tags)
-        blocks[state] = atoms.block(int(known[state.before].ids.flat[0]))
+        states[state.before] = atoms.given(shape, tags)
+    known, sources = _inputs(facts, frame, before, atoms, direction)
+    evaluator = Evaluator(facts, atoms, states | known, frame.aliases, direction=direction, is_step=True)
+    results, mask = _unmasked(facts, frame, group)
+    new = [evaluator.form(result) for result in results]
+    blocks = [atoms.block(int(form.ids.flat[0])) for form in states.values()]
+    cell, order = _match(atoms, blocks, [form.flat() for form in new], semantics)
+    parts = []
+    for start, W in cell.W.items():
+        source = sources[start]
+        if isinstance(source, int):
+            other = before[source]
+            parts.append(Part(source, 0, other.tags, W, np.zeros(len(W)), other.reverse))
+        else:
+            parts.append(part_of(facts, *source, W, direction))
+    first = states[group[order[0]].before]
+    found = Found(
+        cell=cell,
+        parts=parts,
+        states=[group[number] for number in order],
+        tags=first.tags,
+        shape=first.shape,
+        hidden=results[order[0]],
+        evaluator=evaluator,
+        reverse=order_of(parts),
+        steps=steps_of(facts, frame),
+        direction=direction,
+    )
+    return found if mask is None else dataclasses.replace(found, lengths=_lengths(facts, found, mask))
+
+
+def _inputs(
+    facts: Facts, frame: Frame, before: Sequence[Found], atoms: Atoms, direction: int | None
+) -> tuple[dict[ir.Value, Form], dict[int, _Source]]:
+    """Return the forms of what a step reads besides its states, and the source of each by its first atom."""
+    known, sources = {}, dict[int, _Source]()
     for series in frame.given:
         if facts.dtype(series.inner) not in FLOAT_TYPES:
             continue
         tags, shape = row_tags(facts, series.inner, direction, series.axis if series.is_kept else None)
-        known[series.inner] = atoms.given(shape, tags)
+        form = known[series.inner] = atoms.given(shape, tags)
         if series.is_kept:
             tags = (*tags[: series.axis], *tags[series.axis + 1 :])
-        sources[int(known[series.inner].ids.flat[0])] = series, tags
+        sources[int(form.ids.flat[0])] = series, tags
     for number, other in enumerate(before):
         if other.direction is None:
             form = atoms.given(other.shape, other.tags)
             known |= {_bare(facts, other.states[0].after): form, other.hidden: form}
             sources[int(form.ids.flat[0])] = number
-    evaluator = Evaluator(facts, atoms, known, frame.aliases, direction=direction, is_step=True)
-    results, mask = _unmasked(facts, frame, group)
-    new = [evaluator.form(result) for result in results]
+    return known, sources
+
+
+def _match(
+    atoms: Atoms, states: Sequence[Block], new: Sequence[Form], semantics: Semantics
+) -> tuple[Cell, tuple[int, ...]]:
+    """Return the cell that computes these new states, and their order, H first."""
+    if len({block.size for block in states} | {form.constant.size for form in new}) != 1:
+        raise NotLiftableError("the states have different sizes")
     reasons = []
-    for order in itertools.permutations(range(len(group))):
-        states = [group[number] for number in order]
-        forms = [new[number].flat() for number in order]
-        if len({blocks[state].size for state in states} | {form.constant.size for form in forms}) != 1:
-            raise NotLiftableError("the states have different sizes")
+    for order in itertools.permutations(range(len(states))):
         try:
-            cell = match_cell(atoms, [blocks[state] for state in states], forms, semantics)
+            return match_cell(atoms, [states[k] for k in order], [new[k] for k in order], semantics), order
         except NotLiftableError as error:
             reasons.append(str(error))
-            continue
-        parts = []
-        for start, W in cell.W.items():
-            source = sources[start]
-            if isinstance(source, int):
-                other = before[source]
-                parts.append(Part(source, 0, other.tags, W, np.zeros(len(W)), other.reverse))
-            else:
-                parts.append(part_of(facts, *source, W, direction))
-        first = known[states[0].before]
-        found = Found(
-            cell,
-            parts,
-            states,
-            first.tags,
-            first.shape,
-            results[order[0]],
-            evaluator,
-            order_of(parts),
-            steps_of(facts, frame),
-            direction=direction,
-        )
-        return found if mask is None else dataclasses.replace(found, lengths=_lengths(facts, found, mask))
     raise NotLiftableError(reasons[0])
 
 
@@ -253,15 +267,13 @@ def _unmasked(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[list[
     """Return the new states without the choice between them and the old ones, and the series that chooses."""
     results, masks = [], set()
     for state in group:
-        result = _bare(facts, state.after)
-        producer = result.producer()
-        mask = None
-        if producer is not None and producer.op_type == "Where" and producer.inputs[2] is state.before:
-            mask = next((each for each in frame.given if each.inner is producer.inputs[0]), None)
-            inner = producer.inputs[1]
-            if mask is None or inner is None:
+        result, mask = _bare(facts, state.after), None
+        condition, new, old = choice_of(result)
+        if old is state.before:
+            mask = next((each for each in frame.given if each.inner is condition), None)
+            if mask is None:
                 raise NotLiftableError("the rows that keep their state are not chosen by a series")
-            result = _bare(facts, inner)
+            result = _bare(facts, new)
         masks.add(mask)
         results.append(result)
     if len(masks) > 1:

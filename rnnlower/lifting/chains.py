@@ -148,7 +148,7 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
             groups[key][node.inputs[0]] = None
     seen: set[tuple[ir.Value, ...]] = set()
     for group in groups.values():
-        values = sorted(group, key=lambda value: order.get(value.producer(), -1))  # type: ignore[arg-type]
+        values = sorted(group, key=lambda value: position(order, value))
         if len(values) > 1:
             found = [_parts(order, values)]
         else:
@@ -195,6 +195,12 @@ def _parts(order: Mapping[ir.Node, int], values: list[ir.Value]) -> list[ir.Valu
     if len(places) != 1 or len({len(node.inputs) for node in nodes}) != 1:
         return values
     return [given for node in nodes if (given := node.inputs[places[0]]) is not None]
+
+
+def position(order: Mapping[ir.Node, int], value: ir.Value) -> int:
+    """Return the place of a value's producer among the operators of a graph; -1 without one."""
+    producer = value.producer()
+    return -1 if producer is None else order.get(producer, -1)
 
 
 def depending_on(

@@ -44,15 +44,17 @@ class Cell:
         clip: The threshold of the cell clip.
         input_forget: Whether ``f = 1 - i``.
         linear_before_reset: GRU's second form.
+
+    Cells are equal if they differ in weights only.
     """
 
     op_type: str
-    W: Mapping[int, Floats]
-    R: Floats
-    B: Floats
+    W: Mapping[int, Floats] = dataclasses.field(compare=False)
+    R: Floats = dataclasses.field(compare=False)
+    B: Floats = dataclasses.field(compare=False)
     activations: tuple[Activation, ...]
     clip: float | None = None
-    P: Floats | None = None
+    P: Floats | None = dataclasses.field(default=None, compare=False)
     input_forget: bool = False
     linear_before_reset: bool = False
 
@@ -60,6 +62,22 @@ class Cell:
     def hidden_size(self) -> int:
         """The number of units."""
         return int(self.R.shape[1])
+
+    def same_as(self, other: Cell | None) -> Cell:
+        """Return the cell of another step, which may differ in the rounding of weights; itself for none.
+
+        Raises:
+            NotLiftableError: It is another cell.
+        """
+        if other is None:
+            return self
+        if self.op_type != other.op_type:
+            raise NotLiftableError("its steps are of different cells")
+        pairs = [(self.R, other.R), (self.B, other.B), (self.P, other.P)]
+        pairs += [(W, other.W.get(key)) for key, W in self.W.items()]
+        if self != other or {*self.W} != {*other.W} or not all(_is_close(*pair) for pair in pairs):
+            raise NotLiftableError("its steps have different weights")
+        return other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +96,12 @@ class Gate:
     activation: Activation
     argument: Form
     clip: float | None
+
+
+def _is_close(first: Floats | None, second: Floats | None) -> bool:
+    if first is None or second is None or first is second:
+        return first is second
+    return first.shape == second.shape and np.allclose(second, first, rtol=1e-6, atol=1e-9)
 
 
 def differs(name: str, what: str) -> NotLiftableError:

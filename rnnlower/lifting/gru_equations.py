@@ -29,23 +29,14 @@ def match_rnn(step: Step) -> Cell:
 def match_gru(step: Step) -> Cell:
     name = "GRU"
     (h,) = step.states
-    z_ids: list[int] = []
-    candidates: list[Polynomial] = []
-    scales: list[float] = []
-    swapped: set[int] = set()
-    for j in range(step.size):
-        gate, factor, term, is_swapped = _update_gate(step, step.polynomial(0, j), h.start + j)
-        z_ids.append(gate)
-        candidates.append(term)
-        scales.append(factor)
-        if is_swapped:
-            swapped.add(j)
-    if len(swapped) not in (0, step.size):
+    units = [_update_gate(step, step.polynomial(0, j), h.start + j) for j in range(step.size)]
+    z_ids, scales, candidates, swapped = zip(*units, strict=True)
+    if len({*swapped}) > 1:
         raise differs(name, "units differ in the sense of the update gate")
     scale = the_same(scales, "a factor of the update gate")
     update = step.gate(z_ids, scale)
     z = step.sums(update.argument)
-    if swapped:
+    if swapped[0]:
         if update.activation.name != "Sigmoid":
             raise differs(name, f"1 - z of {update.activation.name} is no activation")
         z = Sums({key: -value for key, value in z.given.items()}, -z.constant, z.rest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import numpy as np
@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import sources
-from rnnlower.lifting.affine_forms import Atoms, Floats, NotLiftableError
+from rnnlower.lifting.affine_forms import Atoms, Form, NotLiftableError
 from rnnlower.lifting.cell_search import row_tags
 from rnnlower.lifting.chains import (
     MOST,
@@ -23,13 +23,20 @@ from rnnlower.lifting.chains import (
     depending_on,
     element_before,
     find_ends,
+    position,
     source_of,
 )
 from rnnlower.lifting.comparison import is_like
 from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.outlines import StepMatcher, bare_state
+from rnnlower.lifting.row_masks import choice_of
 from rnnlower.recurrent.node import Semantics
+
+_LONGER = 3
+"""How many times as many operators as the step before the last step may have, if its end is not known."""
+_BEHIND = 1
+"""How many operators behind the new H may read the old C, as the choice of C does."""
 
 
 def match_line(facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semantics: Semantics) -> Line:
@@ -62,7 +69,7 @@ class _Matching:
     def __init__(
         self, facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semantics: Semantics
     ) -> None:
-        # Zeros may be several constants, and those of H and C one: `_first` reads them as what they are.
+        # Zeros may be several constants, and those of H and C one: `_FirstStep` reads them as what they are.
         chain = chain[1:] if len(chain) > 2 and facts.is_zero(chain[0]) else chain
         self._facts, self._chain = facts, list(chain)
         self._order = {node: number for number, node in enumerate(graph)}
@@ -96,8 +103,8 @@ class _Matching:
         for k in range(first, len(chain) - 2 + (place is None)):
             new = [chain[k + 1]] if place is None else [chain[k + 1], cells[k + 1]]
             cell, leaves, old = self._steps.match(chain[k], new, self._regions[k], place)
-            matched = self._same(matched, cell)
-            steps.append(self._step(leaves, new, old, self._regions[k]))
+            matched = cell.same_as(matched)
+            steps.append(_step(self._facts, leaves, new, old, self._regions[k]))
         for k in range(first + len(steps), len(chain)):
             c = None if place is None else steps[-1].new[1] if steps else cells[k]
             found = self._next(k, matched, place, None if k == len(chain) - 1 else chain[k + 1], c)
@@ -109,15 +116,15 @@ class _Matching:
             matched, step = found
             steps.append(step)
         assert matched is not None
-        starts: list[ir.Value | None] = [chain[first], *([cells[first]] if place is not None else [])]
+        new = [chain[first], *([cells[first]] if place is not None else [])]
+        line = Line(matched, steps, new, self.tags, self.shape)
+        region = self._regions[first]
         # A first step that reads zeros is written without them.
-        before = self._first(first, steps, place, starts, chain[0] if first else None)
-        if before is not None:
-            steps.insert(0, before[0])
-            starts = before[1]
-        elif first:
+        before = _FirstStep(self._facts, self._order, line, place, new, chain[0] if first else None, region)
+        longer = before.line_with_it()
+        if longer is None and first:
             raise NotLiftableError("its first step is not that of a cell")
-        return Line(matched, steps, starts, self.tags, self.shape)
+        return longer or line
 
     def _reads(self, k: int) -> list[ir.Value]:
         """Return what a step reads, in the order of evaluation."""
@@ -129,7 +136,7 @@ class _Matching:
             old = [
                 leaf for leaf in leaves if any(leaf in sources(each) for each in leaves if each is not leaf)
             ]
-        first = min(old, key=lambda leaf: self._order.get(leaf.producer(), -1), default=None)  # type: ignore[arg-type]
+        first = min(old, key=lambda leaf: position(self._order, leaf), default=None)
         if first is None or (k and len(old) == 1):
             return leaves
         self._regions[k] |= depending_on(self._order, first, None, self._limit(k))
@@ -137,9 +144,7 @@ class _Matching:
 
     def _limit(self, k: int) -> int:
         """Return the place of the last operator that may belong to a step."""
-        end = self._chain[min(k + 2, len(self._chain) - 1)].producer()
-        assert end is not None
-        return self._order[end]
+        return position(self._order, self._chain[min(k + 2, len(self._chain) - 1)])
 
     def _place_of_c(self, leaves: Sequence[ir.Value]) -> int | None:
         """Return the position of the cell state in a line of so few steps that it cannot be seen."""
@@ -158,65 +163,21 @@ class _Matching:
     def _leaves(self, k: int) -> list[ir.Value]:
         return self._steps.leaves(self._chain[k], self._chain[k + 1], self._regions[k])
 
-    def _chosen(self, value: ir.Value, old: ir.Value) -> ir.Value:
-        """Return the choice between a new state and the old one, if there is one."""
-        for node, place in value.uses():
-            if node.op_type == "Where" and not node.domain and place == 1 and node.inputs[2] is old:
-                return node.outputs[0]
-        return value
-
-    def _step(
-        self,
-        leaves: Sequence[ir.Value],
-        new: Sequence[ir.Value],
-        old: Sequence[ir.Value | None],
-        region: AbstractSet[ir.Value],
-    ) -> Step:
-        """Return a step, whose states must end at the same time."""
-        chosen = [bare_state(self._facts, *pair, region) for pair in zip(new, old, strict=True)]
-        read = {
-            mask
-            for value, (_, mask) in zip(new, chosen, strict=True)
-            if mask is not None or not self._is_inner(value)
-        }
-        if len(read) > 1:
-            raise NotLiftableError("the states of a row do not end at the same time")
-        return Step(leaves, new, read.pop() if read else None, [bare for bare, _ in chosen])
-
-    def _is_inner(self, value: ir.Value) -> bool:
-        """Return whether only the step itself reads a new cell state, as at the end of a line."""
-        return not value.is_graph_output() and all(
-            node.op_type not in ("Where", *PRODUCTS, "Concat") for node, _ in value.uses()
-        )
-
-    def _same(self, cell: Cell | None, other: Cell) -> Cell:
-        if cell is None:
-            return other
-        if cell.op_type != other.op_type:
-            raise NotLiftableError("its steps are of different cells")
-        one = dataclasses.astuple(dataclasses.replace(cell, W={}, R=0, B=0, P=None))  # type: ignore[arg-type]
-        two = dataclasses.astuple(dataclasses.replace(other, W={}, R=0, B=0, P=None))  # type: ignore[arg-type]
-        pairs = [(cell.R, other.R), (cell.B, other.B), (cell.P, other.P)]
-        pairs += [(cell.W[key], other.W.get(key)) for key in cell.W]
-        same = all(
-            a is b or (a is not None and b is not None and a.shape == b.shape and _is_close(a, b))
-            for a, b in pairs
-        )
-        if one != two or not same or {*cell.W} != {*other.W}:
-            raise NotLiftableError("its steps have different weights")
-        return cell
-
     def _next(
         self, k: int, cell: Cell | None, place: int | None, end: ir.Value | None, c: ir.Value | None
     ) -> tuple[Cell, Step] | None:
         """Return the step behind a state whose new states are not known."""
-        start = self._order.get(self._chain[k].producer(), 0)  # type: ignore[arg-type]
-        before = self._order.get(self._chain[k - 1].producer(), 0) if k else 0  # type: ignore[arg-type]
-        most = start + 3 * max(start - before, MOST // 3) if end is None else self._order[end.producer()]  # type: ignore[index]
+        start = position(self._order, self._chain[k])
+        if end is None:
+            before = max(position(self._order, self._chain[k - 1]), 0)
+            most = start + max(_LONGER * (start - before), MOST)
+        else:
+            most = position(self._order, end)
         region = depending_on(self._order, self._chain[k], None, most)
         if c is not None:
             region |= depending_on(self._order, c, None, most)
-        ordered = [out for node in [*self._order][start : most + 1] for out in node.outputs if out in region]
+        nodes = [node for node, place in self._order.items() if start <= place <= most]
+        ordered = [out for node in nodes for out in node.outputs if out in region]
         shape = self._facts.dims(self._chain[k])
         alike = [value for value in ordered if self._facts.dims(value) == shape]
         cells = [v for v in alike if (made := v.producer()) is not None and made.op_type in ("Add", "Sum")]
@@ -228,127 +189,148 @@ class _Matching:
                 found, leaves, old = self._steps.match(
                     self._chain[k], bare, region, place, is_repeated=is_repeated
                 )
-                found = self._same(cell, found)
+                found = found.same_as(cell)
             except NotLiftableError:
                 continue
-            new = [self._chosen(*pair) for pair in zip(bare, old, strict=True)]
-            return found, self._step(leaves, new, old, region)
+            new = [_chosen(*pair) for pair in zip(bare, old, strict=True)]
+            return found, _step(self._facts, leaves, new, old, region)
         return None
 
-    def _first(
-        self,
-        k: int,
-        steps: Sequence[Step],
-        place: int | None,
-        starts: Sequence[ir.Value | None],
-        h: ir.Value | None,
-    ) -> tuple[Step, list[ir.Value | None]] | None:
-        """Return the step before the known ones, and its initial states, if some of its old states are zero.
 
-        Args:
-            k: The position of the old H of the first known step.
-            steps: The known steps.
-            place: The position of the old cell state among what a step reads.
-            starts: Their initial states, which are the new states of the step.
-            h: The old H; ``None`` for zeros.
-        """
-        new = [start for start in starts if start is not None]
-        if len(new) < len(starts) or any(self._facts.constant(start) is not None for start in new):
+@dataclasses.dataclass(frozen=True)
+class _FirstStep:
+    """The step before those of a line, if it reads zeros, without which it has fewer operators.
+
+    Attributes:
+        facts: The facts about the model.
+        order: The places of the operators of the graph.
+        line: The line without the step.
+        place: The position of the old cell state among what a step reads.
+        new: The initial states of the line, which are the new states of the step.
+        h: The old H; ``None`` for zeros.
+        region: What depends on the new H.
+    """
+
+    facts: Facts
+    order: Mapping[ir.Node, int]
+    line: Line
+    place: int | None
+    new: Sequence[ir.Value]
+    h: ir.Value | None
+    region: set[ir.Value]
+
+    def line_with_it(self) -> Line | None:
+        """Return the line with the step in front, if there is one."""
+        if any(self.facts.constant(value) is not None for value in self.new):
             return None
-        for c in [None, *self._constants(k)] if place is not None else [None]:
-            found = self._first_with(k, steps, place, new, h, c)
-            if found is not None:
-                return found
-        return None
+        cells = (None, *self._constants()) if self.place is not None else (None,)
+        return next(filter(None, map(self._line_with, cells)), None)
 
-    def _constants(self, k: int) -> list[ir.Value]:
-        """Return the constants that may be the old cell state of a step."""
-        dims = self._facts.dims(self._chain[k])
-        start = self._order.get(self._chain[k - 1].producer(), 0) if k else 0  # type: ignore[arg-type]
-        end = self._order.get(self._chain[k].producer(), 0)  # type: ignore[arg-type]
-        read = {
-            value: None
-            for node in [*self._order][start : end + 2]
-            if node.op_type in ("Mul", "Where")
-            for value in node.inputs
-        }
-        return [
-            value
-            for value in read
-            if value is not None
-            and self._facts.dims(value) == dims
-            and self._facts.constant(value) is not None
-        ]
+    def _constants(self) -> list[ir.Value]:
+        """Return the constants that may be the old cell state."""
+        start = -1 if self.h is None else position(self.order, self.h)
+        end = position(self.order, self.new[0]) + _BEHIND
+        nodes = [node for node, place in self.order.items() if start <= place <= end]
+        read = dict.fromkeys(v for node in nodes if node.op_type in ("Mul", "Where") for v in node.inputs)
+        dims = self.facts.dims(self.new[0])
+        return [v for v in read if v and self.facts.dims(v) == dims and self.facts.constant(v) is not None]
 
-    def _first_with(
-        self,
-        k: int,
-        steps: Sequence[Step],
-        place: int | None,
-        new: Sequence[ir.Value],
-        h: ir.Value | None,
-        c: ir.Value | None,
-    ) -> tuple[Step, list[ir.Value | None]] | None:
-        pairs = itertools.zip_longest(steps[0].leaves, steps[1].leaves if len(steps) > 1 else ())
-        before = [element_before(*pair) for number, pair in enumerate(pairs) if number != place]
-        inputs = [leaf for number, leaf in enumerate(steps[0].leaves) if number != place]
-        atoms = Atoms()
-        known = {value: atoms.given(self.shape, self.tags) for value in (h, c) if value is not None}
+    def _line_with(self, c: ir.Value | None) -> Line | None:
+        """Return the line with the step, whose old cell state is this constant, or is read or left out."""
+        facts, line, steps, new = self.facts, self.line, self.line.steps, self.new
+        leaves = itertools.zip_longest(steps[0].leaves, steps[1].leaves if len(steps) > 1 else ())
+        pairs = [pair for number, pair in enumerate(leaves) if number != self.place]
+        inputs, before = [leaf for leaf, _ in pairs], [element_before(*pair) for pair in pairs]
         foreseen = [leaf for leaf in before if leaf is not None]
-        region: set[ir.Value] = set()
-        for value in [*foreseen, *known]:
-            region |= depending_on(self._order, value, self._chain[k])
+        atoms = Atoms()
+        known = {value: atoms.given(line.shape, line.tags) for value in (self.h, c) if value is not None}
+        region = set[ir.Value]().union(
+            *(depending_on(self.order, value, new[0]) for value in (*foreseen, *known))
+        )
         like = () if len(foreseen) == len(before) else inputs
-        evaluator = Leaves(self._facts, atoms, new[0], region, known, like)
-        bare = [
-            bare_state(self._facts, new[0], h, region)[0],
-            *(self._bare_cell(value, region) for value in new[1:]),
-        ]
+        evaluator = Leaves(facts, atoms, new[0], region, known, like)
         try:
             for leaf in foreseen:
                 evaluator.give(leaf)
-            forms = [evaluator.form(value) for value in bare]
+            forms = [evaluator.form(value) for value in self._bare(region)]
         except NotLiftableError:
             return None
         rest = [leaf for leaf in evaluator.leaves if leaf not in foreseen]
-        x = [_taken(rest, like) if leaf is None else leaf for leaf, like in zip(before, inputs, strict=True)]
-        if None in x or len(rest) > (place is not None and c is None):
+        places = zip(before, inputs, strict=True)
+        x = [read for own, like in places if (read := own or _taken(rest, like)) is not None]
+        if len(x) < len(inputs) or len(rest) > (self.place is not None and c is None):
             return None
         c = rest[0] if rest else c
-        dims = [
-            [self._facts.dims(leaf) for leaf in leaves if leaf is not None] for leaves in (x, inputs, [c])
-        ]
-        if dims[0] != dims[1] or (c is not None and dims[2][0] != self._facts.dims(new[-1])):
+        alike = zip((*x, c or new[-1]), (*inputs, new[-1]), strict=True)
+        if any(facts.dims(one) != facts.dims(other) for one, other in alike):
             return None
-        old = [h, *([] if place is None else [c])]
-        given = dict(zip(inputs, (evaluator.known[leaf] for leaf in x if leaf is not None), strict=True))
-        states = [self._chain[k], *([] if place is None else [steps[0].leaves[place]])]
-        for value, start, form in zip(states, old, forms, strict=True):
+        old = [self.h] if self.place is None else [self.h, c]
+        if not self._is_followed(evaluator, dict(zip(inputs, x, strict=True)), old, forms):
+            return None
+        if self.place is not None:
+            x.insert(self.place, c or x[0])
+        first = _step(facts, x, new, old, region)
+        return dataclasses.replace(line, steps=[first, *steps], starts=old)
+
+    def _bare(self, region: set[ir.Value]) -> list[ir.Value]:
+        """Return the new states without the choice between them and the old ones."""
+        bare = [bare_state(self.facts, self.new[0], self.h, region)[0]]
+        for value in self.new[1:]:
+            mask, chosen, kept = choice_of(value)
+            # What C was before is not known yet.
+            bare.append(value if {mask, kept} & region else chosen)
+        return bare
+
+    def _is_followed(
+        self,
+        evaluator: Leaves,
+        x: Mapping[ir.Value, ir.Value],
+        old: Sequence[ir.Value | None],
+        forms: Sequence[Form],
+    ) -> bool:
+        """Return whether the next step computes the same, if it reads what this one reads."""
+        following = self.line.steps[0]
+        given = {like: evaluator.known[leaf] for like, leaf in x.items()}
+        states = [self.new[0], *([] if self.place is None else [following.leaves[self.place]])]
+        for state, start, form in zip(states, old, forms, strict=True):
             zero = form.scaled(np.array(0.0), form.tags).merged()
-            given[value] = zero if start is None else evaluator.known[start]
-        again = Leaves(self._facts, atoms, new[0], self._regions[k], given)
+            given[state] = zero if start is None else evaluator.known[start]
+        again = Leaves(self.facts, evaluator.atoms, self.new[0], self.region, given)
         try:
-            expected = [again.form(value) for value in steps[0].bare]
+            expected = [again.form(value) for value in following.bare]
         except NotLiftableError:
-            return None
-        alike = (is_like(atoms, one, other) for one, other in zip(forms, expected, strict=True))
-        if again.leaves or not all(alike):
-            return None
-        leaves = [leaf for leaf in x if leaf is not None]
-        if place is not None:
-            leaves.insert(place, c or leaves[0])
-        return self._step(leaves, new, old, region), old
-
-    def _bare_cell(self, value: ir.Value, region: set[ir.Value]) -> ir.Value:
-        """Return a new cell state without the choice between it and an old one that is not known yet."""
-        producer = value.producer()
-        if producer is None or producer.op_type != "Where":
-            return value
-        return value if {producer.inputs[0], producer.inputs[2]} & region else producer.inputs[1] or value
+            return False
+        alike = (is_like(evaluator.atoms, *pair) for pair in zip(forms, expected, strict=True))
+        return not again.leaves and all(alike)
 
 
-def _is_close(a: Floats, b: Floats) -> bool:
-    return np.allclose(a, b, rtol=1e-6, atol=1e-9)
+def _step(
+    facts: Facts,
+    leaves: Sequence[ir.Value],
+    new: Sequence[ir.Value],
+    old: Sequence[ir.Value | None],
+    region: AbstractSet[ir.Value],
+) -> Step:
+    """Return a step, whose states must end at the same time."""
+    chosen = [bare_state(facts, *pair, region) for pair in zip(new, old, strict=True)]
+    pairs = zip(new, [mask for _, mask in chosen], strict=True)
+    read = {mask for value, mask in pairs if mask is not None or not _is_inner(value)}
+    if len(read) > 1:
+        raise NotLiftableError("the states of a row do not end at the same time")
+    return Step(leaves, new, read.pop() if read else None, [bare for bare, _ in chosen])
+
+
+def _is_inner(value: ir.Value) -> bool:
+    """Return whether only the step itself reads a new cell state, as at the end of a line."""
+    return not value.is_graph_output() and all(
+        node.op_type not in ("Where", *PRODUCTS, "Concat") for node, _ in value.uses()
+    )
+
+
+def _chosen(value: ir.Value, old: ir.Value) -> ir.Value:
+    """Return the choice between a new state and the old one, if there is one."""
+    read_in = (node.outputs[0] for node, _ in value.uses())
+    return next((out for out in read_in if choice_of(out)[1:] == (value, old)), value)
 
 
 def _taken(rest: list[ir.Value], like: ir.Value) -> ir.Value | None:

@@ -14,74 +14,76 @@ from rnnlower.recurrent.node import Activation
 from rnnlower.recurrent.parsing import rounded
 
 
+@dataclasses.dataclass(frozen=True)
+class _Unit:
+    """A unit, ``c = f c + i g`` and ``h = o t``: the atoms of its gates, their factor, and g and t times it.
+
+    The form is ``f``, ``f = 1``, ``f = 1 - i`` or ``i = 1 - f``, where the atom of i is that of f.
+    """
+
+    form: str
+    i: int
+    o: int
+    f: int | None
+    scale: float
+    g: Polynomial
+    t: Polynomial
+
+
 def match_lstm(step: Step, which_input: int, which_output: int) -> Cell:
     """Return the LSTM; where two factors could be the input or output gate, it is the one at this place."""
-    name = "LSTM"
-    c = step.states[1]
-    f_ids: list[int] = []
-    i_ids: list[int] = []
-    o_ids: list[int] = []
-    g_part: list[Polynomial] = []
-    t_part: list[Polynomial] = []
-    scales: list[float] = []
-    coupled: set[int] = set()
-    opposite: set[int] = set()
-    for j in range(step.size):
-        polynomial, own = step.polynomial(1, j), c.start + j
-        kept = {key: value for key, value in polynomial.items() if own in key}
-        rest = {key: value for key, value in polynomial.items() if own not in key}
-        added = step.common(rest, which_input)
-        if added is None:
-            raise differs(name, "the cell state gets nothing that an input gate multiplies")
-        source, part = added
-        keys = [key for key in kept if len(key) == 2]
-        if len(kept) == 1 and keys:
-            f_ids.append(without(keys[0], own)[0])
-            scales.append(kept[keys[0]])
-            free = {key: value for key, value in rest.items() if f_ids[-1] not in key}
-            gated = {without(key, f_ids[-1]): -v for key, v in rest.items() if f_ids[-1] in key}
-            if free and scales[-1] == 1 and is_same(free, gated):
-                # i = 1 - f
-                source, part = f_ids[-1], free
-                opposite.add(j)
-        elif len(kept) == 2 and len(keys) == 1 and kept.get((own,)) == 1.0:
-            # f = 1 - i
-            source = without(keys[0], own)[0]
-            if any(source not in key for key in rest):
-                raise differs(name, "the cell state is not f c + i g")
-            part = {without(key, source): value for key, value in rest.items()}
-            coupled.add(j)
-            scales.append(-kept[keys[0]])
-        elif {*kept} == {(own,)} and kept[(own,)] == 1.0:
-            scales.append(1.0)
-        else:
-            raise differs(name, "the cell state is not f c + i g")
-        i_ids.append(source)
-        g_part.append(part)
-        output = step.common(step.polynomial(0, j), which_output)
-        if output is None:
-            raise differs(name, "the state is not o act(c)")
-        o_ids.append(output[0])
-        t_part.append(output[1])
-    if any(len(units) not in (0, step.size) for units in (f_ids, coupled, opposite)):
-        raise differs(name, "units differ in their forget gate")
-    scale = the_same(scales, "a factor of the forget gate")
-    i, o = step.gate(i_ids, scale), step.gate(o_ids, scale)
+    units = [_unit(step, j, which_input, which_output) for j in range(step.size)]
+    form = units[0].form
+    if any(unit.form != form for unit in units):
+        raise differs("LSTM", "units differ in their forget gate")
+    scale = the_same([unit.scale for unit in units], "a factor of the forget gate")
+    i, o = step.gate([unit.i for unit in units], scale), step.gate([unit.o for unit in units], scale)
+    f_ids = [unit.f for unit in units if unit.f is not None]
     f = step.gate(f_ids, scale) if f_ids else None
-    g = _input_activation(step, [{key: v / scale for key, v in p.items()} for p in g_part])
-    activation = _output_activation(step, [{key: v / scale for key, v in p.items()} for p in t_part], i.clip)
-    if coupled and i.activation.name == "Sigmoid":
+    g = _input_activation(step, [{key: v / scale for key, v in unit.g.items()} for unit in units])
+    t = [{key: v / scale for key, v in unit.t.items()} for unit in units]
+    activation = _output_activation(step, t, i.clip)
+    if form == "f = 1 - i" and i.activation.name == "Sigmoid":
         # More runtimes compute this than input_forget.
-        f, coupled = _opposite(i), set()
-    if opposite:
+        f, form = _opposite(i), "f"
+    if form == "i = 1 - f":
         i = _opposite(i)
     gates = [gate for gate in (i, o, f, g) if gate is not None]
     if any(gate.activation != i.activation for gate in (o, f) if gate is not None):
-        raise differs(name, "the gates have different activations")
+        raise differs("LSTM", "the gates have different activations")
     clip = one_clip(gates)
-    if f is None and not coupled and (clip is not None or i.activation.name != "Sigmoid"):
-        raise differs(name, "it has no forget gate")
-    return _lstm(step, (i, o, f, g), (i.activation, g.activation, activation), clip, coupled=bool(coupled))
+    if form == "f = 1" and (clip is not None or i.activation.name != "Sigmoid"):
+        raise differs("LSTM", "it has no forget gate")
+    activations = (i.activation, g.activation, activation)
+    return _lstm(step, (i, o, f, g), activations, clip, coupled=form == "f = 1 - i")
+
+
+def _unit(step: Step, j: int, which_input: int, which_output: int) -> _Unit:
+    cell, own = step.polynomial(1, j), step.states[1].start + j
+    kept = {key: value for key, value in cell.items() if own in key}
+    rest = {key: value for key, value in cell.items() if own not in key}
+    added = step.common(rest, which_input)
+    if added is None:
+        raise differs("LSTM", "the cell state gets nothing that an input gate multiplies")
+    form, f, (i, g), scale = "f = 1", None, added, 1.0
+    keys = [key for key in kept if len(key) == 2]
+    if len(kept) == 1 and keys:
+        form, f, scale = "f", without(keys[0], own)[0], kept[keys[0]]
+        free = {key: value for key, value in rest.items() if f not in key}
+        gated = {without(key, f): -value for key, value in rest.items() if f in key}
+        if free and scale == 1 and is_same(free, gated):
+            form, i, g = "i = 1 - f", f, free
+    elif len(kept) == 2 and len(keys) == 1 and kept.get((own,)) == 1.0:
+        form, i, scale = "f = 1 - i", without(keys[0], own)[0], -kept[keys[0]]
+        if any(i not in key for key in rest):
+            raise differs("LSTM", "the cell state is not f c + i g")
+        g = {without(key, i): value for key, value in rest.items()}
+    elif {*kept} != {(own,)} or kept[(own,)] != 1.0:
+        raise differs("LSTM", "the cell state is not f c + i g")
+    output = step.common(step.polynomial(0, j), which_output)
+    if output is None:
+        raise differs("LSTM", "the state is not o act(c)")
+    return _Unit(form, i, output[0], f, scale, g, output[1])
 
 
 def _opposite(gate: Gate) -> Gate:

@@ -14,6 +14,7 @@ from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import match_cell
 from rnnlower.lifting.chains import Leaves
 from rnnlower.lifting.equations import Cell
+from rnnlower.lifting.row_masks import choice_of
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
 
@@ -179,11 +180,8 @@ def bare_state(
     facts: Facts, value: ir.Value, old: ir.Value | None, region: AbstractSet[ir.Value]
 ) -> tuple[ir.Value, ir.Value | None]:
     """Return a new state without the choice between it and the old one, and the condition."""
-    producer = value.producer()
-    if producer is None or producer.op_type != "Where" or producer.domain:
-        return value, None
-    mask, bare, kept = producer.inputs
+    mask, bare, kept = choice_of(value)
     zero = facts.constant(kept)
     is_old = kept is old or (old is None and zero is not None and not zero.any())
     # What depends on the input is ThresholdedRelu.
-    return (bare, mask) if bare is not None and is_old and mask not in region else (value, None)
+    return (bare, mask) if is_old and mask not in region else (value, None)

@@ -16,6 +16,14 @@ from rnnlower.lifting.symbolic_evaluation import Evaluator
 Lengths = ir.Value | np.ndarray
 
 
+def choice_of(value: ir.Value) -> tuple[ir.Value | None, ir.Value, ir.Value | None]:
+    """Return the condition, the new state and the old one of a choice; only the value if it is none."""
+    node = value.producer()
+    if node is None or node.domain or node.op_type != "Where" or node.inputs[1] is None:
+        return None, value, None
+    return node.inputs[0], node.inputs[1], node.inputs[2]
+
+
 def lengths_of(
     facts: Facts, mask: ir.Value, tags: Sequence[str], steps: int | None, direction: int | None = None
 ) -> Lengths:
