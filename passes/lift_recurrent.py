@@ -130,7 +130,7 @@ class LiftRecurrentPass(Pass):
         return lifting.lifted
 
     def _lift(self, model: ir.Model) -> bool:
-        """Lift what is outside of functions; return whether there was anything."""
+        """Lift what is outside functions; return whether anything was."""
         names = NameSource(names_in(model))
         lifter = Lifter(self.facts, names, self.semantics)
         lifted: list[Lifted] = []

@@ -209,7 +209,7 @@ def _is_fixed_source(value: ir.Value) -> bool:
 
 
 def reached(start: Iterable[T], following: Callable[[T], Iterable[T | None]]) -> list[T]:
-    """Return what is there at the start, and what follows it step by step, each once."""
+    """Return the given values and all that follow from them, each once."""
     found = dict.fromkeys(start)
     pending = list(found)
     for each in pending:

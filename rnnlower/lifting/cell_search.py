@@ -64,7 +64,7 @@ class Found:
 
 
 def find_cells(facts: Facts, frame: Frame, semantics: Semantics) -> list[Found]:
-    """Return the cells of which a step consists, those first that others read.
+    """Return the cells that make up a step; those that others read come first.
 
     Raises:
         NotLiftableError: Some of the step is not part of a cell.

@@ -170,7 +170,7 @@ def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     lengths, tag = node.inputs[1], form.tags[time]
     assert lengths is not None
     if tag not in _TURNED or dims is None:
-        raise NotLiftableError("a ReverseSequence takes another axis than that of time")
+        raise NotLiftableError("a ReverseSequence runs over an axis other than time")
     tags = tuple(_TURNED[tag] if axis == time else each for axis, each in enumerate(form.tags))
     if is_full(e.facts, lengths, node.inputs[0], time):
         return [dataclasses.replace(form, tags=tags)]

@@ -177,7 +177,7 @@ class Straightener:
         e.nodes.clear()
 
     def _origin(self, leaf: ir.Value) -> _Origin | None:
-        """Return of which value one is a part, if an operator takes it from there."""
+        """Return the whole that a value is a part of, if an operator takes it from there."""
         part = passed(leaf)
         node, facts = part.producer(), self._facts
         whole = None if node is None or not node.inputs else node.inputs[0]

@@ -40,7 +40,7 @@ class Result:
 
 
 def find_results(facts: Facts, frame: Frame, found: Sequence[Found]) -> list[Result]:
-    """Return the values that hold H of all steps, some of which are finished behind the frame.
+    """Return the values that hold H of all steps, some of which are finished after the frame.
 
     Raises:
         NotLiftableError: Something else that the steps compute is read.
@@ -81,7 +81,7 @@ def _forms_of(series: Series, found: Sequence[Found]) -> Iterator[tuple[int, For
 
 
 def _finished(facts: Facts, cell: int, found: Found, parts: Sequence[tuple[Series, Form]]) -> list[Result]:
-    """Return the values that are H once operators behind the frame have finished it for all steps."""
+    """Return the values that are H once operators after the frame have finished it for all steps."""
     known: dict[ir.Value, Form] = {}
     if len({series.reverse for series, _ in parts}) != 1:
         raise NotLiftableError("the results of the steps are in different orders")
@@ -135,7 +135,7 @@ def _view_of(evaluator: Evaluator, found: Found, value: ir.Value) -> ir.Value | 
 
 
 def require_mask(facts: Facts, result: Result, found: Found) -> None:
-    """Refuse readers of H that see it behind the end of a row, where an operator returns zeros."""
+    """Refuse readers of H that see it, where an operator returns zeros."""
     value = result.value
     is_turned = result.reverse != found.reverse
     tags = tuple("R" + tag[1:] if is_turned and tag.startswith("T") else tag for tag in result.tags)

@@ -111,7 +111,7 @@ class StreamRewriter:
         self._graph.outputs.append(value)
 
     def _is_ready(self, calls: int) -> ir.Value:
-        """Emit whether this many calls came before this one."""
+        """Emit whether there were at least this many calls before."""
         if self._counter is None:
             self._counter, name = self._state(_COUNTER, ir.DataType.FLOAT, (1,), 0.0)
             emitter = self._emitter(self._counter, _COUNTER)

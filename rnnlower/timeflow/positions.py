@@ -37,7 +37,7 @@ def number_steps(flow: Flow, node: ir.Node) -> Outcome:
         [float(array.reshape(-1)[0]) for array in pair if array is not None] for pair in bounds
     )
     if first[0] != first[1] or step[0] != step[1]:
-        return CoupledError("numbers the steps from a number that depends on their number")
+        return CoupledError("numbers the steps from a start that depends on how many there are")
     whole, chunk = (max(math.ceil((end - first[0]) / step[0]), 0) for end in limit)
     track = filled(flow, 1, [whole], [chunk])
     if isinstance(track, Track):
