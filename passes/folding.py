@@ -14,7 +14,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool, constant_of
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.rewiring import remove_orphans, take_place
-from rnnlower.graph.walk import default_opset, is_read, reached, sources, subgraphs_of, value_names, walk
+from rnnlower.graph.walk import called, is_read, reached, sources, subgraphs_of, value_names, walk
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.operators import INPUT_NAMES, WEIGHT_INPUTS
@@ -75,7 +75,7 @@ class FoldConstantsPass(Pass):
                 continue
             for out in needed:
                 tensor = constant_of(out) or ir.Tensor(constants[out], dtype=out.dtype)
-                modified |= _replace(out, tensor, pool, default_opset(model))
+                modified |= _replace(out, tensor, pool, self.facts.opset)
         return ir.passes.PassResult(model, modified)
 
 
@@ -220,7 +220,7 @@ class FoldWeightsPass(Pass):
                 for producer in filter(None, (source.producer() for source in sources(value))):
                     if array is None and producer in facts.failures:
                         raise InvalidModelError(
-                            f"{node.op_type} node {node.name or '(unnamed)'!r}: its constant input "
+                            f"{node.op_type} node {called(node)!r}: its constant input "
                             f"{INPUT_NAMES[position]} {value.name!r} cannot be computed: "
                             f"{facts.failures[producer]}"
                         )

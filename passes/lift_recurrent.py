@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 
 import onnx_ir as ir
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import Located, default_opset, name_of, subgraphs_of, walk
+from rnnlower.graph.walk import Located, called, default_opset, names_of, subgraphs_of, walk
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import has_matrix
 from rnnlower.lifting.attention_emission import lift_attention
@@ -132,6 +132,7 @@ class LiftRecurrentPass(Pass):
     def _lift(self, model: ir.Model) -> bool:
         """Lift what is outside functions; return whether anything was."""
         names = NameSource(names_in(model))
+        self._names = names_of(model)
         lifter = Lifter(self.facts, names, self.semantics)
         lifted: list[Lifted] = []
         kept: list[LiftedNode] = []
@@ -150,9 +151,9 @@ class LiftRecurrentPass(Pass):
                     states.append(lift_attention(self.facts, names, located, frame, error))
             except NotLiftableError as error:
                 kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
-        for graph, path in _graphs(model).items() if self.convolutions else ():
+        for graph, path in _graphs(model, self._names).items() if self.convolutions else ():
             self._lift_convolutions(names, graph, path, states, kept)
-        for graph, path in _graphs(model).items() if self.steps is not None else ():
+        for graph, path in _graphs(model, self._names).items() if self.steps is not None else ():
             self._lift_lines(names, graph, path, lifted, kept)
         lifted = join_directions(self.facts, names, lifted)
         self.lifted = [*(each.report for each in lifted), *states, *kept]
@@ -162,14 +163,16 @@ class LiftRecurrentPass(Pass):
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[LiftedNode], kept: list[LiftedNode]
     ) -> None:
         for node in causal_convolutions(self.facts, graph, with_past=self.steps is None):
-            name = node.name or f"Conv_{[*graph].index(node)}"
-            located = Located(node, name, path, self.facts.opset)
+            located = self._located(node, path)
             if not self._is_wanted(located):
                 continue
             try:
                 lifted.append(lift_convolution(self.facts, names, located))
             except NotLiftableError as error:
                 kept.append(LiftedNode(located.name, path, "line", reason=str(error)))
+
+    def _located(self, node: ir.Node, path: str) -> Located:
+        return Located(node, self._names.get(node) or called(node), path, self.facts.opset)
 
     def _is_wanted(self, located: Located) -> bool:
         return self.nodes is None or any(matches(located, pattern) for pattern in self.nodes)
@@ -184,7 +187,7 @@ class LiftRecurrentPass(Pass):
             first = chain[1].producer() if is_line else next((node for node, _ in chain[0].uses()), None)
             if first is None or any(_is_gone(value) for value in chain):
                 continue
-            located = Located(first, first.name or f"{first.op_type}", path, self.facts.opset)
+            located = self._located(first, path)
             if not self._is_wanted(located):
                 continue
             try:
@@ -216,20 +219,21 @@ def _is_gone(value: ir.Value) -> bool:
     return producer is not None and producer.graph is None
 
 
-def _graphs(model: ir.Model) -> dict[ir.Graph, str]:
+def _graphs(model: ir.Model, names: Mapping[ir.Node, str] | None = None) -> dict[ir.Graph, str]:
     """Return the main graph and those of branches and bodies that have nodes, with their paths."""
-    return {node.graph: path for node, path in walk(model.graph) if isinstance(node.graph, ir.Graph)}
+    nodes = walk(model.graph, names=names)
+    return {node.graph: path for node, path in nodes if isinstance(node.graph, ir.Graph)}
 
 
 def frames(model: ir.Model) -> Iterator[tuple[Located, ir.Node | None]]:
     """Yield the Loop and Scan nodes of a model, the inner ones first, each with the node around it."""
-    opset, paths = default_opset(model), dict(walk(model.graph))
+    opset, paths, names = default_opset(model), dict(walk(model.graph)), names_of(model)
 
     def nested(graph: ir.Graph, owner: ir.Node | None) -> Iterator[tuple[Located, ir.Node | None]]:
-        for index, node in enumerate(graph):
+        for node in graph:
             for body in subgraphs_of(node):
                 yield from nested(body, node)
             if not node.domain and node.op_type in _FRAMES:
-                yield Located(node, name_of(node, index), paths[node], opset), owner
+                yield Located(node, names[node], paths[node], opset), owner
 
     yield from nested(model.graph, None)

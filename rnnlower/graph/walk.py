@@ -86,6 +86,12 @@ def called(node: ir.Node) -> str:
     return node.name or next((out.name for out in node.outputs if out.name), node.op_type)
 
 
+def names_of(model: ir.Model) -> dict[ir.Node, str]:
+    """Return the names of all nodes, functions included, as paths have them."""
+    graphs = (graph for root in roots(model) for graph in (root, *root.subgraphs()))
+    return {node: name_of(node, index) for graph in graphs for index, node in enumerate(graph)}
+
+
 def walk_all(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
     """Yield the nodes of the main graph and of the functions, as `walk` does."""
     yield from walk(model.graph)

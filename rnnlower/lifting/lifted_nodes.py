@@ -130,7 +130,7 @@ class Lifter:
 
 def _name_of(located: Located) -> str:
     """Return the name of an operator in the place of a Loop or Scan, which this tool may have written."""
-    return located.name.removesuffix("/Scan").removesuffix("/Loop")
+    return located.name.removesuffix("/Scan").removesuffix("/Loop") or located.name
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import values_of
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, steps_of
-from rnnlower.lifting.products import Products
+from rnnlower.lifting.products import Products, named
 from rnnlower.lifting.terms import Size
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.timeflow.pointwise import POINTWISE
@@ -101,7 +101,7 @@ class OverTime:
         elif (node.op_type in POINTWISE and node.op_type != "Dropout") or node.op_type in _RULES:
             results = _RULES.get(node.op_type, _pointwise)(self, node, given, over_time)
         else:
-            raise NotLiftableError(f"{node.op_type} {node.name!r} is not computed for all steps at once")
+            raise NotLiftableError(f"{named(node)} is not computed for all steps at once")
         self._known |= {
             out: (result, any(over_time)) for out, result in zip(node.outputs, results, strict=True)
         }
@@ -151,7 +151,7 @@ def _pointwise(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bo
 
 def _only_first(over_time: Sequence[bool], node: ir.Node) -> None:
     if any(over_time[1:]):
-        raise NotLiftableError(f"{node.op_type} {node.name!r} depends on the step")
+        raise NotLiftableError(f"{named(node)} depends on the step")
 
 
 def _axes(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
@@ -191,7 +191,7 @@ def _matmul(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]
     if over_time == [True, False] and ranks[1] == 2:
         return t._copied(node, given)
     if min(ranks) < 2:
-        raise NotLiftableError(f"MatMul {node.name!r} multiplies a vector")
+        raise NotLiftableError(f"{named(node)} multiplies a vector")
     return t._copied(node, t.aligned(node, given, over_time, max(ranks)))
 
 

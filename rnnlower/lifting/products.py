@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import captured, given_ints, operand
+from rnnlower.graph.walk import called, captured, given_ints, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.terms import Axis, Size, Sum, Term, broadcast, groups_of, padded
 
@@ -75,7 +75,7 @@ class Products:
         rule = None if producer is None or producer.domain else _RULES.get(producer.op_type)
         if value in self.dependent:
             if producer is None or rule is None:
-                raise NotLiftableError(f"{_named(producer)} is not linear in the state")
+                raise NotLiftableError(f"{named(producer)} is not linear in the state")
             return rule(self, producer)
         if producer is None or rule is None or producer.op_type in _SUMS:
             return self._tensor(value)
@@ -113,12 +113,12 @@ class Products:
     def sum_of(self, node: ir.Node, number: int) -> Sum:
         value = operand(node, number)
         if value is None:
-            raise NotLiftableError(f"{_named(node)} has no input {number}")
+            raise NotLiftableError(f"{named(node)} has no input {number}")
         return self.of(value)
 
     def ints(self, node: ir.Node, name: str, number: int) -> list[int] | None:
         """Return numbers that are an attribute or, from a later opset on, an input."""
-        unknown = NotLiftableError(f"the {name} of {_named(node)} are not constant")
+        unknown = NotLiftableError(f"the {name} of {named(node)} are not constant")
         return given_ints(node, name, number, self._constant, unknown)
 
     def _constant(self, value: ir.Value) -> Array | None:
@@ -209,8 +209,9 @@ class Products:
         return Term(term.coef, term.factors, tuple(parts))
 
 
-def _named(node: ir.Node | None) -> str:
-    return "a value" if node is None else f"{node.op_type} {node.name!r}"
+def named(node: ir.Node | None) -> str:
+    """Return a node as messages refer to it."""
+    return "a value" if node is None else f"{node.op_type} {called(node)!r}"
 
 
 Rule = Callable[[Products, ir.Node], Sum]
@@ -218,7 +219,7 @@ Rule = Callable[[Products, ir.Node], Sum]
 
 def _cast(p: Products, node: ir.Node) -> Sum:
     if not p.is_same_type(node.inputs[0], node.outputs[0]):
-        raise NotLiftableError(f"{_named(node)} rounds the state")
+        raise NotLiftableError(f"{named(node)} rounds the state")
     return p.sum_of(node, 0)
 
 
@@ -230,7 +231,7 @@ def _scaled(given: Sum, factor: float) -> Sum:
 def _div(p: Products, node: ir.Node) -> Sum:
     divisor = p.sum_of(node, 1)
     if any(term.factors for term in divisor.terms) or not divisor.terms[0].coef:
-        raise NotLiftableError(f"{_named(node)} divides by something that is not constant")
+        raise NotLiftableError(f"{named(node)} divides by something that is not constant")
     return _scaled(padded(p.sum_of(node, 0), len(p.dims(node.outputs[0]))), 1 / divisor.terms[0].coef)
 
 
@@ -280,7 +281,7 @@ def _reduce_sum(p: Products, node: ir.Node) -> Sum:
 def _matmul(p: Products, node: ir.Node) -> Sum:
     first, second = p.sum_of(node, 0), p.sum_of(node, 1)
     if min(len(first.dims), len(second.dims)) < 2:
-        raise NotLiftableError(f"{_named(node)} multiplies a vector")
+        raise NotLiftableError(f"{named(node)} multiplies a vector")
     rank = max(len(first.dims), len(second.dims)) + 1
     lead = second.dims[:-2]
     rows = _permuted(padded(first, rank), (*range(1, rank), 0))
@@ -294,7 +295,7 @@ def _matmul(p: Products, node: ir.Node) -> Sum:
 def _einsum(p: Products, node: ir.Node) -> Sum:
     operands, right = einsum_terms(node.attributes.get_string("equation", ""))
     if not operands or any(len(set(each)) != len(each) for each in (*operands, right)):
-        raise NotLiftableError(f"{_named(node)} has an equation that is not looked at")
+        raise NotLiftableError(f"{named(node)} has an equation that is not looked at")
     labels = [*right, *sorted(set("".join(operands)) - {*right})]
     total: Sum | None = None
     for number, names in enumerate(operands):

@@ -135,7 +135,7 @@ def _view_of(evaluator: Evaluator, found: Found, value: ir.Value) -> ir.Value | 
 
 
 def require_mask(facts: Facts, result: Result, found: Found) -> None:
-    """Refuse readers of H that see it, where an operator returns zeros."""
+    """Refuse readers of H that see it past the end of a row, where an operator returns zeros."""
     value = result.value
     is_turned = result.reverse != found.reverse
     tags = tuple("R" + tag[1:] if is_turned and tag.startswith("T") else tag for tag in result.tags)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.versions import Version
-from rnnlower.graph.walk import is_read, name_of, roots
+from rnnlower.graph.walk import is_read, names_of
 from rnnlower.opset.value_types import ValueTypes
 from rnnlower.opset.version_fit import present
 
@@ -95,10 +95,7 @@ class Session:
     def collect_names(self) -> None:
         """Collect the names of all values and nodes, for `fresh` to avoid, and labels for paths."""
         self.names = NameSource(names_in(self.model))
-        for graph in roots(self.model):
-            for each in (graph, *graph.subgraphs()):
-                for index, node in enumerate(each):
-                    self.labels.setdefault(node, name_of(node, index))
+        self.labels = names_of(self.model) | self.labels
 
     def fresh(self, base: str) -> str:
         """Return an unused name: `base` itself if it is free."""

@@ -23,6 +23,7 @@ from rnnlower.graph.walk import (
     called,
     captured,
     is_read,
+    names_of,
     reached,
     read_by,
     subgraphs_of,
@@ -140,7 +141,7 @@ def _directions_mixed(model: ir.Model, located: Located, node: ResolvedNode) -> 
         if is_mixed and _is_by(model, "pytorch") and node.direction == "bidirectional":
             yield Suspicion(
                 located.label,
-                f"Transpose node {reader.name or '(unnamed)'!r} moves the directions of Y after its units",
+                f"Transpose node {called(reader)!r} moves the directions of Y after its units",
                 "PyTorch puts the forward units first and the reverse ones after them, and its exporter "
                 "interleaved them (torch up to 0.4.1: pytorch/pytorch#10838), so later nodes read the wrong "
                 "features",
@@ -274,14 +275,14 @@ _PRODUCTS = frozenset(
 _STATES = {"initial_h": "Y_h", "initial_c": "Y_c"}
 
 
-def other_recurrences(model: ir.Model, lifted: Collection[tuple[str | None, str]] = ()) -> list[Suspicion]:
+def other_recurrences(model: ir.Model, lifted: Collection[tuple[str, str]] = ()) -> list[Suspicion]:
     """List the model's Loop and Scan nodes that are hand-written cells: a state goes through a product.
 
     Those of the names and paths in `lifted` are left out.
     """
-    found = []
+    found, names = [], names_of(model)
     for node, path in walk_all(model):
-        if (node.name, path) not in lifted and (states := list(_multiplied_states(node))):
+        if (names[node], path) not in lifted and (states := list(_multiplied_states(node))):
             name = called(node)
             found.append(_written_out(node, f"{path}/{name}" if path else name, states))
     return found

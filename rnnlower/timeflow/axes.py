@@ -106,7 +106,7 @@ def _refuse_what_is_in_the_way(model: ir.Model, lost: Mapping[tuple[str, int], l
             if error.node is not None and any(map(is_recurrent, model.graph)):
                 raise UnsupportedModelError(
                     f"no axis of an input leads to a recurrent node; axis {axis} of {name!r} ends where "
-                    f"{error.node.op_type} node {error.node.name!r} {error.problem}",
+                    f"{located(model, error.node).label} {error.problem}",
                     remedy=error.remedy,
                 )
 

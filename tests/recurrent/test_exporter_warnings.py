@@ -105,8 +105,8 @@ def test_an_initial_state_with_the_batch_of_an_example(path):
     assert "pytorch/pytorch#45653" in warning["why"]
 
 
-def transpose(*perm: int) -> onnx.NodeProto:
-    return helper.make_node("Transpose", ["y"], ["Y"], name="after", perm=perm)
+def transpose(*perm: int, name: str = "after") -> onnx.NodeProto:
+    return helper.make_node("Transpose", ["y"], ["Y"], name=name, perm=perm)
 
 
 LENGTHS = np.array([4, 2], np.int32)
@@ -127,6 +127,11 @@ RECURRENT_BIAS = np.array([[0] * 6 + [1] * 6], np.float32)
             "pytorch/pytorch#10838",
         ),
         (
+            model("LSTM", "pytorch", behind=[transpose(0, 2, 3, 1, name="")], direction="bidirectional"),
+            "Transpose node 'Y' moves the directions of Y after its units",
+            "pytorch/pytorch#10838",
+        ),
+        (
             model("LSTM", "keras2onnx", behind=[transpose(2, 0, 1, 3)], direction="reverse"),
             "it is reverse, and its sequence is not reversed",
             "onnx/keras-onnx#523",
@@ -137,7 +142,7 @@ RECURRENT_BIAS = np.array([[0] * 6 + [1] * 6], np.float32)
             "pytorch/pytorch#15319",
         ),
     ],
-    ids=["recurrent bias", "directions mixed", "not turned back", "constant lengths"],
+    ids=["recurrent bias", "directions mixed", "by an unnamed node", "not turned back", "constant lengths"],
 )
 def test_faults_of_exporters(path, faulty, what, where):
     onnx.save(faulty, path)

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
+import rnnlower
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.streaming import StreamPass
 from rnnlower.timeflow.axes import samples
@@ -126,3 +127,16 @@ def test_a_size_below_zero_in_the_sample_is_refused() -> None:
     """)
     with pytest.raises(UnsupportedModelError, match="fix dynamic dimensions other than time"):
         StreamPass(2, {"X": 2})(model)
+
+
+def test_an_unnamed_node_in_the_way_is_named() -> None:
+    model = onnx.parser.parse_model(
+        HEADER
+        + """main (float[T, 1, 3] X, float[1, 4, 3] W, float[1, 4, 4] R) => (float[T, 1, 1, 4] Y)
+        {
+            x = Einstein (X)
+            Y = RNN <hidden_size = 4> (x, W, R)
+        }"""
+    )
+    with pytest.raises(UnsupportedModelError, match="ends where Einstein node 'Einstein_0' may couple"):
+        rnnlower.stream(model)
