@@ -199,7 +199,7 @@ def _einsum(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]
     terms, right = einsum_terms(node.attributes.get_string("equation", ""))
     free = next((label for label in "tzyxw" if label not in "".join(terms)), None)
     if not terms or free is None:
-        raise NotLiftableError(f"Einsum {node.name!r} has an equation that is not looked at")
+        raise NotLiftableError(f"{named(node)} has an equation that is not looked at")
     operands = [free * has + each for each, has in zip(terms, over_time, strict=True)]
     return t._copied(node, given, equation=f"{','.join(operands)}->{free}{right}")
 
