@@ -131,7 +131,7 @@ def _carry(
         if root(out) is value:
             continue
         shape, final = flow.shape(node, first + number), flow.shape_of(node.outputs[number])
-        if flow.is_sized(operand(node, first + number)) or final not in (None, shape):
+        if flow.is_sized(operand(node, first + number)) or final not in (None, shape) or 0 in shape:
             raise CoupledError(f"has a state {name!r} that grows with the number of steps")
         named = tuple(flow.sample.named(size) for size in shape)
         dtype = flow.dtype(operand(node, first + number))

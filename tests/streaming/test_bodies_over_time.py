@@ -101,6 +101,27 @@ def test_a_loop_that_is_not_step_by_step_is_refused(old: str, new: str, problem:
         rnnlower.stream(model(text, R=(4, 4)), time_axes={"X": 0}, lift=False)
 
 
+def test_a_state_that_grows_is_refused() -> None:
+    source = model(
+        """(float[n, 1, 4] X) => (float[m, 1, 4] Y) {
+            steps = Shape <start = 0, end = 1> (X)
+            count = Squeeze (steps)
+            true = Constant <value = bool {1}> ()
+            sizes = Constant <value_ints = [0, 1, 4]> ()
+            empty = ConstantOfShape (sizes)
+            Y = Loop <body = b (int64 i, bool c, float[k, 1, 4] st) => (bool c2, float[l, 1, 4] st2) {
+                c2 = Identity (c)
+                x = Gather <axis = 0> (X, i)
+                axes = Constant <value_ints = [0]> ()
+                row = Unsqueeze (x, axes)
+                st2 = Concat <axis = 0> (st, row)
+            }> (count, true, empty)
+        }"""
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"Loop.*'st' that grows"):
+        rnnlower.stream(source, time_axes={"X": 0}, lift=False)
+
+
 @DOMAINS
 @pytest.mark.parametrize("chunk", [1, 3])
 @pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
