@@ -119,8 +119,9 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
         raise CoupledError(f"combines the steps with {name}, which may differ from step to step")
     before, after = array.shape[:axis], array.shape[axis + 1 :]
     frames = array.reshape(*before, track.outer, track.frames, track.inner, *after)
-    if np.array_equal(frames, np.repeat(frames.take([0], axis + 1), track.frames, axis + 1)):
-        cut = frames.take(range(track.chunk), axis + 1).reshape(*before, track.chunk_size, *after)
+    first = frames.take([0], axis + 1)
+    if np.array_equal(frames, np.repeat(first, track.frames, axis + 1)):
+        cut = np.repeat(first, track.chunk, axis + 1).reshape(*before, track.chunk_size, *after)
         if not is_by_size:
             flow.edits.append(Replaced(node, index, cut))
         elif (part := flow.part.constant(value)) is None or not np.array_equal(part, cut):

@@ -215,3 +215,18 @@ def test_the_number_of_steps_as_a_state_is_refused() -> None:
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="an initial_h that depends on the number"):
         rnnlower.stream(source, time_axes={"X": 1})
+
+
+def test_a_step_of_a_sequence_beside_zeros_names_no_axis() -> None:
+    """As NNabla writes the step of a cell: no node determines which axis is time."""
+    source = model("""(float[2, 4, 3] X) => (float[2, 7] Y)
+        <int64[3] from = {0, 1, 0}, int64[3] to = {2, 2, 3}, int64[3] axes = {0, 1, 2},
+         int64[2] sizes = {2, 3}> {
+            step = Slice (X, from, to, axes)
+            x = Reshape (step, sizes)
+            shape = Constant <value_ints = [2, 4]> ()
+            h0 = ConstantOfShape (shape)
+            Y = Concat <axis = 1> (x, h0)
+        }""")
+    with pytest.raises(rnnlower.OptionError, match="which axis is time is not clear"):
+        rnnlower.stream(source)
