@@ -115,9 +115,8 @@ def find_engine(name: str) -> Engine:
     python = os.environ.get(variable) or sys.executable
     engine = Engine(name, python=python, **about)
     pip = f"pip install {' '.join(package.split('|')[0] for package in engine.packages)}"
-    engine = dataclasses.replace(engine, install=engine.install or pip)
     version, missing = _look(engine, variable)
-    return dataclasses.replace(engine, version=version, missing=missing)
+    return dataclasses.replace(engine, install=engine.install or pip, version=version, missing=missing)
 
 
 def _command(line: str) -> tuple[Sequence[str], str]:

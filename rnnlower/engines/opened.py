@@ -24,7 +24,7 @@ from rnnlower.folders import temporary_folder
 from rnnlower.processes import ending, killed_after, limit_set, longest_call
 
 # Below protobuf's 2 GiB, with a margin for serialization.
-_LARGE = 2**31 - 2**20
+LARGE = 2**31 - 2**20
 # Nothing listens at this address.
 _NOWHERE = "http://127.0.0.1:9"
 _LAST_WORDS = 300
@@ -52,7 +52,7 @@ class Opened(ABC):
         self._model, self._inputs, self._outputs, self._log = (
             self._folder / name for name in ("model.onnx", "inputs.npz", "outputs.npz", "log.txt")
         )
-        if model.ByteSize() < _LARGE:
+        if model.ByteSize() < LARGE:
             self._model.write_bytes(model.SerializeToString())
         else:
             onnx.save(model, self._model, save_as_external_data=True, location="model.data")

@@ -72,22 +72,19 @@ def check_proto(model: onnx.ModelProto, label: str) -> None:
     """
     if not model.HasField("graph"):
         raise InvalidModelError(f"{label} is not an ONNX model: it holds no graph")
-    imports = [model.opset_import, *(function.opset_import for function in model.functions)]
-    for each in imports:
-        _check_imports(each, label)
+    for each in (model, *model.functions):
+        _check_imports(each.opset_import, label)
     try:
         _check_texts(model)
         _check_graph(model.graph, label)
+        scopes.check_graph_scope(model.graph, label)
         for function in model.functions:
             where = f"{label}, function {_text(function.domain)}::{_text(function.name)}"
             _check_texts(function)
             _check_nodes(function.node, where)
             _check_attributes(function.attribute_proto, where)
-        scopes.check_calls(model, label)
-        scopes.check_graph_scope(model.graph, label)
-        for function in model.functions:
-            where = f"{label}, function {function.domain}::{function.name}"
             scopes.check_function_scope(function, where)
+        scopes.check_calls(model, label)
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is not UTF-8") from error
 

@@ -25,7 +25,7 @@ from rnnlower.files.checks import check_external_data, check_proto, read_proto
 from rnnlower.files.publishing import check_destination, place, staged_beside, staging_folder
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.suppression import paused_collection, quiet_libraries
-from rnnlower.graph.walk import all_graphs, subgraphs_of, walk_all
+from rnnlower.graph.walk import all_graphs, roots, subgraphs_of, walk_all
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -123,16 +123,15 @@ def _root_cause(error: BaseException) -> BaseException:
 
 def _sort(model: ir.Model, label: str) -> None:
     """Sort nodes so that each comes after those that it or its bodies read."""
-    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     try:
-        for graph in graphs:
+        for graph in roots(model):
             if not _is_sorted(graph, set()):
                 graph.sort()
     except ValueError as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: its graph has a cycle") from error
 
 
-def _is_sorted(graph: ir.Graph | ir.Function, seen: set[ir.Node]) -> bool:
+def _is_sorted(graph: ir.Graph, seen: set[ir.Node]) -> bool:
     for node in graph:
         producers = (value.producer() for value in node.inputs if value is not None)
         if any(producer is not None and producer not in seen for producer in producers):
@@ -145,16 +144,15 @@ def _is_sorted(graph: ir.Graph | ir.Function, seen: set[ir.Node]) -> bool:
 
 def _separate_names(model: ir.Model) -> None:
     """Rename the initializers of bodies that share their name, and their content, with one outside."""
-    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    if repeated := [value for graph in graphs for value in _repeated(graph, set())]:
+    if repeated := [value for graph in roots(model) for value in _repeated(graph, set())]:
         names = NameSource(names_in(model))
         for value in repeated:
             value.name = names.fresh(str(value.name))
 
 
-def _repeated(graph: ir.Graph | ir.Function, outer: set[str]) -> Iterator[ir.Value]:
+def _repeated(graph: ir.Graph, outer: set[str]) -> Iterator[ir.Value]:
     """Yield the initializers in bodies whose name an initializer outside of the body has, too."""
-    around = outer | graph.initializers.keys() if isinstance(graph, ir.Graph) else outer
+    around = outer | graph.initializers.keys()
     for node in graph:
         for body in subgraphs_of(node):
             yield from (value for name, value in body.initializers.items() if name in around)
@@ -269,20 +267,19 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
     written = onnx.serialization.registry.get_format_from_file_extension(output.suffix)
     if written not in (None, "protobuf"):
         raise OptionError(f"{output} would be {written}, which is not written; name it {output.stem}.onnx")
-    data_file = f"{output.name}.data"
     writes_data = _plan_external_data(model, output, external_data)
     # Relative references to existing data are only valid in that folder.
     shared = data_files(model) if external_data == "share" else ()
     try:
         with staging_folder(output) as folder:
             stage = Stage(staged_beside(folder) if shared else folder / output.name, shared=shared)
-            _save(model, stage.path, data_file if writes_data else None)
-            own = [folder / data_file] if writes_data and (folder / data_file).exists() else []
-            stage.size = sum(file.stat().st_size for file in (stage.path, *own))
+            data = folder / f"{output.name}.data" if writes_data else None
+            _save(model, stage.path, data.name if data else None)
+            data = data if data and data.exists() else None
+            stage.size = sum(file.stat().st_size for file in (stage.path, data) if file)
             yield stage
             if stage.accepted:
-                data = folder / data_file
-                place(stage.path, data if writes_data and data.exists() else None, output)
+                place(stage.path, data, output)
     except OSError as error:
         raise OptionError(f"{output} cannot be written: {error.strerror or error}") from error
 

@@ -19,19 +19,6 @@ from rnnlower.graph.versions import Version, history
 _Nodes = Sequence[onnx.NodeProto]
 
 
-def check_graph_scope(graph: onnx.GraphProto, label: str) -> None:
-    """Refuse a graph in which a name is defined twice, or read and never defined, including its bodies.
-
-    Args:
-        graph: The graph.
-        label: What messages call the model.
-
-    Raises:
-        InvalidModelError: There is such a name.
-    """
-    _check_graph(graph, label, None)
-
-
 def check_function_scope(function: onnx.FunctionProto, label: str) -> None:
     """Refuse a function in which a name is defined twice, or read and never defined."""
     _check_scope(function.node, _Scope(function.input, None), function.output, label)
@@ -100,7 +87,17 @@ class _Scope:
         return self.outer.constant(name)
 
 
-def _check_graph(graph: onnx.GraphProto, label: str, outer: _Scope | None) -> None:
+def check_graph_scope(graph: onnx.GraphProto, label: str, outer: _Scope | None = None) -> None:
+    """Refuse a graph in which a name is defined twice, or read and never defined, including its bodies.
+
+    Args:
+        graph: The graph.
+        label: What messages call the model.
+        outer: The scope around the graph, if it is a body.
+
+    Raises:
+        InvalidModelError: There is such a name.
+    """
     dense = {tensor.name: tensor for tensor in graph.initializer}
     stored = [*dense, *(sparse.values.name for sparse in graph.sparse_initializer)]
     for name in stored:
@@ -147,7 +144,7 @@ def _check_scope(nodes: _Nodes, scope: _Scope, outputs: Iterable[str], label: st
         for attribute in node.attribute:
             if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
                 for graph in (attribute.g, *attribute.graphs):
-                    _check_graph(graph, label, scope)
+                    check_graph_scope(graph, label, scope)
         scope.before.update(filter(None, node.output))
     for name in (each for each in outputs if each not in scope.given):
         if outer is not None and outer.may_be_read(name):

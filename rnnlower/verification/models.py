@@ -20,6 +20,7 @@ from onnx.external_data_helper import uses_external_data
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.arguments import model_path
+from rnnlower.engines.opened import LARGE
 from rnnlower.engines.session import Array
 from rnnlower.errors import OptionError
 from rnnlower.files.checks import check_proto, read_proto
@@ -30,8 +31,6 @@ ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 Graph = onnx.GraphProto | onnx.FunctionProto
 RunModel = Callable[[dict[str, Array]], dict[str, Any]]
 
-# Below protobuf's 2 GiB, with a margin for serialization.
-_LARGE = 2**31 - 2**20
 _BIG_TENSOR = 4096
 
 
@@ -51,7 +50,7 @@ class HeldModel:
     def fits_memory(self) -> bool:
         """True if protobuf can hold the model together with its external data."""
         external = [each.dims for each in self.proto.graph.initializer if uses_external_data(each)]
-        return 8 * sum(map(math.prod, external)) < _LARGE
+        return 8 * sum(map(math.prod, external)) < LARGE
 
     def array(self, tensor: onnx.TensorProto) -> Array:
         """Return the content of one of the model's tensors, from its data file if necessary."""
@@ -80,14 +79,14 @@ def hold(model: ModelLike, role: str, folder: Path) -> HeldModel:
         check_proto(model, f"the {role}")
         if any(uses_external_data(tensor) for tensor in model.graph.initializer):
             raise OptionError(f"the {role} has external data: give its path instead of a ModelProto")
-        if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < _LARGE:
+        if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < LARGE:
             return HeldModel(role, model, None)
         model = ir.from_proto(model)
     if not isinstance(model, ir.Model):
         model_path(model, f"the {role}")
     external = any(isinstance(v.const_value, ir.ExternalTensor) for v in model.graph.initializers.values())
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
-    if not external and size < _LARGE:
+    if not external and size < LARGE:
         return HeldModel(role, ir.to_proto(model), None)
     path = folder / f"{role}.onnx"
     ir.save(model, path, external_data=f"{role}.data")

@@ -21,14 +21,7 @@ from rnnlower.verification.chunks import Chunks
 from rnnlower.verification.engine_choice import SATURATION, EngineName, NumpyEngine, Semantics, may_saturate
 from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_sets
 from rnnlower.verification.inputs.trials import Trial
-from rnnlower.verification.models import (
-    HeldModel,
-    ModelLike,
-    feedable_inputs,
-    hold,
-    op_types,
-    required_inputs,
-)
+from rnnlower.verification.models import HeldModel, ModelLike, hold, op_types, overridable_inputs
 from rnnlower.verification.padded import Padded
 from rnnlower.verification.procedures import Options, Procedure, Progress, StepCalls
 from rnnlower.verification.rewritten_models import as_read
@@ -287,9 +280,8 @@ def _tried_on(runtime: Engine, result: VerificationResult) -> VerificationResult
 
 def _without_overrides(runner: Runner, runtime: Engine, finished: list[Trial]) -> list[Trial]:
     """Return the trials that leave inputs at their default values: runtimes take those as constants."""
-    required = {value.name for value in required_inputs(runner.candidate.proto.graph)}
-    accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
-    left = [trial for trial in finished if accepted.intersection(trial.feeds) <= required]
+    overridable = set(overridable_inputs(runner.candidate.proto))
+    left = [trial for trial in finished if overridable.isdisjoint(trial.feeds)]
     if count := len(finished) - len(left):
         runner.note(f"{count} trials feed inputs that have a default value: not tried on {runtime.label}")
     return left

@@ -62,14 +62,14 @@ def test_what_a_body_must_not_do(then: str, read: str, message: str) -> None:
 def test_names_are_not_copied_for_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """All bodies see one set of what stands before them, which grows: n copies of n names are n squared."""
     seen: list[set[str]] = []
-    check = scopes._check_graph
+    check = scopes.check_graph_scope
 
-    def watched(graph: onnx.GraphProto, label: str, outer: scopes._Scope | None) -> None:
+    def watched(graph: onnx.GraphProto, label: str, outer: scopes._Scope | None = None) -> None:
         if outer is not None:
             seen.append(outer.before)
         check(graph, label, outer)
 
-    monkeypatch.setattr(scopes, "_check_graph", watched)
+    monkeypatch.setattr(scopes, "check_graph_scope", watched)
     model = nested("p = Neg (x)")
     second = model.graph.node.add()
     second.CopyFrom(model.graph.node[1])

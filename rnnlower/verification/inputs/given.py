@@ -17,6 +17,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from rnnlower.engines import child
 from rnnlower.engines.session import Array, as_declared
 from rnnlower.errors import OptionError
+from rnnlower.verification.models import required_inputs
 
 GivenInputs: TypeAlias = "Mapping[str, Array] | str | os.PathLike[str]"
 
@@ -35,8 +36,7 @@ def read_inputs(
             one that is set.
     """
     fixed = sets or {}
-    initialized = {tensor.name for tensor in graph.initializer}
-    values = [value for value in graph.input if value.name not in initialized]
+    values = required_inputs(graph)
     if isinstance(given, Mapping):
         found = [dict(given)]
     else:

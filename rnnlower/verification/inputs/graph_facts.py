@@ -14,7 +14,7 @@ from onnx.shape_inference import InferenceError, infer_shapes
 
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.inference import guarded
-from rnnlower.verification.inputs.tracing import trace
+from rnnlower.verification.inputs.tracing import Tracer
 from rnnlower.verification.inputs.uses import RECURRENT, GraphFacts, dims_of, unnamed_dim
 from rnnlower.verification.models import default_opset, graphs_in, op_types, slim
 
@@ -47,7 +47,7 @@ def gather_facts(
     help_only = (InferenceError, ValueError, RuntimeError, *((InvalidModelError,) if shapes else ()))
     with suppress(*help_only):
         inferred = guarded(op_types(model), partial(infer_shapes, data_prop=True), inferred)
-    facts = trace(inferred)
+    facts = Tracer(inferred).facts
     facts.random_outputs = _random_outputs(model)
     facts.threshold = largest_threshold(model)
     return facts

@@ -6,6 +6,7 @@ Scan bodies and model-local functions, to the operators that use them.
 
 from __future__ import annotations
 
+import math
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -42,13 +43,12 @@ _MOVES: dict[str, tuple[int, ...] | None] = {
     "ScatterElements": (0, 2),
     "ScatterND": (0, 2),
 }
-# Inputs that hold indices into an axis of input 0: op -> (input, default axis).
-_INDEXES = {"Gather": (1, 0), "GatherElements": (1, 0), "ScatterElements": (1, 0), "Scatter": (1, 0)}
+# Operators whose input 1 holds indices into one axis of input 0.
+_INDEXES = ("Gather", "GatherElements", "ScatterElements", "Scatter")
 _SHAPES = {"Reshape": (1,), "Expand": (1,), "ConstantOfShape": (0,), "Tile": (1,), "Range": (0, 1, 2)}
 _COUNTS = {"Slice": (1, 2, 3, 4), "TopK": (1,), "Loop": (0,), "OneHot": (1,), "Pad": (1,), "Split": (1,)}
 _INDEXED = {
-    **{op_type: (index,) for op_type, (index, _) in _INDEXES.items()},
-    **dict.fromkeys(("GatherND", "ScatterND"), (1,)),
+    **dict.fromkeys((*_INDEXES, "GatherND", "ScatterND"), (1,)),
     **dict.fromkeys(("OneHot", "Resize", "Upsample", "SequenceAt", "SequenceInsert"), (0, 1, 2, 3)),
 }
 # The roles of single inputs: operators, inputs, role.
@@ -96,12 +96,9 @@ Origins = frozenset[str]
 Taint = MutableMapping[str, Origins]
 
 
-def trace(model: onnx.ModelProto) -> GraphFacts:
-    """Collect the facts from the nodes of a model with inferred shapes."""
-    return _Tracer(model).facts
+class Tracer:
+    """The facts collected from the nodes of a model with inferred shapes."""
 
-
-class _Tracer:
     def __init__(self, model: onnx.ModelProto) -> None:
         self._functions = {(f.domain, f.name): f for f in model.functions}
         self.facts = GraphFacts()
@@ -137,8 +134,7 @@ class _Tracer:
 
     @staticmethod
     def _constant(name: str, tensor: onnx.TensorProto, scope: _Scope) -> None:
-        size = int(np.prod(tensor.dims, dtype=np.int64))
-        if size <= _SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
+        if math.prod(tensor.dims) <= _SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
             scope.values[name] = numpy_helper.to_array(tensor)
 
     def _nodes(self, nodes: Iterable[onnx.NodeProto], scope: _Scope, taint: Taint) -> None:
@@ -151,11 +147,7 @@ class _Tracer:
                 axes = STATE_AXES[node.op_type]
                 last = scope.number(node, "channels_last")
                 self._relate(node, ("NT.", *axes[1:]) if last else axes, scope)
-            sized = {
-                *_SHAPES.get(node.op_type, ()),
-                *_COUNTS.get(node.op_type, ()),
-                *_INDEXED.get(node.op_type, ()),
-            }
+            sized = {index for table in (_SHAPES, _COUNTS, _INDEXED) for index in table.get(node.op_type, ())}
             for index, name in enumerate(node.input):
                 if index in sized and name and name not in scope.values:
                     self.facts.has_computed_sizes = True
@@ -231,7 +223,7 @@ class _Tracer:
             if op_type in _LENGTHS and index == _LENGTHS[op_type][0]:
                 time_axis = scope.number(node, _LENGTHS[op_type][1])
                 use.lengths.append(_axis_size(scope, node.input[0], time_axis))
-            elif op_type in _INDEXES and index == _INDEXES[op_type][0]:
+            elif op_type in _INDEXES and index == 1:
                 use.indices.append(_axis_size(scope, node.input[0], scope.number(node, "axis")))
             elif op_type in ("GatherND", "ScatterND") and index == 1:
                 # The last axis of the indices counts through as many axes of the data.

@@ -104,6 +104,12 @@ def is_inexact(dtype: Any) -> bool:
     return np.issubdtype(dtype, np.floating) or np.dtype(dtype) in _SMALL_FLOATS
 
 
+def floats_in(values: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the arrays of floats among the values."""
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    return {name: array for name, array in arrays.items() if is_inexact(array.dtype)}
+
+
 def with_floats(arrays: Mapping[str, Any], change: Callable[[Array], Array]) -> dict[str, Any]:
     """Return the arrays with those of floats changed."""
     with np.errstate(over="ignore"):

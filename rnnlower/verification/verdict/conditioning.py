@@ -22,7 +22,7 @@ from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
 from rnnlower.engines.session import Array, LoadError, RunError
 from rnnlower.verification.models import RunModel, accepted_by
 from rnnlower.verification.runner import Runner
-from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
+from rnnlower.verification.verdict.compare import Tolerance, compare_values, floats_in, is_inexact
 from rnnlower.verification.verdict.inner_values import with_outputs
 
 _DRAWS = 4
@@ -54,11 +54,7 @@ def rounding_noise(
     candidate's runtime rounds what it is fed. ``others`` are outputs with weights moved by the rounding to
     a type of two bytes or fewer.
     """
-    floats = {
-        name: value
-        for name, value in outputs.items()
-        if isinstance(value, np.ndarray) and is_inexact(value.dtype)
-    }
+    floats = floats_in(outputs)
     noise = {name: np.zeros(value.shape) for name, value in floats.items()}
     closest = _share(precision)
     for moved in outputs_nearby(run, feeds, seed, _DRAWS, precision=precision):

@@ -13,7 +13,7 @@ import numpy as np
 from rnnlower.engines.session import Array, RunError
 from rnnlower.verification.models import RunModel, accepted_by
 from rnnlower.verification.runner import Runner
-from rnnlower.verification.verdict.compare import compare_values, is_inexact, with_floats
+from rnnlower.verification.verdict.compare import compare_values, floats_in, is_inexact, with_floats
 from rnnlower.verification.verdict.conditioning import Quantizers, outputs_nearby, overflowing, rounding_noise
 from rnnlower.verification.verification_result import OutputComparison
 
@@ -261,14 +261,8 @@ class Doubt:
 
 def overflowing_outputs(values: Mapping[str, Any], typed: Mapping[str, Any] | None = None) -> set[str]:
     """Return the float outputs that overflow somewhere, in the types that ``typed`` has."""
-    types = {
-        name: value.dtype
-        for name, value in (typed or values).items()
-        if isinstance(value, np.ndarray) and is_inexact(value.dtype)
-    }
-    return {
-        name for name, dtype in types.items() if name in values and overflowing(values[name], dtype).any()
-    }
+    floats = {name: array for name, array in floats_in(typed or values).items() if name in values}
+    return {name for name, array in floats.items() if overflowing(values[name], array.dtype).any()}
 
 
 def masked_outputs(trials: Sequence[Mapping[str, Any]]) -> set[str]:

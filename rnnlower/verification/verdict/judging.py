@@ -165,9 +165,7 @@ class Judge:
         sizes: dict[str, float] = {}
         limits: dict[str, float] = {}
         for trial in trials:
-            for name, value in trial.outputs.items():
-                if not isinstance(value, np.ndarray) or not compare.is_inexact(value.dtype):
-                    continue
+            for name, value in compare.floats_in(trial.outputs).items():
                 magnitude = np.abs(value.astype(np.float64))
                 largest = magnitude.max(initial=0.0, where=np.isfinite(magnitude))
                 sizes[name] = max(sizes.get(name, 0.0), float(largest))
