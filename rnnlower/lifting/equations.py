@@ -220,13 +220,8 @@ class Step:
                 for j in where.tolist():
                     for key, value in self.atoms.expanded(int(atom), float(coefs[j])).items():
                         rest[j][key] = rest[j].get(key, 0.0) + value
-        for unit, polynomial in enumerate(rest):
-            for key in [key for key in polynomial if len(key) == 1 and self.atoms.kind(key[0]) == "given"]:
-                self.put(given, key[0], unit, polynomial.pop(key))
-        constant = form.constant.copy()
-        for unit, polynomial in enumerate(rest):
-            constant[unit] += polynomial.pop((), 0.0)
-        return Sums(given, constant, rest)
+        sums = self.as_sums(rest, given)
+        return dataclasses.replace(sums, constant=form.constant + sums.constant)
 
     def put(self, given: dict[int, Floats], atom: int, units: int | Ids, coefs: float | Floats) -> None:
         """Add coefficients of an atom of an input or a state to its weights in some units."""
@@ -285,8 +280,8 @@ class Step:
         argument = self.new[0]
         return Gate(Activation("Affine", 1.0, 0.0), argument, None), polynomials
 
-    def as_sums(self, polynomials: Sequence[Polynomial]) -> Sums:
-        given: dict[int, Floats] = {}
+    def as_sums(self, polynomials: Sequence[Polynomial], given: dict[int, Floats] | None = None) -> Sums:
+        given = {} if given is None else given
         constant = np.zeros(self.size)
         rest: list[Polynomial] = []
         for j, polynomial in enumerate(polynomials):
