@@ -13,7 +13,6 @@ from rnnlower.lifting.affine_forms import (
     Block,
     Floats,
     Form,
-    Function,
     Ids,
     NotLiftableError,
     Polynomial,
@@ -131,7 +130,7 @@ class Step:
         # Most of what is no cell differs in its first unit: only units that are compared are put together.
         self.polynomial = functools.cache(lambda state, unit: atoms.polynomial(forms[state], unit))
 
-    def function_of(self, atom: int) -> Function | None:
+    def function_of(self, atom: int) -> Activation | None:
         return self.atoms.block(atom).function
 
     def common(self, polynomial: Polynomial, which: int) -> tuple[int, Polynomial] | None:
@@ -183,28 +182,26 @@ class Step:
         return atoms, factors.pop()
 
     def told(
-        self, function: Function, scale: float, beta: float, argument: Form, clip: float | None, keeps: bool
+        self, function: Activation, scale: float, beta: float, argument: Form, clip: float | None, keeps: bool
     ) -> Gate:
         """Return a gate in the terms of the ONNX spec."""
-        name = function.name
-        if name == "Clip" and (function.alpha, function.beta) == (0.0, np.inf):
-            function, name = Function("Relu"), "Relu"
-        if name == "Clip" and (function.alpha, function.beta) == (0.0, 1.0):
+        if function == Activation("Clip", 0.0, np.inf):
+            function = Activation("Relu")
+        if function == Activation("Clip", 0.0, 1.0):
             if clip is None and not keeps:
                 # The default parameters, which more runtimes compute correctly.
                 argument = dataclasses.replace(argument, constant=argument.constant - 0.5)
                 argument = argument.scaled(np.array(5.0), argument.tags)
-                function = Function("HardSigmoid", 0.2, 0.5)
+                function = Activation("HardSigmoid", 0.2, 0.5)
             else:
-                function = Function("HardSigmoid", 1.0, 0.0)
-            name = "HardSigmoid"
-        if name not in _PLAIN:
-            raise NotLiftableError(f"{name} is no activation of a cell")
+                function = Activation("HardSigmoid", 1.0, 0.0)
+        if function.name not in _PLAIN:
+            raise NotLiftableError(f"{function.name} is no activation of a cell")
         if (scale, beta) != (1.0, 1.0):
-            if name != "Tanh":
-                raise NotLiftableError(f"no cell multiplies the result of {name}")
+            if function.name != "Tanh":
+                raise NotLiftableError(f"no cell multiplies the result of {function.name}")
             return Gate(Activation("ScaledTanh", rounded(scale), rounded(beta)), argument, clip)
-        return Gate(Activation(name, function.alpha, function.beta), argument, clip)
+        return Gate(function, argument, clip)
 
     def sums(self, form: Form) -> Sums:
         """Take sums apart."""
@@ -250,7 +247,7 @@ class Step:
         is_gate = all(len(polynomial) == 1 for polynomial in polynomials) and len(ids) == self.size
         if is_gate and None not in functions:
             scale = the_same(scales, "a factor of the candidate")
-            if len(functions) == 1 and (self.function_of(ids[0]) or Function("")).name != "Clip":
+            if len(functions) == 1 and (self.function_of(ids[0]) or Activation("")).name != "Clip":
                 gate = self.gate(ids, scale)
                 argument = gate.argument.merged()
                 return gate, [self.atoms.polynomial(argument, j) for j in range(self.size)]
@@ -263,7 +260,7 @@ class Step:
             found = [
                 key[0]
                 for key in polynomial
-                if len(key) == 1 and (self.function_of(key[0]) or Function("")).name == "Clip"
+                if len(key) == 1 and (self.function_of(key[0]) or Activation("")).name == "Clip"
             ]
             if len(found) == 1 and {*polynomial} <= {(), (found[0],)}:
                 clips.append(found[0])
