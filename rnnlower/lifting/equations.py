@@ -8,15 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rnnlower.lifting.affine_forms import (
-    Atoms,
-    Block,
-    Floats,
-    Form,
-    Ids,
-    NotLiftableError,
-    Polynomial,
-)
+from rnnlower.lifting.affine_forms import Atoms, Block, Floats, Form, Ids, NotLiftableError, Polynomial
 from rnnlower.lifting.comparison import without
 from rnnlower.recurrent.node import Activation, Semantics
 from rnnlower.recurrent.parsing import rounded
@@ -157,17 +149,10 @@ class Step:
         inner = self.single(argument)
         if inner is not None:
             atoms, factor = inner
-            of = {self.function_of(atom) for atom in atoms}
-            (first, *others) = of
-            if (
-                not others
-                and first is not None
-                and first.name == "Clip"
-                and first.alpha == -(first.beta or 0)
-            ):
-                argument, clip, beta = self.atoms.argument(atoms).merged(), first.beta, factor
-            elif others or first is not None:
+            (first, *others) = {self.function_of(atom) for atom in atoms}
+            if others or first is None or first.name != "Clip" or first.alpha != -(first.beta or 0):
                 raise NotLiftableError("an activation of an activation is not part of a cell")
+            argument, clip, beta = self.atoms.argument(atoms).merged(), first.beta, factor
         return self.told(function, scale, beta, argument, clip, keeps_argument)
 
     def single(self, form: Form) -> tuple[list[int], float] | None:
