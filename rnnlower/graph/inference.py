@@ -54,25 +54,16 @@ def guarded(ops: Collection[str], infer: Callable[[onnx.ModelProto], T], model: 
         InvalidModelError: It would abort the process, or takes too long.
     """
     if not (_ENDING.isdisjoint(ops) or _SHRINKING.isdisjoint(ops)):
-        _check_comes_back(infer, model)
+        try:
+            _CHILD.call(_try, infer, model.SerializeToString())
+        except ChildDiedError as error:
+            if error.late:
+                raise InvalidModelError(
+                    "shape inference aborts or takes too long",
+                    remedy="give it more time with the environment variable RNNLOWER_ENGINE_SECONDS",
+                ) from error
+            raise below_zero() from error
     return infer(model)
-
-
-def _check_comes_back(infer: Callable[[onnx.ModelProto], object], model: onnx.ModelProto) -> None:
-    """Try `infer` in another process.
-
-    Raises:
-        InvalidModelError: It aborts that process, or takes too long.
-    """
-    try:
-        _CHILD.call(_try, infer, model.SerializeToString())
-    except ChildDiedError as error:
-        if error.late:
-            raise InvalidModelError(
-                "shape inference aborts or takes too long",
-                remedy="give it more time with the environment variable RNNLOWER_ENGINE_SECONDS",
-            ) from error
-        raise below_zero() from error
 
 
 def _try(infer: Callable[[onnx.ModelProto], object], serialized: bytes) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import all_graphs, roots, walk_all
+from rnnlower.graph.walk import roots, values_of, walk_all
 
 _SEPARATORS = str.maketrans("/.:", "___")
 _LETTERS = string.ascii_lowercase
@@ -63,11 +63,8 @@ class NameSource:
         if normal not in self._taken:
             self._taken.add(normal)
             return wanted
-        count = self._counts.get(normal, 0)
-        while True:
-            count += 1
-            if f"{normal}_{count}" not in self._taken:
-                break
+        counts = itertools.count(self._counts.get(normal, 0) + 1)
+        count = next(each for each in counts if f"{normal}_{each}" not in self._taken)
         self._counts[normal] = count
         self._taken.add(f"{normal}_{count}")
         return f"{wanted}_{count}"
@@ -109,13 +106,8 @@ class Scope:
 
 def names_in(model: ir.Model) -> set[str]:
     """Return the names of all nodes and values of a model, its subgraphs and its functions."""
-    names: set[str | None] = set()
-    for graph in (*all_graphs(model), *roots(model)[1:]):
-        names.update(value.name for value in graph.inputs)
-        names.update(graph.initializers)
-    for node, _ in walk_all(model):
-        names.add(node.name)
-        names.update(value.name for value in node.outputs)
+    names = {value.name for root in roots(model) for value in values_of(root)}
+    names |= {node.name for node, _ in walk_all(model)}
     return {name for name in names if name}
 
 

@@ -131,11 +131,7 @@ def versions(op_type: str) -> tuple[int, ...]:
 @functools.cache
 def version_at(op_type: str, opset: int) -> Version | None:
     """Return the version of `op_type` in force at `opset`, or ``None`` if there was no such operator."""
-    found = None
-    for version in history(op_type):
-        if version.since <= opset:
-            found = version
-    return found
+    return next((version for version in reversed(history(op_type)) if version.since <= opset), None)
 
 
 def first_version(op_type: str) -> Version | None:

@@ -195,15 +195,10 @@ RANDOM = frozenset(
 
 def origin(value: ir.Value) -> str:
     """Return ``constant``, ``computed`` (from constants) or ``runtime``; so is an overridable initializer."""
+    if not all(map(_is_fixed_source, sources(value))):
+        return "runtime"
     producer = value.producer()
-    if producer is None or producer.op_type == "Constant":
-        return "constant" if _is_fixed(value) else "runtime"
-    return "computed" if _is_fixed(value) else "runtime"
-
-
-def _is_fixed(value: ir.Value) -> bool:
-    """Return whether constants alone determine the value."""
-    return all(map(_is_fixed_source, sources(value)))
+    return "constant" if producer is None or producer.op_type == "Constant" else "computed"
 
 
 def _is_fixed_source(value: ir.Value) -> bool:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rnnlower.recurrent.node import Activation
+
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Monomial = tuple[int, ...]
@@ -26,15 +28,6 @@ _SHORT = 3
 
 class NotLiftableError(Exception):
     """A recurrence that is no LSTM, GRU or RNN; the message says why, for a note."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Function:
-    """An activation function, with the parameters that cannot be moved into weights."""
-
-    name: str
-    alpha: float | None = None
-    beta: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -233,14 +226,14 @@ class Block:
         size: Their number.
         kind: ``given``, ``function`` or ``form``.
         form: For functions their arguments, for forms the sums that the atoms stand for, both as vectors.
-        function: The activation.
+        function: The activation, with the parameters that cannot be moved into weights.
     """
 
     start: int
     size: int
     kind: str
     form: Form | None = None
-    function: Function | None = None
+    function: Activation | None = None
 
 
 class Atoms:
@@ -265,7 +258,7 @@ class Atoms:
         """Return a tensor of new atoms that nothing more is known about."""
         return _of_block(self._new(int(np.prod(shape)), "given"), shape, tags)
 
-    def function(self, function: Function, form: Form) -> Form:
+    def function(self, function: Activation, form: Form) -> Form:
         """Return an activation of each element."""
         argument = form.merged()
         block = self._new(argument.constant.size, "function", form=argument.flat(), function=function)

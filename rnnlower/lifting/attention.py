@@ -276,40 +276,33 @@ def _find_read(
 ) -> tuple[Read, int]:
     """Return what the step reads of the new state, and the axis of the keys."""
     found: list[tuple[Read, int]] = []
+
+    def look(value: ir.Value) -> None:
+        if value not in reads.dependent:
+            if value in products.dependent:
+                raise NotLiftableError("the state is read before it changes")
+            return
+        if value is after:
+            raise NotLiftableError("the whole state of each step is read")
+        try:
+            found.append(_as_read(value, reads, after, names))
+        except NotLiftableError:
+            producer = value.producer()
+            assert producer is not None
+            if after in producer.inputs:
+                raise
+            for each in producer.inputs:
+                if each is not None:
+                    look(each)
+
     for series in frame.made:
         if is_read(series.outer):
-            _look_for_reads(root(series.inner), reads, after, products, names, found)
+            look(root(series.inner))
     values = {read.value for read, _ in found}
     if len(values) != 1:
         what = "nothing is read of its state" if not values else "its state is read more than once"
         raise NotLiftableError(what)
     return found[0]
-
-
-def _look_for_reads(
-    value: ir.Value,
-    reads: Products,
-    after: ir.Value,
-    products: Products,
-    names: tuple[int, ...],
-    found: list[tuple[Read, int]],
-) -> None:
-    if value not in reads.dependent:
-        if value in products.dependent:
-            raise NotLiftableError("the state is read before it changes")
-        return
-    if value is after:
-        raise NotLiftableError("the whole state of each step is read")
-    try:
-        found.append(_as_read(value, reads, after, names))
-    except NotLiftableError:
-        producer = value.producer()
-        assert producer is not None
-        if after in producer.inputs:
-            raise
-        for each in producer.inputs:
-            if each is not None:
-                _look_for_reads(each, reads, after, products, names, found)
 
 
 def _as_read(value: ir.Value, reads: Products, after: ir.Value, names: tuple[int, ...]) -> tuple[Read, int]:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import root, sources
+from rnnlower.graph.walk import reached, root, sources
 from rnnlower.lifting.affine_forms import Atoms, Block, Form, NotLiftableError
 from rnnlower.lifting.equations import Cell, Step
 from rnnlower.lifting.frames import Frame, Series, State, steps_of
@@ -100,11 +100,10 @@ def _groups(frame: Frame) -> list[list[State]]:
     direct = {
         state.before: {by_input[v] for v in sources(state.after) if v in by_input} for state in frame.states
     }
-    reach = {state.before: set(direct[state.before]) for state in frame.states}
-    for _ in frame.states:
-        for state in frame.states:
-            for other in list(reach[state.before]):
-                reach[state.before] |= reach[other.before]
+    reach = {
+        state.before: reached(direct[state.before], lambda other: direct[other.before])
+        for state in frame.states
+    }
     groups: list[list[State]] = []
     for state in frame.states:
         mutual = [

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import passed
+from rnnlower.graph.walk import passed, reached
 from rnnlower.lifting.affine_forms import Atoms, Form
 from rnnlower.lifting.cell_search import row_tags
 from rnnlower.lifting.equations import Cell
@@ -209,15 +209,13 @@ def depending_on(
     """Return the values that depend on one, up to the computation of another one."""
     producer = None if end is None else end.producer()
     limit = most if producer is None else order.get(producer, -1)
-    found: set[ir.Value] = set()
-    pending = [start]
-    while pending:
-        for node, _ in pending.pop().uses():
-            if order.get(node, limit + 1) <= limit:
-                new = [out for out in node.outputs if out not in found]
-                found.update(new)
-                pending += new
-    return found
+
+    def following(value: ir.Value) -> list[ir.Value]:
+        return [
+            out for node, _ in value.uses() if order.get(node, limit + 1) <= limit for out in node.outputs
+        ]
+
+    return {*reached([start], following)} - {start}
 
 
 def element_before(leaf: ir.Value, after: ir.Value | None) -> ir.Value | None:

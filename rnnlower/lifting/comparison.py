@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from rnnlower.lifting.affine_forms import Atoms, Form, Monomial, Polynomial
@@ -36,11 +37,8 @@ def is_like(atoms: Atoms, first: Form, second: Form) -> bool:
 
 def is_same(first: Mapping[Monomial, float], second: Mapping[Monomial, float]) -> bool:
     """Return whether two polynomials are equal, up to the rounding of their coefficients."""
-    return all(
-        abs(first.get(key, 0.0) - second.get(key, 0.0))
-        <= 1e-6 * max(abs(first.get(key, 0.0)), abs(second.get(key, 0.0)))
-        for key in {*first, *second}
-    )
+    keys = {*first, *second}
+    return all(math.isclose(first.get(key, 0.0), second.get(key, 0.0), rel_tol=1e-6) for key in keys)
 
 
 def without(key: Monomial, atom: int) -> Monomial:

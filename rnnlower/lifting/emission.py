@@ -213,11 +213,3 @@ def _laid_out(
         value = e.transpose(value, [now.index(each) for each in order])
     ones = [axis for axis, each in enumerate(wanted) if not each]
     return e.with_axes("Unsqueeze", value, ones) if ones else value
-
-
-def dtype_of(facts: Facts, found: Found) -> ir.DataType:
-    """Return the type of the state."""
-    type_ = facts.type(found.states[0].start)
-    if not isinstance(type_, ir.TensorType):
-        raise NotLiftableError("the type of the state is not known")
-    return type_.dtype

@@ -8,16 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rnnlower.lifting.affine_forms import (
-    Atoms,
-    Block,
-    Floats,
-    Form,
-    Function,
-    Ids,
-    NotLiftableError,
-    Polynomial,
-)
+from rnnlower.lifting.affine_forms import Atoms, Block, Floats, Form, Ids, NotLiftableError, Polynomial
 from rnnlower.lifting.comparison import without
 from rnnlower.recurrent.node import Activation, Semantics
 from rnnlower.recurrent.parsing import rounded
@@ -131,7 +122,7 @@ class Step:
         # Most of what is no cell differs in its first unit: only units that are compared are put together.
         self.polynomial = functools.cache(lambda state, unit: atoms.polynomial(forms[state], unit))
 
-    def function_of(self, atom: int) -> Function | None:
+    def function_of(self, atom: int) -> Activation | None:
         return self.atoms.block(atom).function
 
     def common(self, polynomial: Polynomial, which: int) -> tuple[int, Polynomial] | None:
@@ -158,17 +149,10 @@ class Step:
         inner = self.single(argument)
         if inner is not None:
             atoms, factor = inner
-            of = {self.function_of(atom) for atom in atoms}
-            (first, *others) = of
-            if (
-                not others
-                and first is not None
-                and first.name == "Clip"
-                and first.alpha == -(first.beta or 0)
-            ):
-                argument, clip, beta = self.atoms.argument(atoms).merged(), first.beta, factor
-            elif others or first is not None:
+            (first, *others) = {self.function_of(atom) for atom in atoms}
+            if others or first is None or first.name != "Clip" or first.alpha != -(first.beta or 0):
                 raise NotLiftableError("an activation of an activation is not part of a cell")
+            argument, clip, beta = self.atoms.argument(atoms).merged(), first.beta, factor
         return self.told(function, scale, beta, argument, clip, keeps_argument)
 
     def single(self, form: Form) -> tuple[list[int], float] | None:
@@ -183,28 +167,26 @@ class Step:
         return atoms, factors.pop()
 
     def told(
-        self, function: Function, scale: float, beta: float, argument: Form, clip: float | None, keeps: bool
+        self, function: Activation, scale: float, beta: float, argument: Form, clip: float | None, keeps: bool
     ) -> Gate:
         """Return a gate in the terms of the ONNX spec."""
-        name = function.name
-        if name == "Clip" and (function.alpha, function.beta) == (0.0, np.inf):
-            function, name = Function("Relu"), "Relu"
-        if name == "Clip" and (function.alpha, function.beta) == (0.0, 1.0):
+        if function == Activation("Clip", 0.0, np.inf):
+            function = Activation("Relu")
+        if function == Activation("Clip", 0.0, 1.0):
             if clip is None and not keeps:
                 # The default parameters, which more runtimes compute correctly.
                 argument = dataclasses.replace(argument, constant=argument.constant - 0.5)
                 argument = argument.scaled(np.array(5.0), argument.tags)
-                function = Function("HardSigmoid", 0.2, 0.5)
+                function = Activation("HardSigmoid", 0.2, 0.5)
             else:
-                function = Function("HardSigmoid", 1.0, 0.0)
-            name = "HardSigmoid"
-        if name not in _PLAIN:
-            raise NotLiftableError(f"{name} is no activation of a cell")
+                function = Activation("HardSigmoid", 1.0, 0.0)
+        if function.name not in _PLAIN:
+            raise NotLiftableError(f"{function.name} is no activation of a cell")
         if (scale, beta) != (1.0, 1.0):
-            if name != "Tanh":
-                raise NotLiftableError(f"no cell multiplies the result of {name}")
+            if function.name != "Tanh":
+                raise NotLiftableError(f"no cell multiplies the result of {function.name}")
             return Gate(Activation("ScaledTanh", rounded(scale), rounded(beta)), argument, clip)
-        return Gate(Activation(name, function.alpha, function.beta), argument, clip)
+        return Gate(function, argument, clip)
 
     def sums(self, form: Form) -> Sums:
         """Take sums apart."""
@@ -220,13 +202,8 @@ class Step:
                 for j in where.tolist():
                     for key, value in self.atoms.expanded(int(atom), float(coefs[j])).items():
                         rest[j][key] = rest[j].get(key, 0.0) + value
-        for unit, polynomial in enumerate(rest):
-            for key in [key for key in polynomial if len(key) == 1 and self.atoms.kind(key[0]) == "given"]:
-                self.put(given, key[0], unit, polynomial.pop(key))
-        constant = form.constant.copy()
-        for unit, polynomial in enumerate(rest):
-            constant[unit] += polynomial.pop((), 0.0)
-        return Sums(given, constant, rest)
+        sums = self.as_sums(rest, given)
+        return dataclasses.replace(sums, constant=form.constant + sums.constant)
 
     def put(self, given: dict[int, Floats], atom: int, units: int | Ids, coefs: float | Floats) -> None:
         """Add coefficients of an atom of an input or a state to its weights in some units."""
@@ -255,7 +232,7 @@ class Step:
         is_gate = all(len(polynomial) == 1 for polynomial in polynomials) and len(ids) == self.size
         if is_gate and None not in functions:
             scale = the_same(scales, "a factor of the candidate")
-            if len(functions) == 1 and (self.function_of(ids[0]) or Function("")).name != "Clip":
+            if len(functions) == 1 and (self.function_of(ids[0]) or Activation("")).name != "Clip":
                 gate = self.gate(ids, scale)
                 argument = gate.argument.merged()
                 return gate, [self.atoms.polynomial(argument, j) for j in range(self.size)]
@@ -268,7 +245,7 @@ class Step:
             found = [
                 key[0]
                 for key in polynomial
-                if len(key) == 1 and (self.function_of(key[0]) or Function("")).name == "Clip"
+                if len(key) == 1 and (self.function_of(key[0]) or Activation("")).name == "Clip"
             ]
             if len(found) == 1 and {*polynomial} <= {(), (found[0],)}:
                 clips.append(found[0])
@@ -285,8 +262,8 @@ class Step:
         argument = self.new[0]
         return Gate(Activation("Affine", 1.0, 0.0), argument, None), polynomials
 
-    def as_sums(self, polynomials: Sequence[Polynomial]) -> Sums:
-        given: dict[int, Floats] = {}
+    def as_sums(self, polynomials: Sequence[Polynomial], given: dict[int, Floats] | None = None) -> Sums:
+        given = {} if given is None else given
         constant = np.zeros(self.size)
         rest: list[Polynomial] = []
         for j, polynomial in enumerate(polynomials):

@@ -233,11 +233,7 @@ def is_first(facts: Facts, lengths: ir.Value, place: int) -> bool:
     if joined is None or joined.op_type != "Concat":
         return False
     value = joined.inputs[place]
-    while value is not None and (producer := value.producer()) is not None:
-        if producer.op_type == "Shape":
-            first = None if producer.inputs[0] is None else producer.inputs[0].producer()
-            return cuts_of(first, facts.constant) == [(0, 1, 0, 1)]
-        if producer.op_type not in ("Slice", *VIEWS):
-            return False
-        value = producer.inputs[0]
-    return False
+    shape = None if value is None else passed(value, VIEWS | {"Slice"}).producer()
+    if shape is None or shape.op_type != "Shape" or shape.inputs[0] is None:
+        return False
+    return cuts_of(shape.inputs[0].producer(), facts.constant) == [(0, 1, 0, 1)]

@@ -83,7 +83,8 @@ def _hoisted(
     base = _base(facts, series.outer)
     if dims is None or base is None:
         return None
-    rows = [dim for dim, tag in zip(_without(dims, series.axis), tags, strict=True) if tag == "B"]
+    others = (*dims[: series.axis], *dims[series.axis + 1 :])
+    rows = [dim for dim, tag in zip(others, tags, strict=True) if tag == "B"]
     found = _as_series(facts, base, (dims[series.axis], *rows))
     if found is None:
         return None
@@ -115,10 +116,6 @@ def _hoisted(
     return Part(
         base, 0, (*base_tags[1:], ""), W @ matrix.T, W @ vector.constant, reverse, window=series.window
     )
-
-
-def _without(dims: tuple[Dim, ...], axis: int) -> tuple[Dim, ...]:
-    return (*dims[:axis], *dims[axis + 1 :])
 
 
 def _base(facts: Facts, value: ir.Value) -> ir.Value | None:

@@ -15,7 +15,7 @@ from rnnlower.graph.rewiring import detach, remove_orphans, replace_value
 from rnnlower.graph.walk import Located, is_read
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.cell_search import Found, find_cells
-from rnnlower.lifting.emission import Made, dtype_of, emit_cell, emit_result, emit_state
+from rnnlower.lifting.emission import Made, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.surroundings import Result, find_results, read_without_steps, require_states
 from rnnlower.lowering.emitter import Emitter
@@ -84,7 +84,9 @@ class Lifter:
         for each in found:
             require_states(self._facts, each, self._semantics)
         results = find_results(self._facts, frame, found)
-        dtype = dtype_of(self._facts, found[0])
+        dtype = self._facts.dtype(found[0].states[0].start)
+        if dtype is None:
+            raise NotLiftableError("the type of the state is not known")
         if dtype == ir.DataType.BFLOAT16 and located.opset < _FIRST_WITH_BFLOAT16:
             raise NotLiftableError("recurrent operators have the type bfloat16 from opset 22 on")
         with emitting(self._facts, self._names, located, dtype) as e:

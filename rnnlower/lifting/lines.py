@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import sources
+from rnnlower.graph.walk import passed, sources
 from rnnlower.lifting.affine_forms import Atoms, Form, NotLiftableError
 from rnnlower.lifting.cell_search import row_tags
 from rnnlower.lifting.chains import (
@@ -59,10 +59,8 @@ def match_line(facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semanti
 
 def _is_given(facts: Facts, state: ir.Value) -> bool:
     """Return whether a state comes from outside: only then an activation of two products is an RNN."""
-    value = state
-    while (producer := value.producer()) is not None and producer.op_type in (*LAYOUT, "Gather", "Split"):
-        value = producer.inputs[0] or value
-    return producer is None and facts.constant(state) is None
+    origin = passed(state, {*LAYOUT, "Gather", "Split"})
+    return origin.producer() is None and facts.constant(state) is None
 
 
 class _Matching:

@@ -15,6 +15,8 @@ from rnnlower.graph.walk import VIEWS, is_read, operand, passed, root
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, State, is_size, states_of
 
+_SPREAD = VIEWS | {"Expand", "Tile"}
+
 
 @dataclasses.dataclass(frozen=True)
 class _Index:
@@ -196,7 +198,8 @@ class _Reading:
             axis = writer.attributes.get_int("axis", 0)
             if writer.op_type == "ScatterND":
                 axis, place = self._behind_whole_axes(place, dims)
-            index = self._place_of(place)
+            # The same position for all elements.
+            index = None if place is None else self._counters.index(passed(place, _SPREAD))
             is_reduced = writer.attributes.get_string("reduction", "none") != "none"
             if index is None or dims is None or given is None or is_reduced:
                 raise NotLiftableError("a step writes to places that are not known")
@@ -226,14 +229,6 @@ class _Reading:
             if (np.moveaxis(grid, axis, -1) != np.arange(grid.shape[axis])).any():
                 return 0, None
         return len(grids), place
-
-    def _place_of(self, place: ir.Value | None) -> _Index | None:
-        """Return the position to which a step writes: the same one for all elements."""
-        while place is not None and (producer := place.producer()) is not None:
-            if producer.op_type not in (*VIEWS, "Expand", "Tile") or producer.domain:
-                break
-            place = producer.inputs[0]
-        return self._counters.index(place)
 
     def _appended(self, state: State, end: ir.Value, writer: ir.Node) -> Iterator[Series]:
         """Yield a tensor without elements that grows by one in each step, at its end or at its start."""

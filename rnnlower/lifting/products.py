@@ -248,13 +248,7 @@ def _add(p: Products, node: ir.Node) -> Sum:
 
 def _transpose(p: Products, node: ir.Node) -> Sum:
     given = p.sum_of(node, 0)
-    perm = node.attributes.get_ints("perm", tuple(range(len(given.dims)))[::-1])
-    return _permuted(given, perm)
-
-
-def _permuted(given: Sum, perm: Sequence[int]) -> Sum:
-    terms = (Term(each.coef, each.factors, tuple(each.axes[axis] for axis in perm)) for each in given.terms)
-    return Sum(tuple(terms), tuple(given.dims[axis] for axis in perm))
+    return given.arranged(node.attributes.get_ints("perm", tuple(range(len(given.dims)))[::-1]))
 
 
 def _reshape(p: Products, node: ir.Node) -> Sum:
@@ -283,12 +277,9 @@ def _matmul(p: Products, node: ir.Node) -> Sum:
     if min(len(first.dims), len(second.dims)) < 2:
         raise NotLiftableError(f"{named(node)} multiplies a vector")
     rank = max(len(first.dims), len(second.dims)) + 1
-    lead = second.dims[:-2]
-    rows = _permuted(padded(first, rank), (*range(1, rank), 0))
-    columns = Sum(
-        tuple(Term(t.coef, t.factors, (*t.axes[:-2], (), *t.axes[-2:])) for t in second.terms),
-        (*lead, 1, *second.dims[-2:]),
-    )
+    lead = len(second.dims) - 2
+    rows = padded(first, rank).arranged((*range(1, rank), 0))
+    columns = second.arranged((*range(lead), None, lead, lead + 1))
     return p.summed(p.multiplied(rows, columns), rank - 2)
 
 
@@ -299,14 +290,9 @@ def _einsum(p: Products, node: ir.Node) -> Sum:
     labels = [*right, *sorted(set("".join(operands)) - {*right})]
     total: Sum | None = None
     for number, names in enumerate(operands):
-        given = p.sum_of(node, number)
         places = {label: axis for axis, label in enumerate(names)}
-        terms = tuple(
-            Term(t.coef, t.factors, tuple(t.axes[places[x]] if x in places else () for x in labels))
-            for t in given.terms
-        )
-        dims = tuple(given.dims[places[label]] if label in places else 1 for label in labels)
-        total = Sum(terms, dims) if total is None else p.multiplied(total, Sum(terms, dims))
+        given = p.sum_of(node, number).arranged([places.get(label) for label in labels])
+        total = given if total is None else p.multiplied(total, given)
     assert total is not None
     for axis in range(len(labels) - 1, len(right) - 1, -1):
         total = p.summed(total, axis)

@@ -15,13 +15,13 @@ from rnnlower.graph.einsum import einsum_terms
 from rnnlower.lifting.affine_forms import (
     Floats,
     Form,
-    Function,
     NotLiftableError,
     added,
     common_tags,
     constant_form,
     multiplied,
 )
+from rnnlower.recurrent.node import Activation
 from rnnlower.recurrent.operators import FLOAT_TYPES, SPEC_PARAMETERS
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _function(name: str, e: Evaluator, node: ir.Node) -> Sequence[Form]:
     alpha, beta = (None, None) if known is None else (known.alpha, known.beta)
     alpha = alpha if alpha is None else node.attributes.get_float("alpha", alpha)
     beta = beta if beta is None else node.attributes.get_float("beta", beta)
-    return [e.atoms.function(Function(name, alpha, beta), e.form(node.inputs[0]))]
+    return [e.atoms.function(Activation(name, alpha, beta), e.form(node.inputs[0]))]
 
 
 def _clip(e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -188,9 +188,9 @@ def _clipped(e: Evaluator, form: Form, low: float, high: float) -> Form:
             shape = form.shape
             form = inner.moved(lambda array: array.reshape(shape), form.tags)
     if low == 0 and high not in (1, math.inf) and high > 0:
-        unit = e.atoms.function(Function("Clip", 0.0, 1.0), form.scaled(np.array(1 / high), form.tags))
+        unit = e.atoms.function(Activation("Clip", 0.0, 1.0), form.scaled(np.array(1 / high), form.tags))
         return unit.scaled(np.array(high), form.tags)
-    return e.atoms.function(Function("Clip", low, high), form)
+    return e.atoms.function(Activation("Clip", low, high), form)
 
 
 def _bound(is_low: bool, e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -206,10 +206,10 @@ def _log(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form = e.form(node.inputs[0]).merged()
     if len(form.ids) == 1 and (form.constant == 1).all() and (form.coefs == 1).all():
         atoms = [int(atom) for atom in form.ids.flat]
-        if all(e.atoms.block(atom).function == Function("Exp") for atom in atoms):
+        if all(e.atoms.block(atom).function == Activation("Exp") for atom in atoms):
             shape, tags = form.shape, form.tags
             argument = e.atoms.argument(atoms).moved(lambda array: array.reshape(shape), tags)
-            return [e.atoms.function(Function("Softplus"), argument)]
+            return [e.atoms.function(Activation("Softplus"), argument)]
     raise NotLiftableError("Log is not part of a cell")
 
 
@@ -220,7 +220,7 @@ def _where(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     if test is not None and test.op_type == "Greater" and test.inputs[0] is kept:
         threshold, rest = e.constant(test.inputs[1]), e.constant(other)
         if threshold is not None and threshold.size == 1 and rest is not None and not rest.any():
-            function = Function("ThresholdedRelu", float(threshold.reshape(-1)[0]))
+            function = Activation("ThresholdedRelu", float(threshold.reshape(-1)[0]))
             return [e.atoms.function(function, e.form(kept))]
     raise NotLiftableError("Where is not part of a cell")
 
@@ -241,11 +241,11 @@ def _lstm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     gates = []
     for number, name in enumerate(("Sigmoid", "Sigmoid", "Sigmoid", "Tanh")):
         part = total.moved(lambda array, at=number: np.split(array, 4, -1)[at], total.tags)  # type: ignore[misc]
-        gates.append(e.atoms.function(Function(name), part))
+        gates.append(e.atoms.function(Activation(name), part))
     i, o, f, g = gates
     kept, new = (e.atoms.product(*pair, common_tags(*pair)) for pair in ((f, e.form(c)), (i, g)))
     cell = added(kept, new, common_tags(kept, new))
-    squashed = e.atoms.function(Function("Tanh"), cell)
+    squashed = e.atoms.function(Activation("Tanh"), cell)
     hidden = e.atoms.product(o, squashed, common_tags(o, squashed))
     Y = hidden.moved(lambda array: np.expand_dims(array, 0), ("", *hidden.tags))
     return [Y, hidden, cell]

@@ -58,6 +58,14 @@ class Sum:
     terms: tuple[Term, ...]
     dims: tuple[Size, ...]
 
+    def arranged(self, order: Sequence[int | None]) -> Sum:
+        """Return the sum with its axes in another order; ``None`` stands for a new one of one element."""
+        terms = (
+            Term(each.coef, each.factors, tuple(() if axis is None else each.axes[axis] for axis in order))
+            for each in self.terms
+        )
+        return Sum(tuple(terms), tuple(1 if axis is None else self.dims[axis] for axis in order))
+
 
 def groups_of(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
     """Return the axes that become others, without those of one element."""
@@ -87,9 +95,8 @@ def groups_of(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[list[
 
 def padded(given: Sum, rank: int) -> Sum:
     """Return a sum with axes of one element in front."""
-    missing = rank - len(given.dims)
-    terms = tuple(Term(each.coef, each.factors, ((),) * missing + each.axes) for each in given.terms)
-    return Sum(terms, (1,) * missing + given.dims)
+    own = len(given.dims)
+    return given.arranged([*[None] * (rank - own), *range(own)])
 
 
 def broadcast(first: Sequence[Size], second: Sequence[Size]) -> tuple[Size, ...]:

@@ -15,11 +15,7 @@ import onnx_ir as ir
 from rnnlower.errors import OptionError
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import is_read
-from rnnlower.recurrent.operators import (
-    DIRECTIONS,
-    RECURRENT_OPS,
-    Cell,
-)
+from rnnlower.recurrent.operators import DIRECTIONS, RECURRENT_OPS, Cell
 
 Semantics = Literal["ort", "spec"]
 

@@ -28,17 +28,6 @@ class Cell:
 
 
 _ALWAYS = (1, 1 << 30)
-SHARED_ATTRIBUTES: Mapping[str, tuple[int, int]] = {
-    "activation_alpha": _ALWAYS,
-    "activation_beta": _ALWAYS,
-    "activations": _ALWAYS,
-    "clip": _ALWAYS,
-    "direction": _ALWAYS,
-    "hidden_size": _ALWAYS,
-    "layout": (14, _ALWAYS[1]),
-    "output_sequence": (1, 6),
-}
-
 RECURRENT_OPS: Mapping[str, Cell] = {
     "LSTM": Cell((1, 7, 14, 22), "iofc", ("Sigmoid", "Tanh", "Tanh"), {"input_forget": _ALWAYS}),
     "GRU": Cell((1, 3, 7, 14, 22), "zrh", ("Sigmoid", "Tanh"), {"linear_before_reset": (3, _ALWAYS[1])}),
@@ -56,6 +45,11 @@ ATTRIBUTE_TYPES: Mapping[str, ir.AttributeType] = {
     "layout": ir.AttributeType.INT,
     "linear_before_reset": ir.AttributeType.INT,
     "output_sequence": ir.AttributeType.INT,
+}
+SHARED_ATTRIBUTES: Mapping[str, tuple[int, int]] = {
+    **{name: _ALWAYS for name in ATTRIBUTE_TYPES if name not in ("input_forget", "linear_before_reset")},
+    "layout": (14, _ALWAYS[1]),
+    "output_sequence": (1, 6),
 }
 
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")

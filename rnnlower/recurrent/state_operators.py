@@ -76,6 +76,7 @@ class StateNode:
         batch: Number of rows, or ``None``.
         steps: Number of time steps, or ``None``.
         output_dims: The sizes of the outputs, as far as they are known.
+        features: Features of a time step of the first input, or ``None``.
     """
 
     located: Located
@@ -85,11 +86,7 @@ class StateNode:
     batch: int | None
     steps: int | None
     output_dims: tuple[Dims, Dims]
-
-    @property
-    def features(self) -> int | None:
-        """Features of a time step of the first input."""
-        raise NotImplementedError
+    features: int | None
 
     @property
     def state_size(self) -> int | None:
@@ -121,10 +118,6 @@ class AttentionNode(StateNode):
     beta_per_head: bool
     scale: float
 
-    @property
-    def features(self) -> int | None:
-        return self.query_heads * self.key_size or None
-
 
 @dataclasses.dataclass(frozen=True)
 class ConvolutionNode(StateNode):
@@ -143,10 +136,6 @@ class ConvolutionNode(StateNode):
     dilation: int
     activation: bool
     channels_last: bool
-
-    @property
-    def features(self) -> int | None:
-        return self.channels or None
 
 
 def is_state_operator(node: ir.Node) -> bool:
@@ -268,6 +257,7 @@ class _Parser:
         dims_out = output, (batch, heads, key_size or None, value_size or None)
         return AttentionNode(
             *(self.located, self.inputs, self.dtype, self.state_dtype, _size(batch), _size(steps), dims_out),
+            features=queries * key_size or None,
             update_rule=rule,
             query_heads=queries,
             key_heads=keys,
@@ -305,8 +295,8 @@ class _Parser:
             for steps in (signal[time], length)
         ]
         common = self.located, self.inputs, self.dtype, self.state_dtype, _size(batch), _size(signal[time])
-        dims = sizes[0], sizes[1]
-        return ConvolutionNode(*common, dims, channels, width, dilation, activation != "none", last)
+        of_state = (*common, (sizes[0], sizes[1]), channels or None)
+        return ConvolutionNode(*of_state, channels, width, dilation, activation != "none", last)
 
     def _check_attributes(self) -> None:
         op_type = self.node.op_type

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import walk
+from rnnlower.graph.walk import reached, walk
 from rnnlower.inspection import RecurrentNode
 from rnnlower.reporting.page import escape, shortened
 
@@ -292,15 +292,9 @@ def _parts(near: Mapping[_Place, Sequence[_Place]]) -> list[list[_Place]]:
     found: list[list[_Place]] = []
     seen: set[_Place] = set()
     for first in near:
-        if first in seen:
-            continue
-        seen.add(first)
-        part = [first]
-        for each in part:
-            more = [other for other in dict.fromkeys(near[each]) if other not in seen]
-            seen.update(more)
-            part += more
-        found.append(part)
+        if first not in seen:
+            found.append(reached([first], near.__getitem__))
+            seen.update(found[-1])
     return found
 
 

@@ -190,18 +190,15 @@ def shares(rows: Sequence[tuple[str, float, bool]]) -> str:
         if power % math.ceil((high - low) / _MOST_TICKS):
             continue
         x, line = _LABELS + (power - low) * scale, "var(--line)"
+        tick = f"{10**power:,}x" if power > 0 else f"{10.0 ** (power + 2):g}%"
         if power == 0:
             line = 'var(--bad)" stroke-dasharray="4 3'
         parts.append(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="{line}"/>'
-            f'<text x="{x:.1f}" y="{height + 14}" text-anchor="middle" class="dim">{_tick(power)}</text>'
+            f'<text x="{x:.1f}" y="{height + 14}" text-anchor="middle" class="dim">{tick}</text>'
         )
     drawn = _bars((label, width_of(share), share_of_limit(share), bad) for label, share, bad in rows)
     return _svg(_WIDTH, height + 20, [*drawn, *parts])
-
-
-def _tick(power: int) -> str:
-    return f"{10**power:,}x" if power > 0 else f"{10.0 ** (power + 2):g}%"
 
 
 def _bars(rows: Iterable[tuple[str, float, str, bool]]) -> list[str]:

@@ -16,22 +16,14 @@ from rnnlower.targets.format import Claim, TargetFile
 from rnnlower.targets.target import Target
 
 _MOST_LISTED = 24
-_NAMED = {
-    bool: "true or false",
-    int: "an integer",
-    (int, float): "a number",
-    str: "a string",
-    list: "a list",
-    dict: "a table",
-}
-_PLAIN: Mapping[type[inspect.Type], Any] = {
-    inspect.BoolType: bool,
-    inspect.IntType: int,
-    inspect.FloatType: (int, float),
-    inspect.StrType: str,
-    inspect.VarTupleType: list,
-    inspect.DictType: dict,
-    inspect.StructType: dict,
+_PLAIN: Mapping[type[inspect.Type], tuple[Any, str]] = {
+    inspect.BoolType: (bool, "true or false"),
+    inspect.IntType: (int, "an integer"),
+    inspect.FloatType: ((int, float), "a number"),
+    inspect.StrType: (str, "a string"),
+    inspect.VarTupleType: (list, "a list"),
+    inspect.DictType: (dict, "a table"),
+    inspect.StructType: (dict, "a table"),
 }
 _OF_ATTRIBUTES: Mapping[ir.AttributeType, Any] = {
     ir.AttributeType.INT: int,
@@ -70,9 +62,9 @@ def _faults(value: Any, expected: inspect.Type, where: str) -> Iterator[str]:
         (expected,) = (each for each in expected.types if not isinstance(each, inspect.NoneType))
         yield from _faults(value, expected, where)
         return
-    plain = _PLAIN.get(type(expected), object)
+    plain, named = _PLAIN.get(type(expected), (object, ""))
     if not _is(value, plain):
-        yield f"{where} is {value!r}; it must be {_NAMED[plain]}"
+        yield f"{where} is {value!r}; it must be {named}"
     elif isinstance(expected, inspect.IntType) and expected.ge is not None and value < expected.ge:
         yield f"{where} is {value}; it must be at least {expected.ge}"
     elif isinstance(expected, inspect.VarTupleType):

@@ -8,7 +8,6 @@ import pytest
 from rnnlower.lifting.affine_forms import (
     Atoms,
     Form,
-    Function,
     NotLiftableError,
     added,
     constant_form,
@@ -16,6 +15,7 @@ from rnnlower.lifting.affine_forms import (
     multiplied,
 )
 from rnnlower.lifting.layout_rules import reshaped
+from rnnlower.recurrent.node import Activation
 
 RNG = np.random.default_rng(0)
 
@@ -33,8 +33,8 @@ def test_the_two_spellings_of_a_gru_are_one_polynomial() -> None:
     atoms = Atoms()
     tags = ("B", "")
     h, x = (atoms.given((1, 3), tags) for _ in "hx")
-    z = atoms.function(Function("Sigmoid"), x)
-    n = atoms.function(Function("Tanh"), added(x, h, tags))
+    z = atoms.function(Activation("Sigmoid"), x)
+    n = atoms.function(Activation("Tanh"), added(x, h, tags))
     one = constant_form(np.ones((1, 3)))
     kept = atoms.product(minus(one, z), n, tags)
     long = added(kept, atoms.product(z, h, tags), tags)
