@@ -19,8 +19,8 @@ from rnnlower.graph.walk import called, is_read
 from rnnlower.opset.conversion_state import Session, Subject, describe
 from rnnlower.opset.version_fit import misfit, present
 
-# Constant-1 holds floating point only; anything else must be an initializer below opset 9.
-CONSTANT_1_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
+# Constant-1 holds these types only; anything else must be an initializer below opset 9.
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
 
 # Constants up to this size are shown to shape inference: axes, shapes and scales are small.
 SHOWN = 64
@@ -194,7 +194,7 @@ class Step:
         array = np.asarray(contents, dtype.numpy())
         name = self.session.fresh(f"{called(self.node)}_const")
         tensor = ir.Tensor(array, dtype=dtype, name=name)
-        if self.opset >= 9 or dtype in CONSTANT_1_TYPES:
+        if self.opset >= 9 or dtype in FLOATS:
             node = ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)})
             (value,) = node.outputs
             value.name = name
