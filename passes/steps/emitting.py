@@ -133,12 +133,10 @@ def share_constants(work: LoweringWork) -> None:
         if len(uses) < 2:
             continue
         name = names.fresh(f"{value.name}/shared")
-        identity = ir.node("Identity", [value], name=name)
-        identity.outputs[0].name = name
-        identity.outputs[0].type, identity.outputs[0].shape = value.type, value.shape
-        graph.insert_before(graph[0], identity)
+        copy = ir.Value(name=name, type=value.type, shape=value.shape)
+        graph.insert_before(graph[0], ir.node("Identity", [value], outputs=[copy], name=name))
         for node, index in uses:
-            node.replace_input_with(index, identity.outputs[0])
+            node.replace_input_with(index, copy)
 
 
 def separate_sums(work: LoweringWork) -> None:
