@@ -114,11 +114,10 @@ class AdaptNodesPass(Pass):
         try:
             results = writer.express(key, node.inputs, attributes, forms)
         except (MissingOperatorError, OpsetError):
-            detach(writer.nodes)
-            return False
+            results = []
         used = [index for index, out in enumerate(node.outputs) if is_read(out)]
         graph = node.graph
-        if graph is None or (used and used[-1] >= len(results)):
+        if graph is None or not results or (used and used[-1] >= len(results)):
             detach(writer.nodes)
             return False
         self.adapted.setdefault(key, []).append(called(node))

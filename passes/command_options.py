@@ -73,13 +73,11 @@ class StreamOptions(RecurrentOptions):
 
     def of_lowering(self) -> LoweringOptions:
         """Return the options by which the recurrent nodes of the chunk are lowered."""
+        shared = ("semantics", "compute_type", "gates", "progress")
         return LoweringOptions(
             self.strategy if self.runtime is None else "target",
-            semantics=self.semantics,
             target=self.runtime,
-            compute_type=self.compute_type,
-            gates=self.gates,
-            progress=self.progress,
+            **{name: getattr(self, name) for name in shared},
         )
 
     def __post_init__(self) -> None:
@@ -256,14 +254,13 @@ class BenchOptions(RecurrentOptions):
     def of_lowering(self, strategy: str, unroll_factor: int, target: Target | None) -> LoweringOptions:
         """Return the options by which a form is made, with folding for a target or where inputs are set."""
         natives: Mapping[str, Native] = {"adapt": "keep", "lower": "auto"}
-        shared = ("dims", "input_shapes", "nodes", "semantics", "compute_type", "gates")
+        shared = ("dims", "input_shapes", "nodes", "compute_type", "gates")
         return LoweringOptions(
             "target" if strategy in natives else strategy,
             target=target,
             unroll_factor=unroll_factor,
             fold=True if target is not None or self.sets else None,
             native=natives.get(strategy, "lower"),
-            dequantize=self.dequantize,
-            assume_linear_before_reset=self.assume_linear_before_reset,
+            **self.reading(),
             **{name: getattr(self, name) for name in shared},
         )

@@ -1,19 +1,15 @@
-"""The pass that moves a model to another opset, and the moves of a lowering."""
+"""The pass that moves a model to another opset, or to the first possible one of several."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
 from rnnlower.arguments import integer
 from rnnlower.errors import OpsetError
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.versions import needed_opset
-from rnnlower.graph.walk import Located, default_opset
-from rnnlower.lowering import LAST_OPSET
+from rnnlower.graph.walk import default_opset
 from rnnlower.opset import NodePredicate, OpsetReport, convert_opset
 from rnnlower.passes.base import Pass
 
@@ -79,61 +75,3 @@ def move(
         else:
             return [] if conversion.report is None else conversion.report.notes
     raise refusals[0]
-
-
-def move_to_operators(model: ir.Model, facts: Facts, asked: int | None = None) -> list[str]:
-    """Convert a model whose opset lacks one of its operators to the first that has them all; return notes.
-
-    From there to the opset that is asked for, if that lacks it, too.
-
-    Raises:
-        OpsetError: The operator cannot be expressed in the opset that is asked for.
-    """
-    needed = needed_opset(model)
-    if needed == default_opset(model):
-        return []
-    notes = move(model, [needed], facts)
-    return notes if asked is None or asked >= needed else notes + move(model, [asked], facts)
-
-
-def reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]], facts: Facts) -> list[str]:
-    """Convert the lowered model to a lower opset than that of its new nodes; return notes.
-
-    Raises:
-        OpsetError: A new node cannot be expressed there.
-    """
-    lowest = default_opset(model)
-    for opset in range(asked, lowest):
-        with contextlib.suppress(OpsetError):
-            notes = move(model, [opset], facts)
-            if opset == asked:
-                return notes
-            lowest = opset
-            break
-    located, what = next(
-        (located, what) for located, each in needs.items() for what, opset in each.items() if opset >= lowest
-    )
-    raise OpsetError(
-        f"its replacement ({what}) cannot be expressed in opset {asked}",
-        node=located,
-        remedy=f"ask for opset {lowest} or higher",
-        opset=lowest,
-    )
-
-
-def inline(model: ir.Model, wanted: NodePredicate, facts: Facts) -> list[str]:
-    """Inline the functions that hold a wanted node, at one opset for all; return notes."""
-    opset = default_opset(model)
-    functions = functions_with(model, wanted)
-    versions = {opset, *(function.opset_imports.get("", opset) for function in functions)}
-    # An unknown version is refused at once.
-    highest = min(max(versions), max(LAST_OPSET, opset))
-    notes = move(model, range(opset, highest + 1), facts) if len(versions) > 1 else []
-    if not (functions := functions_with(model, wanted)):
-        return notes
-    uncalled = inline_functions(model, functions)
-    facts.forget()
-    return notes + [
-        f"function {function.domain}::{function.name} is never called; it and its recurrent nodes are removed"
-        for function in uncalled
-    ]

@@ -221,9 +221,7 @@ def _separate(node: ir.Node, names: NameSource) -> None:
     value, graph = node.inputs[0], node.graph
     assert value is not None
     assert graph is not None
-    maximum = ir.node("Max", [value, value], name=names.fresh(f"{value.name}/Max"))
-    apart = maximum.outputs[0]
-    apart.name = names.fresh(f"{value.name}_apart")
-    apart.type, apart.shape = value.type, value.shape
-    graph.insert_before(node, maximum)
+    name = names.fresh(f"{value.name}/Max")
+    apart = ir.Value(name=names.fresh(f"{value.name}_apart"), type=value.type, shape=value.shape)
+    graph.insert_before(node, ir.node("Max", [value, value], outputs=[apart], name=name))
     node.replace_input_with(0, apart)

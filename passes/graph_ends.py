@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import default_opset, walk
+from rnnlower.graph.walk import default_opset, passed, walk
 from rnnlower.passes.base import Pass, nothing_is_found
 
 # A runtime may fuse these with what computes their input.
@@ -89,9 +89,7 @@ def _is_read(value: ir.Value) -> bool:
 
 def _is_made_by(value: ir.Value, op_types: Collection[str]) -> bool:
     """Return whether one of these operators computes a value, maybe followed by an activation."""
-    node = value.producer()
-    while node is not None and node.domain == "" and node.op_type in _FUSED and node.inputs[0] is not None:
-        node = node.inputs[0].producer()
+    node = passed(value, _FUSED).producer()
     return node is not None and node.domain == "" and node.op_type in op_types
 
 

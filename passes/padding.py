@@ -41,6 +41,7 @@ def _maximum_is_fixed(model: ir.Model, padding: PadLengthsPass) -> bool:
     )
 
 
+@dataclasses.dataclass(eq=False)
 class PadLengthsPass(Pass):
     """Makes a model of any length a static one, right up to a maximum, which takes the length as an input.
 
@@ -76,22 +77,19 @@ class PadLengthsPass(Pass):
 
     ENSURES = (_maximum_is_fixed,)
 
-    def __init__(
-        self,
-        maxima: Mapping[str, int],
-        *,
-        by_mask: bool = False,
-        time_axes: Mapping[str, int] | None = None,
-        per_row: bool = False,
-    ) -> None:
-        if not isinstance(maxima, Mapping) or not maxima:
-            raise OptionError(f"{option('max')} is {maxima!r}; it must name a dimension and its maximum")
-        for name, maximum in maxima.items():
+    maxima: Mapping[str, int]
+    _: dataclasses.KW_ONLY
+    by_mask: bool = False
+    time_axes: Mapping[str, int] | None = None
+    per_row: bool = False
+    metadata: PadMetadata | None = dataclasses.field(init=False, default=None)
+    notes: list[str] = dataclasses.field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.maxima, Mapping) or not self.maxima:
+            raise OptionError(f"{option('max')} is {self.maxima!r}; it must name a dimension and its maximum")
+        for name, maximum in self.maxima.items():
             integer(f"maximum of {name!r}", maximum, least=2)
-        self._maxima, self._by_mask, self._per_row = dict(maxima), by_mask, per_row
-        self._time_axes = dict(time_axes or {})
-        self.metadata: PadMetadata | None = None
-        self.notes: list[str] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Pad the model.
@@ -107,12 +105,12 @@ class PadLengthsPass(Pass):
             self.notes = move(model, range(opset, LAST_OPSET + 1), self.facts)
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
-        open_axes(model, self._maxima, self._time_axes)
+        open_axes(model, self.maxima, self.time_axes or {})
         unfold_groups(model)
         inputs = self._axes(model)
-        rows = _rows(model, inputs) if self._per_row else {}
-        flow = PadFlow(model, self._maxima, inputs, by_mask=self._by_mask, rows=rows).run()
-        self.metadata = _metadata(model, flow, self._maxima, inputs)
+        rows = _rows(model, inputs) if self.per_row else {}
+        flow = PadFlow(model, self.maxima, inputs, by_mask=self.by_mask, rows=rows).run()
+        self.metadata = _metadata(model, flow, self.maxima, inputs)
         self.metadata.write(model.metadata_props)
         self._fix(model, flow)
         return ir.passes.PassResult(model, modified=True)
@@ -124,7 +122,7 @@ class PadLengthsPass(Pass):
             places = {
                 axis: name
                 for axis, dim in enumerate(value.shape or ())
-                if (name := dim_name(dim)) in self._maxima
+                if (name := dim_name(dim)) is not None and name in self.maxima
             }
             if len(places) > 1:
                 raise UnsupportedModelError(
@@ -133,9 +131,7 @@ class PadLengthsPass(Pass):
                 )
             if places:
                 found[str(value.name)] = places
-        missing = sorted(
-            self._maxima.keys() - {name for places in found.values() for name in places.values()}
-        )
+        missing = sorted(self.maxima.keys() - {name for places in found.values() for name in places.values()})
         if missing:
             names = sorted(
                 {name for value in model.graph.inputs for dim in value.shape or () if (name := dim_name(dim))}
@@ -159,7 +155,7 @@ class PadLengthsPass(Pass):
                 value.shape = ir.Shape(
                     [
                         # A declaration may name the length where another size is.
-                        flow.shape(value)[place] if place in axes or dim_name(dim) in self._maxima else dim
+                        flow.shape(value)[place] if place in axes or dim_name(dim) in self.maxima else dim
                         for place, dim in enumerate(value.shape)
                     ]
                 )

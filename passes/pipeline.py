@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
-from rnnlower.graph.walk import Located, walk
+from rnnlower.graph.walk import Located, walk_all
 from rnnlower.lowering.node_emitter import Listener
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.reports import Report
 from rnnlower.passes.steps import emitting, lifting_steps, planning, preparing, shared, stateful
 from rnnlower.passes.steps.work import LoweringWork, Step, is_selected, leave_out, run
-from rnnlower.targets import Target
 
 
 def lower_model(
@@ -39,7 +38,13 @@ def lower_model(
     try:
         work = run(LOWER, LoweringWork(model, options, listen=listen))
     except OpsetError as error:
-        _advise_on_target(error, target)
+        if target is not None and error.opset is not None and error.opset > target.opset.range[1]:
+            # The target does not support the opset that the remedy asks for.
+            first, last = target.opset.range
+            error.advise(
+                f"opset {error.opset} has it, but target {target.name} takes {first} to {last}: "
+                "choose a target that takes more, or take the operator out of the model"
+            )
         raise
     finally:
         _forget_marks(model)
@@ -53,26 +58,12 @@ def lower_model(
     )
 
 
-def _advise_on_target(error: OpsetError, target: Target | None) -> None:
-    """Replace the advice to use an opset that the target does not support."""
-    if target is None or error.opset is None:
-        return
-    first, last = target.opset.range
-    if error.opset > last:
-        error.advise(
-            f"opset {error.opset} has it, but target {target.name} takes {first} to {last}: "
-            "choose a target that takes more, or take the operator out of the model"
-        )
-
-
 def _forget_marks(model: ir.Model) -> None:
     """Remove the marks of the steps, which another lowering would take for its own."""
-    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for graph in graphs:
-        for node, _ in walk(graph):
-            node.meta.pop(EMITTED, None)
-            if is_selected(node):
-                leave_out(node)
+    for node, _ in walk_all(model):
+        node.meta.pop(EMITTED, None)
+        if is_selected(node):
+            leave_out(node)
 
 
 LOWER: Sequence[Step[LoweringWork]] = (

@@ -78,10 +78,9 @@ def _is_inference(node: ir.Node, facts: Facts) -> bool:
 
 
 def _is_forward(node: ir.Node, facts: Facts) -> bool:
-    if len(node.inputs) < 5 or node.inputs[4] is None:
-        return True
-    steps = facts.constant(node.inputs[4])
-    return steps is not None and bool(np.all(steps > 0))
+    given = operand(node, 4)
+    steps = facts.constant(given)
+    return given is None or (steps is not None and bool(np.all(steps > 0)))
 
 
 def _can_go(node: ir.Node) -> bool:

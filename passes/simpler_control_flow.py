@@ -88,10 +88,10 @@ def _capture(node: ir.Node, same: Sequence[int]) -> None:
         num_outputs=len(kept),
         name=node.name,
         version=node.version,
+        doc_string=node.doc_string,
+        metadata_props=dict(node.metadata_props),
     )
-    fewer.metadata_props.update(node.metadata_props)
     fewer.meta.update(node.meta)
-    fewer.doc_string = node.doc_string
     graph.insert_before(node, fewer)
     for new, old in zip(fewer.outputs, kept, strict=True):
         take_place(new, old)
@@ -138,8 +138,7 @@ class TakeBranchesPass(Pass):
         self.taken: dict[str, str] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        if any(node.op_type == "If" and not node.domain for node, _ in walk(model.graph)):
-            self._take(model, model.graph)
+        self._take(model, model.graph)
         return ir.passes.PassResult(model, modified=bool(self.taken))
 
     def _take(self, model: ir.Model, graph: ir.Graph) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.errors import UnsupportedModelError
+from rnnlower.errors import OpsetError, UnsupportedModelError
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering.replacing import LoweredNode
-from rnnlower.passes.convert_opset import ConvertOpsetPass, move, reach
+from rnnlower.passes.convert_opset import ConvertOpsetPass, move
 from rnnlower.passes.declared_sizes import CorrectShapesPass
 from rnnlower.passes.exact_numbers import KeepNaNPass, SeparateSumsPass
 from rnnlower.passes.folding import FoldConstantsPass
@@ -89,8 +91,29 @@ def return_to_asked(work: LoweringWork) -> None:
 
     Before: the opset that the emitted ops need. After: the requested one.
     """
-    if work.opset is not None and work.opset < default_opset(work.model):
-        work.notes += reach(work.model, work.opset, work.needs, work.facts)
+    asked, lowest = work.opset, default_opset(work.model)
+    if asked is None or asked >= lowest:
+        return
+    for opset in range(asked, lowest):
+        with contextlib.suppress(OpsetError):
+            notes = move(work.model, [opset], work.facts)
+            if opset == asked:
+                work.notes += notes
+                return
+            lowest = opset
+            break
+    located, what = next(
+        (located, what)
+        for located, each in work.needs.items()
+        for what, opset in each.items()
+        if opset >= lowest
+    )
+    raise OpsetError(
+        f"its replacement ({what}) cannot be expressed in opset {asked}",
+        node=located,
+        remedy=f"ask for opset {lowest} or higher",
+        opset=lowest,
+    )
 
 
 @contract(requires=[nodes_are_replaced, opset_is_asked], ensures=[emitted_nodes_fit])
@@ -110,12 +133,10 @@ def share_constants(work: LoweringWork) -> None:
         if len(uses) < 2:
             continue
         name = names.fresh(f"{value.name}/shared")
-        identity = ir.node("Identity", [value], name=name)
-        identity.outputs[0].name = name
-        identity.outputs[0].type, identity.outputs[0].shape = value.type, value.shape
-        graph.insert_before(graph[0], identity)
+        copy = ir.Value(name=name, type=value.type, shape=value.shape)
+        graph.insert_before(graph[0], ir.node("Identity", [value], outputs=[copy], name=name))
         for node, index in uses:
-            node.replace_input_with(index, identity.outputs[0])
+            node.replace_input_with(index, copy)
 
 
 def separate_sums(work: LoweringWork) -> None:

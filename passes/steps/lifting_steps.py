@@ -59,13 +59,12 @@ def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
     """Lift what costs less then; Loops and Scans also at an equal price, or if a price is not known."""
     from rnnlower.passes.steps.lifting_prices import prices_of_lifting
 
-    target = getattr(work.options, "runtime", None)
-    prices = None if target is None else prices_of_lifting(work.model, lifting, target)
-    if target is not None and prices is None and not lifting.frames:
-        return
-    if target is not None and prices is not None:
+    if (target := work.options.runtime) is not None:
+        prices = prices_of_lifting(work.model, lifting, target)
+        if prices is None and not lifting.frames:
+            return
         what = "Loops and Scans" if lifting.frames else "straight lines of cells"
-        if prices.own < prices.lifted or (prices.own == prices.lifted and not lifting.frames):
+        if prices and (prices.own < prices.lifted or (prices.own == prices.lifted and not lifting.frames)):
             work.notes.append(
                 f"{what} stay as they are: target {target.name} takes {prices.own:.3g} µs for them by its "
                 f"prices, and {prices.lifted:.3g} µs for the operators that they compute"

@@ -8,11 +8,12 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.graph import inlining
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import default_opset, op_types, subgraphs_of, walk
 from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
 from rnnlower.passes.adapt_nodes import SEQUENCE_OPS, AdaptNodesPass, ResolveSequencesPass, has_fallback
-from rnnlower.passes.convert_opset import inline, move
+from rnnlower.passes.convert_opset import move
 from rnnlower.passes.recurrent_forms import DequantizeRecurrentPass
 from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass
 from rnnlower.passes.steps import shared
@@ -101,9 +102,22 @@ def inline_functions(work: LoweringWork) -> None:
 
     Before: nodes to be lowered may be in functions. After: they are in the main graph or its subgraphs.
     """
-    target = work.options.runtime
+    model, target = work.model, work.options.runtime
     in_the_way = work.options.folds and target is not None and not target.ops.functions
-    work.notes += inline(work.model, (lambda node: True) if in_the_way else is_selected, work.facts)
+    wanted = (lambda node: True) if in_the_way else is_selected
+    opset = default_opset(model)
+    versions = {function.opset_imports.get("", opset) for function in inlining.functions_with(model, wanted)}
+    if versions - {opset}:
+        # All at one opset. An unknown version is refused at once.
+        highest = min(max(opset, *versions), max(LAST_OPSET, opset))
+        work.notes += move(model, range(opset, highest + 1), work.facts)
+    if functions := inlining.functions_with(model, wanted):
+        uncalled = inlining.inline_functions(model, functions)
+        work.facts.forget()
+        work.notes += [
+            f"function {each.domain}::{each.name} is never called; it and its recurrent nodes are removed"
+            for each in uncalled
+        ]
     work.find_nodes()
 
 

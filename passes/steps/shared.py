@@ -7,10 +7,11 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 from rnnlower import wording
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import called, walk
+from rnnlower.graph.versions import needed_opset
+from rnnlower.graph.walk import called, default_opset, walk
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
-from rnnlower.passes.convert_opset import move_to_operators
+from rnnlower.passes.convert_opset import move
 from rnnlower.passes.declared_sizes import CorrectShapesPass, FreezeDimsPass
 from rnnlower.passes.folding import FoldConstantsPass
 from rnnlower.passes.removing import RemoveNoopsPass, RemoveUnusedPass, StripPass
@@ -77,7 +78,12 @@ def raise_to_operators(work: Work) -> None:
 
     Before: the opset may lack an operator of the model. After: it has them all, or they are expressed in it.
     """
-    work.notes += move_to_operators(work.model, work.facts, work.opset)
+    needed = needed_opset(work.model)
+    if needed == default_opset(work.model):
+        return
+    work.notes += move(work.model, [needed], work.facts)
+    if work.opset is not None and work.opset < needed:
+        work.notes += move(work.model, [work.opset], work.facts)
 
 
 def simplify_model(work: Work) -> None:

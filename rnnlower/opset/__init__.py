@@ -1,7 +1,7 @@
 """Opset conversion: `convert_opset` moves a model to any opset of the default domain, or raises an error.
 
 `version_fit` compares nodes with operator versions, `value_types` holds the facts about values, `conversion`
-walks the model, `view` and `step` represent one node at one version step for the adapters. The adapters
+walks the model, `step` represents one node at one version step for the adapters. The adapters
 are in one module per operator family (`broadcasting`, `shaping`, ...), each with its table `ROWS`;
 `table` gathers them.
 """
@@ -9,8 +9,8 @@ are in one module per operator family (`broadcasting`, `shaping`, ...), each wit
 from __future__ import annotations
 
 from rnnlower.opset.conversion import convert_opset
+from rnnlower.opset.conversion_state import Adaptation, NodePredicate, OpsetReport
 from rnnlower.opset.version_fit import MAX_OPSET, MIN_OPSET
-from rnnlower.opset.view import Adaptation, NodePredicate, OpsetReport
 
 __all__ = [
     "OPSETS",

@@ -84,13 +84,14 @@ def expand(step: Step) -> None:
     proto = _body(step)
     positions = _drop_missing_outputs(proto)
     function = ir.serde.deserialize_function(proto)
+    attributes, outputs = _attributes(step), list(function.outputs)
     for node in list(function.graph.all_nodes()):
-        resolve_references(node, _attributes(step))
-    outputs = list(function.outputs)
+        resolve_references(node, attributes)
     inputs = [*present(step.node.inputs), *[None] * len(function.inputs)]
-    for formal, actual in zip(function.inputs, inputs, strict=False):
+    actuals = dict(zip(function.inputs, inputs, strict=False))
+    for formal, actual in actuals.items():
         if actual is not None:
-            formal.type, formal.shape = _type(step, actual), step.shape(actual)
+            formal.type, formal.shape = ir.TensorType(step.known_dtype(actual)), step.shape(actual)
     function.graph.opset_imports[""] = step.opset
     body = ir.Model(function.graph, ir_version=10)
     step.session.types.adopt(ValueTypes(body))
@@ -98,7 +99,7 @@ def expand(step: Step) -> None:
         value.name = (
             step.session.fresh(f"{step.node.name or step.node.op_type}_{value.name}") if value.name else ""
         )
-    for formal, actual in zip(function.inputs, inputs, strict=False):
+    for formal, actual in actuals.items():
         for user, position in list(formal.uses()):
             user.replace_input_with(position, actual)
     nodes = list(function)
@@ -107,7 +108,6 @@ def expand(step: Step) -> None:
     for node in nodes:
         node.name = step.session.fresh(f"{step.node.name or step.node.op_type}_{node.op_type}")
         step.place(node)
-    actuals = dict(zip(function.inputs, inputs, strict=False))
     made = [actuals.get(value, value) for value in outputs]
     step.replace(*[None if position is None else made[position] for position in positions])
 
@@ -133,10 +133,6 @@ def _attributes(step: Step) -> dict[str, ir.Attr]:
     return {**found, **step.node.attributes}
 
 
-def _type(step: Step, value: ir.Value) -> ir.TypeProtocol:
-    return ir.TensorType(step.known_dtype(value))
-
-
 def _body(step: Step) -> onnx.FunctionProto:
     defined: Any = onnx.defs.get_schema(step.node.op_type, step.opset, "")
     version = step.old.since
@@ -150,7 +146,7 @@ def _body(step: Step) -> onnx.FunctionProto:
     for value in present(step.node.inputs):
         type_ = onnx.TypeProto()
         if value is not None:
-            type_.CopyFrom(ir.serde.serialize_type(_type(step, value)))
+            type_.CopyFrom(ir.serde.serialize_type(ir.TensorType(step.known_dtype(value))))
             shape = step.shape(value)
             if shape is not None:
                 ir.serde.serialize_shape_into(type_, shape)

@@ -13,8 +13,8 @@ from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.walk import values_of
+from rnnlower.opset.conversion_state import Session
 from rnnlower.opset.value_types import ValueTypes
-from rnnlower.opset.view import Session
 
 
 def drop_uncalled(session: Session) -> None:

@@ -23,13 +23,13 @@ from rnnlower.graph.versions import (
     note_on_operator,
     version_at,
 )
-from rnnlower.graph.walk import default_opset, is_read, subgraphs_of, walk
+from rnnlower.graph.walk import default_opset, is_read, roots, subgraphs_of, walk
 from rnnlower.opset.beyond_graph import convert_training, drop_uncalled, inline_all, meeting_point
+from rnnlower.opset.conversion_state import Adaptation, NodePredicate, OpsetReport, Session, Subject, describe
 from rnnlower.opset.step import Row, Step
 from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.value_types import ValueTypes
 from rnnlower.opset.version_fit import MAX_OPSET, MIN_OPSET, TypesOf, form_misfit, misfit, type_misfit
-from rnnlower.opset.view import Adaptation, NodePredicate, OpsetReport, Session, Subject, describe
 
 # Models below this opset have no functions.
 FIRST_OPSET_WITH_FUNCTIONS = 15
@@ -55,16 +55,13 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
             f"opset {target} is not one of {MIN_OPSET} to {MAX_OPSET}, which the installed onnx knows"
         )
     source = default_opset(model)
-    if source > MAX_OPSET:
-        raise OpsetError(
-            f"the model has opset {source}, but the installed onnx knows {MAX_OPSET} at most",
-            remedy="update onnx",
-        )
-    for function in model.functions.values():
-        if function.opset_imports.get("", source) > MAX_OPSET:
+    opsets = [("the model", source)]
+    for each in model.functions.values():
+        opsets.append((f"function {each.domain}::{each.name}", each.opset_imports.get("", source)))
+    for owner, opset in opsets:
+        if opset > MAX_OPSET:
             raise OpsetError(
-                f"function {function.domain}::{function.name} has opset {function.opset_imports['']}, but "
-                f"the installed onnx knows {MAX_OPSET} at most",
+                f"{owner} has opset {opset}, but the installed onnx knows {MAX_OPSET} at most",
                 remedy="update onnx",
             )
     if not _needs_work(model, target):
@@ -81,15 +78,17 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
 
 
 def _needs_work(model: ir.Model, target: int) -> bool:
-    imports = [model.graph.opset_imports, *(function.opset_imports for function in model.functions.values())]
-    return (
-        any(each.get("", each.get("ai.onnx", target)) != target for each in imports) or "" not in imports[0]
+    imports = [graph.opset_imports for graph in roots(model)]
+    return "" not in imports[0] or any(
+        each.get("", each.get("ai.onnx", target)) != target for each in imports
     )
 
 
 def _perform(session: Session) -> None:
     model, source, target = session.model, session.source, session.target
-    _normalize_domain(model)
+    for graph in roots(model):
+        if "ai.onnx" in graph.opset_imports:
+            graph.opset_imports.setdefault("", graph.opset_imports.pop("ai.onnx"))
     initializers = len(model.graph.initializers)
     without_functions = model.functions and target < FIRST_OPSET_WITH_FUNCTIONS
     if without_functions:
@@ -109,15 +108,6 @@ def _perform(session: Session) -> None:
             inline_all(session)
     _raise_ir_version(model, target, len(model.graph.initializers) > initializers)
     session.report.ir_version = model.ir_version
-
-
-def _normalize_domain(model: ir.Model) -> None:
-    for imports in [
-        model.graph.opset_imports,
-        *(function.opset_imports for function in model.functions.values()),
-    ]:
-        if "ai.onnx" in imports:
-            imports.setdefault("", imports.pop("ai.onnx"))
 
 
 def _raise_ir_version(model: ir.Model, target: int, new_initializers: bool) -> None:
@@ -200,8 +190,7 @@ def _cross(session: Session, node: ir.Node, opset: int, neighbor: int, path: str
             inner = [each for body in subgraphs_of(emitted) for each, _ in walk(body)]
             for each in (emitted, *inner):
                 _cross(session, each, opset, neighbor, path)
-    for value in inputs:
-        _drop_unused(value)
+    _drop_unused(inputs)
 
 
 def _state(node: ir.Node) -> tuple[object, ...]:
@@ -209,9 +198,8 @@ def _state(node: ir.Node) -> tuple[object, ...]:
     return (dict(node.attributes), list(node.inputs), names)
 
 
-def _drop_unused(value: ir.Value) -> None:
-    """Remove the producer of an input that nothing reads any more, and nodes that only it read."""
-    pending = [value]
+def _drop_unused(pending: list[ir.Value]) -> None:
+    """Remove the producers of inputs that nothing reads any more, and nodes that only they read."""
     while pending:
         node = pending.pop().producer()
         if node is None or node.domain or node.graph is None:

@@ -1,41 +1,155 @@
-"""The edits that an adapter may make to one node at one version step."""
+"""One node at one version step: what an adapter may read of it, and the edits that it may make."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnnlower.errors import OpsetError
 from rnnlower.graph.evaluation import infer
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.rewiring import set_input
-from rnnlower.graph.versions import version_at
-from rnnlower.graph.walk import called
-from rnnlower.opset.version_fit import misfit
-from rnnlower.opset.view import View, describe
+from rnnlower.graph.versions import Version, version_at
+from rnnlower.graph.walk import called, is_read
+from rnnlower.opset.conversion_state import Session, Subject, describe
+from rnnlower.opset.version_fit import misfit, present
 
-# Constant-1 holds floating point only; anything else must be an initializer below opset 9.
-CONSTANT_1_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
+# Constant-1 holds these types only; anything else must be an initializer below opset 9.
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
 
 # Constants up to this size are shown to shape inference: axes, shapes and scales are small.
 SHOWN = 64
 
 
-class Step(View):
-    """A node at one version step, and the edits that bring it to the other version.
+class Step:
+    """A node at one version step, up or down, and the edits that bring it to the other version.
 
-    New nodes are put before the node, or after one of its outputs by `wrap_output`.
+    New nodes are put before the node, or after one of its outputs by `wrap_output`. `opset` is the opset that
+    they are written for. It is the target opset of the step, except for an operator that does not exist
+    there: its replacement is written for the source opset, and converted after it.
     """
+
+    def __init__(
+        self,
+        session: Session,
+        graph: ir.Graph,
+        node: ir.Node,
+        versions: tuple[Version, Version | None],
+        opsets: tuple[int, int],
+        path: str,
+    ) -> None:
+        self.session = session
+        self.graph = graph
+        self.node = node
+        self.old, self.new = versions
+        self.source_opset, self.opset = opsets
+        self.path = path
+        self.made = next((str(value.name) for value in node.outputs if value.name), "")
+        if self.new is None:
+            self.opset = self.source_opset
+        self.target = session.target
+        # Of a value: its content if it is constant, its element type, rank and shape, each if it is known.
+        self.array, self.dtype = session.types.array, session.types.dtype
+        self.rank, self.shape = session.types.rank, session.types.shape
+        # Edits put new nodes before the node, or after another one.
+        self.emitted: list[ir.Node] = []
+        self._after: ir.Node | None = None
+
+    def attr(self, name: str) -> Any:
+        """Return the attribute, else the old version's default; refuse a parameter."""
+        attribute = self.node.attributes.get(name)
+        if attribute is None:
+            formal = self.old.attributes.get(name)
+            return None if formal is None else formal.default
+        if attribute.is_ref():
+            self.refuse(
+                f"its attribute {name!r} is a parameter of the function it is in",
+                "inline the model's functions first",
+            )
+        return attribute.value
+
+    def input(self, position: int) -> ir.Value | None:
+        """Return the input at `position`, or ``None`` if it is omitted."""
+        values = present(self.node.inputs)
+        return values[position] if position < len(values) else None
+
+    def x(self, position: int = 0) -> ir.Value:
+        """Return the input at `position`, which the operator requires."""
+        value = self.input(position)
+        if value is None:
+            self.refuse(f"its required input {position} is missing")
+        return value
+
+    def output(self, position: int) -> ir.Value | None:
+        """Return the output at `position`, or ``None`` if it is omitted."""
+        values = present(self.node.outputs)
+        return values[position] if position < len(values) else None
+
+    def used(self, position: int) -> bool:
+        """Return whether anything reads the output at `position`, including graph outputs."""
+        value = self.output(position)
+        return value is not None and is_read(value)
+
+    def ints(self, value: ir.Value | None) -> list[int] | None:
+        """Return the content of `value` as a flat list of integers if it is constant."""
+        array = self.array(value)
+        return None if array is None else [int(each) for each in array.reshape(-1)]
+
+    def known_ints(self, value: ir.Value | None, reason: str) -> list[int]:
+        """Return the content of `value` as `ints` does; refuse for the reason if it is not constant."""
+        values = self.ints(value)
+        if values is None:
+            self.refuse(reason)
+        return values
+
+    def known_dtype(self, value: ir.Value) -> ir.DataType:
+        """Return the element type of `value`; refuse if it is not known."""
+        dtype = self.dtype(value)
+        if dtype is None:
+            self.refuse(f"the element type of {value.name!r} is not known", "declare it in value_info")
+        return dtype
+
+    def known_rank(self, value: ir.Value) -> int:
+        """Return the rank of `value`; refuse if it is not known."""
+        rank = self.rank(value)
+        if rank is None:
+            self.refuse(f"the rank of {value.name!r} is not known", "declare the shape in value_info")
+        return rank
+
+    def static_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """Return the shape of `value` if all its dimensions are numbers."""
+        shape = self.shape(value)
+        return shape.numpy() if shape is not None and shape.is_static() else None
+
+    def refuse(self, reason: str, remedy: str = "") -> NoReturn:
+        """Stop the conversion.
+
+        Raises:
+            OpsetError: Always; it names the node, the version step, `reason` and the remedy.
+        """
+        where = f" in {self.path}" if self.path else ""
+        if self.new is None:
+            step = f"{self.old} does not exist before opset {self.old.since}"
+            stay = f"ask for opset {self.old.since} or higher"
+        else:
+            step = f"{self.old} cannot become {self.new}"
+            stay = f"ask for opset {self.old.since} or higher" if self.new.since < self.old.since else ""
+            stay = stay or f"ask for an opset below {self.new.since}"
+        advice = f"{remedy}, or {stay}" if remedy else stay
+        origin = self.session.origins.get(self.node)
+        written = f", written for {origin}" if origin else ""
+        subject = Subject(self.node, self.path, f"{describe(self.node)}{written}{where}")
+        wanted = self.old.since if self.new is None or self.new.since < self.old.since else None
+        raise OpsetError(f"{step}: {reason}", node=subject, remedy=advice, opset=wanted)
 
     def set(self, name: str, value: Any) -> None:
         """Set the attribute `name`."""
-        self.node.attributes[name] = (
-            value if isinstance(value, ir.Attr) else ir.convenience.convert_attribute(name, value)
-        )
+        self.node.attributes[name] = ir.convenience.convert_attribute(name, value)
 
     def drop(self, *names: str) -> None:
         """Remove attributes."""
@@ -80,7 +194,7 @@ class Step(View):
         array = np.asarray(contents, dtype.numpy())
         name = self.session.fresh(f"{called(self.node)}_const")
         tensor = ir.Tensor(array, dtype=dtype, name=name)
-        if self.opset >= 9 or dtype in CONSTANT_1_TYPES:
+        if self.opset >= 9 or dtype in FLOATS:
             node = ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)})
             (value,) = node.outputs
             value.name = name
@@ -108,13 +222,11 @@ class Step(View):
         """Add a node with one output next to the node, and return its output."""
         given = {name: value for name, value in attributes.items() if value is not None}
         node = ir.node(op_type, list(inputs), given)
-        return self._insert(node, [self.session.fresh(f"{called(self.node)}_{op_type.lower()}")])[0]
+        return self._insert(node, f"{called(self.node)}_{op_type.lower()}")
 
     def emit_reference(self, reference: ir.Attr) -> ir.Value:
         """Add a Constant whose value is a parameter of the enclosing function."""
-        return self._insert(
-            ir.node("Constant", [], {reference.name: reference}), [self.session.fresh(called(self.node))]
-        )[0]
+        return self._insert(ir.node("Constant", [], {reference.name: reference}), called(self.node))
 
     def replace_with_initializer(self, tensor: ir.TensorProtocol) -> None:
         """Remove a Constant; an initializer of the main graph gets its content and its name."""
@@ -213,13 +325,13 @@ class Step(View):
             self.graph.insert_before(self.node, [node])
         self.emitted.append(node)
 
-    def _insert(self, node: ir.Node, names: Sequence[str]) -> Sequence[ir.Value]:
-        for value, name in zip(node.outputs, names, strict=True):
-            value.name = name
+    def _insert(self, node: ir.Node, name: str) -> ir.Value:
+        (value,) = node.outputs
+        value.name = self.session.fresh(name)
         self._check(node)
         self.place(node)
         self._infer(node)
-        return node.outputs
+        return value
 
     def _check(self, node: ir.Node) -> None:
         version = version_at(node.op_type, self.opset)

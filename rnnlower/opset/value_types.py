@@ -36,7 +36,6 @@ class ValueTypes:
 
     def __init__(self, model: ir.Model) -> None:
         self._known: dict[ir.Value, list[_Known]] = {}
-        self._strings: dict[ir.Value, frozenset[str]] = {}
         self._contents: dict[ir.Value, np.ndarray] = {}
         self._uncalled: set[ir.Value] = set()
         # Up to IR 3 every initializer had to be an input too, although nobody was expected to feed it.
@@ -56,11 +55,7 @@ class ValueTypes:
 
     def types(self, value: ir.Value) -> frozenset[str]:
         """Return the types of `value` as the schemas write them: none if unknown, several in a function."""
-        found = self._strings.get(value)
-        if found is None:
-            names = (type_string(each.type) for each in self._all(value))
-            found = self._strings[value] = frozenset(each for each in names if each is not None)
-        return found
+        return frozenset(filter(None, (type_string(each.type) for each in self._all(value))))
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """Return the element type of a tensor, or ``None`` if it is unknown or not a single one."""
@@ -105,7 +100,6 @@ class ValueTypes:
         for value, known in ValueTypes(model)._known.items():
             if self.rank(value) is None:
                 self._known[value] = known
-                self._strings.pop(value, None)
 
     def is_uncalled(self, value: ir.Value) -> bool:
         """Return whether `value` belongs to a function that nothing calls: it then has no type."""
@@ -120,14 +114,12 @@ class ValueTypes:
     ) -> None:
         """Record the type, shape and constant content of a value that the conversion has added."""
         self._known[value] = [_Known(type_, shape)]
-        self._strings.pop(value, None)
         if content is not None:
             self._contents[value] = content
 
     def alias(self, value: ir.Value, original: ir.Value) -> None:
         """Record that `value` equals `original`."""
         self._known[value] = self._all(original)
-        self._strings.pop(value, None)
         if original in self._contents:
             self._contents[value] = self._contents[original]
         if original in self._uncalled:

@@ -98,9 +98,8 @@ WITHOUT_AXES = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log"}
 
 def axes_down(step: Step) -> None:
     """Constant axes become an attribute; over no axes at all only the elementwise part is left."""
-    axes = step.ints(step.input(1))
-    if axes is None and step.input(1) is not None:
-        step.refuse("its axes are not constant, the older version needs an attribute")
+    reason = "its axes are not constant, the older version needs an attribute"
+    axes = None if step.input(1) is None else step.known_ints(step.input(1), reason)
     if not axes and step.attr("noop_with_empty_axes"):
         _elementwise(step)
         return

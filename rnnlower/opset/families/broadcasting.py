@@ -53,16 +53,14 @@ def say_broadcast(step: Step) -> None:
     a, b = step.x(0), step.x(1)
     if _same_shape(step, a, b):
         return
-    if _fits_before_7(step, a, b):
-        pass
-    elif step.node.op_type in COMMUTATIVE and _fits_before_7(step, b, a):
+    if not _fits_before_7(step, a, b):
+        if step.node.op_type not in COMMUTATIVE or not _fits_before_7(step, b, a):
+            step.refuse(
+                f"the shapes of {a.name!r} and {b.name!r} are not known to be equal, or to broadcast as "
+                "the older version does"
+            )
         a, b = b, a
         step.set_inputs(a, b)
-    else:
-        step.refuse(
-            f"the shapes of {a.name!r} and {b.name!r} are not known to be equal, or to broadcast as "
-            "the older version does"
-        )
     step.set("broadcast", 1)
     sizes, whole = step.static_shape(b), step.shape(a)
     assert sizes is not None

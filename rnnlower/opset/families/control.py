@@ -117,16 +117,10 @@ def _loop(
     )
     shape = tape.op("Shape", [rows[states]])
     longest = tape.op("Slice", [shape], {"axes": [0], "starts": [0], "ends": [1]})
-    filled = (
-        _filled(
-            step,
-            tape,
-            value,
-            tape.op("Sub", [longest, tape.op("Unsqueeze", [length], {"axes": [0]})]),
-            element,
-        )
-        for value, element in zip(results[states:], elements[states:], strict=True)
-    )
+    filled = []
+    for value, element in zip(results[states:], elements[states:], strict=True):
+        missing = tape.op("Sub", [longest, tape.op("Unsqueeze", [length], {"axes": [0]})])
+        filled.append(_filled(step, tape, value, missing, element))
     return [*results[:states], *filled]
 
 
@@ -163,11 +157,11 @@ def _loop_body(
     )
 
 
-def _filled(step: Step, tape: Tape, value: ir.Value, missing: ir.Value, element: ir.Value | None) -> ir.Value:
+def _filled(step: Step, tape: Tape, value: ir.Value, missing: ir.Value, element: ir.Value) -> ir.Value:
     """Add zeros for the missing steps of a value."""
     rest = tape.op("Slice", [tape.op("Shape", [value])], {"axes": [0], "starts": [1], "ends": [2**31 - 1]})
     wanted = tape.op("Concat", [missing, rest], {"axis": 0})
-    dtype = step.known_dtype(element) if element is not None else ir.DataType.FLOAT
+    dtype = step.known_dtype(element)
     zero = ir.Tensor(np.zeros(1, dtype.numpy()), dtype=dtype)
     return tape.op("Concat", [value, tape.op("ConstantOfShape", [wanted], {"value": zero})], {"axis": 0})
 

@@ -5,21 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.opset.adapters import refuse_unless
-from rnnlower.opset.step import CONSTANT_1_TYPES, Row, Step
+from rnnlower.opset.adapters import only
+from rnnlower.opset.step import FLOATS, Row, Step
 
-FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
 LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
-EXACT_IN_DOUBLE = frozenset(
-    {
-        ir.DataType.INT8,
-        ir.DataType.INT16,
-        ir.DataType.INT32,
-        ir.DataType.UINT8,
-        ir.DataType.UINT16,
-        ir.DataType.UINT32,
-    }
-)
+EXACT_IN_DOUBLE = frozenset(each for each in ir.DataType if each.is_integer() and 8 <= each.bitwidth <= 32)
 
 
 def clip_11_up(step: Step) -> None:
@@ -40,9 +30,9 @@ def clip_11_down(step: Step) -> None:
     """Constant bounds become attributes, which are float32; other bounds are applied by Max and Min."""
     low, high = step.input(1), step.input(2)
     bounds = {name: step.array(value) for name, value in (("min", low), ("max", high)) if value is not None}
-    if all(bound is not None and _is_float32(bound) for bound in bounds.values()):
+    given = {name: float(bound.reshape(-1)[0]) for name, bound in bounds.items() if bound is not None}
+    if len(given) == len(bounds) and all(float(np.float32(each)) == each for each in given.values()):
         step.set_inputs(step.x())
-        given = {name: float(bound.reshape(-1)[0]) for name, bound in bounds.items() if bound is not None}
         highest = given.get("max", HIGHEST)
         if given.get("min", LOWEST) > highest:
             # Clip-11 then returns max everywhere; runtimes do not load a Clip-6 with min above max.
@@ -56,12 +46,6 @@ def clip_11_down(step: Step) -> None:
     if high is not None:
         x = step.op("Min", x, high)
     step.replace(x)
-
-
-def _is_float32(bound: np.ndarray) -> bool:
-    return bool(
-        bound.astype(np.float32).astype(np.float64).reshape(-1)[0] == bound.astype(np.float64).reshape(-1)[0]
-    )
 
 
 def clip_12_down(step: Step) -> None:
@@ -190,12 +174,11 @@ def one_value(step: Step) -> None:
         if not name.startswith("value_"):
             continue
         value = step.take(name)
+        tensor: ir.TensorProtocol
         if attribute.type in (ir.AttributeType.STRING, ir.AttributeType.STRINGS):
-            strings = [value] if attribute.type == ir.AttributeType.STRING else list(value)
-            shape = [] if attribute.type == ir.AttributeType.STRING else [len(strings)]
-            tensor: ir.TensorProtocol = ir.StringTensor(
-                [each.encode() for each in strings], shape=ir.Shape(shape)
-            )
+            strings = [value] if attribute.type == ir.AttributeType.STRING else value
+            shape = ir.Shape(np.shape(value))
+            tensor = ir.StringTensor([each.encode() for each in strings], shape=shape)
         else:
             whole = attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS)
             tensor = ir.Tensor(np.array(value, np.int64 if whole else np.float32))
@@ -205,7 +188,7 @@ def one_value(step: Step) -> None:
 def to_initializer(step: Step) -> None:
     """Constant-1 holds floating point only: other tensors become initializers of the main graph."""
     tensor = step.attr("value")
-    if tensor.dtype in CONSTANT_1_TYPES:
+    if tensor.dtype in FLOATS:
         return
     step.replace_with_initializer(tensor)
 
@@ -263,18 +246,12 @@ ROWS = (
     Row("Erf", 9, 13, "integers were removed", up=erf_of_integers_up),
     Row("Mod", 13, 28, "fmod=0 of floating point is new", down=float_mod_down),
     Row("Cast", 1, 6, "the type was a name and is a number", cast_6_up, cast_6_down),
-    Row("Cast", 13, 19, "saturate is new", down=refuse_unless("saturate", (1,), FLOAT8)),
-    Row("CastLike", 15, 19, "saturate is new", down=refuse_unless("saturate", (1,), FLOAT8)),
-    Row("Cast CastLike", 23, 24, "round_mode is new", down=refuse_unless("round_mode", ("up",), FLOAT8)),
+    only("Cast", 13, 19, "saturate is new", "saturate", (1,), FLOAT8),
+    only("CastLike", 15, 19, "saturate is new", "saturate", (1,), FLOAT8),
+    only("Cast CastLike", 23, 24, "round_mode is new", "round_mode", ("up",), FLOAT8),
     Row("CastLike", 0, 15, "new in 15; Cast does the same if the type is known", down=cast_like_down),
     Row("Constant", 1, 9, "only floating point tensors were allowed", down=to_initializer),
-    Row(
-        "Constant",
-        9,
-        11,
-        "sparse values are new",
-        down=refuse_unless("sparse_value", (None,), "sparse values are new"),
-    ),
+    only("Constant", 9, 11, "sparse values are new", "sparse_value", (None,), "sparse values are new"),
     Row("Constant", 11, 12, "numbers, strings and lists of them are new", down=one_value),
     Row("Where", 0, 9, "new in 9; integers and booleans are chosen by arithmetic", down=where_down),
     Row("Mod", 0, 10, "new in 10; of integers it is composed of Div, Mul and Sub", down=mod_down),

@@ -207,10 +207,6 @@ def spell_out_axes(step: Step) -> None:
 SWAP = (1, 0, 2)
 Y_TO_BATCH_FIRST = (2, 0, 1, 3)
 
-# The positions of the states among the inputs, and of the final states among the outputs.
-STATE_INPUTS = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
-STATE_OUTPUTS = {"LSTM": (1, 2), "GRU": (1,), "RNN": (1,)}
-
 
 def drop_output_sequence(step: Step) -> None:
     """`output_sequence` only stated whether Y is required; an unused output Y is removed."""
@@ -256,13 +252,13 @@ def batch_second(step: Step) -> None:
     """layout=1 is layout=0 between Transposes."""
     if not step.take("layout"):
         return
-    op_type = step.node.op_type
-    for position in (0, *STATE_INPUTS[op_type]):
+    # X and the states; only LSTM has the last one.
+    for position in (0, 5, 6):
         value = step.input(position)
         if value is not None:
             step.set_input(position, step.op("Transpose", value, perm=SWAP))
     step.wrap_output(0, lambda y: step.op("Transpose", y, perm=Y_TO_BATCH_FIRST))
-    for position in STATE_OUTPUTS[op_type]:
+    for position in (1, 2):
         step.wrap_output(position, lambda state: step.op("Transpose", state, perm=SWAP))
 
 

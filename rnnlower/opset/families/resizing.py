@@ -56,9 +56,7 @@ def upsample_9_down(step: Step) -> None:
 def upsample_10_up(step: Step) -> None:
     """Upsample ended with 9: Resize does the same."""
     y = step.op("Resize", step.x(0), step.x(1), mode=step.attr("mode"))
-    producer = y.producer()
-    assert producer is not None
-    producer.meta[GROWS] = True
+    step.emitted[-1].meta[GROWS] = True
     step.replace(y)
 
 
@@ -86,21 +84,14 @@ def resize_11_up(step: Step) -> None:
         step.set("nearest_mode", "ceil")
     else:
         one = step.const([1.0], ir.DataType.FLOAT)
-        grow, shrink = _parted(step, scales, known, one)
+        if known is not None:
+            grow = step.const(np.maximum(known, 1), ir.DataType.FLOAT)
+            shrink = step.const(np.minimum(known, 1), ir.DataType.FLOAT)
+        else:
+            grow, shrink = step.op("Max", scales, one), step.op("Min", scales, one)
         modes = {"coordinate_transformation_mode": ASYMMETRIC, "nearest_mode": "floor", "mode": "nearest"}
         step.set_inputs(step.op("Resize", x, roi, grow, **modes), roi, shrink)
         step.set("nearest_mode", "ceil")
-
-
-def _parted(
-    step: Step, scales: ir.Value, known: np.ndarray | None, one: ir.Value
-) -> tuple[ir.Value, ir.Value]:
-    if known is not None:
-        return (
-            step.const(np.maximum(known, 1), ir.DataType.FLOAT),
-            step.const(np.minimum(known, 1), ir.DataType.FLOAT),
-        )
-    return step.op("Max", scales, one), step.op("Min", scales, one)
 
 
 def resize_11_down(step: Step) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.opset.adapters import nonnegative_axes, nonnegative_axis, only, positive_axis
-from rnnlower.opset.step import Adapter, Row, Step
+from rnnlower.opset.step import FLOATS, Adapter, Row, Step
 
 OLD_TEXT = "the older spec has no negative axes"
 
@@ -138,11 +138,9 @@ def slice_down(step: Step) -> None:
     """Constant starts, ends and axes become attributes; there are no steps."""
     found: dict[str, list[int]] = {}
     for position, name in enumerate(("starts", "ends", "axes", "steps"), start=1):
-        values = step.ints(step.input(position))
-        if values is None and step.input(position) is not None:
-            step.refuse(f"its {name} are not constant, Slice-1 needs an attribute")
-        if values is not None:
-            found[name] = values
+        value = step.input(position)
+        if value is not None:
+            found[name] = step.known_ints(value, f"its {name} are not constant, Slice-1 needs an attribute")
     if any(each != 1 for each in found.pop("steps", [])):
         step.refuse("Slice-1 has no steps")
     for name, values in found.items():
@@ -277,7 +275,7 @@ def top_k_11_down(step: Step) -> None:
     if axis != -1:
         step.set("axis", positive_axis(step, axis))
     if not largest:
-        if step.dtype(step.x()) not in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE):
+        if step.dtype(step.x()) not in FLOATS:
             step.refuse("TopK-10 only selects the largest values, and these cannot be negated")
         step.set_input(0, step.op("Neg", step.x()))
         step.wrap_output(0, lambda values: step.op("Neg", values))
