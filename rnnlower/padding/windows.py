@@ -102,8 +102,7 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
     if not over or (not ceil and (counts or not around)):
         # Valid windows have no padding, or it counts.
         return found
-    value, result = node.inputs[0], node.outputs[0]
-    shape, dtype = flow.shape(value), flow.dtype(value)
+    emitter, shape = flow.emitter_for(node), flow.shape(node.inputs[0])
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     if counts and around:
         shape = _around(shape, node)
@@ -111,16 +110,13 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
         axes = {
             axis: size.via(1, sum(windows[axis][2:])) if axis in over else size for axis, size in axes.items()
         }
-    emitter = flow.emitter_for(node)
-    mask = emitter.constant(
-        np.ones([1, 1, *(s if i in over else shape[i] for i, s in enumerate(shape[2:], 2))], dtype)
-    )
-    zero = emitter.constant(np.array(0, dtype))
+    mask = emitter.constant(np.ones([1, 1, *shape[2:]], emitter.dtype.numpy()))
+    zero = emitter.scalar(0)
     for axis in over:
         mask = emitter.op("Where", flow.mask(axes[axis], axis, axes, len(shape)), mask, zero)
     share = emitter.op("AveragePool", mask, **attributes)
-    least = emitter.constant(np.array(1e-6, dtype))
-    mean = emitter.op("Div", result, emitter.op("Max", share, least))
+    least = emitter.scalar(1e-6)
+    mean = emitter.op("Div", node.outputs[0], emitter.op("Max", share, least))
     if counts and around:
         # A window that began in the zeros was none.
         for axis in over:
@@ -176,8 +172,8 @@ def _global(fill: float) -> Rule:
         left = {axis: size for axis, size in axes.items() if axis < 2}
         if node.op_type == "GlobalAveragePool" and left != axes:
             emitter, filled = flow.emitter_for(node), flow.operand(node)
-            rank, dtype = len(flow.shape(filled)), flow.dtype(filled)
-            flow.replace(node, flow.mean(emitter, filled, range(2, rank), axes, rank, dtype), emitter)
+            rank = len(flow.shape(filled))
+            flow.replace(node, flow.mean(emitter, filled, range(2, rank), axes, rank), emitter)
         return left
 
     return rule
