@@ -79,14 +79,6 @@ class Validity(Examples):
         """Return the axis of rows of a value, if each row has a length of its own and it has one."""
         return [axis for axis, size in self.axes_of(value).items() if size.symbol == ROWS]
 
-    def windows(self, size: Size, more: int, stride: int) -> Size:
-        """Return the number of windows; lengths that fill none are below the source's least one."""
-        found = size.via(1, more, stride)
-        if not found.full:
-            raise NoRuleError("reads windows that are longer than the maximum")
-        self.require(found, 1)
-        return found
-
     def require(self, size: Size, least: int) -> None:
         """Note that shorter sequences, on which a size is below this, are none that the source takes."""
         if size.symbol == ROWS:
