@@ -34,15 +34,13 @@ def _unary(op_type: str) -> Emit:
     return lambda e, x, *_: e.op(op_type, x)
 
 
-def _softplus(e: Emitter, x: ir.Value, _alpha: float, _beta: float, semantics: Semantics) -> ir.Value:
-    return _overflowing_softplus(e, x) if semantics == "ort" else e.op("Softplus", x)
-
-
-def _overflowing_softplus(e: Emitter, x: ir.Value) -> ir.Value:
-    """Emit ``log(1 + exp(x))``, infinite where exp overflows in float32, as in onnxruntime's kernels."""
+def _softplus(e: Emitter, x: ir.Value, alpha: float, beta: float, semantics: Semantics) -> ir.Value:
+    """Emit a Softplus; in onnxruntime's kernels it is infinite where exp overflows in float32."""
+    if semantics == "spec":
+        return e.op("Softplus", x)
     if e.dtype == ir.DataType.FLOAT16:
         wide = e.with_dtype(ir.DataType.FLOAT)
-        return e.cast(_overflowing_softplus(wide, e.cast(x, ir.DataType.FLOAT)), e.dtype)
+        return e.cast(_softplus(wide, e.cast(x, ir.DataType.FLOAT), alpha, beta, semantics), e.dtype)
     return e.op("Log", e.op("Add", e.op("Exp", x), e.scalar(1.0)))
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from rnnlower.lowering.activations import BOUNDED, emit_activation
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import PLAIN, Form, StepWeights
+from rnnlower.lowering.timeseries import States
 from rnnlower.recurrent.node import Activation, ResolvedNode
 
 _SHARED: Mapping[str, Sequence[str]] = {"iofc": ("iof", "c"), "zrh": ("zr", "h")}
@@ -147,13 +148,13 @@ def _enclosing_group(group: str, names: Mapping[str, ir.Value]) -> str:
     return next(name for name in names if name in _SHARED and group in _SHARED[name])
 
 
-CellStep = Callable[[Emitter, CellParameters, Mapping[str, ir.Value], Sequence[ir.Value | None]], NewState]
-"""``(emitter, parameters, input products by group or X, state) -> new state``."""
+Inputs = Mapping[str, ir.Value]
+"""The input products of a step by group, or X."""
+
+CellStep = Callable[[Emitter, CellParameters, Inputs, States], NewState]
 
 
-def lstm_step(
-    e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]
-) -> NewState:
+def lstm_step(e: Emitter, p: CellParameters, x: Inputs, state: States) -> NewState:
     """Emit ``C = f C + i g(..)``, ``H = o h(C)`` (LSTM-1 to 22)."""
     h, c = state
     products = Products(e, p, x, h)
@@ -184,9 +185,7 @@ def lstm_step(
     return NewState([new_h, new_c], (gate["o"], squashed))
 
 
-def gru_step(
-    e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]
-) -> NewState:
+def gru_step(e: Emitter, p: CellParameters, x: Inputs, state: States) -> NewState:
     """Emit ``H = (1 - z) h~ + z H`` (GRU-1 to 22), with the reset gate before or after the product with R."""
     (h,) = state
     products = Products(e, p, x, h)
@@ -215,9 +214,7 @@ def gru_step(
     return NewState([p.announce(e, e.op("Add", *operands), "h")], operands)
 
 
-def rnn_step(
-    e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]
-) -> NewState:
+def rnn_step(e: Emitter, p: CellParameters, x: Inputs, state: States) -> NewState:
     """Emit ``H = f(X W^T + H R^T + Wb + Rb)`` (RNN-1 to 22)."""
     (h,) = state
     return NewState([Products(e, p, x, h).gates(0, "i")["i"]])

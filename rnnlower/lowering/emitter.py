@@ -141,26 +141,16 @@ class Emitter(NodeEmitter):
 
     def flip(self, value: ir.Value, axis: int) -> ir.Value:
         """Emit ops that reverse an axis."""
-        lowest = np.iinfo(np.int64).min
-        return self.op(
-            "Slice",
-            value,
-            self.integers(-1),
-            self.integers(lowest),
-            self.integers(axis),
-            self.integers(-1),
-            since=10,
-        )
+        start, end, step = -1, np.iinfo(np.int64).min, -1
+        return self.op("Slice", value, *map(self.integers, (start, end, axis, step)), since=10)
 
     def split(self, value: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
         """Emit a Split of an axis into parts of the given sizes."""
         if len(sizes) < 2:
             return [value] * len(sizes)
         if not self.has("Split"):
-            ends = np.cumsum(sizes).tolist()
-            return [
-                self.slice(value, [end - size], [end], [axis]) for end, size in zip(ends, sizes, strict=True)
-            ]
+            bounds = [0, *itertools.accumulate(sizes)]
+            return [self.slice(value, [a], [b], [axis]) for a, b in itertools.pairwise(bounds)]
         if len(set(sizes)) == 1:
             return self.split_evenly(value, len(sizes), axis, sizes[0])
         return self._split_by(value, sizes, axis)
@@ -174,8 +164,6 @@ class Emitter(NodeEmitter):
         """Emit a Split of an axis into equal parts of the given size."""
         if parts == 1:
             return [value]
-        if isinstance(size, int) and not self.has("Split"):
-            return self.split(value, [size] * parts, axis)
         if not self.has("Split"):
             bounds = [self.dim_arithmetic("Mul", size, part) for part in range(parts + 1)]
             return [self.slice(value, [a], [b], [axis]) for a, b in itertools.pairwise(bounds)]

@@ -101,6 +101,9 @@ class Form:
     lead: ClassVar[tuple[int, ...]] = ()
     """The sizes of the axes before the rows of a value."""
 
+    together: ClassVar[Mapping[str, tuple[str, ...]]] = _BY_ACTIVATION
+    """The gates of each cell that may share a product with X."""
+
     takes_input: ClassVar[bool] = False
     """Whether the steps take X itself rather than its products."""
 
@@ -114,7 +117,7 @@ class Form:
 
     def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
         """Return the gates that share a product with X."""
-        return _grouped(node, _BY_ACTIVATION[node.op_type], 1 if node.clip is not None else self.most_apart)
+        return _grouped(node, self.together[node.op_type], 1 if node.clip is not None else self.most_apart)
 
     def state_groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
         """Return the gates that share a product with H."""
@@ -184,14 +187,22 @@ class LongForm(StraightForm):
     For each product that it fuses, onnxruntime visits all nodes: quadratic in a long line.
     """
 
+    together = _TOGETHER
+
     def fits(self, case: Case) -> bool:
         return not super().fits(case)
 
-    def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
-        return _grouped(node, _TOGETHER[node.op_type], 1)
+
+class FusedForm(Form):
+    """As few products as the cell allows."""
+
+    together = _TOGETHER
+
+    def state_groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
+        return [GateGroup("zrh", 0, 3)] if node.linear_before_reset else self.groups(node)
 
 
-class PairForm(LongForm):
+class PairForm(FusedForm, StraightForm):
     """Both directions of one row at once, ``[2, 1, units]``: half as many ops, but no packed products.
 
     A block-diagonal product would be even faster for few units, but NaN or infinity times zero
@@ -213,9 +224,6 @@ class PairForm(LongForm):
 
     def directions(self, node: ResolvedNode) -> Sequence[int | None]:
         return [None]
-
-    def state_groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
-        return [GateGroup("zrh", 0, 3)] if node.linear_before_reset else self.groups(node)
 
     def multiply(self, products: Products, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
         product = products.e.op("MatMul", h, products.p.weights.R[group])
@@ -287,16 +295,6 @@ class SeparateForm(Form):
         e, bias = products.e, products.p.recurrent_bias
         product = e.op("Mul", r, products.recurrent("h", h, None))
         return product if bias is None else e.op("Add", product, e.op("Mul", r, bias))
-
-
-class FusedForm(Form):
-    """As few products as the cell allows."""
-
-    def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
-        return _grouped(node, _TOGETHER[node.op_type], 1)
-
-    def state_groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
-        return [GateGroup("zrh", 0, 3)] if node.linear_before_reset else self.groups(node)
 
 
 PLAIN = Form("rows")

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.names import Scope
-from rnnlower.lowering.cells import CELLS, CellParameters, NewState
+from rnnlower.lowering.cells import CELLS, CellParameters, Inputs, NewState
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import Form, GateGroup, StepWeights, bias_of, rows_of
 from rnnlower.lowering.masks import reverse_second_direction
 from rnnlower.lowering.step_names import StepNames, StepScope
 from rnnlower.lowering.strategies import State
-from rnnlower.lowering.timeseries import Axes, TimeSeries
+from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
 
@@ -39,7 +39,7 @@ class Lane:
     reverse: bool
     names: StepNames
 
-    def step(self, e: Emitter, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]) -> NewState:
+    def step(self, e: Emitter, x: Inputs, state: States) -> NewState:
         """Emit one step, given its inputs by name and the previous state."""
         return CELLS[self.parameters.node.op_type](e, self.parameters, x, state)
 

@@ -22,9 +22,9 @@ import onnx_ir as ir
 
 from rnnlower.lowering.decays import Decays, constant_mask
 from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.strategies.repeating import Recurrence, Run, State
+from rnnlower.lowering.strategies.repeating import Recurrence, Run, State, Stepped
 from rnnlower.lowering.strategies.unroll import run_unrolled
-from rnnlower.lowering.timeseries import Axes, TimeSeries
+from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.recurrent.state_operators import AttentionNode
 
 _NOTHING_LEFT = -1e3
@@ -72,7 +72,8 @@ class _Chunks:
         self.key = self._repeat(inputs["key"], node.key_heads, node.heads)
         self.rows = e.dim_arithmetic("Mul", self.batch, node.heads)
         # No steps are one chunk, too, of steps that change nothing.
-        some = e.dim_arithmetic("Add", self.steps, e.dim_arithmetic("Div", 1, _after(e, self.steps)))
+        after = e.dim_arithmetic("Add", self.steps, 1)
+        some = e.dim_arithmetic("Add", self.steps, e.dim_arithmetic("Div", 1, after))
         self.count = e.dim_arithmetic("Div", e.dim_arithmetic("Add", some, size - 1), size)
         self.total = e.dim_arithmetic("Mul", self.count, size)
         self._lines = e.dim_arithmetic("Mul", self.count, self.rows)
@@ -279,9 +280,7 @@ class _Chunks:
             if value is not None
         }
 
-        def step(
-            b: Emitter, parts: Sequence[ir.Value], states: Sequence[ir.Value | None], number: int | None
-        ) -> tuple[list[ir.Value], list[ir.Value]]:
+        def step(b: Emitter, parts: Sequence[ir.Value], states: States, number: int | None) -> Stepped:
             part = dict(zip(inputs, parts, strict=True))
             (state,) = states
             added = part["u"]
@@ -315,7 +314,7 @@ class _Chunks:
         given = self.inputs.get("past_state")
         past = e.zeros([1, rows, *shape]) if given is None else e.reshape(given, [1, rows, *shape])
         changes = e.concat([past, e.op("MatMul", to_end, update)], 0)
-        count = _after(e, self.count)
+        count = e.dim_arithmetic("Add", self.count, 1)
         if total is None:
             one = e.dim_arithmetic("Mul", rows, n.key_size * n.value_size)
             states = e.op("MatMul", _before(e, count, count, 0), e.reshape(changes, [count, one]))
@@ -333,10 +332,6 @@ class _Chunks:
             states = e.transpose(e.op("MatMul", factor, changes), [2, 0, 1, 3])
         states = e.reshape(states, [count, rows, *shape])
         return e.slice(states, [0], [self.count], [0]), e.slice(states, [self.count], [count], [0])
-
-
-def _after(e: Emitter, dim: Dim) -> Dim:
-    return e.dim_arithmetic("Add", dim, 1)
 
 
 def _before(e: Emitter, rows: Dim, columns: Dim, distance: int) -> ir.Value:

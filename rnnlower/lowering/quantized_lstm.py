@@ -8,7 +8,7 @@ thread separately; the arithmetic here is that of one thread.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -16,12 +16,12 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.errors import MissingOperatorError
 from rnnlower.graph.names import Scope
-from rnnlower.lowering.cells import CELLS, NewState
+from rnnlower.lowering.cells import CELLS, Inputs, NewState
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import PLAIN, StepWeights
 from rnnlower.lowering.lanes import Lane, cell_parameters, direction_scope, initial_state, step_names
 from rnnlower.lowering.masks import condition_type, less, where_else_zero
-from rnnlower.lowering.timeseries import Axes, TimeSeries
+from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
 
@@ -52,7 +52,7 @@ class QuantizedLane(Lane):
         """Return the scope of the direction, even if the steps are taken in the other order."""
         return super().scope(e, number) if number is not None else direction_scope(e.names, self.backwards)
 
-    def step(self, e: Emitter, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]) -> NewState:
+    def step(self, e: Emitter, x: Inputs, state: States) -> NewState:
         h, c = state
         total = x[_IOFC]
         if h is not None:

@@ -8,7 +8,7 @@ the lanes' steps into one, run it by a strategy, and put the outputs together.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -16,7 +16,7 @@ from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import detach
 from rnnlower.graph.walk import is_read
-from rnnlower.lowering.cells import LAST_OPS, NewState
+from rnnlower.lowering.cells import LAST_OPS, Inputs, NewState
 from rnnlower.lowering.emitter import FAN_OUT, Dim, Emitter
 from rnnlower.lowering.forms import PLAIN, Form
 from rnnlower.lowering.lanes import Lane, make_lanes, to_arithmetic
@@ -25,7 +25,8 @@ from rnnlower.lowering.outputs import output_dims, outputs_of, outputs_without_s
 from rnnlower.lowering.quantized_lstm import quantized_lanes, restore_order
 from rnnlower.lowering.step_names import StepScope, size_of_step
 from rnnlower.lowering.strategies import STRATEGIES, Recurrence, Results, Strategy, run_in_chunks, shape_of
-from rnnlower.lowering.timeseries import Axes, TimeSeries
+from rnnlower.lowering.strategies.repeating import Stepped
+from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
 
@@ -49,37 +50,26 @@ def lower_node(
     if 0 in (axes.time, axes.batch) or (lengths is not None and not lengths.numpy().any()):
         outputs = outputs_without_steps(e, node, axes)
     else:
-        outputs = _outputs_of_steps(e, node, axes, weights, strategy, form, unroll_factor)
+        X = node.inputs["X"]
+        input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
+        stacked = to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
+        series = TimeSeries(e, axes, input_size, stacked=stacked)
+        lanes: Sequence[Lane]
+        if node.is_quantized:
+            lanes = quantized_lanes(e, node, weights, series)
+        else:
+            lanes = make_lanes(e, node, weights, form, series)
+        mask = mask_of(e, node, lanes[0].axes)
+        results = _run(e, node, lanes, mask, STRATEGIES[strategy], unroll_factor)
+        if node.is_quantized:
+            results = dataclasses.replace(results, outputs=restore_order(e, node, results.outputs))
+        outputs = outputs_of(e, node, lanes, mask, results)
     # Shape inference, which knew the ranks after the node, may not see them through a Loop or run-time
     # sizes. If the node is in a body, onnxruntime requires a rank for the body's outputs.
     assert node.dtype is not None
     for name, value in outputs.items():
         value.type, value.shape = ir.TensorType(node.dtype), shape_of(output_dims(node, axes, name))
     return outputs
-
-
-def _outputs_of_steps(
-    e: Emitter,
-    node: ResolvedNode,
-    axes: Axes,
-    weights: Weights,
-    strategy: str,
-    form: Form,
-    unroll_factor: int,
-) -> dict[str, ir.Value]:
-    X = node.inputs["X"]
-    input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
-    stacked = to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
-    series = TimeSeries(e, axes, input_size, stacked=stacked)
-    if node.is_quantized:
-        lanes: Sequence[Lane] = quantized_lanes(e, node, weights, series)
-    else:
-        lanes = make_lanes(e, node, weights, form, series)
-    mask = mask_of(e, node, lanes[0].axes)
-    results = _run(e, node, lanes, mask, STRATEGIES[strategy], unroll_factor)
-    if node.is_quantized:
-        results = dataclasses.replace(results, outputs=restore_order(e, node, results.outputs))
-    return outputs_of(e, node, lanes, mask, results)
 
 
 def _run(
@@ -207,9 +197,7 @@ class _Joined:
             for left, right in zip(outputs[::2], outputs[1::2], strict=True)
         ]
 
-    def _step(
-        self, e: Emitter, values: Sequence[ir.Value], states: Sequence[ir.Value | None], number: int | None
-    ) -> tuple[list[ir.Value], list[ir.Value]]:
+    def _step(self, e: Emitter, values: Sequence[ir.Value], states: States, number: int | None) -> Stepped:
         new_states: list[ir.Value] = []
         outputs: list[ir.Value] = []
         per_lane, states_per_lane = len(values) // len(self.lanes), len(states) // len(self.lanes)
@@ -225,9 +213,7 @@ class _Joined:
         return new_states, outputs
 
 
-def _masked_step(
-    e: Emitter, lane: Lane, x: Mapping[str, ir.Value], within: ir.Value | None, old: Sequence[ir.Value | None]
-) -> NewState:
+def _masked_step(e: Emitter, lane: Lane, x: Inputs, within: ir.Value | None, old: States) -> NewState:
     """Emit the new state; rows whose sequence has ended keep the old one."""
     if within is not None and is_never(within):
         return NewState([_or_zeros(e, lane, value) for value in old])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +14,9 @@ from rnnlower.lowering.step_names import StepNames
 
 Width = Dim | tuple[int, ...]
 """The size of the last axis of a value, or the sizes of all axes after the rows."""
+
+States = Sequence[ir.Value | None]
+"""The states before a step; ``None`` is zero."""
 
 
 @dataclasses.dataclass(frozen=True)

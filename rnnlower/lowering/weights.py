@@ -8,7 +8,6 @@ so that a shared weight is not stored twice and a weight computed at run time wo
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Container, Sequence
 
 import numpy as np
@@ -170,15 +169,6 @@ def _rows(tensor: ir.TensorProtocol, direction: int, first: int, last: int) -> i
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Scales:
-    """The scale and zero point of some rows, their axis, and the number of elements that share one."""
-
-    arrays: tuple[np.ndarray, ...]
-    axis: int | None
-    block_size: int = 0
-
-
 def _dequantized_rows(e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value | None:
     """Emit rows of a W or R ``[num_directions, rows, columns]`` that nothing else reads as a matrix.
 
@@ -211,41 +201,39 @@ def _dequantized_rows(e: Emitter, value: ir.Value, direction: int, first: int, l
         return None
     if direction >= integers.shape.numpy()[0]:
         return None
-    arrays = tuple(tensor.numpy() for tensor in tensors[1:] if tensor is not None)
+    arrays = [tensor.numpy() for tensor in tensors[1:] if tensor is not None]
     axis = node.attributes.get_int("axis", 1) % _RANK
-    scales = _scales(arrays, axis, node.attributes.get_int("block_size", 0), direction, first, last)
-    if scales is None:
+    found = _scales(arrays, axis, node.attributes.get_int("block_size", 0), direction, first, last)
+    if found is None:
         return None
+    scales, attributes = found
     rows = ir.Tensor(integers.numpy()[direction, first:last], dtype=integers.dtype)
     name = (node.inputs[0].name if node.inputs[0] is not None else None) or ""
     operands = [e.tensor_constant(rows, name=name)]
     operands += [
         e.tensor_constant(ir.Tensor(array, dtype=tensor.dtype))
-        for array, tensor in zip(scales.arrays, tensors[1:], strict=True)
+        for array, tensor in zip(scales, tensors[1:], strict=True)
         if tensor is not None
     ]
-    attributes = {} if scales.axis is None else {"axis": scales.axis}
-    if scales.block_size:
-        attributes["block_size"] = scales.block_size
     return e.op("DequantizeLinear", *operands, since=10, **attributes)
 
 
 def _scales(
-    arrays: tuple[np.ndarray, ...], axis: int, block_size: int, direction: int, first: int, last: int
-) -> _Scales | None:
-    """Return the scales of the rows `first` to `last` of a direction."""
+    arrays: list[np.ndarray], axis: int, block_size: int, direction: int, first: int, last: int
+) -> tuple[list[np.ndarray], dict[str, int]] | None:
+    """Return scale and zero point of the rows `first` to `last` of a direction, and the attributes."""
     if arrays[0].ndim == 0:
-        return _Scales(arrays, None)
+        return arrays, {}
     if arrays[0].ndim == 1 and axis == 0:
-        return _Scales(tuple(array[direction] for array in arrays), None)
+        return [array[direction] for array in arrays], {}
     if arrays[0].ndim == 1:
         rows = slice(first, last) if axis == 1 else slice(None)
-        return _Scales(tuple(array[rows] for array in arrays), axis - 1)
+        return [array[rows] for array in arrays], {"axis": axis - 1}
     if axis == 0 or not block_size or (axis == 1 and (first % block_size or last % block_size)):
         return None
     step = block_size if axis == 1 else 1
     rows = slice(first // step, last // step)
-    return _Scales(tuple(array[direction, rows] for array in arrays), axis - 1, block_size)
+    return [array[direction, rows] for array in arrays], {"axis": axis - 1, "block_size": block_size}
 
 
 def _read_once(value: ir.Value) -> ir.Node | None:

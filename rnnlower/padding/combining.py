@@ -48,10 +48,9 @@ def _reduce(flow: PadFlow, node: ir.Node) -> Axes:
     axes = flow.along(node, over, _FILLS[node.op_type], keeps)
     if node.op_type == "ReduceMean" and {*over} & {*before}:
         emitter, filled, rank = flow.emitter_for(node), flow.operand(node), len(flow.shape(node.inputs[0]))
-        dtype = flow.dtype(filled)
-        if dtype.kind != "f":
+        if emitter.dtype.numpy().kind != "f":
             raise NoRuleError("averages integers over time")
-        result = flow.mean(emitter, filled, over, before, rank, dtype)
+        result = flow.mean(emitter, filled, over, before, rank)
         flow.replace(node, result if keeps else emitter.with_axes("Squeeze", result, over), emitter)
     return axes
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.rewiring import set_input
@@ -33,16 +32,15 @@ def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
         raise NoRuleError("has features over time")
     if time in of_keys:
         _fill_keys(flow, node, (1, 2), time)
-        emitter, dtype = flow.emitter_for(node), flow.dtype(query)
-        size = of_keys[time]
+        emitter, size = flow.emitter_for(node), of_keys[time]
         around = {0: of_keys[0], 3: size} if 0 in of_keys else {3: size}
         valid = flow.mask(size, 3, around, 4)
         own = operand(node, _MASK)
-        if own is not None and flow.dtype(own).kind == "b":
+        if own is not None and flow.dtype(own) == ir.DataType.BOOL:
             mask = emitter.op("And", own, valid)
         else:
-            none = emitter.constant(np.zeros((flow.shape(query)[time], size.full), dtype))
-            lowest = emitter.constant(np.array(-math.inf, dtype))
+            none = emitter.zeros([flow.shape(query)[time], size.full])
+            lowest = emitter.scalar(-math.inf)
             mask = emitter.op("Where", valid, none if own is None else own, lowest)
         flow.place(emitter, node)
         set_input(node, _MASK, mask)
@@ -139,11 +137,10 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
         if past is None:
             sizes = [emitter.dim(value, 0) if flow.is_open(value, 0) else shape[0], *shape[1:]]
             sizes[time] = steps
-            past = emitter.with_dtype(ir.DataType.from_numpy(flow.dtype(value))).zeros(sizes)
+            past = emitter.zeros(sizes)
         whole = emitter.op("Concat", past, value, axis=time)
         size = Size(axes[time].symbol, tuple(each + steps for each in axes[time].table))
-        behind, dtype = range(-steps, 0), flow.dtype(value)
-        state = flow.last_steps(emitter, whole, time, {**axes, time: size}, behind, 3, dtype)
+        state = flow.last_steps(emitter, whole, time, {**axes, time: size}, range(-steps, 0), 3)
         flow.replace(node, state, emitter, 1)
     return [axes, {axis: size for axis, size in axes.items() if axis == 0}]
 

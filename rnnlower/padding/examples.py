@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError
@@ -43,37 +42,24 @@ class Examples:
         self.axes: dict[ir.Value, Axes] = {}
         self._origins: dict[ir.Value, ir.Value] = {}
         self._sizes: set[Size] = {Size.of(symbol, maximum) for symbol, maximum in maxima.items()}
-        self._lengths, self._worlds = self._make_worlds(maxima, inputs)
-        self._short = self._short_worlds(maxima, inputs)
+        self._inputs = inputs
+        self._lengths = _lengths(maxima)
+        self._worlds = [self._world(each) for each in self._lengths]
+        self._short = self._short_worlds(maxima)
         # Where other sizes than lengths are open.
-        self._other = self._world(dict(maxima), inputs, _OTHER_SIZES[1])
+        self._other = self._world(maxima, _OTHER_SIZES[1])
         for value in model.graph.inputs:
             for axis, symbol in inputs.get(value.name or "", {}).items():
                 self.axes.setdefault(value, {})[axis] = Size.of(symbol, maxima[symbol])
 
-    def _make_worlds(
-        self, maxima: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]]
-    ) -> tuple[list[dict[str, int]], list[Facts]]:
-        lengths = [dict(maxima)]
-        for symbol, maximum in maxima.items():
-            fewer = [*_FEWER_STEPS, maximum // 2 + 1, maximum // 3 + 1]
-            lengths += [
-                {**maxima, symbol: length}
-                for length in sorted({maximum - less for less in fewer})
-                if length > 0
-            ]
-        return lengths, [self._world(each, inputs, _OTHER_SIZES[0]) for each in lengths]
-
-    def _short_worlds(
-        self, maxima: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]]
-    ) -> list[Facts]:
+    def _short_worlds(self, maxima: Mapping[str, int]) -> list[Facts]:
         """Return the facts about short sequences, as far as the model takes them."""
         worlds = []
         for symbol, maximum in maxima.items():
             for length in (each for each in _FEW_STEPS if each < maximum):
                 # A size below 0: it is too short.
                 with contextlib.suppress(InvalidModelError):
-                    worlds.append(self._world({**maxima, symbol: length}, inputs, _OTHER_SIZES[0]))
+                    worlds.append(self._world({**maxima, symbol: length}))
         return worlds
 
     def short_contents(self, value: ir.Value) -> list[Array]:
@@ -87,17 +73,16 @@ class Examples:
         self._lengths = [self._lengths[number] for number in kept]
         self._worlds = [self._worlds[number] for number in kept]
 
-    def _world(
-        self, lengths: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]], others: tuple[int, int]
-    ) -> Facts:
+    def _world(self, lengths: Mapping[str, int], others: tuple[int, int] = _OTHER_SIZES[0]) -> Facts:
         """Return the facts about the model at these lengths, with numbers for other open sizes."""
         facts = Facts(self.model)
         for value in self.model.graph.inputs:
             if value.shape is not None and not value.is_initializer():
-                own = {axis: lengths[symbol] for axis, symbol in inputs.get(value.name or "", {}).items()}
-                facts.assume(
-                    value, tuple(own.get(axis, _number(dim, others)) for axis, dim in enumerate(value.shape))
-                )
+                own = self._inputs.get(value.name or "", {})
+                shape = [_number(dim, others) for dim in value.shape]
+                for axis, symbol in own.items():
+                    shape[axis] = lengths[symbol]
+                facts.assume(value, tuple(shape))
         parse_state_operators(find_recurrent(self.model, is_state_operator), facts)
         return facts.visit_all()
 
@@ -146,13 +131,9 @@ class Examples:
         found = [given_ints(node, name, index, content, unknown) for content in contents]
         return [each for each in found if each is not None] or None
 
-    def dtype(self, value: ir.Value | None) -> np.dtype[np.generic]:
+    def dtype(self, value: ir.Value) -> ir.DataType:
         """Return the type of a value."""
-        assert value is not None
-        if value.dtype is not None:
-            return value.dtype.numpy()
-        type_ = self._worlds[0].type(self.origin(value))
-        return np.dtype(np.float32) if type_ is None else type_.dtype.numpy()
+        return value.dtype or self._worlds[0].dtype(self.origin(value)) or ir.DataType.FLOAT
 
     def matched(self, sizes: Sequence[int]) -> Size:
         """Return the known size that an axis has at the example lengths."""
@@ -165,6 +146,16 @@ class Examples:
         """Return the axes of a value that differ in size at the example lengths, by known sizes."""
         columns = list(zip(*self.shapes(value), strict=True))
         return {axis: self.matched(sizes) for axis, sizes in enumerate(columns) if len(set(sizes)) > 1}
+
+
+def _lengths(maxima: Mapping[str, int]) -> list[dict[str, int]]:
+    """Return the example lengths for each symbol, the maxima first."""
+    lengths = [dict(maxima)]
+    for symbol, maximum in maxima.items():
+        fewer = [*_FEWER_STEPS, maximum // 2 + 1, maximum // 3 + 1]
+        shorter = sorted({maximum - less for less in fewer})
+        lengths += [{**maxima, symbol: length} for length in shorter if length > 0]
+    return lengths
 
 
 def _number(dim: int | ir.SymbolicDim | None, others: tuple[int, int]) -> int:

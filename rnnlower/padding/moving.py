@@ -211,8 +211,7 @@ def _last_steps(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, behind: lis
     emitter, source = flow.emitter_for(node), flow.operand(node)
     flow.require(axes[axis], -behind[0])
     rank, steps = len(flow.shape(source)), range(behind[0], behind[0] + count)
-    picked = flow.last_steps(emitter, source, axis, axes, steps, rank, flow.dtype(source))
-    flow.replace(node, picked, emitter)
+    flow.replace(node, flow.last_steps(emitter, source, axis, axes, steps, rank), emitter)
 
 
 def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
@@ -20,9 +19,8 @@ def _normalized(
     flow: PadFlow, node: ir.Node, emitter: Emitter, value: ir.Value, axes: Axes, where: range
 ) -> ir.Value:
     """Emit the normal form of a value over its last axes, by the mean and the variance of what is valid."""
-    dtype, rank = flow.dtype(node.inputs[0]), where.stop
     over = {axis: axes[axis] for axis in where if axis in axes}
-    zero = emitter.constant(np.array(0, dtype))
+    zero, rank = emitter.scalar(0), where.stop
 
     def valid(each: ir.Value) -> ir.Value:
         for axis, size in over.items():
@@ -30,13 +28,13 @@ def _normalized(
         return each
 
     def mean(each: ir.Value) -> ir.Value:
-        return flow.mean(emitter, each, where, axes, rank, dtype)
+        return flow.mean(emitter, each, where, axes, rank)
 
     value = valid(value)
     if node.op_type not in _NOT_CENTERED:
         value = valid(emitter.op("Sub", value, mean(value)))
     square = mean(emitter.op("Mul", value, value))
-    more = emitter.constant(np.array(node.attributes.get_float("epsilon", 1e-5), dtype))
+    more = emitter.scalar(node.attributes.get_float("epsilon", 1e-5))
     return emitter.op("Div", value, emitter.op("Sqrt", emitter.op("Add", square, more)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError
@@ -90,11 +89,8 @@ def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
     if flow.rows is not None and contents is not None:
         if contents[0].size != 1:
             raise NoRuleError("reads several steps that count from the ends of rows")
-        behind_end = int(contents[0].item())
-        rank = len(flow.shape(data))
-        step = flow.last_steps(
-            emitter, data, along, axes, range(behind_end, behind_end + 1), rank, flow.dtype(data)
-        )
+        place, rank = int(contents[0].item()), len(flow.shape(data))
+        step = flow.last_steps(emitter, data, along, axes, range(place, place + 1), rank)
         step = step if contents[0].ndim else emitter.with_axes("Squeeze", step, [along])
         flow.replace(node, step, emitter)
         return
@@ -102,7 +98,7 @@ def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
     count = flow.count(size, dtype)
     if not len(flow.shape(value)):
         count = emitter.squeeze(count, 0, [])
-    is_behind = emitter.op("Less", value, emitter.constant(np.array(0, dtype)), since=9)
+    is_behind = emitter.op("Less", value, emitter.with_dtype(dtype).scalar(0), since=9)
     steps = emitter.op("Where", is_behind, emitter.op("Add", value, count), value)
     flow.place(emitter, node)
     node.replace_input_with(1, steps)

@@ -79,14 +79,6 @@ class Validity(Examples):
         """Return the axis of rows of a value, if each row has a length of its own and it has one."""
         return [axis for axis, size in self.axes_of(value).items() if size.symbol == ROWS]
 
-    def windows(self, size: Size, more: int, stride: int) -> Size:
-        """Return the number of windows; lengths that fill none are below the source's least one."""
-        found = size.via(1, more, stride)
-        if not found.full:
-            raise NoRuleError("reads windows that are longer than the maximum")
-        self.require(found, 1)
-        return found
-
     def require(self, size: Size, least: int) -> None:
         """Note that shorter sequences, on which a size is below this, are none that the source takes."""
         if size.symbol == ROWS:
@@ -102,12 +94,12 @@ class Validity(Examples):
         value, axes = self.operand(node, index), self.axes_of(node.inputs[index])
         key = ("fill", value, axis, fill)
         if key not in self._shared:
-            emitter, dtype = self._emitter(f"{value.name}_valid"), self.dtype(value)
+            emitter = self._emitter(f"{value.name}_valid", self.dtype(value))
             mask = self.mask(axes[axis], axis, axes, len(self.shape(value)))
             if not isinstance(fill, ir.Value):
-                fill = emitter.constant(np.array(_representable(fill, dtype), dtype))
+                fill = emitter.scalar(_representable(fill, emitter.dtype.numpy()))
             made = emitter.op("Where", mask, value, fill, since=9)
-            made.dtype = ir.DataType.from_numpy(dtype)
+            made.dtype = emitter.dtype
             self.place(emitter, node)
             self.stands_for(made, value)
             self._shared[key] = made
@@ -169,16 +161,16 @@ class Validity(Examples):
             )
         return found[0], axes[found[0]].full // self.rows.full
 
-    def count(self, size: Size, dtype: np.dtype[np.generic] | None = None) -> ir.Value:
+    def count(self, size: Size, dtype: ir.DataType | None = None) -> ir.Value:
         """Return the number of valid elements, ``[1]`` or ``[rows]``: int64, or of the given type."""
         if size.symbol == ROWS:
             raise NoRuleError(_MIXED_ROWS)
         key = ("count", size, dtype)
         if key not in self._shared:
-            made = None if dtype is None else self.count(size)
+            whole = None if dtype is None else self.count(size)
             emitter = self._emitter(f"count_{size.symbol}")
-            if made is not None:
-                made = emitter.cast(made, ir.DataType.from_numpy(np.dtype(dtype)))
+            if dtype is not None and whole is not None:
+                made = emitter.cast(whole, dtype)
             else:
                 made = self.given[size.symbol]
                 if self.by_mask:
@@ -192,17 +184,6 @@ class Validity(Examples):
             self.place(emitter, None)
         return self._shared[key]
 
-    def count_along(
-        self, emitter: Emitter, size: Size, axes: Axes, rank: int, dtype: np.dtype[np.generic]
-    ) -> ir.Value:
-        """Emit the number of valid elements in a form that broadcasts with a value of these axes."""
-        number = self.count(size, dtype)
-        return (
-            emitter.squeeze(number, 0, [])
-            if self.rows is None
-            else self._per_row(emitter, number, axes, rank)
-        )
-
     def _per_row(self, emitter: Emitter, number: ir.Value, axes: Axes, rank: int) -> ir.Value:
         """Emit numbers of rows on the axis of rows."""
         place, repeats = self._rows_in(axes)
@@ -212,13 +193,7 @@ class Validity(Examples):
         return emitter.reshape(number, [-1, *[1] * (rank - place - 1)])
 
     def mean(
-        self,
-        emitter: Emitter,
-        filled: ir.Value,
-        where: Sequence[int],
-        axes: Axes,
-        rank: int,
-        dtype: np.dtype[np.generic],
+        self, emitter: Emitter, filled: ir.Value, where: Sequence[int], axes: Axes, rank: int
     ) -> ir.Value:
         """Emit the mean over axes of a value whose padding is zero there; the axes have size 1 then.
 
@@ -230,19 +205,17 @@ class Validity(Examples):
             filled = emitter.with_axes("ReduceMean", filled, others, since=18, keepdims=1)
         result = emitter.with_axes("ReduceSum", filled, [*over], keepdims=1)
         for size in over.values():
-            result = emitter.op("Div", result, self.count_along(emitter, size, left, rank, dtype))
-        result.dtype = ir.DataType.from_numpy(dtype)
+            number = self.count(size, emitter.dtype)
+            if self.rows is None:
+                number = emitter.squeeze(number, 0, [])
+            else:
+                number = self._per_row(emitter, number, left, rank)
+            result = emitter.op("Div", result, number)
+        result.dtype = emitter.dtype
         return result
 
     def last_steps(
-        self,
-        emitter: Emitter,
-        value: ir.Value,
-        axis: int,
-        axes: Axes,
-        behind: range,
-        rank: int,
-        dtype: np.dtype[np.generic],
+        self, emitter: Emitter, value: ir.Value, axis: int, axes: Axes, behind: range, rank: int
     ) -> ir.Value:
         """Emit the steps that stand there, counted from the end, along an axis of a value of these axes."""
         size = axes[axis]
@@ -250,15 +223,15 @@ class Validity(Examples):
             steps = emitter.constant(np.arange(behind.start, behind.stop, dtype=np.int64))
             return emitter.op("Gather", value, emitter.op("Add", self.count(size), steps), axis=axis)
         # A sum of one element each: bool has none.
-        summed = np.dtype(np.int32) if dtype.kind == "b" else dtype
-        number = emitter.cast(value, ir.DataType.INT32) if dtype.kind == "b" else value
-        zero, picked = emitter.constant(np.array(0, summed)), []
+        is_bool, picked = emitter.dtype == ir.DataType.BOOL, []
+        number = emitter.cast(value, ir.DataType.INT32) if is_bool else value
+        zero = emitter.constant(np.array(0, np.int32)) if is_bool else emitter.scalar(0)
         for step in behind:
             mask = self.mask(size, axis, axes, rank, step)
             one = emitter.op("Where", mask, number, zero, since=9)
             picked.append(emitter.with_axes("ReduceSum", one, [axis], keepdims=1))
         found = emitter.concat(picked, axis)
-        return emitter.cast(found, ir.DataType.BOOL) if dtype.kind == "b" else found
+        return emitter.cast(found, ir.DataType.BOOL) if is_bool else found
 
     def number(self, value: ir.Value) -> ir.Value:
         """Return a content that follows from sizes as it is for the length, not for the maximum.
@@ -310,7 +283,8 @@ class Validity(Examples):
         numbers = [each.item() for each in contents]
         if all(each == int(each) for each in numbers):
             try:
-                return self.count(self.matched([*map(int, numbers)]), contents[0].dtype)
+                dtype = ir.DataType.from_numpy(contents[0].dtype)
+                return self.count(self.matched([*map(int, numbers)]), dtype)
             except NoRuleError:
                 pass
         operands = [each for each in node.inputs if each is not None]
@@ -362,8 +336,8 @@ class Validity(Examples):
                 self.model.graph.remove(node, safe=True)
 
     def emitter_for(self, node: ir.Node) -> Emitter:
-        """Return an emitter of nodes next to this one."""
-        return self._emitter(node.outputs[0].name or node.op_type)
+        """Return an emitter of nodes next to this one, in the type of its first input."""
+        return self._emitter(node.outputs[0].name or node.op_type, self.dtype(self.operand(node)))
 
     def place(self, emitter: Emitter, node: ir.Node | None, *, behind: bool = False) -> None:
         """Insert emitted nodes before a node, behind it, or (those of lengths) at the beginning."""
@@ -375,8 +349,8 @@ class Validity(Examples):
             graph.insert_before(node or self._start, emitter.nodes)
         emitter.nodes.clear()
 
-    def _emitter(self, name: str) -> Emitter:
-        return Emitter(self.opset, Scope(self._names, f"{name}/"), ir.DataType.FLOAT, self._pool)
+    def _emitter(self, name: str, dtype: ir.DataType = ir.DataType.FLOAT) -> Emitter:
+        return Emitter(self.opset, Scope(self._names, f"{name}/"), dtype, self._pool)
 
 
 _MIXED_ROWS = "combines rows, each of which has a length of its own"

@@ -70,9 +70,8 @@ class PadFlow(Validity):
                         f"output {value.name!r} is a number of steps, which differs from row to row",
                         remedy="pad without lengths of rows",
                     )
-                number = self.number(value)
                 emitter = self._emitter("output")
-                number = emitter.op("Identity", number)
+                number = emitter.op("Identity", self.number(value))
                 self.model.graph.extend(emitter.nodes)
                 name, value.name = value.name, self._names.fresh(f"{value.name}_padded")
                 number.name, number.type, number.shape = name, value.type, value.shape

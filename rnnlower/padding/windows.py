@@ -11,6 +11,7 @@ import onnx_ir as ir
 from rnnlower.graph.walk import operand
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow, Rule
+from rnnlower.timeflow.convolutions import window_of
 
 _WEIGHTS = {"ConvInteger": 1, "QLinearConv": 3}
 _FIRST_WITHOUT_WINDOWS_IN_PADDING = 22
@@ -29,19 +30,10 @@ def _kernel(flow: PadFlow, node: ir.Node) -> list[int]:
     return [*(node.attributes.get_ints("kernel_shape") or flow.shape(weights)[2:])]
 
 
-def _window(flow: PadFlow, node: ir.Node, axis: int) -> tuple[int, int, int, int]:
-    """Return the width and stride of the windows along an axis, and the padding at its begin and end."""
-    kernel = _kernel(flow, node)
-    place, rank = axis - 2, len(kernel)
-    stride = (node.attributes.get_ints("strides") or [1] * rank)[place]
-    width = (kernel[place] - 1) * (node.attributes.get_ints("dilations") or [1] * rank)[place] + 1
-    pads = node.attributes.get_ints("pads") or [0] * (2 * rank)
-    return width, stride, pads[place], pads[place + rank]
-
-
 def _windows(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
     """Return the number of windows along an axis."""
-    width, stride, begin, end = _window(flow, node, axis)
+    window = window_of(node, _kernel(flow, node), axis - 2)
+    width, stride, begin, end = window.span, window.stride, window.left, window.right
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     if auto.startswith("SAME"):
         found = size.via(1, stride - 1, stride)
@@ -65,7 +57,12 @@ def _windows(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
                 "has windows that begin past the end (ceil_mode), which is clear from opset 22 on"
             )
         return fewer
-    return flow.windows(size, begin + end - width + stride, stride)
+    found = size.via(1, begin + end - width + stride, stride)
+    if not found.full:
+        raise NoRuleError("reads windows that are longer than the maximum")
+    # Lengths that fill no window are below the source's least one.
+    flow.require(found, 1)
+    return found
 
 
 def _filled(flow: PadFlow, node: ir.Node, fill: float | ir.Value) -> Axes:
@@ -96,31 +93,24 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
     axes, found = _spatial(flow, node), _filled(flow, node, 0.0)
     over = [axis for axis in axes if axis >= 2]
     counts, ceil = (node.attributes.get_int(name, 0) for name in ("count_include_pad", "ceil_mode"))
-    windows = {axis: _window(flow, node, axis) for axis in over}
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     around = auto.startswith("SAME") or any(node.attributes.get_ints("pads") or ())
     if not over or (not ceil and (counts or not around)):
         # Valid windows have no padding, or it counts.
         return found
-    value, result = node.inputs[0], node.outputs[0]
-    shape, dtype = flow.shape(value), flow.dtype(value)
-    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    emitter, shape = flow.emitter_for(node), flow.shape(node.inputs[0])
     if counts and around:
         shape = _around(shape, node)
-        attributes = _with_zeros(flow, node, attributes)
-        axes = {
-            axis: size.via(1, sum(windows[axis][2:])) if axis in over else size for axis, size in axes.items()
-        }
-    emitter = flow.emitter_for(node)
-    mask = emitter.constant(
-        np.ones([1, 1, *(s if i in over else shape[i] for i, s in enumerate(shape[2:], 2))], dtype)
-    )
-    zero = emitter.constant(np.array(0, dtype))
+        _with_zeros(flow, node)
+        axes = {axis: size.via(1, shape[axis] - size.full) for axis, size in axes.items()}
+    mask = emitter.constant(np.ones([1, 1, *shape[2:]], emitter.dtype.numpy()))
+    zero = emitter.scalar(0)
     for axis in over:
         mask = emitter.op("Where", flow.mask(axes[axis], axis, axes, len(shape)), mask, zero)
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     share = emitter.op("AveragePool", mask, **attributes)
-    least = emitter.constant(np.array(1e-6, dtype))
-    mean = emitter.op("Div", result, emitter.op("Max", share, least))
+    least = emitter.scalar(1e-6)
+    mean = emitter.op("Div", node.outputs[0], emitter.op("Max", share, least))
     if counts and around:
         # A window that began in the zeros was none.
         for axis in over:
@@ -135,7 +125,7 @@ def _around(shape: tuple[int, ...], node: ir.Node) -> tuple[int, ...]:
     return (*shape[:2], *(s + a + b for s, a, b in zip(shape[2:], pads[:half], pads[half:], strict=True)))
 
 
-def _with_zeros(flow: PadFlow, node: ir.Node, attributes: dict[str, object]) -> dict[str, object]:
+def _with_zeros(flow: PadFlow, node: ir.Node) -> None:
     """Put the zeros around the sequence in front of a pool, which then takes them for steps."""
     pads = [*(node.attributes.get_ints("pads") or ())]
     half, emitter = len(pads) // 2, flow.emitter_for(node)
@@ -146,24 +136,22 @@ def _with_zeros(flow: PadFlow, node: ir.Node, attributes: dict[str, object]) -> 
         padded = emitter.op("Pad", node.inputs[0], emitter.integers(*both))
     flow.place(emitter, node)
     node.replace_input_with(0, padded)
-    new = attributes | {"pads": [0] * len(pads), "count_include_pad": 0}
     node.attributes["pads"] = ir.AttrInt64s("pads", [0] * len(pads))
     node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 0)
-    return new
 
 
 def _transposed(flow: PadFlow, node: ir.Node) -> Axes:
     axes = _spatial(flow, node)
-    rank, found = len(_kernel(flow, node)), dict(axes)
+    kernel, found = _kernel(flow, node), dict(axes)
     for axis, size in axes.items():
         if axis < 2:
             continue
         if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes:
             raise NoRuleError("chooses its padding by the length (auto_pad, output_shape)")
         flow.fill(node, 0, axis, 0.0)
-        width, stride, begin, end = _window(flow, node, axis)
-        more = (node.attributes.get_ints("output_padding") or [0] * rank)[axis - 2]
-        found[axis] = size.via(stride, width - stride + more - begin - end)
+        window = window_of(node, kernel, axis - 2)
+        more = (node.attributes.get_ints("output_padding") or [0] * len(kernel))[axis - 2]
+        found[axis] = size.via(window.stride, window.span - window.stride + more - window.left - window.right)
     return found
 
 
@@ -176,8 +164,8 @@ def _global(fill: float) -> Rule:
         left = {axis: size for axis, size in axes.items() if axis < 2}
         if node.op_type == "GlobalAveragePool" and left != axes:
             emitter, filled = flow.emitter_for(node), flow.operand(node)
-            rank, dtype = len(flow.shape(filled)), flow.dtype(filled)
-            flow.replace(node, flow.mean(emitter, filled, range(2, rank), axes, rank, dtype), emitter)
+            rank = len(flow.shape(filled))
+            flow.replace(node, flow.mean(emitter, filled, range(2, rank), axes, rank), emitter)
         return left
 
     return rule
@@ -253,9 +241,8 @@ def _resize(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _scale(flow: PadFlow, node: ir.Node, axis: int, sizes: list[tuple[int, int]]) -> Fraction:
-    contents = (
-        flow.contents(node.inputs[1 if node.op_type == "Upsample" else 2]) if len(node.inputs) < 4 else None
-    )
+    scales = operand(node, 1 if node.op_type == "Upsample" else 2) if len(node.inputs) < 4 else None
+    contents = flow.contents(scales)
     if contents is not None and contents[0].size:
         scale = Fraction(float(contents[0][axis])).limit_denominator(1024)
         if all(np.array_equal(each, contents[0]) for each in contents) and float(scale) == contents[0][axis]:

@@ -7,8 +7,6 @@ import dataclasses
 import functools
 import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -176,13 +174,10 @@ def _folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
     _check_parent(path)
     if path.exists():
         raise OptionError(f"{path} exists; give a folder that does not")
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
+    with whole_file(path) as folder:
+        folder.mkdir()
         yield folder
         folder.chmod(0o755)
-        os.replace(folder, path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_parent(path: pathlib.Path) -> None:

@@ -27,10 +27,9 @@ def carry_integers(model: ir.Model) -> list[str]:
             "the model has no states outside", remedy="make a step model of it first (`rnnlower stream`)"
         )
     graph, names, notes = model.graph, NameSource(names_in(model)), []
+    inputs = {value.name: value for value in graph.inputs}
     for index, output in enumerate(list(graph.outputs)):
-        into = next(
-            (value for value in graph.inputs if value.name == stream.states.get(output.name or "")), None
-        )
+        into = inputs.get(stream.states.get(output.name or ""))
         if into is None:
             continue
         parameters = {_sixteen_bits(node) for node in _readers(into)}
@@ -73,10 +72,10 @@ def _readers(value: ir.Value) -> Iterator[ir.Node]:
 
 def _sixteen_bits(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
     """Return scale and zero point of a quantizer to 16 bits around 0."""
-    scale, zero = (
-        node.inputs[1:3] if node.op_type == "QuantizeLinear" and len(node.inputs) == 3 else (None, None)
-    )
-    integers = None if zero is None else constant_of(zero)
+    if node.op_type != "QuantizeLinear" or len(node.inputs) != 3:
+        return None
+    _, scale, zero = node.inputs
+    integers = constant_of(zero)
     if scale is None or zero is None or integers is None or integers.dtype != ir.DataType.INT16:
         return None
     return None if integers.numpy().any() else (scale, zero)

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -20,7 +21,7 @@ from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.model_io import to_proto
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import Located, subgraphs_of, walk
-from rnnlower.lowering.node_emitter import NodeEmitter
+from rnnlower.lowering.node_emitter import Listener, NodeEmitter
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.quantizing.recordings import Array, Feeds, open_model
@@ -33,6 +34,10 @@ class Role:
     node: str
     direction: str
     name: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the role as JSON data."""
+        return {"node": self.node, "direction": self.direction, "role": self.name}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,16 +72,15 @@ FACTOR = " factor"
 """How the roles of what goes into a product end; the values have another role already."""
 
 
-class Observer:
-    """Notes the values of each role of a node, and leaves them as they are."""
+def _observer(located: Located, seen: dict[ir.Value, Role]) -> Listener:
+    """Return what notes the values of each role of a node, and leaves them as they are."""
 
-    def __init__(self, located: Located, seen: dict[ir.Value, Role]) -> None:
-        self._node, self._seen = str(located), seen
-
-    def __call__(self, e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:
+    def note(e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:
         if constant_of(value) is None and not (role.endswith(FACTOR) or role.startswith(OPPOSITE)):
-            self._seen.setdefault(value, Role(self._node, direction, role))
+            seen.setdefault(value, Role(str(located), direction, role))
         return value
+
+    return note
 
 
 def observed_values(model: ir.Model, feeds: Iterable[Feeds]) -> Iterator[tuple[Role, Array]]:
@@ -105,7 +109,7 @@ def _observed(
     seen: dict[ir.Value, Role] = {}
     sizes = {name: list(shape) for name, shape in shapes.items()}
     options = LoweringOptions("scan", input_shapes=sizes, fold=False, gates="fused")
-    lower_model(own, options, lambda located: Observer(located, seen))
+    lower_model(own, options, lambda located: _observer(located, seen))
     roles = dict(_expose(own, seen))
     return open_model(to_proto(own), optimize=False), roles
 
@@ -182,14 +186,7 @@ def _scanned(scan: ir.Node, name: str) -> ir.Value:
 def ranges_to_json(ranges: Ranges) -> str:
     """Return the text of the file."""
     entries = [
-        {
-            "node": role.node,
-            "direction": role.direction,
-            "role": role.name,
-            "min": seen.least,
-            "max": seen.largest,
-        }
-        for role, seen in sorted(ranges.items(), key=lambda item: item[0])
+        role.to_dict() | {"min": ranges[role].least, "max": ranges[role].largest} for role in sorted(ranges)
     ]
     return json.dumps({"ranges": entries}, indent=1) + "\n"
 

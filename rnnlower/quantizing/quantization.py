@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,7 +28,7 @@ from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_
 from rnnlower.quantizing.model_preparation import prepare
 from rnnlower.quantizing.observing import Ranges, Role, find_ranges, read_ranges
 from rnnlower.quantizing.placement import capture_integers, own_constants
-from rnnlower.quantizing.quantizers import Quantization
+from rnnlower.quantizing.quantizers import Quantization, Quantizers
 from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, list_of, open_model, open_source
 from rnnlower.quantizing.rest import quantize_rest
 from rnnlower.quantizing.schemes import Scheme, TfliteScheme
@@ -277,7 +278,7 @@ def _lowered(
     options = LoweringOptions(
         strategy, target=target, native="lower", fold=False, gates=quantization.scheme.gates
     )
-    lower_model(model, options, quantization.listener)
+    lower_model(model, options, functools.partial(Quantizers, quantization))
     capture_integers(model)
     own_constants(model)
     # onnxruntime looks for the integers of a product in the body that reads them.
@@ -323,10 +324,7 @@ def _refuse_unstable(floats: Session, feeds: Feeds, name: str, wanted: Array, di
 
 def _entry(role: Role, quantization: Quantization, clipped: Mapping[Role, float]) -> dict[str, Any]:
     encoding = quantization.encodings[role]
-    return {
-        "node": role.node,
-        "direction": role.direction,
-        "role": role.name,
+    return role.to_dict() | {
         "type": encoding.dtype.name.lower(),
         "scale": encoding.scale,
         "zero_point": encoding.zero_point,

@@ -41,10 +41,6 @@ class Quantization:
     encodings: dict[Role, Encoding] = dataclasses.field(default_factory=dict)
     bare: set[Role] = dataclasses.field(default_factory=set)
 
-    def listener(self, located: Located) -> Quantizers:
-        """Return the quantizers of a node."""
-        return Quantizers(self, located)
-
     def encoding(self, located: Located, role: str, direction: str) -> Encoding:
         """Return the encoding of a role.
 

@@ -102,9 +102,8 @@ class Recordings:
         """Return the steps of a call, and those of a sequence."""
         assert self.stream is not None
         axes = self.stream.inputs.items()
-        return self.stream.chunk or 1, min(
-            sequence[name].shape[axis] for name, axis in axes if name in sequence
-        )
+        steps = min(sequence[name].shape[axis] for name, axis in axes if name in sequence)
+        return self.stream.chunk or 1, steps
 
     def notes(self) -> list[str]:
         """Return a note if the last steps of sequences fill no chunk."""

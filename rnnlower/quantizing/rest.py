@@ -19,10 +19,7 @@ from rnnlower.quantizing.schemes import Scheme
 
 _CHILD = Child()
 
-_COUNTING = (
-    *("Add", "Ceil", "Div", "Floor", "Log", "Max", "Min"),
-    *("Mul", "Pow", "Round", "Sqrt", "Sub", "Where"),
-)
+_COUNTING = "Add Ceil Div Floor Log Max Min Mul Pow Round Sqrt Sub Where"
 """Operators by which models compute positions."""
 
 
@@ -57,13 +54,9 @@ def _counting(graph: ir.Graph) -> list[str]:
     casts = (node for node in graph if node.op_type == "Cast")
     whole = {node for node in casts if ir.DataType(node.attributes["to"].as_int()).is_integer()}
     for node in reversed(graph):
-        readers = {reader for reader, _ in node.outputs[0].uses()}
-        if (
-            node.op_type in _COUNTING
-            and readers
-            and readers <= whole
-            and not node.outputs[0].is_graph_output()
-        ):
+        out = node.outputs[0]
+        readers = {reader for reader, _ in out.uses()}
+        if node.op_type in _COUNTING.split() and readers and readers <= whole and not out.is_graph_output():
             whole.add(node)
     return [str(node.name) for node in whole]
 

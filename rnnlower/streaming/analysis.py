@@ -134,7 +134,7 @@ def _follow(
     for sample in samples(model, axes, steps, chunk):
         try:
             flow = follow(model, sample, strict=True)
-            return _finish(flow, chunk, axes, steps, allow_delay)
+            return _finish(flow, steps, allow_delay)
         except CoupledError as error:
             errors.append(error)
     raise next((error for error in errors if isinstance(error, ChunkError)), errors[0])
@@ -187,30 +187,26 @@ def _must_be(multiple: int, size: int) -> str:
     return f"must be a multiple of {multiple} steps" + f", at least {size}" * (size != multiple)
 
 
-def _finish(
-    flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None, allow_delay: bool
-) -> Analysis:
+def _finish(flow: Flow, steps: int | None, allow_delay: bool) -> Analysis:
+    outputs, chunk = flow.model.graph.outputs, flow.sample.chunk
     if flow.sample.steps == 1:
         _require_followed(flow)
     require_returned(flow)
-    tracks: dict[str, Track] = {}
-    places: dict[str, int] = {}
-    for place, value in enumerate(flow.model.graph.outputs):
+    for value in outputs:
         if value not in flow.tracks and flow.is_over_time(value):
             raise CoupledError(f"output {value.name!r} depends on the number of time steps")
-        if value in flow.tracks:
-            assert value.name is not None
-            tracks[value.name], places[value.name] = flow.tracks[value], place
+    tracks = {str(value.name): flow.tracks[value] for value in outputs if value in flow.tracks}
     _refuse_what_is_late(flow, tracks, allow_delay)
     unreached = {name: frames for name, track in tracks.items() if (frames := _unreached(track)) > 0}
     # Frames before the stream are its first ones where they are an output.
     delay = max([0, *(-(-track.lag * chunk // track.chunk) for track in tracks.values())])
+    names = [value.name for value in outputs]
     for name, track in tracks.items():
         late = -(-delay * track.chunk // chunk)
-        tracks[name] = flow.settle(None, places[name], late)
+        tracks[name] = flow.settle(None, names.index(name), late)
         if track.outer != 1:
             raise CoupledError(f"output {name!r} has time folded into an axis after another one", fix_batch())
-    return Analysis(chunk, axes, steps, tracks, delay, flow.edits, unreached, flow.limits)
+    return Analysis(chunk, flow.sample.axes, steps, tracks, delay, flow.edits, unreached, flow.limits)
 
 
 def _unreached(track: Track) -> int:

@@ -101,13 +101,12 @@ _COMPARED = """\
 
 def known_shape(value: ir.Value, language: str) -> list[int]:
     """Return the shape of a value, which must be known."""
-    shape = [] if value.shape is None else list(value.shape)
-    if value.shape is None or not all(isinstance(size, int) for size in shape):
+    if value.shape is None or not value.shape.is_static():
         raise UnsupportedModelError(
             f"{value.name!r} has a dynamic size, and the code in {language} needs its size",
             remedy=f"fix it ({option('dim')}, {option('chunk', 'K')})",
         )
-    return [int(size) for size in shape if isinstance(size, int)]
+    return list(value.shape.numpy())
 
 
 def known_type(value: ir.Value, known: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -80,14 +81,11 @@ class StreamRewriter:
     # States.
 
     def _state(
-        self, name: str, dtype: ir.DataType, shape: tuple[int | str | None, ...], start: edits.Start
+        self, name: str, dtype: ir.DataType, shape: edits.Dims, start: edits.Start
     ) -> tuple[ir.Value, str]:
         """Add an input for a state; return it with the name of its output."""
-        number = 0
-        base = name
-        while not self._names.is_free(f"{base}_in", f"{base}_out"):
-            number += 1
-            base = f"{name}_{number}"
+        bases = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+        base = next(base for base in bases if self._names.is_free(f"{base}_in", f"{base}_out"))
         value = ir.Value(
             name=self._names.fresh(f"{base}_in"), type=ir.TensorType(dtype), shape=ir.Shape(list(shape))
         )

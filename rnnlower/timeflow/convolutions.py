@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
@@ -31,6 +32,15 @@ class Window:
     @property
     def is_pointwise(self) -> bool:
         return (self.span, self.stride, self.left, self.right) == (1, 1, 0, 0)
+
+
+def window_of(node: ir.Node, kernel: Sequence[int], place: int) -> Window:
+    """Return the windows along a spatial axis, as the attributes say but for auto_pad."""
+    count = len(kernel)
+    strides = node.attributes.get_ints("strides") or (1,) * count
+    dilations = node.attributes.get_ints("dilations") or (1,) * count
+    pads = node.attributes.get_ints("pads") or (0,) * (2 * count)
+    return Window(kernel[place], dilations[place], strides[place], pads[place], pads[place + count])
 
 
 def _conv(flow: Flow, node: ir.Node) -> Outcome:
@@ -90,13 +100,9 @@ def _over_time(flow: Flow, node: ir.Node, track: Track) -> Window:
     if place < 0:
         return Window(1, 1, 1, 0, 0)
     kernel = node.attributes.get_ints("kernel_shape") or flow.shape(node, 1)[2:]
-    count = len(kernel)
-    strides = node.attributes.get_ints("strides", (1,) * count)
-    dilations = node.attributes.get_ints("dilations", (1,) * count)
-    auto = node.attributes.get_string("auto_pad", "NOTSET")
-    none = (0,) * (2 * count)
-    pads = node.attributes.get_ints("pads", none) if auto == "NOTSET" else none
-    window = Window(kernel[place], dilations[place], strides[place], pads[place], pads[place + count])
+    window, auto = window_of(node, kernel, place), node.attributes.get_string("auto_pad", "NOTSET")
+    if auto != "NOTSET":
+        window = dataclasses.replace(window, left=0, right=0)
     if auto.startswith("SAME") and (window.span, window.stride) != (1, 1):
         raise CoupledError(
             f"pads the end of the sequence (auto_pad={auto}), so that it looks ahead",

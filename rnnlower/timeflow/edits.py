@@ -12,6 +12,10 @@ Start = float | Array
 """The initial value of a state: one number everywhere, or an array."""
 
 
+Dims = tuple[int | str | None, ...]
+"""The sizes of a state as its shape declares them; ``None`` where the size of a dimension is not known."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Cached:
     """Precede an input by the last elements of the previous chunks.
@@ -22,7 +26,7 @@ class Cached:
         cache: How many elements of it are kept.
         drop: How many elements at the end of both the node does not take.
         start: What is kept at first.
-        shape: Shape of what is kept; ``None`` where the size of a dimension is not known.
+        shape: Shape of what is kept.
         value: What the state is of, which names it.
         dtype: Its type.
         calls: Number of calls before the first real frame; until then nothing is kept.
@@ -37,7 +41,7 @@ class Cached:
     cache: int
     drop: int
     start: Start
-    shape: tuple[int | str | None, ...]
+    shape: Dims
     value: ir.Value
     dtype: ir.DataType
     calls: int = 0
@@ -67,7 +71,7 @@ class Held:
     name: str
     start: Start
     kept: tuple[ir.Value, ir.Value | None] | None
-    shape: tuple[int | str | None, ...]
+    shape: Dims
     dtype: ir.DataType
     calls: int = 0
 
@@ -78,7 +82,7 @@ class Summed:
 
     node: ir.Node
     axis: int
-    shape: tuple[int | str | None, ...]
+    shape: Dims
     dtype: ir.DataType
     calls: int = 0
 

@@ -14,7 +14,7 @@ from rnnlower.recurrent import state_operators
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.timeflow.edits import Held, Replaced, Start, Summed
+from rnnlower.timeflow.edits import Dims, Held, Replaced, Start, Summed
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, located
 from rnnlower.timeflow.tracks import CoupledError, Track
 from rnnlower.wording import option
@@ -125,12 +125,7 @@ def _carry(flow: Flow, node: ir.Node, resolved: ResolvedNode, calls: int) -> Non
 
 
 def hold(
-    flow: Flow,
-    node: ir.Node,
-    place: tuple[int, int, str, str],
-    shape: tuple[int | str | None, ...],
-    dtype: ir.DataType,
-    calls: int,
+    flow: Flow, node: ir.Node, place: tuple[int, int, str, str], shape: Dims, dtype: ir.DataType, calls: int
 ) -> None:
     """Carry a state of a node from chunk to chunk.
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.strategies.repeating import Recurrence, Results, Run, State, results_of
-from rnnlower.lowering.timeseries import Axes
+from rnnlower.lowering.strategies.repeating import Recurrence, Results, Run, State, Stepped, results_of
+from rnnlower.lowering.timeseries import Axes, States
 
 
 def run_in_chunks(e: Emitter, recurrence: Recurrence, strategy: Run, factor: int) -> Results:
@@ -56,9 +56,7 @@ def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) ->
         stacked = e.reshape(stacked, [axes.time, e.dim_arithmetic("Mul", height, factor), *rest])
         inputs += [series.over(axes, part) for part in e.split_evenly(stacked, factor, axis=1, size=height)]
 
-    def step(
-        body: Emitter, values: Sequence[ir.Value], states: Sequence[ir.Value | None], _: int | None
-    ) -> tuple[list[ir.Value], list[ir.Value]]:
+    def step(body: Emitter, values: Sequence[ir.Value], states: States, _: int | None) -> Stepped:
         columns = []
         for number, series in enumerate(recurrence.inputs):
             column = values[number * factor : (number + 1) * factor]

@@ -9,13 +9,13 @@ import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.forms import Form
-from rnnlower.lowering.timeseries import Axes, TimeSeries
+from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 
-Step = Callable[
-    [Emitter, Sequence[ir.Value], Sequence[ir.Value | None], int | None],
-    tuple[list[ir.Value], list[ir.Value]],
-]
-"""``(emitter, inputs, state, number of the step if it has one) -> (new state, outputs of this step)``."""
+Stepped = tuple[list[ir.Value], list[ir.Value]]
+"""The new states, and the outputs of a step."""
+
+Step = Callable[[Emitter, Sequence[ir.Value], States, int | None], Stepped]
+"""``(emitter, inputs, states, number of the step if it has one) -> (new states, outputs)``."""
 
 
 @dataclasses.dataclass(frozen=True)

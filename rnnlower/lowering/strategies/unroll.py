@@ -39,7 +39,9 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
         steps = [outputs[index] for outputs in collected]
         if recurrence.output_reverse[index]:
             steps.reverse()
-        results.append(TimeSeries(e, recurrence.axes, width, flat=_concat(e, steps)))
+        with e.naming(_of_parts(e) if time > FAN_OUT else e.names):
+            flat = e.join(steps, axis=0)
+        results.append(TimeSeries(e, recurrence.axes, width, flat=flat))
     return Results(results, final)
 
 
@@ -103,12 +105,6 @@ def _stacked_parts(e: Emitter, stacked: ir.Value, time: int) -> Iterator[tuple[i
 
 def _fan_out(e: Emitter) -> int:
     return min(FAN_OUT, e.dialect.split_outputs or FAN_OUT)
-
-
-def _concat(e: Emitter, steps: list[ir.Value]) -> ir.Value:
-    """Return the steps' outputs as ``[time * rows, width]``."""
-    with e.naming(_of_parts(e) if len(steps) > FAN_OUT else e.names):
-        return e.join(steps, axis=0)
 
 
 def _of_parts(e: Emitter) -> Scope:
