@@ -5,15 +5,15 @@ The padding holds zeros, noise, or large values: the valid part of each output m
 
 from __future__ import annotations
 
-import contextlib
+import ast
 import dataclasses
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from rnnlower.engines.session import Array
 from rnnlower.errors import OptionError, UnverifiableError
@@ -32,6 +32,12 @@ Feeds = dict[str, Array]
 _LARGE = 1e4
 _PADDINGS = 3
 _PATTERNS = 2
+_OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mult: operator.mul,
+    ast.Sub: operator.sub,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,11 +211,19 @@ def evaluate(expression: str, lengths: Mapping[str, int]) -> int:
     text = expression
     for symbol in sorted(lengths, key=len, reverse=True):
         text = text.replace(symbol, f"({lengths[symbol]})")
-    with contextlib.suppress(ValueError):
-        size = ir.SymbolicDim(text).evaluate({})
-        if isinstance(size, int):
-            return max(size, 0)
-    raise OptionError(f"the size {expression!r} in the metadata is not an expression in the lengths")
+    try:
+        return max(_value(ast.parse(text, mode="eval").body), 0)
+    except (SyntaxError, KeyError, TypeError):
+        problem = f"the size {expression!r} in the metadata is not an expression in the lengths"
+        raise OptionError(problem) from None
+
+
+def _value(tree: ast.expr) -> int:
+    if isinstance(tree, ast.BinOp):
+        return _OPERATORS[type(tree.op)](_value(tree.left), _value(tree.right))
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, int):
+        return tree.value
+    raise TypeError(f"{tree} is not a number")
 
 
 def _filling(array: Array, shape: Sequence[int], way: int, rng: np.random.Generator) -> Array:
