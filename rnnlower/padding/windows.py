@@ -88,14 +88,16 @@ def _fused_conv(flow: PadFlow, node: ir.Node) -> Axes:
 def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
     """Divide by the number of valid steps in a window: the average of the mask is their share.
 
-    Where the zeros around the sequence count, they are valid; a window may still end behind them (ceil_mode).
+    Where the zeros around the sequence count, they are valid; a window may still end past them (ceil_mode).
     """
     axes, found = _spatial(flow, node), _filled(flow, node, 0.0)
     over = [axis for axis in axes if axis >= 2]
     counts, ceil = (node.attributes.get_int(name, 0) for name in ("count_include_pad", "ceil_mode"))
     auto = node.attributes.get_string("auto_pad", "NOTSET")
-    around = auto.startswith("SAME") or any(node.attributes.get_ints("pads") or ())
-    if not over or (not ceil and (counts or not around)):
+    is_same = auto.startswith("SAME")
+    around = is_same or any(node.attributes.get_ints("pads") or ())
+    # The number of windows of SAME is rounded up already.
+    if not over or ((is_same or not ceil) and (counts or not around)):
         # Valid windows have no padding, or it counts.
         return found
     emitter, shape = flow.emitter_for(node), flow.shape(node.inputs[0])

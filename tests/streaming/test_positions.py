@@ -164,18 +164,15 @@ def test_lengths_that_are_computed_and_full(signature: str, row: str) -> None:
 
 
 @pytest.mark.parametrize("signature", [SIGNATURE, STATIC])
-def test_lengths_that_are_computed_and_shorter_are_refused(signature: str) -> None:
-    row = "one = Constant <value_ints = [1]> () fewer = Sub (steps, one) row = Tile (fewer, rows)"
+@pytest.mark.parametrize(
+    ("operator", "number", "problem"), [("Sub", 1, "are shorter"), ("Min", 1000, "Min may bound")]
+)
+def test_lengths_that_are_or_may_become_shorter_are_refused(
+    signature: str, operator: str, number: int, problem: str
+) -> None:
+    row = f"other = Constant <value_ints = [{number}]> () n = {operator} (steps, other) row = Tile (n, rows)"
     source = model(f"{signature} {{ {SIZES} {LENGTHS.replace('{ROW}', row)} }}", **WEIGHTS)
-    with pytest.raises(rnnlower.UnsupportedModelError, match="has sequence_lens that are shorter"):
-        rnnlower.stream(source, time_axes={"X": 1})
-
-
-@pytest.mark.parametrize("signature", [SIGNATURE, STATIC])
-def test_lengths_that_are_bounded_are_refused(signature: str) -> None:
-    row = "most = Constant <value_ints = [1000]> () few = Min (steps, most) row = Tile (few, rows)"
-    source = model(f"{signature} {{ {SIZES} {LENGTHS.replace('{ROW}', row)} }}", **WEIGHTS)
-    with pytest.raises(rnnlower.UnsupportedModelError, match="has sequence_lens that Min may bound"):
+    with pytest.raises(rnnlower.UnsupportedModelError, match=f"has sequence_lens that {problem}"):
         rnnlower.stream(source, time_axes={"X": 1})
 
 

@@ -201,6 +201,11 @@ _SPATIAL = {
         "z = AveragePool <kernel_shape = [4], strides = [3], pads = [1, 1], ceil_mode = 1, "
         "count_include_pad = 1> (x)",
     ),
+    "mean of a window with zeros, as long as the input": (
+        "float[1, 3, T] z",
+        'z = AveragePool <kernel_shape = [3], auto_pad = "SAME_UPPER", ceil_mode = 1, '
+        "count_include_pad = 1> (x)",
+    ),
     "largest of a window, rounded up": (
         "float[1, 3, U] z",
         "z = MaxPool <kernel_shape = [3], strides = [2], ceil_mode = 1> (x)",
