@@ -35,8 +35,8 @@ from rnnlower.recurrent.node import Semantics
 
 _LONGER = 3
 """How many times as many operators as the step before the last step may have, if its end is not known."""
-_BEHIND = 1
-"""How many operators behind the new H may read the old C, as the choice of C does."""
+_AFTER_H = 1
+"""How many operators after the new H may read the old C, as the choice of C does."""
 
 
 def match_line(facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semantics: Semantics) -> Line:
@@ -164,7 +164,7 @@ class _Matching:
     def _next(
         self, k: int, cell: Cell | None, place: int | None, end: ir.Value | None, c: ir.Value | None
     ) -> tuple[Cell, Step] | None:
-        """Return the step behind a state whose new states are not known."""
+        """Return the step after a state whose new states are not known."""
         start = position(self._order, self._chain[k])
         if end is None:
             before = max(position(self._order, self._chain[k - 1]), 0)
@@ -227,7 +227,7 @@ class _FirstStep:
     def _constants(self) -> list[ir.Value]:
         """Return the constants that may be the old cell state."""
         start = -1 if self.h is None else position(self.order, self.h)
-        end = position(self.order, self.new[0]) + _BEHIND
+        end = position(self.order, self.new[0]) + _AFTER_H
         nodes = [node for node, place in self.order.items() if start <= place <= end]
         read = dict.fromkeys(v for node in nodes if node.op_type in ("Mul", "Where") for v in node.inputs)
         dims = self.facts.dims(self.new[0])
