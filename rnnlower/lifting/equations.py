@@ -193,14 +193,16 @@ class Step:
         form = form.merged()
         given: dict[int, Floats] = {}
         rest: list[Polynomial] = [{} for _ in range(form.constant.size)]
-        for row, coefs in zip(np.broadcast_to(form.ids, form.coefs.shape), form.coefs, strict=True):
+        for row, coefs in zip(form.ids, form.coefs, strict=True):
             for atom in np.unique(row).tolist():
                 where = np.flatnonzero((row == atom) & (coefs != 0))
-                if self.atoms.kind(int(atom)) == "given":
-                    self.put(given, int(atom), where, coefs[where])
+                if self.atoms.kind(atom) == "given":
+                    self.put(given, atom, where, coefs[where])
                     continue
+                if len(where) > 1 and any(map(self.function_of, self.atoms.factors(atom))):
+                    raise NotLiftableError("several units of a gate read one activation")
                 for j in where.tolist():
-                    for key, value in self.atoms.expanded(int(atom), float(coefs[j])).items():
+                    for key, value in self.atoms.expanded(atom, float(coefs[j])).items():
                         rest[j][key] = rest[j].get(key, 0.0) + value
         sums = self.as_sums(rest, given)
         return dataclasses.replace(sums, constant=form.constant + sums.constant)

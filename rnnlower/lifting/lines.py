@@ -49,7 +49,7 @@ def match_line(facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semanti
         return _Matching(facts, graph, chain, semantics).line()
     for end in find_ends(facts, graph, chain[0]):
         try:
-            line = _Matching(facts, graph, [*chain, end], semantics).line()
+            line = _Matching(facts, graph, chain, semantics, end).line()
         except NotLiftableError:
             continue
         if len(line.steps) > 1 or line.cell.op_type != "RNN" or _is_given(facts, chain[0]):
@@ -64,9 +64,26 @@ def _is_given(facts: Facts, state: ir.Value) -> bool:
 
 
 class _Matching:
+    """The comparison of a chain with a line of steps.
+
+    Args:
+        facts: The facts about the model.
+        graph: The graph.
+        chain: The states that the weights multiply.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ.
+        end: The last state, if no weights multiply it and it is known; otherwise it is searched for.
+    """
+
     def __init__(
-        self, facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semantics: Semantics
+        self,
+        facts: Facts,
+        graph: ir.Graph,
+        chain: Sequence[ir.Value],
+        semantics: Semantics,
+        end: ir.Value | None = None,
     ) -> None:
+        self._is_end_known = end is not None
+        chain = chain if end is None else [*chain, end]
         # Zeros may be several constants, and those of H and C one: `_FirstStep` reads them as what they are.
         chain = chain[1:] if len(chain) > 2 and facts.is_zero(chain[0]) else chain
         self._facts, self._chain = facts, list(chain)
@@ -103,7 +120,7 @@ class _Matching:
             cell, leaves, old = self._steps.match(chain[k], new, self._regions[k], place)
             matched = cell.same_as(matched)
             steps.append(_step(self._facts, leaves, new, old, self._regions[k]))
-        for k in range(first + len(steps), len(chain)):
+        for k in range(first + len(steps), len(chain) - self._is_end_known):
             c = None if place is None else steps[-1].new[1] if steps else cells[k]
             found = self._next(k, matched, place, None if k == len(chain) - 1 else chain[k + 1], c)
             if found is None:
