@@ -43,15 +43,6 @@ class Question:
     trials: Sequence[tuple[Feeds, Feeds]]
 
 
-def _read(partial: pathlib.Path) -> dict[str, Any]:
-    try:
-        kept = json.loads(partial.read_text(encoding="utf-8"))
-    except ValueError:
-        # Cut off in the middle: the questions are asked again.
-        return {}
-    return kept if isinstance(kept, dict) else {}
-
-
 def question(
     nodes: str | Sequence[onnx.NodeProto],
     inputs: Feeds,
@@ -168,9 +159,11 @@ class Asker(contextlib.ExitStack):
         self._answers: dict[str, list[str]] = {}
         self._saved = time.monotonic()
         if partial is not None and partial.exists():
-            kept = _read(partial)
-            if kept.get("of") == self._of:
-                self._answers = kept["answers"]
+            # A file that was cut off in the middle is ignored: the questions are asked again.
+            with contextlib.suppress(ValueError):
+                kept = json.loads(partial.read_text(encoding="utf-8"))
+                if isinstance(kept, dict) and kept.get("of") == self._of:
+                    self._answers = kept["answers"]
 
     def right(
         self, key: str, make: Callable[_Values, Question], *values: _Values.args, **options: _Values.kwargs

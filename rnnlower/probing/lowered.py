@@ -17,7 +17,7 @@ from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.probing.asking import Asker, Question, answered, written
 from rnnlower.probing.nodes import STATES, Node, node_question
-from rnnlower.probing.writing import toml_text
+from rnnlower.probing.writing import present, toml_text
 from rnnlower.recurrent.operators import DIRECTIONS
 from rnnlower.targets.choosing import Native
 from rnnlower.targets.format import ADAPTABLE
@@ -122,9 +122,8 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
         return _ask(asker, node, _target(draft | {"control_flow": flow}), "lower", words)[0] == "right"
 
     branches = [node.but(place="If") for node in _FORMS]
-    ops = (
-        ["If"] if asker.right("two Ifs", _ifs) and all(right("If", False, node) for node in branches) else []
-    )
+    takes_ifs = asker.right("two Ifs", _ifs) and all(right("If", False, node) for node in branches)
+    ops = ["If"] if takes_ifs else []
     many = {d: [n.but(direction=d, sizes=_MANY) for n in _FORMS] for d in DIRECTIONS}
     apart = False
     for form in ("Loop", "Scan"):
@@ -172,7 +171,7 @@ def gates(asker: Asker, tables: Tables) -> dict[str, Any]:
         target = _target({**tables, "recurrent": [], "arithmetic": {"gates": how}})
         return any(_ask(asker, node, target, "lower", f"gates {how}")[0] == "wrong" for node in nodes)
 
-    return {"gates": "separate"} if is_wrong("auto") and not is_wrong("separate") else {}
+    return present(gates="separate" if is_wrong("auto") and not is_wrong("separate") else "")
 
 
 def outputs(asker: Asker) -> dict[str, Any]:
@@ -191,14 +190,14 @@ def outputs(asker: Asker) -> dict[str, Any]:
         if is_corrected(_CONVOLVED.format(op_type=op_type), [op_type], row)
     ]
     made += ["Loop"] if is_corrected(_LOOP_ALONE, ["Loop"], feeds) else []
-    return ({"overwrites_outputs": True} if any(read) else {}) | ({"copied_outputs": made} if made else {})
+    return present(overwrites_outputs=any(read), copied_outputs=made)
 
 
 def constants(asker: Asker) -> dict[str, bool]:
     """Return the key ``loses_constant_axes``: what follows from constants is right only if it is folded."""
     folding = FoldConstantsPass(lambda node: True)
-    is_corrected = _is_corrected(asker, _OF_CONSTANTS, [], folding, {"X": np.ones((2, 3), np.float32)})
-    return {"loses_constant_axes": True} if is_corrected else {}
+    feeds = {"X": np.ones((2, 3), np.float32)}
+    return present(loses_constant_axes=_is_corrected(asker, _OF_CONSTANTS, [], folding, feeds))
 
 
 def sums(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:
@@ -209,7 +208,7 @@ def sums(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:
         text = _BEHIND_SUM.format(op_type=op_type)
         if _is_corrected(asker, text, [op_type], SeparateSumsPass([op_type]), feeds):
             found.append(op_type)
-    return {"inexact_behind_sum": found} if found else {}
+    return present(inexact_behind_sum=found)
 
 
 def nans(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:
@@ -221,7 +220,7 @@ def nans(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:
         text = _OF_A_MASK if is_mask else _OF_NAN.format(op_type=op_type)
         if _is_corrected(asker, text, [op_type], KeepNaNPass([op_type]), fed):
             found.append(op_type)
-    return {"loses_nan": sorted(found)} if found else {}
+    return present(loses_nan=sorted(found))
 
 
 def _is_corrected(
@@ -293,7 +292,7 @@ def adaptations(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
     rules = []
     for rule in tables["recurrent"]:
         words = [word for word in ADAPTABLE if _is_adaptable(asker, tables, rule, word)]
-        rules.append(rule | ({"adapt": words} if words else {}))
+        rules.append(rule | present(adapt=words))
     return rules
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,14 +136,14 @@ class _Tries:
         if base.op_type == "LSTM":
             attributes["input_forget"] = [0]
         attributes = {name: values for name, values in attributes.items() if name not in self._claims.taken}
-        if not self._right(lambda node: node.activated(), "activations"):
+        if not self._are_right("activations", (node.activated() for node in self._nodes)):
             attributes["activations"] = []
-        if "HardSigmoid" in self._claims.functions and not self._right(
-            lambda node: node.with_("activation_alpha"), "activations"
+        if "HardSigmoid" in self._claims.functions and not self._are_right(
+            "activations", (node.with_("activation_alpha") for node in self._nodes)
         ):
             attributes |= {"activation_alpha": [], "activation_beta": []}
         forward = [node.with_("direction") for node in self._nodes if node.direction == "forward"]
-        if forward and not self._right(lambda node: node, "direction", forward):
+        if forward and not self._are_right("direction", forward):
             attributes["direction"] = [name for name in self._claims.directions if name != "forward"]
         inputs = ["B", *self._states, *(name for name in self._claims.taken if name in _INPUTS)]
         rule: dict[str, Any] = {
@@ -170,8 +170,7 @@ class _Tries:
         for name in self._claims.taken:
             full = [node.with_(name) for node in full]
         sized = [node.but(sizes=sizes) for sizes in SIZES[:2] for node in self._nodes]
-        typed = [node.but(dtype=dtype) for node in (*full, *sized)]
-        return self._right(lambda node: node, "type", typed)
+        return self._are_right("type", (node.but(dtype=dtype) for node in (*full, *sized)))
 
     def _bare(self, node: Node, behind: str) -> Node:
         """Return the node behind an operator, with only the inputs that it needs."""
@@ -182,10 +181,9 @@ class _Tries:
     def _nodes(self) -> list[Node]:
         return [self._claims.base.but(direction=direction) for direction in self._claims.directions]
 
-    def _right(self, change: Any, key: str, nodes: Sequence[Node] | None = None) -> bool:
-        """Return whether the changed nodes are all correct; note ``key`` if one is silently wrong."""
-        changed = [change(node) for node in (self._nodes if nodes is None else nodes)]
-        answers = {ask_node(self._asker, node) for node in changed}
+    def _are_right(self, key: str, nodes: Iterable[Node]) -> bool:
+        """Return whether the nodes are all correct; note ``key`` if one is silently wrong."""
+        answers = {ask_node(self._asker, node) for node in nodes}
         if "wrong" in answers and key:
             self._wrong.add(key)
         return answers == {"right"}
@@ -194,7 +192,7 @@ class _Tries:
         together = self._nodes
         for name in _features(self._claims.base):
             key = "activations" if name in _ACTIVATIONS else name
-            if not self._right(lambda node, n=name: node.with_(n), key):
+            if not self._are_right(key, (node.with_(name) for node in self._nodes)):
                 continue
             if name in _ACTIVATIONS:
                 self._claims.functions.append(name)
@@ -206,11 +204,12 @@ class _Tries:
             sizes = _sizes(self._asker) if state else SIZES[:1]
             tried = [node.but(sizes=each) for each in sizes for node in joined]
             tried += [each for node in joined for each in _of_constants(node, state)]
-            if all(self._right(lambda node: node, name, [each]) for each in tried):
+            if all(self._are_right(name, [each]) for each in tried):
                 together = joined
                 self._claims.taken.append(name)
         mixed = [*self._claims.functions, "Sigmoid", "Tanh"]
-        if self._claims.functions and not self._right(lambda node: node.activated(*mixed), "activations"):
+        joined = [node.activated(*mixed) for node in self._nodes]
+        if self._claims.functions and not self._are_right("activations", joined):
             self._claims.functions = []
 
     def _try_outputs(self) -> None:
@@ -219,8 +218,7 @@ class _Tries:
         nodes = [*self._nodes, *(node.but(sizes=_ONE_STEP) for node in self._nodes)]
 
         def without(*names: str) -> bool:
-            left_out = frozenset(names)
-            return self._right(lambda node: node.but(left_out=left_out), names[0], nodes)
+            return self._are_right(names[0], (node.but(left_out=frozenset(names)) for node in nodes))
 
         last = "Y_c" if self._claims.base.op_type == "LSTM" else "Y_h"
         if not without("hidden_size"):
@@ -234,9 +232,9 @@ class _Tries:
             if not absent:
                 self._claims.needs.append(name)
         bare = [node.but(inputs=node.inputs - {"B"}) for node in self._nodes]
-        if not self._right(lambda node: node, "B", bare):
+        if not self._are_right("B", bare):
             self._claims.needs.append("B")
-        elif not self._right(lambda node: node.but(written=4), "B", bare):
+        elif not self._are_right("B", (node.but(written=4) for node in bare)):
             self._claims.not_empty.append("B")
 
     def _try_members(self) -> None:
@@ -277,25 +275,24 @@ class _Tries:
         nodes = [node.but(read=read) for node in self._nodes for read in (False, True)]
         for name in ("W", "R", "B"):
             for how in ("fed", "computed"):
-                more: dict[str, Any] = {how: frozenset({name})}
-                if self._right(lambda node, m=more: node.but(**m), name, nodes):
+                if self._are_right(name, (node.but(**{how: frozenset({name})}) for node in nodes)):
                     getattr(claims, how).append(name)
 
     def _try_places(self, dynamic: bool, loops: Sequence[str]) -> None:
         """Find the bodies in which it may stand, what may be before it, and the sizes that may be symbols."""
         claims = self._claims
-        if all(self._right(lambda node, p=place: node.but(place=p), "nested") for place in loops):
+        if all(self._are_right("nested", (node.but(place=p) for node in self._nodes)) for p in loops):
             claims.places += loops
         claims.behind += [
             op_type
             for op_type in ("Expand", "Tile")
-            if self._right(lambda node, o=op_type: self._bare(node, o), "repeated")
+            if self._are_right("repeated", (self._bare(node, op_type) for node in self._nodes))
         ]
         if not dynamic:
             return
 
         def takes(nodes: Sequence[Node], name: str) -> bool:
-            return self._right(lambda node: node.but(open=frozenset({name})), name, nodes)
+            return self._are_right(name, (node.but(open=frozenset({name})) for node in nodes))
 
         claims.open += [name for name in _OPEN if takes(self._nodes, name)]
         inner = [node.but(place=place) for node in self._nodes for place in claims.places]
@@ -317,11 +314,9 @@ class _Tries:
         if claims.places != [*loops]:
             rule["nested"] = False
         if {"initial_h", "initial_c"} <= {*inputs}:
-            more: dict[str, Any] = {
-                "inputs": claims.base.inputs | {"initial_h", "initial_c"},
-                "one_state": True,
-            }
-            rule["two_states"] = not self._right(lambda node: node.but(**more), "two_states")
+            both = claims.base.inputs | {"initial_h", "initial_c"}
+            shared = [node.but(inputs=both, one_state=True) for node in self._nodes]
+            rule["two_states"] = not self._are_right("two_states", shared)
         if dynamic:
             rule["static"] = [name for name in _OPEN if name not in claims.open]
             if claims.places:
@@ -333,30 +328,28 @@ class _Tries:
 
     def _least_and_most(self, inputs: Sequence[str]) -> dict[str, Any]:
         """Return the smallest accepted sizes and the largest number of inputs."""
-        rule: dict[str, Any] = {}
         narrow = [(3, 2, 1, 16)] if self._asker.engine.slow else [(3, 2, 1, 16), (50, 16, 1, 64)]
-        if not all(self._right(lambda node, s=s: node.but(sizes=s), "input_size") for s in narrow):
-            rule["min_input_size"] = 2
+        takes_one_feature = all(
+            self._are_right("input_size", (node.but(sizes=sizes) for node in self._nodes)) for sizes in narrow
+        )
         states = frozenset(STATES[self._claims.base.op_type]) & {*inputs}
+        with_states = [node.but(inputs=node.inputs | states, full=states) for node in self._nodes]
 
-        def small(units: int) -> bool:
-            more = {"inputs": self._claims.base.inputs | states, "full": states, "sizes": (3, 2, 8, units)}
-            return self._right(lambda node: node.but(**more), "")
+        def takes(units: int) -> bool:
+            return self._are_right("", (node.but(sizes=(3, 2, 8, units)) for node in with_states))
 
-        least = next((units * 2 for units in _UNITS if not small(units)), 1)
-        if least > 1:
-            rule["min_hidden_size"] = least
         last = 8 if self._claims.base.op_type == "LSTM" else 6
         first = 4 if not self._states else 5 + len(self._states)
         written = (
             count - 1
             for count in range(first + 1, last + 1)
-            if not self._right(lambda node, c=count: node.but(written=c), "inputs")
+            if not self._are_right("inputs", (node.but(written=count) for node in self._nodes))
         )
-        most = next(written, last)
-        if most < last:
-            rule["most_inputs"] = most
-        return rule
+        return {
+            "min_input_size": None if takes_one_feature else 2,
+            "min_hidden_size": next((units * 2 for units in _UNITS if not takes(units)), None),
+            "most_inputs": next(written, None),
+        }
 
 
 def _features(node: Node) -> list[str]:

@@ -58,9 +58,7 @@ def opsets_to_cut(opsets: Sequence[int], limits: Sequence[Mapping[str, Any]]) ->
 
 def operators(asker: Asker, last: int) -> list[str]:
     """Return the operators with a correct form or ONNX node test, up to an opset."""
-    formed = {
-        form.op_type for form in forms.FORMS if form.opset <= last and asker.right(str(form), form.question)
-    }
+    formed = {form.op_type for form in forms.FORMS if form.opset <= last and _is_right(asker, form)}
     return [
         name
         for name in tried_operators()
@@ -69,12 +67,16 @@ def operators(asker: Asker, last: int) -> list[str]:
             asker.right(f"{name} up to {number:g}", _of_number, name, number)
             for number in _LARGE.get(name, ())
         )
-        and all(asker.right(str(form), form.question) for form in forms.NEEDED if form.op_type == name)
+        and all(_is_right(asker, form) for form in forms.NEEDED if form.op_type == name)
     ]
 
 
+def _is_right(asker: Asker, form: forms.Form) -> bool:
+    return asker.right(str(form), form.question)
+
+
 def _is_right_between(asker: Asker, op_type: str) -> bool:
-    return any(asker.right(str(form), form.question) for form in forms.BETWEEN if form.op_type == op_type)
+    return any(_is_right(asker, form) for form in forms.BETWEEN if form.op_type == op_type)
 
 
 def tried_operators() -> list[str]:
@@ -88,36 +90,44 @@ def tried_operators() -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _RightCase:
-    """A node test that is right: at which opset, and with which inputs as constants."""
+class _NodeTest:
+    """A node test at an opset, with its inputs fed, or else constant but for the first."""
 
     name: str
     case: Any
     opset: int
     constant: bool
 
+    def is_right(self, asker: Asker, time: str = "") -> bool:
+        """Return whether the runtime passes the test."""
+        key = f"{self.name} at opset {self.opset}{', of constants' if self.constant else ''}{time}"
+        return asker.right(key, cases.case_question, self.case, self.opset, self.constant)
 
-def _right_case(asker: Asker, op_type: str, last: int) -> _RightCase | None:
-    """Return the first test that is right, with its inputs fed, or else constant but for the first.
+    def is_right_twice(self, asker: Asker) -> bool:
+        """Return whether it does so again: what reads memory beyond its own is right by chance."""
+        return self.is_right(asker) and (asker.engine.slow or self.is_right(asker, ", again"))
 
-    It must be right twice: what reads memory beyond its own is right by chance.
-    """
+
+def _right_case(asker: Asker, op_type: str, last: int) -> _NodeTest | None:
+    """Return the first test that is right, with its inputs fed, or else constant but for the first."""
     for constant in (False, True):
         for name, case in cases.node_cases().get(op_type, ()):
             for opset in itertools.islice(cases.opsets_of(case, [o for o in OPSETS if o <= last]), 1):
-                if _is_right_twice(asker, name, case, opset, constant):
-                    return _RightCase(name, case, opset, constant)
+                test = _NodeTest(name, case, opset, constant)
+                if test.is_right_twice(asker):
+                    return test
     return None if asker.engine.slow else _right_older_case(asker, op_type, last)
 
 
-def _right_older_case(asker: Asker, op_type: str, last: int) -> _RightCase | None:
+def _right_older_case(asker: Asker, op_type: str, last: int) -> _NodeTest | None:
     """Return the first test that is right in an older version of the operator, from the newest on."""
     for version in reversed([version for version in _versions(op_type) if version <= last]):
         opset = max(version, _FIRST)
         for name, case in cases.node_cases().get(op_type, ()):
             for constant in (False, True):
-                if cases.is_possible(case, opset) and _is_right_twice(asker, name, case, opset, constant):
-                    return _RightCase(name, case, opset, constant)
+                test = _NodeTest(name, case, opset, constant)
+                if cases.is_possible(case, opset) and test.is_right_twice(asker):
+                    return test
     return None
 
 
@@ -128,16 +138,6 @@ def _of_number(op_type: str, number: float) -> Question:
     return question(f"Y = {op_type} (X)", {"X": x}, 13)
 
 
-def _is_right(asker: Asker, name: str, case: Any, opset: int, constant: bool, time: str = "") -> bool:
-    key = f"{name} at opset {opset}{', of constants' if constant else ''}{time}"
-    return asker.right(key, cases.case_question, case, opset, constant)
-
-
-def _is_right_twice(asker: Asker, name: str, case: Any, opset: int, constant: bool) -> bool:
-    times = ("",) if asker.engine.slow else ("", ", again")
-    return all(_is_right(asker, name, case, opset, constant, time) for time in times)
-
-
 def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: bool) -> list[dict[str, Any]]:
     """Return the limits of single operators, without their sources.
 
@@ -146,7 +146,7 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: boo
     found: dict[str, dict[str, Any]] = collections.defaultdict(dict)
     for form in forms.FORMS:
         fits = form.op_type in ops and opsets[0] <= form.opset <= opsets[1]
-        if not fits or asker.right(str(form), form.question) or _is_right_between(asker, form.op_type):
+        if not fits or _is_right(asker, form) or _is_right_between(asker, form.op_type):
             continue
         key, what = form.limit
         if key == "constant" and dynamic and _is_sized(asker, form.op_type):
@@ -205,9 +205,7 @@ def _behind(repeating: str, product: str) -> Question:
     return question(f"Z = {repeating} (X, s)\n{product}", inputs, 13, {"s", "W"})
 
 
-def _versions_not_right(
-    asker: Asker, op_type: str, right: _RightCase, opsets: Sequence[int]
-) -> Iterator[int]:
+def _versions_not_right(asker: Asker, op_type: str, right: _NodeTest, opsets: Sequence[int]) -> Iterator[int]:
     """Yield the versions in which a test fails, from either end to the first in which it does not."""
     known = _versions(op_type)
     spans = [*itertools.zip_longest(known, known[1:], fillvalue=1 << 30)]
@@ -220,7 +218,7 @@ def _versions_not_right(
                 break
             if not cases.is_possible(right.case, opset):
                 continue
-            if _is_right(asker, right.name, right.case, opset, right.constant):
+            if dataclasses.replace(right, opset=opset).is_right(asker):
                 break
             yield version
 

@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Asker, Question, model_of, parsed, question
+from rnnlower.probing.writing import present
 from rnnlower.targets.format import ACTIVATIONS
 
 _FLOATS = ("float16", "float64")
@@ -81,7 +82,6 @@ def _quantized(dtype: str) -> Question:
 def arithmetic(asker: Asker, types: Sequence[str]) -> dict[str, Any]:
     """Return in which type products of float16 are summed, and which integers it computes or leaves out."""
     answer = asker.ask("a float16 sum of 1 and 4,096 times 2^-11", _small_terms) if "float16" in types else ""
-    found = {"right": "float32", "wrong": "float16"}.get(answer)
     right = [kind for kind in _OF_PRODUCT if asker.right(f"a product of {kind}", _product, kind)]
     kinds = dict.fromkeys(kind for pair in _OF_PRODUCT.values() for kind in pair)
     loose = [
@@ -90,10 +90,10 @@ def arithmetic(asker: Asker, types: Sequence[str]) -> dict[str, Any]:
         if asker.ask(f"numbers beyond {kind}", _between_quantizers, kind, 1) == "wrong"
         and asker.right(f"numbers of {kind}", _between_quantizers, kind, 4)
     ]
-    return (
-        ({} if found is None else {"accumulates": found})
-        | ({"quantized": right} if 0 < len(right) < len(_OF_PRODUCT) else {})
-        | ({"unclipped": loose} if loose else {})
+    return present(
+        accumulates={"right": "float32", "wrong": "float16"}.get(answer),
+        quantized=right if len(right) < len(_OF_PRODUCT) else [],
+        unclipped=loose,
     )
 
 
@@ -142,13 +142,8 @@ def _middle(dtype: str) -> Any:
     return np.array((int(info.min) + int(info.max) + 1) // 2, dtype)
 
 
-_OF_PRODUCT: Mapping[str, tuple[str, str]] = dict(
-    zip(
-        ACTIVATIONS,
-        [("uint8", "int16"), ("int16", "int16"), ("uint16", "uint16"), ("uint8", "uint8")],
-        strict=True,
-    )
-)
+_TYPE_PAIRS = (("uint8", "int16"), ("int16", "int16"), ("uint16", "uint16"), ("uint8", "uint8"))
+_OF_PRODUCT: Mapping[str, tuple[str, str]] = dict(zip(ACTIVATIONS, _TYPE_PAIRS, strict=True))
 """The types that a product reads and writes, by `--activations`."""
 
 

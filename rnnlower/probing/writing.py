@@ -53,6 +53,11 @@ def _line(name: str, value: Any) -> str:
     return "\n".join([f"{name} = [", *rows, row, "]"])
 
 
+def present(**values: Any) -> dict[str, Any]:
+    """Return the keys of a table whose values say something: a key left out is false or empty."""
+    return {name: value for name, value in values.items() if value}
+
+
 def changes(old: Target, new: Target) -> list[str]:
     """Describe how the new target differs, one line per difference.
 
@@ -95,16 +100,9 @@ def _shown(value: Any) -> str:
 
 def _claims_by_table(target: Target) -> dict[str, dict[str, Any]]:
     """Return the claims of a target, by table or operator."""
-    ops = {
-        "allowed": sorted(target.op_types),
-        "overwrites_outputs": target.ops.overwrites_outputs,
-        "copied_outputs": sorted(target.ops.copied_outputs),
-        "loses_constant_axes": target.ops.loses_constant_axes,
-        "loses_nan": sorted(target.ops.loses_nan),
-        "inexact_behind_sum": target.ops.inexact_behind_sum,
-    }
-    claims: dict[str, dict[str, Any]] = {"ops": ops}
-    claims |= {name: _fields(getattr(target, name)) for name in ("opset", "control_flow", "shapes", "dtypes")}
+    names = ("ops", "opset", "control_flow", "shapes", "dtypes")
+    claims = {name: _fields(getattr(target, name)) for name in names}
+    claims["ops"]["allowed"] = sorted(target.op_types)
     if target.arithmetic is not None:
         claims["arithmetic"] = _fields(target.arithmetic)
     for limit in target.limits:
@@ -119,7 +117,8 @@ def _claims_by_table(target: Target) -> dict[str, dict[str, Any]]:
 
 
 def _fields(claim: Claim) -> dict[str, Any]:
-    skipped = {"source", "guess", "tried", "remedy"} | (set() if isinstance(claim, ControlFlow) else {"ops"})
+    skipped = {"source", "guess", "tried", "remedy", "absent", *_OF_OPS}
+    skipped |= set() if isinstance(claim, ControlFlow) else {"ops"}
     fields = {name: value for name, value in msgspec.structs.asdict(claim).items() if name not in skipped}
     return {name: sorted(value) if _is_words(value) else value for name, value in fields.items()}
 
@@ -178,5 +177,4 @@ def _with_remedy(limit: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) 
         and {*limit["ops"]} & {*each["ops"]}
         and any(key in limit and key in each for key in _OF_A_LIMIT)
     )
-    remedy = next(remedies, "")
-    return dict(limit) | ({"remedy": remedy} if remedy else {})
+    return dict(limit) | present(remedy=next(remedies, ""))
