@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 
 from rnnlower import wording
-from rnnlower.arguments import integer
+from rnnlower.arguments import check_choice, integer
 from rnnlower.engines.session import Array, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.verification.engine_choice import EngineName, Semantics
@@ -65,20 +65,17 @@ class Options:
     feeds: Sequence[dict[str, Array]] | None = None
 
     def __post_init__(self) -> None:
-        if self.trials is not None and integer("number of trials", self.trials) < 1:
-            raise OptionError(f"trials must be at least 1, not {self.trials}")
-        if integer("seed", self.seed) < 0:
-            raise OptionError(f"seed must be at least 0, not {self.seed}")
+        if self.trials is not None:
+            integer("number of trials", self.trials, 1)
+        integer("seed", self.seed, 0)
         for name, value in (("atol", self.atol), ("rtol", self.rtol)):
             if value is not None and not (isinstance(value, Real) and 0 <= value < math.inf):
                 raise OptionError(f"{name} must be a number from 0, not {value!r}")
-        if self.tolerance not in (None, *get_args(ToleranceType)):
-            known = ", ".join(get_args(ToleranceType))
-            raise OptionError(f"tolerance must be one of {known}, not {self.tolerance!r}")
-        if self.engine not in (None, "onnxruntime", "rnnlower-reference"):
-            raise OptionError(f"unknown engine {self.engine!r}; known are onnxruntime and rnnlower-reference")
-        if self.semantics not in ("ort", "spec"):
-            raise OptionError(f"semantics must be 'ort' or 'spec', not {self.semantics!r}")
+        if self.tolerance is not None:
+            check_choice("the tolerance is", self.tolerance, get_args(ToleranceType))
+        if self.engine is not None:
+            check_choice("the engine is", self.engine, get_args(EngineName))
+        check_choice("the semantics are", self.semantics, get_args(Semantics), "they")
         if self.inputs is not None and self.states:
             raise OptionError("states are fed back into generated inputs: leave out the inputs or the states")
         option = wording.option

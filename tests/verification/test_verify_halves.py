@@ -220,7 +220,7 @@ def test_zero_points_of_rows_and_channels(product: str, tmp_path: Path) -> None:
 
 def test_a_tolerance_is_a_type_or_a_number() -> None:
     model = classifier()
-    with pytest.raises(OptionError, match="tolerance must be one of float16"):
+    with pytest.raises(OptionError, match="it must be one of float16"):
         verify(model, model, tolerance="float8")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="follows from a type"):
         verify(model, model, tolerance="float16", atol=1e-3)
