@@ -9,7 +9,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,7 @@ from rnnlower import wording
 from rnnlower.engines.session import Array
 from rnnlower.errors import UnverifiableError
 from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
-from rnnlower.verification.inputs.uses import Dim, Uses
+from rnnlower.verification.inputs.uses import Dim, GraphFacts, Uses
 from rnnlower.verification.verdict.compare import is_inexact
 
 # From rounding level to saturation; "mixed" draws a magnitude for every element.
@@ -58,29 +58,22 @@ class _Turn:
 
 @dataclass(frozen=True)
 class InputMaker:
-    """A generator of values for the inputs ``elem_types``, described by ``uses``, with shapes from ``plan``.
+    """A generator of values for the inputs ``elem_types`` of a model, with shapes from ``plan``.
 
     A switch is an input of one element that may choose a branch: a boolean, or an integer that is compared
     with constants. Every float pattern meets up to four combinations of the switches' values.
-    ``parameters`` is the size of the model: the elements of its initializers and inputs; ``threshold`` the
-    largest magnitude at which it clips, bends or compares. ``reshapes`` are inputs that are the shape of
-    another input, whose features, at the end, are ``input_size``. ``may_be_sizes``: an integer may become a
-    size or an index, where a wrong one can end the process.
+    ``parameters`` is the size of the model: the elements of its initializers and inputs.
     """
 
     elem_types: Mapping[str, int]
-    uses: Mapping[str, Uses]
+    facts: GraphFacts
     plan: ShapePlan
     seed: int
     parameters: int
-    threshold: float = 0.0
-    reshapes: Mapping[str, str] = field(default_factory=dict)
-    input_size: int = 1
-    may_be_sizes: bool = False
 
     @property
     def _patterns(self) -> tuple[str, ...]:
-        return (*_PATTERNS, _BEYOND) if self.threshold > _REACHED else _PATTERNS
+        return (*_PATTERNS, _BEYOND) if self.facts.threshold > _REACHED else _PATTERNS
 
     @property
     def natural_trials(self) -> int:
@@ -96,7 +89,7 @@ class InputMaker:
         """True if another draw of values may decide between running and failing."""
         names = [name for name in self.elem_types if name not in self._switches]
         exact = any(not is_inexact(self._dtype(name)) for name in names)
-        return exact or any(use.lengths or use.indices for use in self.uses.values())
+        return exact or any(use.lengths or use.indices for use in self.facts.uses.values())
 
     def round_of(self, trial: int) -> int:
         """Return how many trials had the same variant of the switches before; all else varies with that."""
@@ -107,7 +100,8 @@ class InputMaker:
         count = self.round_of(trial)
         pattern = self._patterns[count % len(self._patterns)]
         targets = self._targets(recipe, shapes)
-        shapes = shapes | {self.reshapes[name]: (math.prod(target),) for name, target in targets.items()}
+        reshapes = self.facts.reshapes
+        shapes = shapes | {reshapes[name]: (math.prod(target),) for name, target in targets.items()}
         turn = _Turn(
             trial, count, attempt, pattern, recipe, shapes, targets.values(), self.switch_values(trial)
         )
@@ -117,10 +111,12 @@ class InputMaker:
     def _targets(self, recipe: Recipe, shapes: Sizes) -> dict[str, tuple[int, ...]]:
         """Return the value of each input that is the target shape of a flat input."""
         targets = {}
-        for name, data in self.reshapes.items():
-            flat = [isinstance(d, str) for d in self.plan.dims[data]] == [True]
-            if flat and len(shapes[name]) == 1:
-                sizes = (*(1 for _ in range(shapes[name][0])), recipe.length, recipe.batch, self.input_size)
+        features = [node.input_size for node in self.facts.recurrent if isinstance(node.input_size, int)]
+        for name, data in self.facts.reshapes.items():
+            flat = [isinstance(d, str) for d in self.plan.dims.get(data, ())] == [True]
+            if flat and len(shapes.get(name, ())) == 1:
+                ones = (1 for _ in range(shapes[name][0]))
+                sizes = (*ones, recipe.length, recipe.batch, next(iter(features), 1))
                 targets[name] = sizes[len(sizes) - shapes[name][0] :]
         return targets
 
@@ -137,7 +133,7 @@ class InputMaker:
         """The values that each switch may take."""
         switches: dict[str, list[Any]] = {}
         for name, dims in self.plan.dims.items():
-            use = self.uses.get(name, Uses())
+            use = self.facts.uses.get(name, Uses())
             if any(d != 1 for d in dims) or use.lengths or use.indices:
                 continue
             if self._dtype(name) == np.bool_:
@@ -166,7 +162,7 @@ class InputMaker:
         return dict(zip(self._switches, chosen, strict=True))
 
     def _values(self, name: str, turn: _Turn) -> Array:
-        shape, dtype, use = turn.shapes[name], self._dtype(name), self.uses.get(name, Uses())
+        shape, dtype, use = turn.shapes[name], self._dtype(name), self.facts.uses.get(name, Uses())
         rng = np.random.default_rng([self.seed, turn.trial, turn.attempt, zlib.crc32(name.encode())])
         if name in turn.switches:
             return np.full(shape, turn.switches[name]).astype(dtype)
@@ -182,12 +178,14 @@ class InputMaker:
             if "weight" in use.roles:
                 factor = _WEIGHT_FACTORS.get(turn.pattern, 0.4)
                 return np.asarray(factor * rng.standard_normal(shape)).astype(dtype)
-            return _bounded(_floats(rng, dtype, shape, turn.pattern, self.threshold), use)
+            return _bounded(_floats(rng, dtype, shape, turn.pattern, self.facts.threshold), use)
         if dtype.kind == "b":
             share = (0.5, 1.0, 0.8, 0.0)[(turn.round + turn.attempt) % 4]
             return np.asarray(rng.random(shape) < share)
         if dtype.kind in "iu":
-            wide = None if self.may_be_sizes or turn.attempt else turn.round % len(_WIDE)
+            # An integer may become a size or an index, where a wrong one can end the process.
+            may_be_size = self.facts.has_computed_sizes
+            wide = None if may_be_size or turn.attempt else turn.round % len(_WIDE)
             return _integers(rng, dtype, shape, use, turn.attempt, wide).astype(dtype)
         if dtype.kind == "c":
             return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)

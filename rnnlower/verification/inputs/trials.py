@@ -84,18 +84,7 @@ def input_maker(
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     parameters = _weight_count(reference)
     parameters += sum(math.prod(d for d in dims if isinstance(d, int)) for dims in plan.dims.values())
-    features = [node.input_size for node in facts.recurrent if isinstance(node.input_size, int)]
-    return InputMaker(
-        types,
-        facts.uses,
-        plan,
-        seed,
-        parameters,
-        facts.threshold,
-        {name: data for name, data in facts.reshapes.items() if name in own and data in own},
-        next(iter(features), 1),
-        facts.has_computed_sizes,
-    )
+    return InputMaker(types, facts, plan, seed, parameters)
 
 
 def _sizes_of_branches(main: onnx.GraphProto) -> Iterator[int]:
