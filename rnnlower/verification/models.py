@@ -141,7 +141,7 @@ def default_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
 _FREE_INITIALIZERS_IR = 4
 """Since then an initializer need not be an input. Written here again: this room shares no such code."""
 
-_FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
 
 def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
@@ -171,11 +171,11 @@ def accepted_by(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, A
 def float_casts(ours: Iterable[onnx.ValueInfoProto], theirs: Iterable[onnx.ValueInfoProto]) -> dict[str, str]:
     """Return the names that are floats of two types in `ours` and `theirs`, and both types in words."""
     others = {value.name: _type(value) for value in theirs}
-    names = {int(kind): np.dtype(tensor_dtype_to_np_dtype(kind)).name for kind in _FLOATS}
+    names = {int(kind): np.dtype(tensor_dtype_to_np_dtype(kind)).name for kind in FLOATS}
     return {
         value.name: f"{names[_type(value)]} in the reference and {names[others[value.name]]} in the candidate"
         for value in ours
-        if {_type(value), others.get(value.name)} <= _FLOATS and others[value.name] != _type(value)
+        if {_type(value), others.get(value.name)} <= FLOATS and others[value.name] != _type(value)
     }
 
 

@@ -18,7 +18,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from rnnlower.engines.session import Array
 from rnnlower.verification.inputs.uses import QUANTIZED_LSTM, RECURRENT
-from rnnlower.verification.models import Graph, HeldModel, graphs_in, nodes_in
+from rnnlower.verification.models import FLOATS, Graph, HeldModel, graphs_in, nodes_in
 
 _OF_LSTM = 8
 _INTEGER_PRODUCTS = {"MatMulInteger": ("MatMul", 0), "ConvInteger": ("Conv", 1)}
@@ -146,12 +146,11 @@ def _centered(name: str, zero: str, *, of_rows: bool) -> Iterable[NodeProto]:
 SMALL_FLOATS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 # onnxruntime.transformers and onnxconverter_common replace smaller numbers by one of these.
 _LEAST_OF_CONVERTERS = (2.0**-24, 2.0**-23)
-_FLOATS = {TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 # Attributes by which a node states its output type.
 _TYPE_ATTRIBUTES = {"to", "dtype"}
 
 
-def in_float_type(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int] = _FLOATS) -> HeldModel:
+def in_float_type(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int] = FLOATS) -> HeldModel:
     """Return the model with inputs, weights, constants and casts of these kinds in one float type."""
     other = deepcopy(model.with_data())
     kind = helper.np_dtype_to_tensor_dtype(dtype)
@@ -284,7 +283,7 @@ def _changed(
 ) -> HeldModel:
     """Return the model with its float constants changed: tensors, and `attributes` that may become some."""
     other = deepcopy(model.with_data())
-    _change_tensors(other, _FLOATS, change, kept)
+    _change_tensors(other, FLOATS, change, kept)
     # A clip is such a constant, too: lowered, it is a tensor.
     for node in nodes_in(other.graph, *other.functions) if attributes else ():
         for attribute in node.attribute:

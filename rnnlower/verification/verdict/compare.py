@@ -104,6 +104,12 @@ def is_inexact(dtype: Any) -> bool:
     return np.issubdtype(dtype, np.floating) or np.dtype(dtype) in _SMALL_FLOATS
 
 
+def largest_finite(values: Array) -> float:
+    """Return the largest finite magnitude; 0 if there is none."""
+    magnitude = np.abs(values.astype(np.float64))
+    return float(magnitude.max(initial=0.0, where=np.isfinite(magnitude)))
+
+
 def floats_in(values: Mapping[str, Any]) -> dict[str, Array]:
     """Return the arrays of floats among the values."""
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}

@@ -22,7 +22,13 @@ from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
 from rnnlower.engines.session import Array, LoadError, RunError
 from rnnlower.verification.models import RunModel, accepted_by
 from rnnlower.verification.runner import Runner
-from rnnlower.verification.verdict.compare import Tolerance, compare_values, floats_in, is_inexact
+from rnnlower.verification.verdict.compare import (
+    Tolerance,
+    compare_values,
+    floats_in,
+    is_inexact,
+    largest_finite,
+)
 from rnnlower.verification.verdict.inner_values import with_outputs
 
 _DRAWS = 4
@@ -72,9 +78,9 @@ def rounding_noise(
         if other.shape != noise[name].shape:
             continue
         apart = _difference(other, outputs[name])
-        if float(apart.max(initial=0.0)) <= closest * _scale(floats[name]):
+        if float(apart.max(initial=0.0)) <= closest * largest_finite(floats[name]):
             noise[name] = np.fmax(noise[name], apart)
-    largest = {name: max(_share(each.dtype), closest) * _scale(each) for name, each in floats.items()}
+    largest = {n: max(_share(each.dtype), closest) * largest_finite(each) for n, each in floats.items()}
     allowed = {name: _FACTOR * values for name, values in noise.items()}
     return {n: each if float(each.max(initial=0.0)) <= largest[n] else None for n, each in allowed.items()}
 
@@ -134,11 +140,6 @@ def _difference(a: Array, b: Array) -> Array:
     with np.errstate(invalid="ignore"):
         difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
     return np.where(np.isfinite(difference), difference, 0.0)
-
-
-def _scale(output: Array) -> float:
-    magnitude = np.abs(output.astype(np.float64))
-    return float(np.where(np.isfinite(magnitude), magnitude, 0.0).max(initial=0.0))
 
 
 def _share(dtype: Any) -> float:

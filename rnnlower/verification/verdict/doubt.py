@@ -12,7 +12,6 @@ import numpy as np
 
 from rnnlower.engines.session import Array, RunError
 from rnnlower.verification.models import RunModel, accepted_by
-from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.compare import compare_values, floats_in, is_inexact, with_floats
 from rnnlower.verification.verdict.conditioning import Quantizers, outputs_nearby, overflowing, rounding_noise
 from rnnlower.verification.verification_result import OutputComparison
@@ -26,22 +25,13 @@ _DRAWS_OF_TIES = 16
 class Doubt:
     """A second look at one trial: a search for excuses for its differences.
 
-    ``run`` runs the reference; its outputs in another precision are a second opinion. ``precision`` is the
-    type that the candidate's runtime computes in; ``masks`` are outputs such as one of -inf.
+    ``run`` runs the reference; its outputs in another precision are a second opinion. ``masks`` are outputs
+    such as one of -inf.
     """
 
-    def __init__(
-        self,
-        judge: Judge,
-        runner: Runner,
-        run: RunModel,
-        one: Judged,
-        seed: int,
-        precision: np.dtype[Any] | None,
-        masks: Collection[str],
-    ) -> None:
-        self._judge, self._runner, self._run, self._one = judge, runner, run, one
-        self._seed, self._precision = seed, precision
+    def __init__(self, judge: Judge, run: RunModel, one: Judged, seed: int, masks: Collection[str]) -> None:
+        self._judge, self._run, self._one, self._seed = judge, run, one, seed
+        self._runner = runner = judge.runner
         self._feeds, self._outputs, self._found = one.trial.feeds, one.trial.outputs, one.outputs
         self._tolerance = partial(judge.tolerance, feeds=self._feeds)
         self._opinion = runner.second_opinion(self._feeds) or {}
@@ -49,7 +39,7 @@ class Doubt:
         moved = runner.with_moved_weights(self._feeds), runner.with_inexact_activations(self._feeds)
         # For each float output, the difference that rounding explains; ``None`` if it explains any.
         self._noise = rounding_noise(
-            run, self._feeds, self._outputs, seed, opinions, precision, itertools.chain(*moved)
+            run, self._feeds, self._outputs, seed, opinions, judge.precision, itertools.chain(*moved)
         )
         # A kernel may turn an internal overflow into a number, which the second opinion shows.
         overflows = overflowing_outputs(self._outputs) | overflowing_outputs(self._opinion, self._outputs)
@@ -238,9 +228,10 @@ class Doubt:
 
     @cached_property
     def _coarse(self) -> dict[str, Any]:
-        if self._precision is None or self._precision.itemsize >= 4:
+        precision = self._judge.precision
+        if precision is None or precision.itemsize >= 4:
             return {}
-        return self._runner.in_type(self._precision, self._runner.reference, self._feeds) or {}
+        return self._runner.in_type(precision, self._runner.reference, self._feeds) or {}
 
     def _is_number_in_float64(self, name: str) -> Array:
         expected, wide = self._outputs[name], self._wide.get(name)

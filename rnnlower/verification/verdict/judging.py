@@ -37,10 +37,13 @@ class Judged:
 
 
 class Judge:
-    """A comparer of the outputs of the runner's two models; without given tolerances, by dtype."""
+    """A comparer of the outputs of the runner's two models; without given tolerances, by dtype.
+
+    ``precision`` is the type that the candidate computes in, if it is not the models'.
+    """
 
     def __init__(self, runner: Runner, atol: float | None, rtol: float | None) -> None:
-        self._runner = runner
+        self.runner = runner
         self.atol, self.rtol = atol, rtol
         self._coarse = [
             np.dtype(tensor_dtype_to_np_dtype(node.elem_type))
@@ -48,14 +51,14 @@ class Judge:
             for node in facts.recurrent
             if node.elem_type
         ]
-        self._precision: np.dtype[Any] | None = None
+        self.precision: np.dtype[Any] | None = None
         if runner.runtime is not None:
-            self._precision = np.dtype(runner.runtime.precision)
-            self._coarse.append(self._precision)
+            self.precision = np.dtype(runner.runtime.precision)
+            self._coarse.append(self.precision)
         if runner.tolerance is not None:
             kind = np.dtype(runner.tolerance)
             self._coarse.append(kind)
-            self._precision = kind if compare.is_inexact(kind) else None
+            self.precision = kind if compare.is_inexact(kind) else None
 
     def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> compare.Tolerance:
         """Return the tolerance for values of ``dtype`` (``None`` for a non-array) computed from ``feeds``."""
@@ -64,13 +67,13 @@ class Judge:
     def _steps(self, feeds: Mapping[str, Array]) -> int:
         """Return the time steps of the longest recurrent node, as far as the inputs determine them."""
         sizes: dict[Any, int] = {}
-        for value in self._runner.reference.proto.graph.input:
+        for value in self.runner.reference.proto.graph.input:
             shape = np.shape(feeds.get(value.name, ()))
             for axis, (dim, size) in enumerate(zip(dims_of(value) or (), shape, strict=False)):
                 sizes[unnamed_dim(value.name, axis) if dim is None else dim] = size
         lengths = [
             node.x_dims[node.layout]
-            for facts in (self._runner.reference_facts, self._runner.candidate_facts)
+            for facts in (self.runner.reference_facts, self.runner.candidate_facts)
             for node in facts.recurrent
             if node.x_dims and node.layout < len(node.x_dims)
         ]
@@ -85,8 +88,8 @@ class Judge:
             if name not in outputs:
                 continue
             found = outputs[name]
-            if name in self._runner.reference_facts.random_outputs:
-                self._runner.note(
+            if name in self.runner.reference_facts.random_outputs:
+                self.runner.note(
                     f"output {name!r} is random or undefined: only shape and dtype were compared"
                 )
                 expected, found = _shape_only(expected), _shape_only(found)
@@ -106,14 +109,14 @@ class Judge:
         masks = masked_outputs([one.trial.outputs for one in judged])
         again: list[Judged] = []
         undetermined: list[tuple[Comparisons, OutputComparison]] = []
-        with self._runner.open(self._runner.reference) as run:
+        with self.runner.open(self.runner.reference) as run:
             for one in judged:
                 kept = dict(one.comparisons)
                 again.append(replace(one, comparisons=kept))
                 doubtful = [name for name, comparison in one.comparisons.items() if not comparison.equal]
                 if not doubtful:
                     continue
-                doubt = Doubt(self, self._runner, run, one, seed, self._precision, masks)
+                doubt = Doubt(self, run, one, seed, masks)
                 for name in doubtful:
                     excuse = doubt.excuse(name)
                     if excuse is None:
@@ -124,7 +127,7 @@ class Judge:
                         undetermined.append((kept, kept.pop(name)))
                     else:
                         kept[name] = comparison
-                        self._runner.note(f"trial {one.trial.number}, output {name!r}: {words}")
+                        self.runner.note(f"trial {one.trial.number}, output {name!r}: {words}")
         self._settle(again, undetermined)
         return again
 
@@ -133,7 +136,7 @@ class Judge:
         names = {name for one in judged for name in one.comparisons}
         for comparisons, comparison in undetermined:
             if comparison.name in names:
-                self._runner.note(
+                self.runner.note(
                     f"output {comparison.name!r}: some trials overflow or amplify rounding, and were left out"
                 )
             else:
@@ -146,7 +149,7 @@ class Judge:
         for one in judged:
             for name, comparison in one.comparisons.items():
                 merged[name] = compare.merge(merged.get(name), comparison, one.trial.number)
-        axes = self._runner.reference_facts.time_axes
+        axes = self.runner.reference_facts.time_axes
         if any(not c.equal and c.name not in axes for c in merged.values()):
             axes = self._time_axes() | axes
         for name, comparison in merged.items():
@@ -166,22 +169,20 @@ class Judge:
         limits: dict[str, float] = {}
         for trial in trials:
             for name, value in compare.floats_in(trial.outputs).items():
-                magnitude = np.abs(value.astype(np.float64))
-                largest = magnitude.max(initial=0.0, where=np.isfinite(magnitude))
-                sizes[name] = max(sizes.get(name, 0.0), float(largest))
+                sizes[name] = max(sizes.get(name, 0.0), compare.largest_finite(value))
                 limit = self.tolerance(value.dtype, trial.feeds).allowed(np.zeros(1), np.ones(1, bool))
                 limits[name] = max(limits.get(name, 0.0), float(limit[0]))
         for name, size in sizes.items():
             if 0.0 < size <= limits[name] and self.atol is None:
                 tolerances = f"{wording.option('atol')}, {wording.option('rtol')}"
-                self._runner.note(
+                self.runner.note(
                     f"output {name!r} stays below {limits[name]:.1g} in every trial, where the tolerance "
                     f"takes any such number for another; give a smaller one ({tolerances}) to compare them"
                 )
 
     def _time_axes(self) -> dict[str, int]:
         """Return the time axes, which show once the sizes of the inputs are removed."""
-        proto = self._runner.reference.proto
+        proto = self.runner.reference.proto
         named = {
             value.name: [unnamed_dim(value.name, axis) for axis in range(len(dims))]
             for value in proto.graph.input
