@@ -18,7 +18,7 @@ from support.small_models import info, lowered_by, model_of, weights
 import rnnlower
 from rnnlower.errors import OptionError
 from rnnlower.verification import verify
-from rnnlower.verification.models import hold
+from rnnlower.verification.models import load_parsed
 from rnnlower.verification.rewritten_models import with_float_activations
 
 UNITS = 16
@@ -198,7 +198,7 @@ PRODUCTS = {
 def test_zero_points_of_rows_and_channels(product: str, tmp_path: Path) -> None:
     """The product of floats has the numbers that the operator's text gives."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {PRODUCTS[product]}')
-    written = with_float_activations(hold(model, "candidate", tmp_path)).proto
+    written = with_float_activations(load_parsed(model, "candidate", tmp_path)).proto
     types = {"A": np.uint8, "B": np.int8}
     rng, feeds = np.random.default_rng(0), {}
     for value in written.graph.input:

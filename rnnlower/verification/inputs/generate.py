@@ -1,4 +1,4 @@
-"""Generated inputs for a model: values of several magnitudes, within what the consumers accept.
+"""Generated inputs for a model: values of several magnitudes that its nodes accept.
 
 Everything follows from the seed, the trial and the input's name.
 """
@@ -20,7 +20,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from rnnlower import wording
 from rnnlower.engines.session import Array
 from rnnlower.errors import UnverifiableError
-from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
+from rnnlower.verification.inputs.shapes import ShapePlan, SizeChoice, Sizes
 from rnnlower.verification.inputs.uses import Dim, GraphFacts, Uses
 from rnnlower.verification.verdict.compare import is_inexact
 
@@ -30,17 +30,17 @@ _FACTORS = {"large": 10.0, "small": 0.1, "tiny": 1e-3, "huge": 100.0}
 # A model with thresholds above the values of "huge" gets one more pattern, which straddles them.
 _BEYOND = "beyond"
 _REACHED = 30.0
-# Weights that are inputs: strong ones saturate, weak ones leave the result to the other inputs.
+# Weights that are inputs: large ones saturate, small ones let the other inputs dominate.
 _WEIGHT_FACTORS = {"large": 1.0, "small": 0.1, "tiny": 0.05}
 _MAX_VARIANTS = 4
-# A small model takes no time: more draws find faults that only show in a narrow range of values, and still
-# more if each draws next to nothing.
+# More draws are cheap for a small model, and find faults that show only in a narrow range of values; still
+# more if each draws only a few numbers.
 _SMALL_MODEL = 20_000
 _ROUNDS_OF_A_SMALL_MODEL = 3
 _SMALL_INPUTS = 16
 _ROUNDS_OF_SMALL_INPUTS = 12
 _UNKNOWN_LIMIT = 2
-# Magnitudes of integers that are never a size or an index, in turns; 0: small values that may be one.
+# Magnitudes of integers that are never a size or an index, by round; 0: small values that may be one.
 _WIDE = (0, 9, 1000)
 
 
@@ -50,7 +50,7 @@ class _Turn:
     round: int
     attempt: int
     pattern: str
-    recipe: Recipe
+    recipe: SizeChoice
     shapes: Sizes
     reshaped: Collection[tuple[int, ...]]
     switches: Mapping[str, Any]
@@ -86,20 +86,20 @@ class InputMaker:
 
     @property
     def has_discrete_inputs(self) -> bool:
-        """True if another draw of values may decide between running and failing."""
+        """True if the model may run or fail depending on the drawn values."""
         names = [name for name in self.elem_types if name not in self._switches]
         exact = any(not is_inexact(self._dtype(name)) for name in names)
         return exact or any(use.lengths or use.indices for use in self.facts.uses.values())
 
-    def round_of(self, trial: int) -> int:
-        """Return how many trials had the same variant of the switches before; all else varies with that."""
+    def round_number(self, trial: int) -> int:
+        """Return the number of earlier trials with the same switches, by which everything else varies."""
         return trial // self._variants
 
-    def make(self, trial: int, attempt: int, recipe: Recipe, shapes: Sizes) -> dict[str, Array]:
+    def make_inputs(self, trial: int, attempt: int, recipe: SizeChoice, shapes: Sizes) -> dict[str, Array]:
         """Return the inputs of one trial. A later attempt draws other discrete values and narrower limits."""
-        count = self.round_of(trial)
+        count = self.round_number(trial)
         pattern = self._patterns[count % len(self._patterns)]
-        targets = self._targets(recipe, shapes)
+        targets = self._reshape_targets(recipe, shapes)
         reshapes = self.facts.reshapes
         shapes = shapes | {reshapes[name]: (math.prod(target),) for name, target in targets.items()}
         turn = _Turn(
@@ -108,7 +108,7 @@ class InputMaker:
         values = {name: self._values(name, turn) for name in shapes}
         return values | {name: np.array(target, self._dtype(name)) for name, target in targets.items()}
 
-    def _targets(self, recipe: Recipe, shapes: Sizes) -> dict[str, tuple[int, ...]]:
+    def _reshape_targets(self, recipe: SizeChoice, shapes: Sizes) -> dict[str, tuple[int, ...]]:
         """Return the value of each input that is the target shape of a flat input."""
         targets = {}
         features = [node.input_size for node in self.facts.recurrent if isinstance(node.input_size, int)]
@@ -178,7 +178,7 @@ class InputMaker:
             if "weight" in use.roles:
                 factor = _WEIGHT_FACTORS.get(turn.pattern, 0.4)
                 return np.asarray(factor * rng.standard_normal(shape)).astype(dtype)
-            return _bounded(_floats(rng, dtype, shape, turn.pattern, self.facts.threshold), use)
+            return _limit_to_role(_floats(rng, dtype, shape, turn.pattern, self.facts.threshold), use)
         if dtype.kind == "b":
             share = (0.5, 1.0, 0.8, 0.0)[(turn.round + turn.attempt) % 4]
             return np.asarray(rng.random(shape) < share)
@@ -195,14 +195,14 @@ class InputMaker:
         size = self.plan.size_of(dim, turn.recipe)
         if size is not None:
             return size
-        # The source of X is unknown: no sequence is longer than the shortest of these.
+        # The source of X is unknown: assume the smallest leading size of any input.
         leading = [size for shape in turn.shapes.values() if len(shape) >= 2 for size in shape[:2]]
         leading += [size for shape in turn.reshaped for size in shape[-3:-1]]
         return min(leading, default=1)
 
 
 def _choices(use: Uses) -> list[int]:
-    """Return the constants that a value is compared with, and their neighbors for both outcomes."""
+    """Return the constants that a value is compared with, and neighbors for both outcomes."""
     choices = {int(v) for v in use.equal_to} | {
         int(v) + step for v in use.ordered_with for step in (0, 1, -1)
     }
@@ -237,13 +237,13 @@ def _floats(
         normal = np.where(rng.random(shape) < 0.5, 0.0, 3 * normal)
     factor = 10.0 * threshold if pattern == _BEYOND else _FACTORS.get(pattern, 1.0)
     if dtype == np.float16:
-        # The type ends at 65504: larger inputs would test little but its overflow.
+        # The type ends at 65504: larger inputs would only test overflow.
         factor = min(factor, max(10.0, min(2.0 * threshold, 6000.0)))
     return np.asarray(normal * factor).astype(dtype)
 
 
-def _bounded(values: Array, use: Uses) -> Array:
-    """Return the values as decays, rates or keys, if they are any."""
+def _limit_to_role(values: Array, use: Uses) -> Array:
+    """Return the values limited to the range of a decay, rate or key, if the input is one."""
     if "decay" in use.roles:
         return np.asarray(-np.abs(values))
     if "rate" in use.roles:

@@ -1,4 +1,4 @@
-"""The verdict on outputs: comparison, a second look at differences, and where a difference begins."""
+"""The verdict on outputs: comparison, and a second look at differences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of, unnamed_dim
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict import compare
-from rnnlower.verification.verdict.doubt import Doubt, masked_outputs
+from rnnlower.verification.verdict.second_look import SecondLook, masked_outputs
 from rnnlower.verification.verification_result import OutputComparison
 
 Comparisons = dict[str, OutputComparison]
@@ -37,9 +37,9 @@ class Judged:
 
 
 class Judge:
-    """A comparer of the outputs of the runner's two models; without given tolerances, by dtype.
+    """A comparer of the outputs of the runner's two models; the default tolerances depend on the dtype.
 
-    ``precision`` is the type that the candidate computes in, if it is not the models'.
+    ``precision`` is the float type that the candidate computes in, if it differs from the model's.
     """
 
     def __init__(self, runner: Runner, atol: float | None, rtol: float | None) -> None:
@@ -61,7 +61,7 @@ class Judge:
             self.precision = kind if compare.is_inexact(kind) else None
 
     def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> compare.Tolerance:
-        """Return the tolerance for values of ``dtype`` (``None`` for a non-array) computed from ``feeds``."""
+        """Return the tolerance for values of ``dtype`` (``None`` if not an array) computed from ``feeds``."""
         return compare.tolerance_for(dtype, self._coarse, self.atol, self.rtol, self._steps(feeds))
 
     def _steps(self, feeds: Mapping[str, Array]) -> int:
@@ -98,11 +98,11 @@ class Judge:
             comparisons[name] = compare.compare_values(name, expected, found, tolerance, allowed)
         return comparisons
 
-    def look_again(self, judged: list[Judged], seed: int) -> list[Judged]:
-        """Check differences again, allowing for how much the reference amplifies rounding.
+    def recheck(self, judged: list[Judged], seed: int) -> list[Judged]:
+        """Check differences again, allowing for rounding that the reference amplifies.
 
-        An output that a trial's inputs do not determine is left out of that trial, if other trials compare
-        it. Given tolerances are final: then nothing is excused.
+        An output that a trial does not determine is dropped from it if other trials compare the output.
+        Given tolerances are final: then nothing is excused.
         """
         if all(one.is_equal for one in judged) or self.atol is not None or self.rtol is not None:
             return judged
@@ -116,9 +116,9 @@ class Judge:
                 doubtful = [name for name, comparison in one.comparisons.items() if not comparison.equal]
                 if not doubtful:
                     continue
-                doubt = Doubt(self, run, one, seed, masks)
+                look = SecondLook(self, run, one, seed, masks)
                 for name in doubtful:
-                    excuse = doubt.excuse(name)
+                    excuse = look.excuse(name)
                     if excuse is None:
                         # One difference is enough; the other trials need no second look.
                         return again + judged[len(again) :]
@@ -132,7 +132,7 @@ class Judge:
         return again
 
     def _settle(self, judged: list[Judged], undetermined: list[tuple[Comparisons, OutputComparison]]) -> None:
-        """Leave out undetermined outputs that other trials compare; the others count as they are."""
+        """Drop undetermined outputs that other trials compare; restore the others."""
         names = {name for one in judged for name in one.comparisons}
         for comparisons, comparison in undetermined:
             if comparison.name in names:
@@ -142,7 +142,7 @@ class Judge:
             else:
                 comparisons[comparison.name] = comparison
 
-    def merged(self, judged: list[Judged]) -> Comparisons:
+    def merge_trials(self, judged: list[Judged]) -> Comparisons:
         """Return one comparison for each output, over all trials."""
         self._note_small_outputs([one.trial for one in judged])
         merged: Comparisons = {}
@@ -164,7 +164,7 @@ class Judge:
         return merged
 
     def _note_small_outputs(self, trials: Sequence[Trial]) -> None:
-        """Note which outputs are so small that the tolerance cannot distinguish them from 0."""
+        """Note outputs that are so small that the tolerance cannot distinguish them from 0."""
         sizes: dict[str, float] = {}
         limits: dict[str, float] = {}
         for trial in trials:
@@ -181,7 +181,7 @@ class Judge:
                 )
 
     def _time_axes(self) -> dict[str, int]:
-        """Return the time axes, which show once the sizes of the inputs are removed."""
+        """Return the time axes that are found once input sizes are replaced by names."""
         proto = self.runner.reference.proto
         named = {
             value.name: [unnamed_dim(value.name, axis) for axis in range(len(dims))]
