@@ -88,7 +88,7 @@ def _of(text: str, opset: int, constant: bool = False) -> asking.Question:
     return asking.question([node], {"X": np.ones((2, 3), np.float32)}, opset)
 
 
-def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_path: Path) -> None:
+def test_a_target_records_the_faults_of_a_runtime(runtime: type[Runtime], tmp_path: Path) -> None:
     path = tmp_path / "faulty.toml"
     target = probe("rnnlower-reference", output=path)
     assert find_target(path) == target
@@ -116,7 +116,7 @@ def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_a_probe_that_was_ended_goes_on(
+def test_an_interrupted_probe_resumes(
     runtime: type[Runtime], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "faulty.toml"
@@ -137,7 +137,7 @@ def test_a_probe_that_was_ended_goes_on(
     assert runtime.asked == first
 
 
-def test_the_progress_ends_at_its_total(runtime: type[Runtime], tmp_path: Path) -> None:
+def test_progress_reaches_its_total(runtime: type[Runtime], tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
 
     def tell(activity: str, done: int = 0, total: int = 0, /) -> None:
@@ -166,7 +166,7 @@ def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_case_is_converted_where_an_attribute_has_other_values() -> None:
+def test_a_case_is_converted_if_an_attribute_changed() -> None:
     """GridSample-16 calls the mode bilinear; the checker takes linear, too."""
     case = dict(cases.node_cases()["GridSample"])["test_gridsample_bilinear"]
     for opset, mode in ((16, b"bilinear"), (20, b"linear"), (22, b"linear")):
@@ -174,7 +174,7 @@ def test_a_case_is_converted_where_an_attribute_has_other_values() -> None:
         assert {each.name: each.s for each in node.attribute}["mode"] == mode
 
 
-def test_dropout_is_asked_without_a_seed_unless_it_trains() -> None:
+def test_only_a_training_dropout_has_a_seed() -> None:
     tests = dict(cases.node_cases()["Dropout"])
     for name, has_seed in (("test_dropout_default", False), ("test_training_dropout", True)):
         asked = cases.case_question(tests[name], 13).model
@@ -182,7 +182,7 @@ def test_dropout_is_asked_without_a_seed_unless_it_trains() -> None:
         assert [bool(node.attribute) for node in nodes] == [has_seed]
 
 
-def test_the_forms_are_right_on_the_reference() -> None:
+def test_the_reference_passes_all_forms() -> None:
     for form in FORMS:
         assert form.question().trials
     assert len(split_question(50).model.graph.output) == 50
@@ -211,7 +211,7 @@ def test_a_feature_makes_another_question(direction: str, feature: str) -> None:
     assert ("activations" if feature == "Relu" else feature) in given
 
 
-def test_a_row_without_steps_is_asked_where_lengths_are_given() -> None:
+def test_sequence_lengths_include_an_empty_row() -> None:
     """Some runtimes keep the initial state of that row, which onnxruntime sets to 0."""
     asked = node_question(Node("RNN").add("sequence_lens").add("initial_h"))
     assert [feeds["sequence_lens_fed"][-1] for feeds, _ in asked.trials] == [SIZES[0][0] - 1, 0]
@@ -220,13 +220,13 @@ def test_a_row_without_steps_is_asked_where_lengths_are_given() -> None:
     assert not states[1].any()
 
 
-def test_open_sizes_are_asked_at_two_of_them() -> None:
+def test_symbolic_sizes_are_tried_at_two_values() -> None:
     asked = node_question(Node("LSTM", open=frozenset({"batch"})).add("initial_h").add("initial_c"))
     assert [feeds["X"].shape[1] for feeds, _ in asked.trials] == [2, 4]
     assert [right["Y"].shape[2] for _, right in asked.trials] == [2, 4]
 
 
-def test_an_operator_may_take_a_size_of_x() -> None:
+def test_an_operator_may_read_a_size_of_x() -> None:
     for op_type in SIZED:
         assert [feeds["X"].shape[0] for feeds, _ in sized_question(op_type).trials] == [3, 5]
 
@@ -266,7 +266,7 @@ class Broken(FailsOnce):
 @pytest.mark.parametrize(
     ("one", "answer"), [(Runtime, "right"), (Forgetful, "wrong"), (Slow, "right"), (Broken, "right")]
 )
-def test_a_second_run_counts_and_a_hang_or_a_crash_is_asked_again(
+def test_a_second_run_counts_and_crashes_and_hangs_are_retried(
     one: type[Runtime], answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Runtime.asked = 0
@@ -285,7 +285,7 @@ class ByChance(Runtime):
 
 
 @pytest.mark.parametrize(("one", "ops"), [(Runtime, ["Relu"]), (ByChance, [])])
-def test_an_operator_is_right_twice(
+def test_an_operator_must_pass_twice(
     one: type[Runtime], ops: list[str], runtime: type[Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", one)
@@ -322,7 +322,7 @@ class NoCell(Runtime):
 
 
 @pytest.mark.parametrize(("one", "texts"), [(OneIf, 0), (NoCell, 1)])
-def test_an_if_counts_where_several_run_with_a_cell_inside(
+def test_an_if_must_run_twice_and_with_a_cell_inside(
     one: type[Runtime], texts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", one)
@@ -338,7 +338,7 @@ def test_an_if_counts_where_several_run_with_a_cell_inside(
     assert [caution["open"] for caution in found] == [["time"]] * texts
 
 
-def test_the_opset_begins_where_all_that_cuts_is_right() -> None:
+def test_opsets_are_trimmed_to_correct_versions() -> None:
     limits = [
         {"ops": ["Slice"], "versions": [10, 11, 13]},
         {"ops": ["Split"], "versions": [2, 11]},
@@ -377,7 +377,7 @@ def test_states_are_tried_at_each_size_and_weights_in_each_direction(monkeypatch
     assert rule["fixed"] == ["R"]
 
 
-def test_changes_name_table_and_words() -> None:
+def test_changes_name_the_table_and_the_values() -> None:
     table = {"source": "a test 1.0"}
     data: dict[str, Any] = {
         "title": "Made",
@@ -403,7 +403,7 @@ def test_changes_name_table_and_words() -> None:
     ]
 
 
-def test_what_cannot_be_found_out_is_kept() -> None:
+def test_earlier_claims_that_a_probe_cannot_check_are_kept() -> None:
     table = {"source": "a test 1.0, rnnlower probe"}
     found: dict[str, Any] = {
         "title": "Made",
@@ -439,7 +439,7 @@ def test_what_cannot_be_found_out_is_kept() -> None:
     assert not {"Bernoulli", "Erf", "LSTM", "Loop"} & {*absent["allowed"]}
 
 
-def test_the_command_wants_a_place_and_a_runtime_that_is_there(tmp_path: Path) -> None:
+def test_the_command_needs_an_output_and_an_installed_runtime(tmp_path: Path) -> None:
     nowhere = rnnlower("probe", "openvino", code=2)
     assert "-o TARGET.toml writes one" in nowhere.stderr
     named = rnnlower("probe", "openvino", "-o", tmp_path / "target.json", code=2)
@@ -448,7 +448,7 @@ def test_the_command_wants_a_place_and_a_runtime_that_is_there(tmp_path: Path) -
     assert "there is no engine 'openwino'" in unknown.stderr
 
 
-def test_check_tells_what_a_target_says_differently(runtime: type[Runtime], tmp_path: Path) -> None:
+def test_check_prints_differences_from_a_target(runtime: type[Runtime], tmp_path: Path) -> None:
     path = tmp_path / "faulty.toml"
     written = rnnlower("probe", "rnnlower-reference", "-o", path)
     lines = written.stderr.splitlines()

@@ -35,7 +35,7 @@ class SplitsGatesBadly(Runtime):
 
 
 @pytest.mark.parametrize(("missing", "found"), [("", {"gates": "separate"}), ("Split", {})])
-def test_gates_have_a_product_each_where_one_for_all_is_wrong(
+def test_gates_get_separate_products_if_a_joint_one_is_wrong(
     missing: str, found: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", SplitsGatesBadly)
@@ -132,7 +132,7 @@ class NeedsNodesBehindLoops(Runtime):
         return [evaluate(model, feeds) for feeds in trials]
 
 
-def test_a_runtime_that_needs_a_node_behind_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_that_needs_a_node_after_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", NeedsNodesBehindLoops)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
         assert lowering_probes.probe_outputs(asker) == {"copied_outputs": ["Loop"]}
@@ -160,7 +160,7 @@ class LosesNaN(Runtime):
         return [evaluate(changed, feeds) for feeds in trials]
 
 
-def test_a_runtime_that_makes_numbers_of_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_that_turns_nan_into_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", LosesNaN)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
         assert lowering_probes.probe_nans(asker, ["Relu", "Sigmoid", "Softmax", "Tanh"]) == {
@@ -192,14 +192,14 @@ class FusesSums(Runtime):
         return [evaluate(changed, feeds) for feeds in trials]
 
 
-def test_a_runtime_that_is_less_exact_behind_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_that_is_less_exact_after_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", FusesSums)
     half = dataclasses.replace(find_engine("rnnlower-reference"), precision="float16")
     with asking.Asker(half, None, lambda words: None) as asker:
         assert lowering_probes.probe_sums(asker, ["Sigmoid", "Tanh"]) == {"inexact_behind_sum": ["Tanh"]}
 
 
-def test_a_runtime_that_is_as_exact_behind_a_sum() -> None:
+def test_a_runtime_that_is_as_exact_after_a_sum() -> None:
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
         assert lowering_probes.probe_sums(asker, ["Sigmoid", "Tanh"]) == {}
 
@@ -218,7 +218,7 @@ class Between(Runtime):
         return [evaluate(model, feeds) for feeds in trials]
 
 
-def test_what_is_right_between_operators_only_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_that_is_correct_only_between_others_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", Between)
     found = {name: cases.node_cases().get(name, []) for name in ("Cast", "DequantizeLinear", "Split")}
     monkeypatch.setattr(cases, "node_cases", lambda: found)

@@ -29,7 +29,7 @@ class Together(Runtime):
         return results
 
 
-def test_what_is_wrong_only_together_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_that_fail_in_combination_are_retracted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", Together)
     monkeypatch.setattr(node_probes, "SIZES", SIZES[:1])
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
@@ -101,7 +101,9 @@ def test_states_may_be_constants(
         (["empty B"], "B", "not_empty"),
     ],
 )
-def test_of_parts_that_fail_together_the_rarest_is_taken_back(parts: list[str], key: str, claim: str) -> None:
+def test_the_rarest_of_the_parts_that_fail_together_is_retracted(
+    parts: list[str], key: str, claim: str
+) -> None:
     def known() -> Claims:
         return Claims(
             Node("LSTM"), ["forward"], taken=["initial_h", "clip"], functions=["Relu"], fed=["R"],
@@ -128,7 +130,7 @@ def test_no_question_overflows(op_type: str, monkeypatch: pytest.MonkeyPatch) ->
             assert all(np.isfinite(array).all() for array in expected.values()), node
 
 
-def test_parts_without_which_the_others_are_right_are_left() -> None:
+def test_failing_parts_are_minimized() -> None:
     assert minimize(["a", "b", "c", "d"], lambda parts: {"b", "d"} <= {*parts}) == ["b", "d"]
     assert minimize(["a", "b"], lambda parts: True) == []
 
@@ -161,7 +163,7 @@ def test_a_form_between_the_first_and_the_newest_is_found(monkeypatch: pytest.Mo
     assert not {10, 13} & {*versions["Slice"]}
 
 
-def test_what_only_nodes_read_is_no_output_but_in_a_body() -> None:
+def test_outputs_that_nodes_read_are_graph_outputs_only_in_bodies() -> None:
     asked = node_question(Node("LSTM", read=True))
     assert [value.name for value in asked.model.graph.output] == ["Y_read", "Y_h_read", "Y_c_read"]
     asked = node_question(Node("LSTM", read=True, place="If"))
@@ -207,7 +209,7 @@ class Guesses(Runtime):
         return [evaluate(model, feeds) for feeds in turned]
 
 
-def test_a_size_that_is_taken_for_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_confused_sizes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", Guesses)
     monkeypatch.setattr(node_probes, "SIZES", (SIZES[0], SIZES[-1]))
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:

@@ -49,7 +49,7 @@ def test_the_reference_lacks_no_type() -> None:
 @pytest.mark.parametrize(
     ("op_type", "dtypes"), [("LSTM", ["float32", "float64"]), ("GRU", ["float32", "float16", "float64"])]
 )
-def test_recurrent_nodes_have_the_types_in_which_they_are_right(
+def test_recurrent_rules_list_the_correct_types(
     op_type: str, dtypes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", FewKernels)
@@ -61,7 +61,7 @@ def test_recurrent_nodes_have_the_types_in_which_they_are_right(
     assert wrong == ({"type"} if op_type == "LSTM" else set())
 
 
-def test_a_question_in_another_type_is_about_numbers_that_the_type_holds() -> None:
+def test_a_retyped_question_uses_representable_numbers() -> None:
     asked = type_probes.retype_question(nodes.node_question(nodes.Node("GRU")), "float16")
     ((feeds, expected),) = asked.trials
     assert feeds["X"].dtype == expected["Y"].dtype == np.float16
@@ -102,7 +102,7 @@ def test_how_products_of_float16_are_summed(
         assert type_probes.probe_arithmetic(asker, ["float16"]) == {"accumulates": "float32"}
 
 
-def test_which_products_of_integers_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_integer_products(monkeypatch: pytest.MonkeyPatch) -> None:
     class OneType(Runtime):
         """A runtime whose products write what they read, and are off for uint16."""
 

@@ -128,7 +128,7 @@ def test_an_exponent_is_not_rounded() -> None:
     assert result, str(result)
 
 
-def test_an_epsilon_becomes_what_the_type_has() -> None:
+def test_an_epsilon_is_rounded_like_the_candidates() -> None:
     """Sqrt(d * d + 1e-12) is 2.4e-4 where d is 0, in the model's float16 as in its float32."""
     source = classifier(kind=np.float32)
     source.graph.node.pop()

@@ -48,7 +48,7 @@ def test_a_name_alone_makes_no_state() -> None:
     assert find_state_pairs(model.graph, facts, {"x_out": "x_in"}) == {"x_out": "x_in"}
 
 
-def test_some_trials_go_on_with_the_state() -> None:
+def test_some_trials_continue_with_the_state() -> None:
     model = _streaming()
     facts = gather_facts(model)
     maker = input_maker(model.graph, model.graph, facts, 0)
@@ -76,7 +76,7 @@ def _chain(second_clip: float | None = None) -> onnx.ModelProto:
     return model_of(nodes, [info("X", FLOAT, ["T", 2, 3])], [info("Y", FLOAT, None)], constants)
 
 
-def test_a_difference_is_traced_to_where_it_begins() -> None:
+def test_a_difference_is_traced_to_its_origin() -> None:
     result = verify(_chain(), _chain(second_clip=0.1))
     assert not result
     assert result.first_difference is not None
@@ -93,7 +93,7 @@ def _halves(text: str) -> onnx.ModelProto:
     """)
 
 
-def test_a_value_that_another_operator_makes_is_not_compared() -> None:
+def test_a_value_computed_by_another_operator_is_not_compared() -> None:
     """A quantizer removes a Relu, and gives its name to what entered it."""
     source = _halves("a = Add (X, one)  r = Relu (a)  s = Mul (r, two)  Z = Neg (s)")
     changed = _halves("r = Add (X, one)  b = Relu (r)  s = Mul (b, one)  Z = Neg (s)")

@@ -41,7 +41,7 @@ def test_a_candidate_in_float64_runs_on_onnxruntime_if_that_has_kernels(
         np.testing.assert_allclose(candidate[name], values, atol=1e-7)
 
 
-def test_what_runs_nowhere_in_float64_has_no_outputs(tmp_path: Path) -> None:
+def test_models_that_no_engine_runs_in_float64_have_no_outputs(tmp_path: Path) -> None:
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 18, "elsewhere" : 1]>
         main (float[2,3] X) => (float[2,3] Z) { Z = elsewhere.Other (X) }
