@@ -22,12 +22,10 @@ from rnnlower.files.metadata import StreamMetadata
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
-from rnnlower.verification.models import ParsedModel, RunModel
+from rnnlower.verification.models import Feeds, ParsedModel, RunModel
 from rnnlower.verification.procedures import LengthProcedure, Lengths, Options, Pairs, extension_problems
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
-
-Feeds = dict[str, Array]
 
 _CALLS = (1, 2, 7)
 _LONG = 50

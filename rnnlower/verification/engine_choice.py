@@ -42,7 +42,7 @@ def reasons_against_onnxruntime(
     for node in facts.recurrent:
         label = f"{node.op_type} node {node.name!r}"
         if semantics == "spec":
-            reasons.append(f"{label}: semantics 'spec' asked for")
+            reasons.append(f"{label}: semantics 'spec' was requested")
         elif node.version < _FIRST_VERSION:
             reasons.append(f"{label}: opset {node.version} has no kernel")
         elif node.layout:

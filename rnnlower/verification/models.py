@@ -29,7 +29,8 @@ from rnnlower.verification.inputs.uses import GraphFacts, dims_of
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 Graph = onnx.GraphProto | onnx.FunctionProto
-RunModel = Callable[[dict[str, Array]], dict[str, Any]]
+Feeds = dict[str, Array]
+RunModel = Callable[[Feeds], dict[str, Any]]
 
 _BIG_TENSOR = 4096
 

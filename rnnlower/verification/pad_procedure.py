@@ -21,13 +21,11 @@ from rnnlower.files.metadata import PadMetadata
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
-from rnnlower.verification.models import ParsedModel, RunModel, select_feeds
+from rnnlower.verification.models import Feeds, ParsedModel, RunModel, select_feeds
 from rnnlower.verification.procedures import LengthProcedure, Lengths, Options, Pairs, extension_problems
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.wording import option
-
-Feeds = dict[str, Array]
 
 _LARGE = 1e4
 _PADDINGS = 3
@@ -84,7 +82,7 @@ class PadProcedure(LengthProcedure):
         most = all(self._lengths_of(trial.feeds) == {**self.padding.max} for trial in trials)
         if most and options.given(graph, {}) is None:
             raise UnverifiableError(
-                "the reference runs at its full length alone: no shorter sequence shows what it computes",
+                "the reference runs only at its full length: no shorter sequence can be compared",
                 remedy=f"export it with an open length, or write it unverified ({option('no-verify')})",
             )
         return [

@@ -157,15 +157,14 @@ class Procedure:
     @staticmethod
     def _run_generated(runner: Runner, options: Options) -> list[Trial]:
         graph, candidate = runner.reference.proto.graph, runner.candidate.proto
-        facts = runner.reference_facts
-        facts = dataclasses.replace(facts, threshold=max(facts.threshold, largest_threshold(candidate)))
-        uses = dict(facts.uses)
+        uses = dict(runner.reference_facts.uses)
         for name, other in runner.candidate_facts.uses.items():
             # A mask computed from lengths takes any values; a recurrent node none beyond the sequence.
             if other.lengths and name in uses and not uses[name].lengths:
                 uses[name] = dataclasses.replace(uses[name], lengths=other.lengths)
                 runner.notes.append(f"input {name!r} was given lengths only, as the candidate needs them")
-        facts = dataclasses.replace(facts, uses=uses)
+        threshold = max(runner.reference_facts.threshold, largest_threshold(candidate))
+        facts = dataclasses.replace(runner.reference_facts, uses=uses, threshold=threshold)
         maker = input_maker(graph, candidate.graph, facts, options.seed, runner.sets)
         states = find_state_pairs(graph, facts, options.states)
         overrides = Overrides(runner.reference, candidate, options.seed)

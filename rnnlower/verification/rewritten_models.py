@@ -337,6 +337,5 @@ def _map_tensors(
             if attribute.HasField("t"):
                 change_one(attribute.t)
             elif TensorProto.FLOAT in kinds and attribute.name in ("value_float", "value_floats"):
-                given = attribute.f if attribute.name == "value_float" else list(attribute.floats)
-                values = change(np.array(given, np.float32))
+                values = change(np.array(helper.get_attribute_value(attribute), np.float32))
                 attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(values)))

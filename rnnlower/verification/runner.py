@@ -201,11 +201,14 @@ class Runner:
 
     def second_opinion(self, feeds: dict[str, Array]) -> dict[str, Any] | None:
         """Return the reference's outputs computed by NumPy, in another precision than its engine's."""
+        return self._run_in_numpy(feeds, precise=self.engines["reference"] != NumpyEngine.name)
+
+    def _run_in_numpy(self, feeds: dict[str, Array], **options: Any) -> dict[str, Any] | None:
+        """Return the reference's outputs computed by NumPy; ``None`` if it fails or the model is large."""
         if len(self.reference.proto.graph.node) > _LARGE_GRAPH:
             return None
-        precise = self.engines["reference"] != NumpyEngine.name
         try:
-            return NumpyEngine(self.reference, self._semantics, precise).run(feeds | self.sets)
+            return NumpyEngine(self.reference, self._semantics, **options).run(feeds | self.sets)
         except (LoadError, RunError):
             return None
 
@@ -295,7 +298,7 @@ class Runner:
         After a Softmax, a few draws are not representative: therefore also a multiple of the error.
         """
         error = 0.0 if self.runtime is None else self.runtime.activation_error
-        if not error or len(self.reference.proto.graph.node) > _LARGE_GRAPH:
+        if not error:
             return
 
         def moved(values: Array, size: float, seed: int | None) -> Array:
@@ -303,11 +306,10 @@ class Runner:
             return np.asarray(values + np.asarray(size * error * signs, values.dtype))
 
         for size, seed in _ERRORS_OF_ACTIVATIONS:
-            inexact = partial(moved, size=size, seed=seed)
-            try:
-                yield NumpyEngine(self.reference, self._semantics, inexact=inexact).run(feeds | self.sets)
-            except (LoadError, RunError):
+            outputs = self._run_in_numpy(feeds, inexact=partial(moved, size=size, seed=seed))
+            if outputs is None:
                 return
+            yield outputs
 
     def close(self) -> None:
         """Close the sessions of other precisions and perturbed weights."""

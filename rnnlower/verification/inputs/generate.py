@@ -62,14 +62,14 @@ class InputMaker:
 
     A switch is an input of one element that may choose a branch: a boolean, or an integer that is compared
     with constants. Every float pattern meets up to four combinations of the switches' values.
-    ``parameters`` is the size of the model: the elements of its initializers and inputs.
+    ``weights`` is the number of elements of the model's initializers and constants.
     """
 
     elem_types: Mapping[str, int]
     facts: GraphFacts
     plan: ShapePlan
     seed: int
-    parameters: int
+    weights: int
 
     @property
     def _patterns(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class InputMaker:
     def natural_trials(self) -> int:
         """The number of trials for every pattern with every variant of the switches, repeated if cheap."""
         drawn = sum(math.prod(d for d in dims if isinstance(d, int)) for dims in self.plan.dims.values())
-        rounds = _ROUNDS_OF_A_SMALL_MODEL if self.parameters <= _SMALL_MODEL else 1
+        rounds = _ROUNDS_OF_A_SMALL_MODEL if self.weights + drawn <= _SMALL_MODEL else 1
         if rounds > 1 and not self.plan.is_dynamic and 0 < drawn <= _SMALL_INPUTS:
             rounds = _ROUNDS_OF_SMALL_INPUTS
         return len(self._patterns) * self._variants * rounds

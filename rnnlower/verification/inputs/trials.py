@@ -82,9 +82,7 @@ def input_maker(
     own = {value.name: dims_of(value) for value in values}
     plan = ShapePlan.merge(own, others, facts, hints)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
-    parameters = _weight_count(reference)
-    parameters += sum(math.prod(d for d in dims if isinstance(d, int)) for dims in plan.dims.values())
-    return InputMaker(types, facts, plan, seed, parameters)
+    return InputMaker(types, facts, plan, seed, _weight_count(reference))
 
 
 def _sizes_of_branches(main: onnx.GraphProto) -> Iterator[int]:

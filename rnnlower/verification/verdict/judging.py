@@ -176,8 +176,8 @@ class Judge:
             if 0.0 < size <= limits[name] and self.atol is None:
                 tolerances = f"{wording.option('atol')}, {wording.option('rtol')}"
                 self.runner.note(
-                    f"output {name!r} stays below {limits[name]:.1g} in every trial, where the tolerance "
-                    f"takes any such number for another; give a smaller one ({tolerances}) to compare them"
+                    f"output {name!r} stays below {limits[name]:.1g} in every trial, too small for the "
+                    f"tolerance to tell such numbers apart; give a smaller one ({tolerances}) to compare them"
                 )
 
     def _time_axes(self) -> dict[str, int]:
