@@ -38,8 +38,8 @@ from rnnlower.verification.engine_choice import reasons_against_onnxruntime
 from rnnlower.verification.inputs.given import read_inputs
 from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import Trial, generate_trials, input_maker
-from rnnlower.verification.models import HeldModel, hold
-from rnnlower.verification.rewritten_models import as_read
+from rnnlower.verification.models import ParsedModel, load_parsed
+from rnnlower.verification.rewritten_models import reinterpret
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 
@@ -93,7 +93,7 @@ class Entry:
         return self.variant.status == "timed"
 
 
-def native_form(own: ir.Model, source: HeldModel, folder: Path) -> Entry:
+def native_form(own: ir.Model, source: ParsedModel, folder: Path) -> Entry:
     """Return the model as it is; ``own`` is a copy of it, for counting ops."""
     path = source.path
     if path is None:
@@ -205,8 +205,8 @@ class _Benchmark:
         options, runtime = self.options, self.runtime
         own = load_model(model)
         has_recurrent = bool(find_recurrent(own))
-        source = hold(model, "reference", self.folder)
-        read = as_read(
+        source = load_parsed(model, "reference", self.folder)
+        read = reinterpret(
             source,
             dequantize=options.dequantize,
             assume_linear_before_reset=options.assume_linear_before_reset,
@@ -234,7 +234,7 @@ class _Benchmark:
             notes.append(f"{runtime.title} has no option for the number of threads: it ran with its default")
             threads = 0
         worker = Worker(threads) if runtime is None else RuntimeWorker(runtime, threads)
-        judging = runner if runtime is None else runner.on(runtime)
+        judging = runner if runtime is None else runner.on_runtime(runtime)
         with contextlib.closing(worker):
             for done, entry in enumerate(entries):
                 options.tell("checking: form", done + 1, len(entries))
@@ -294,7 +294,7 @@ class _Benchmark:
         if runner is not None:
             judge = Judge(runner, None, None)
             judged = [Judged(trial, outputs, judge.compare(trial, outputs))]
-            again = judge.merged(judge.look_again(judged, self.options.seed)).values()
+            again = judge.merge_trials(judge.recheck(judged, self.options.seed)).values()
             wrong = [str(comparison) for comparison in again if not comparison.equal]
             wrong += [f"no output {name!r}" for name in trial.outputs if name not in outputs]
             if wrong:
@@ -337,7 +337,7 @@ def _notes(frozen: ir.Model, trial: Trial) -> list[str]:
     return notes
 
 
-def _lengths(source: HeldModel, shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
+def _lengths(source: ParsedModel, shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
     """Return the time steps of each recurrent node; nothing if a shape is unknown."""
     nodes = gather_facts(source.proto, shapes).recurrent
     lengths = [node.x_dims[1 if node.layout else 0] if node.x_dims else None for node in nodes]

@@ -1,7 +1,7 @@
-"""Probing: trying out what a runtime computes correctly, and writing the result as a target file.
+"""Probing: tests of a runtime, feature by feature, whose results become a target file.
 
-`asking.py` runs questions, which are small models; `trying_operators.py` and `trying_nodes.py` ask them and
-draw the conclusions; `writing.py` writes them to a file.
+`asking.py` runs questions, which are small models; the modules ``*_probes.py`` ask them and draw the
+conclusions; `writing.py` writes the file.
 """
 
 from __future__ import annotations

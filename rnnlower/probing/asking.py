@@ -29,7 +29,7 @@ _Values = ParamSpec("_Values")
 # Relative to the largest number that differs.
 _TOLERANCES = {"float16": 5e-3, "float32": 2e-4}
 # Of float16 data, which may be rounded after each operator.
-_OF_HALF = 2e-3
+_HALF_TOLERANCE = 2e-3
 _SECONDS_BETWEEN_SAVES = 5.0
 # IR version 8 belongs to opset 15 to 18; runtimes that want an older one read it from there.
 _IR_VERSION = 8
@@ -37,19 +37,10 @@ _IR_VERSION = 8
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A model with its inputs and the correct outputs, for one or several runs."""
+    """A model, with the inputs and the correct outputs of one or more runs."""
 
     model: onnx.ModelProto
     trials: Sequence[tuple[Feeds, Feeds]]
-
-
-def _read(partial: pathlib.Path) -> dict[str, Any]:
-    try:
-        kept = json.loads(partial.read_text(encoding="utf-8"))
-    except ValueError:
-        # Cut off in the middle: the questions are asked again.
-        return {}
-    return kept if isinstance(kept, dict) else {}
 
 
 def question(
@@ -60,20 +51,20 @@ def question(
     outputs: Sequence[str] = (),
     expected: Feeds | None = None,
 ) -> Question:
-    """Make a question about some nodes; the graph inputs and outputs are float32, others pass through a Cast.
+    """Make a question about some nodes; graph inputs and outputs are float32, with Casts for other types.
 
     Args:
-        nodes: The nodes in order, or their text in ONNX's syntax, a line each.
+        nodes: The nodes in order, or their text in ONNX's syntax, one per line.
         inputs: Their inputs.
         opset: The version of the default domain.
-        constant: Which inputs are initializers.
-        outputs: The names of the outputs that are compared; by default those of the last node.
-        expected: The outputs; by default computed by the reference.
+        constant: The inputs that are initializers.
+        outputs: The names of the outputs to compare; by default those of the last node.
+        expected: The correct outputs; by default the reference computes them.
 
     Raises:
         Exception: The nodes are not valid, or the reference does not run them.
     """
-    nodes = parsed(nodes) if isinstance(nodes, str) else nodes
+    nodes = parse_nodes(nodes) if isinstance(nodes, str) else nodes
     outputs = outputs or [*nodes[-1].output]
     fed = {name: np.asarray(array) for name, array in inputs.items() if name not in constant}
     casts = {name: array.dtype for name, array in fed.items() if array.dtype != np.float32}
@@ -86,7 +77,7 @@ def question(
     }
     weights = {name: array for name, array in inputs.items() if name in constant}
     unknown = [helper.make_empty_tensor_value_info(name) for name in outputs]
-    model = model_of([*head, *nodes], feeds, unknown, opset, weights)
+    model = make_model([*head, *nodes], feeds, unknown, opset, weights)
     if expected is None:
         expected = evaluate(model, feeds)
     graph = model.graph
@@ -105,24 +96,24 @@ def question(
     return Question(model, [(feeds, right)])
 
 
-def parsed(text: str) -> list[onnx.NodeProto]:
-    """Return the nodes of a text in ONNX's syntax, a line each."""
+def parse_nodes(text: str) -> list[onnx.NodeProto]:
+    """Parse nodes from ONNX's text syntax, one per line."""
     return [onnx.parser.parse_node(line) for line in text.splitlines()]
 
 
-def written(text: str) -> onnx.ModelProto:
-    """Return the model whose graph a text in ONNX's syntax describes, at opset 13."""
+def parse_model(text: str) -> onnx.ModelProto:
+    """Parse a graph from ONNX's text syntax into a model at opset 13."""
     return onnx.parser.parse_model(f'<ir_version: {_IR_VERSION}, opset_import: ["" : 13]> {text}')
 
 
-def model_of(
+def make_model(
     nodes: Sequence[onnx.NodeProto],
     feeds: Feeds,
     outputs: Sequence[onnx.ValueInfoProto],
     opset: int,
     weights: Feeds,
 ) -> onnx.ModelProto:
-    """Return a model of nodes with these graph inputs, outputs and initializers."""
+    """Build a model from nodes, graph inputs, outputs and initializers."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in feeds.items()
@@ -137,18 +128,18 @@ def model_of(
     )
 
 
-def answered(model: onnx.ModelProto, *fed: Feeds) -> Question:
-    """Make a question about a model, with the outputs that the reference computes of each of the inputs."""
+def model_question(model: onnx.ModelProto, *fed: Feeds) -> Question:
+    """Make a question about a model; the reference computes the outputs for each set of inputs."""
     return Question(model, [(feeds, evaluate(model, feeds)) for feeds in fed])
 
 
 class Asker(contextlib.ExitStack):
-    """A client that asks a runtime and keeps the answers, so that an interrupted probe can resume.
+    """A client that asks a runtime and saves the answers, so that an interrupted probe can resume.
 
     Args:
         engine: The runtime.
-        partial: The file for answers in the meantime, if any.
-        tell: Called with every question once, including those of interrupted probes.
+        partial: The file in which the answers are saved, if any.
+        tell: Called once for each question, including those an interrupted probe has already asked.
     """
 
     def __init__(self, engine: Engine, partial: pathlib.Path | None, tell: Tell) -> None:
@@ -160,7 +151,7 @@ class Asker(contextlib.ExitStack):
         self.push(self._attempts)
         self.callback(self._save)
         self._partial = partial
-        self._of = {
+        self._identity = {
             "engine": engine.name,
             "version": engine.version,
             "rnnlower": metadata.version("rnnlower"),
@@ -168,11 +159,13 @@ class Asker(contextlib.ExitStack):
         self._answers: dict[str, list[str]] = {}
         self._saved = time.monotonic()
         if partial is not None and partial.exists():
-            kept = _read(partial)
-            if kept.get("of") == self._of:
-                self._answers = kept["answers"]
+            # A file that was cut off in the middle is ignored: the questions are asked again.
+            with contextlib.suppress(ValueError):
+                kept = json.loads(partial.read_text(encoding="utf-8"))
+                if isinstance(kept, dict) and kept.get("of") == self._identity:
+                    self._answers = kept["answers"]
 
-    def right(
+    def is_right(
         self, key: str, make: Callable[_Values, Question], *values: _Values.args, **options: _Values.kwargs
     ) -> bool:
         """Return whether the runtime answers correctly."""
@@ -181,7 +174,7 @@ class Asker(contextlib.ExitStack):
     def ask(
         self, key: str, make: Callable[_Values, Question], *values: _Values.args, **options: _Values.kwargs
     ) -> str:
-        """Ask the question that ``make`` returns for the values, once for each ``key``.
+        """Ask the question that ``make(*values, **options)`` returns, once per ``key``.
 
         Returns:
             ``right``, ``wrong``, ``refuses``, ``crashes`` or ``hangs``.
@@ -199,12 +192,12 @@ class Asker(contextlib.ExitStack):
                 self._save()
         return self._answers[key][0]
 
-    def words(self, key: str) -> str:
-        """Return the message of the runtime if it did not answer a question; ``""`` if it did."""
+    def message(self, key: str) -> str:
+        """Return the runtime's error message for a question; ``""`` if it answered."""
         return self._answers[key][1]
 
     def finish(self) -> None:
-        """Remove the kept answers: another run does not need them."""
+        """Delete the saved answers: another run does not need them."""
         if self._partial is not None:
             self._partial.unlink(missing_ok=True)
         self._partial = None
@@ -219,7 +212,7 @@ class Asker(contextlib.ExitStack):
         size = _TOLERANCES.get(self.engine.precision, _TOLERANCES["float32"])
         for outputs, (_, expected) in zip(answers, trials, strict=True):
             for name, array in expected.items():
-                allowed = max(size, _OF_HALF) if array.dtype == np.float16 else size
+                allowed = max(size, _HALF_TOLERANCE) if array.dtype == np.float16 else size
                 tolerance = Tolerance(allowed, allowed, scaled=True)
                 if name not in outputs or not compare_values(name, array, outputs[name], tolerance).equal:
                     return ["wrong", ""]
@@ -228,6 +221,6 @@ class Asker(contextlib.ExitStack):
     def _save(self) -> None:
         self._saved = time.monotonic()
         if self._partial is not None:
-            text = json.dumps({"of": self._of, "answers": self._answers}, indent=0)
+            text = json.dumps({"of": self._identity, "answers": self._answers}, indent=0)
             with whole_file(self._partial) as part:
                 part.write_text(text, encoding="utf-8")

@@ -22,13 +22,13 @@ from rnnlower.probing.asking import Question, question
 
 # Tried at the first of these opsets that has the operator in the form of the case.
 OPSETS = (13, 17, 18, 20, 21, 22, 23, 24, 25, 26)
-_CASES_AN_OPERATOR = 5
+_MOST_CASES = 5
 _LARGEST_CASE = 20_000
 
 
 @functools.cache
 def node_cases() -> Mapping[str, Sequence[tuple[str, Any]]]:
-    """Return onnx's tests of each operator: the smallest, of float32 if there is one."""
+    """Return onnx's smallest tests of each operator, preferring float32."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -49,56 +49,56 @@ def node_cases() -> Mapping[str, Sequence[tuple[str, Any]]]:
                 plain_rank = len(arrays[0].shape) in (2, 3)
                 found[node.op_type].append(((not floats, not plain_rank, size), case.name, case))
     ordered = {op_type: sorted(sized, key=lambda each: each[:2]) for op_type, sized in found.items()}
-    return {op_type: [each[1:] for each in sized[:_CASES_AN_OPERATOR]] for op_type, sized in ordered.items()}
+    return {op_type: [each[1:] for each in sized[:_MOST_CASES]] for op_type, sized in ordered.items()}
 
 
-_NOT_THE_FORM = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, TypeError, ValueError)
+_CASE_ERRORS = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, TypeError, ValueError)
 
 
-def opsets_of(case: Any, opsets: Iterable[int]) -> Iterator[int]:
-    """Yield the opsets that have the form of the test."""
+def opsets_with_form(case: Any, opsets: Iterable[int]) -> Iterator[int]:
+    """Yield the opsets at which the test is valid as it is written."""
     for opset in opsets:
         try:
-            _as_it_is(case, opset)
-        except _NOT_THE_FORM:
+            _unconverted_question(case, opset)
+        except _CASE_ERRORS:
             continue
         yield opset
 
 
 def case_question(case: Any, opset: int, constant: bool = False) -> Question:
-    """Return the test in the form that the operator has at an opset.
+    """Return the test in the operator's form at an opset.
 
-    Where the version is another, the test is converted if possible: attributes may have other values there.
+    If the operator has another version there, the test is converted if possible: its attributes may differ.
 
     Raises:
-        ValueError: It has none there.
+        ValueError: The test has no form at that opset.
     """
-    written = _where_written(case)
+    written = _original_opset(case)
     if written is not None and written > opset and _version(case, written) != _version(case, opset):
-        with contextlib.suppress(*_NOT_THE_FORM):
-            return _converted(case, written, opset, constant)
-    with contextlib.suppress(*_NOT_THE_FORM):
-        return _as_it_is(case, opset, constant)
-    newer = next(opsets_of(case, [each for each in OPSETS if each > opset]), None)
+        with contextlib.suppress(*_CASE_ERRORS):
+            return _convert_question(case, written, opset, constant)
+    with contextlib.suppress(*_CASE_ERRORS):
+        return _unconverted_question(case, opset, constant)
+    newer = next(opsets_with_form(case, [each for each in OPSETS if each > opset]), None)
     if newer is None:
         raise ValueError(f"no opset from {opset} on has the test")
-    return _converted(case, newer, opset, constant)
+    return _convert_question(case, newer, opset, constant)
 
 
-def _where_written(case: Any) -> int | None:
-    """Return the first opset to try that has the version of the operator that the test is for."""
+def _original_opset(case: Any) -> int | None:
+    """Return the first of `OPSETS` with the operator version that the test was written for."""
     newest = next(each.version for each in case.model.opset_import if not each.domain)
     version = _version(case, newest)
-    return next((opset for opset in opsets_of(case, OPSETS) if _version(case, opset) == version), None)
+    return next((opset for opset in opsets_with_form(case, OPSETS) if _version(case, opset) == version), None)
 
 
 def _version(case: Any, opset: int) -> Version | None:
     return version_at(case.model.graph.node[0].op_type, opset)
 
 
-def _converted(case: Any, newer: int, opset: int, constant: bool) -> Question:
-    """Return the test of one opset, converted to an older one."""
-    asked = _as_it_is(case, newer, constant)
+def _convert_question(case: Any, newer: int, opset: int, constant: bool) -> Question:
+    """Return the test converted from one opset to an older one."""
+    asked = _unconverted_question(case, newer, constant)
     model = ir.from_proto(asked.model)
     try:
         convert_opset(model, opset)
@@ -112,17 +112,17 @@ def _converted(case: Any, newer: int, opset: int, constant: bool) -> Question:
     return Question(moved, asked.trials)
 
 
-def is_possible(case: Any, opset: int) -> bool:
+def can_ask(case: Any, opset: int) -> bool:
     """Return whether the test can be asked at an opset."""
     try:
         case_question(case, opset)
-    except _NOT_THE_FORM:
+    except _CASE_ERRORS:
         return False
     return True
 
 
-def _as_it_is(case: Any, opset: int, constant: bool = False) -> Question:
-    """Return the test at an opset; shapes, axes and the like are constants, or all inputs but the first."""
+def _unconverted_question(case: Any, opset: int, constant: bool = False) -> Question:
+    """Return the unchanged test at an opset; int64 inputs are constants, or all inputs but the first."""
     node = copy.deepcopy(case.model.graph.node[0])
     if node.op_type == "Dropout" and len(node.input) < 3:
         # Without training_mode, the seed says nothing; some runtimes refuse it.

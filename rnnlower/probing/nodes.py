@@ -1,4 +1,4 @@
-"""Recurrent nodes as questions: what a node may have, and where it may stand."""
+"""Questions about recurrent nodes: their inputs and attributes, and the place of the node in the model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing.asking import Question, answered, parsed, question
-from rnnlower.probing.types import in_type
+from rnnlower.probing.asking import Question, model_question, parse_nodes, question
+from rnnlower.probing.type_probes import retype_question
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES, RECURRENT_OPS
 
 Array = NDArray[Any]
@@ -60,27 +60,27 @@ _PLACES = {
         }}
     """,
 }
-"""The nodes around a body, which the recurrent node is put into."""
+"""The graphs around a body that the recurrent node is inserted into."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A recurrent node as it is put to a runtime: the plain form, but for what is given.
+    """A recurrent node to test: the plain form, changed by these attributes.
 
     Attributes:
         inputs: The optional inputs that it has.
-        left_out: What of the plain form it lacks: ``hidden_size``, ``Y``, ``Y_h`` or ``Y_c``.
+        left_out: The parts of the plain form that it lacks: ``hidden_size``, ``Y``, ``Y_h`` or ``Y_c``.
         fed: Weights that are graph inputs.
-        open: Sizes of X that are symbols.
-        computed: Weights that nodes make of constants, states that they make of X's shape.
-        full: Inputs that are constants and say nothing: zero states, lengths of all steps.
+        open: Sizes of X that are symbolic.
+        computed: Weights that nodes compute from constants, and states that they compute from X's shape.
+        full: Constant inputs that have no effect: states of zeros, lengths of all steps.
         known: States that are constants.
-        one_state: Whether initial_h is initial_c, too.
-        written: How many inputs are written, empty ones at the end included, where that is more.
+        one_state: Whether initial_h and initial_c are the same value.
+        written: The number of inputs, including empty ones at the end, if it is larger than needed.
         behind: The operator that repeats one step to make X.
-        read: Whether nodes read its outputs, which are no graph outputs; in a body they are both.
-        place: ``If``, ``Loop`` or ``Scan``, in whose body it stands.
-        dtype: The type of its data; another one than float32 only outside bodies.
+        read: Whether nodes read its outputs, which are then not graph outputs; in a body they are both.
+        place: The operator in whose body the node is: ``If``, ``Loop`` or ``Scan``.
+        dtype: The type of its data; in bodies always float32.
     """
 
     op_type: str
@@ -101,33 +101,33 @@ class Node:
     place: str = ""
     dtype: str = "float32"
 
-    def but(self, **changes: Any) -> Node:
-        """Return the node with other values of its attributes."""
+    def with_(self, **changes: Any) -> Node:
+        """Return a copy with some attributes changed."""
         return dataclasses.replace(self, **changes)
 
-    def with_(self, name: str) -> Node:
-        """Return the node with one more feature: an input, an attribute, or a function of all its gates."""
+    def add(self, name: str) -> Node:
+        """Return a copy with one more feature: an input, an attribute, or an activation of all gates."""
         if name in INPUT_NAMES:
-            return self.but(inputs=self.inputs | {name})
+            return self.with_(inputs=self.inputs | {name})
         values: dict[str, Any] = {"clip": 0.3, "layout": 1, "input_forget": 1, "linear_before_reset": 1}
         values["direction"] = self.direction
         if name == "activation_alpha":
-            # Of a function in front that takes a slope and a shift: the others take none.
+            # The first activation takes a slope and a shift; the others take no parameters.
             own = RECURRENT_OPS[self.op_type].activations
-            node = self.activated("HardSigmoid", *own[1:])
+            node = self.with_activations("HardSigmoid", *own[1:])
             count = 2 if self.direction == "bidirectional" else 1
             numbers = ((name, (0.3,) * count), ("activation_beta", (0.4,) * count))
-            return node.but(attributes=(*node.attributes, *numbers))
+            return node.with_(attributes=(*node.attributes, *numbers))
         if name in values:
-            return self.but(attributes=(*self.attributes, (name, values[name])))
-        return self.activated(name)
+            return self.with_(attributes=(*self.attributes, (name, values[name])))
+        return self.with_activations(name)
 
-    def activated(self, *names: str) -> Node:
-        """Return the node with these functions, repeated; with its own ones if there are none."""
+    def with_activations(self, *names: str) -> Node:
+        """Return a copy with these activations, by default the operator's own, repeated for all gates."""
         own = RECURRENT_OPS[self.op_type].activations
         count = len(own) * (2 if self.direction == "bidirectional" else 1)
         functions = tuple(itertools.islice(itertools.cycle(names or own), count))
-        return self.but(attributes=(*self.attributes, ("activations", functions)))
+        return self.with_(attributes=(*self.attributes, ("activations", functions)))
 
     def __str__(self) -> str:
         steps, batch, features, units = self.sizes
@@ -147,8 +147,8 @@ class Node:
 
 
 def node_question(node: Node) -> Question:
-    """Return the question whether a runtime gets the node right."""
-    arrays = _arrays(node)
+    """Return the question whether a runtime computes the node correctly."""
+    arrays = _make_arrays(node)
     names = [name if name in ("X", "W", "R", *node.inputs) else "" for name in INPUT_NAMES]
     written = max(node.written, max(index for index, name in enumerate(names) if name) + 1)
     kept = OUTPUT_NAMES[: 3 if node.op_type == "LSTM" else 2]
@@ -161,11 +161,11 @@ def node_question(node: Node) -> Question:
     if node.direction != "forward":
         attributes["direction"] = node.direction
     if node.one_state or {"initial_h", "initial_c"} <= node.full:
-        # One tensor for both, as it is written where there are none.
+        # One tensor for both, as a lowering writes absent states.
         names[INPUT_NAMES.index("initial_c")] = "initial_h"
     made = helper.make_node(node.op_type, names[:written], outputs, name="node", **attributes)
     inputs = {name: arrays[name] for name in names if name}
-    before = _before(node, inputs)
+    before = _make_producers(node, inputs)
     constant = (({"W", "R", "B", "P"} | {*inputs} - set(INPUT_NAMES) - {"row"}) - node.fed) | (
         (node.full | node.known) & {*inputs}
     )
@@ -176,13 +176,13 @@ def node_question(node: Node) -> Question:
     if "sequence_lens" in {*inputs} - constant and node.sizes[1] > 1:
         asked = _with_empty_row(asked)
     if node.open:
-        asked = _opened(asked, node)
+        asked = _with_open_sizes(asked, node)
     if node.dtype != "float32":
-        return in_type(asked, node.dtype)
-    return _in_body(asked, node.place, made, given) if node.place else asked
+        return retype_question(asked, node.dtype)
+    return _nest_in_body(asked, node.place, made, given) if node.place else asked
 
 
-def _arrays(node: Node) -> dict[str, Array]:
+def _make_arrays(node: Node) -> dict[str, Array]:
     rng = np.random.default_rng(0)
     steps, batch, features, units = node.sizes
     count = 2 if node.direction == "bidirectional" else 1
@@ -207,8 +207,8 @@ def _arrays(node: Node) -> dict[str, Array]:
     return arrays
 
 
-def _before(node: Node, inputs: dict[str, Array]) -> list[onnx.NodeProto]:
-    """Return nodes that make inputs of the node; what they read replaces what they make."""
+def _make_producers(node: Node, inputs: dict[str, Array]) -> list[onnx.NodeProto]:
+    """Return nodes that compute inputs of the node; `inputs` then has the values that they read instead."""
     nodes = []
     for name in sorted((node.computed - {*STATES[node.op_type]}) & {*inputs}):
         halves = np.array_split(inputs.pop(name), 2, axis=1)
@@ -219,8 +219,8 @@ def _before(node: Node, inputs: dict[str, Array]) -> list[onnx.NodeProto]:
     if states:
         count = 2 if node.direction == "bidirectional" else 1
         inputs |= {name: np.array([value]) for name, value in (("d", count), ("i", 1), ("h", node.sizes[3]))}
-        nodes += parsed("sizes = Shape (X)\nrows = Gather <axis = 0> (sizes, i)")
-        nodes += parsed("state = Concat <axis = 0> (d, rows, h)")
+        nodes += parse_nodes("sizes = Shape (X)\nrows = Gather <axis = 0> (sizes, i)")
+        nodes += parse_nodes("state = Concat <axis = 0> (d, rows, h)")
     for name in states:
         inputs.pop(name)
         nodes.append(helper.make_node("ConstantOfShape", ["state"], [name]))
@@ -229,20 +229,20 @@ def _before(node: Node, inputs: dict[str, Array]) -> list[onnx.NodeProto]:
         inputs["row"] = inputs.pop("X")[0]
         inputs["first"] = np.array([0])
         inputs["times"] = np.array(shape if node.behind == "Expand" else (shape[0], 1, 1))
-        nodes += parsed(f"rows = Unsqueeze (row, first)\nX = {node.behind} (rows, times)")
+        nodes += parse_nodes(f"rows = Unsqueeze (row, first)\nX = {node.behind} (rows, times)")
     return nodes
 
 
 def _with_empty_row(asked: Question) -> Question:
-    """Return the question with a second trial whose last row has no steps, after which states differ."""
+    """Add a trial in which the last row has no steps, so that its final states differ."""
     ((feeds, _),) = asked.trials
     lengths = feeds["sequence_lens_fed"].copy()
     lengths[-1] = 0
-    return answered(asked.model, feeds, {**feeds, "sequence_lens_fed": lengths})
+    return model_question(asked.model, feeds, {**feeds, "sequence_lens_fed": lengths})
 
 
-def _opened(asked: Question, node: Node) -> Question:
-    """Return the question with symbols for sizes of X, on which others depend, and a second trial."""
+def _with_open_sizes(asked: Question, node: Node) -> Question:
+    """Make sizes of X symbolic, and all sizes that depend on them; add a trial with larger sizes."""
     model = onnx.ModelProto.FromString(asked.model.SerializeToString())
     turned = bool(dict(node.attributes).get("layout"))
     trials = list(asked.trials)
@@ -259,7 +259,7 @@ def _opened(asked: Question, node: Node) -> Question:
 
 
 def _open_axes(name: str, turned: bool) -> dict[str, int]:
-    """Return the axes of the sizes of X in a value."""
+    """Return the axes of a value that have the sizes of X."""
     if name == "X":
         return {"time": 1, "batch": 0} if turned else {"time": 0, "batch": 1}
     if name == "Y":
@@ -269,8 +269,8 @@ def _open_axes(name: str, turned: bool) -> dict[str, int]:
     return {"batch": 0} if name == "sequence_lens" else {}
 
 
-def _in_body(asked: Question, place: str, node: onnx.NodeProto, outputs: list[str]) -> Question:
-    """Return the question with the node in a body: of an If that is taken, or of two iterations."""
+def _nest_in_body(asked: Question, place: str, node: onnx.NodeProto, outputs: list[str]) -> Question:
+    """Move the node into a body: a branch of an If that is taken, or a loop of two iterations."""
     model = onnx.ModelProto.FromString(asked.model.SerializeToString())
     graph = model.graph
     shapes = {
@@ -303,4 +303,4 @@ def _in_body(asked: Question, place: str, node: onnx.NodeProto, outputs: list[st
         graph.output.extend(shown)
     on = {value.name: np.ones(1, np.float32) for value in around.input}
     onnx.checker.check_model(model, full_check=True)
-    return answered(model, *({**fed, **on} for fed, _ in asked.trials))
+    return model_question(model, *({**fed, **on} for fed, _ in asked.trials))

@@ -11,7 +11,7 @@ import onnx
 import onnx.parser
 from onnx import helper
 
-from rnnlower.probing.asking import Question, answered, parsed, question, written
+from rnnlower.probing.asking import Question, model_question, parse_model, parse_nodes, question
 
 Values = Mapping[str, Any]
 
@@ -24,11 +24,11 @@ class Form:
 
     Attributes:
         op_type: The operator.
-        node: The node in ONNX's textual syntax, and those that read its output, a line each.
-        inputs: The inputs: a tuple is the shape of random numbers.
+        node: The node in ONNX's text syntax, and those that read its output, one per line.
+        inputs: The inputs; a tuple is the shape of random numbers.
         limit: The key of the target's limit, and the value to exclude.
         opset: The version of the default domain.
-        fed: The letters of those inputs that are no initializers, apart from X.
+        fed: The letters of the graph inputs, apart from X; the other inputs are initializers.
     """
 
     op_type: str
@@ -39,14 +39,14 @@ class Form:
     fed: str = ""
 
     def question(self) -> Question:
-        """Return the question whether the form is computed correctly."""
-        return question(self.node, _arrays(self.inputs), self.opset, {*self.inputs} - {"X", *self.fed})
+        """Return the question whether a runtime computes the form correctly."""
+        return question(self.node, _make_arrays(self.inputs), self.opset, {*self.inputs} - {"X", *self.fed})
 
     def __str__(self) -> str:
         return f"{'; '.join(self.node.splitlines())} at opset {self.opset}, {self.limit[0]} {self.limit[1]}"
 
 
-def _arrays(inputs: Values) -> dict[str, np.ndarray[Any, Any]]:
+def _make_arrays(inputs: Values) -> dict[str, np.ndarray[Any, Any]]:
     rng = np.random.default_rng(0)
     return {
         name: rng.standard_normal(value).astype(np.float32) if isinstance(value, tuple) else np.asarray(value)
@@ -55,8 +55,8 @@ def _arrays(inputs: Values) -> dict[str, np.ndarray[Any, Any]]:
 
 
 _OFF_ON = np.array([0.0, 1.0], np.float32)
-# The node, its inputs, and the one that is fed in the end: by default all but the first are constants.
-_FED: tuple[tuple[str, Values], ...] = (
+# Nodes with their inputs: `s` is a graph input; the others, apart from X, are constants.
+_FED_FORMS: tuple[tuple[str, Values], ...] = (
     ("Y = Reshape (X, s)", {"X": (2, 6), "s": [3, 4]}),
     ("Y = Expand (X, s)", {"X": (1, 4), "s": [3, 4]}),
     ("Y = Tile (X, s)", {"X": (2, 4), "s": [1, 3]}),
@@ -75,7 +75,7 @@ _FED: tuple[tuple[str, Values], ...] = (
     ("Y = Slice (X, s, e, a)", {"X": (5, 4), "s": [1], "e": [4], "a": [0]}),
     ("Y = Slice (X, b, s, a)", {"X": (5, 4), "b": [1], "s": [4], "a": [0]}),
 )
-_BY_ATTRIBUTE: tuple[tuple[str, str, Any, str, Values], ...] = (
+_FORMS_BY_ATTRIBUTE: tuple[tuple[str, str, Any, str, Values], ...] = (
     ("DepthToSpace", "mode", "CRD", "Y = DepthToSpace <blocksize = 2> (X)", {"X": (1, 8, 2, 3)}),
     ("Gemm", "transA", 0, "Y = Gemm <transA = 1> (X, W)", {"X": (4, 2), "W": (4, 3)}),
     ("Gemm", "transB", 0, "Y = Gemm <transB = 1> (X, W)", {"X": (2, 4), "W": (3, 4)}),
@@ -91,7 +91,7 @@ _BY_ATTRIBUTE: tuple[tuple[str, str, Any, str, Values], ...] = (
     ),
 )
 _RANGE = {name: np.float32(value) for name, value in (("b", 0), ("e", 4), ("d", 1))}
-_BY_VERSION: tuple[tuple[str, int, str, Values], ...] = (
+_FORMS_BY_VERSION: tuple[tuple[str, int, str, Values], ...] = (
     ("DepthToSpace", 10, "Y = DepthToSpace <blocksize = 2> (X)", {"X": (1, 8, 2, 3)}),
     ("Split", 11, "A, C = Split <axis = 0, split = [2, 3]> (X)", {"X": (5, 4)}),
     ("Split", 13, "A, C = Split <axis = 0> (X, s)", {"X": (5, 4), "s": [2, 3]}),
@@ -108,7 +108,7 @@ _BY_VERSION: tuple[tuple[str, int, str, Values], ...] = (
     ("ReduceSum", 13, "Y = ReduceSum (X, a)", {"X": (5, 4), "a": [1]}),
     ("Pad", 10, "Y = Pad <pads = [0, 1, 0, 1]> (X)", {"X": (5, 4)}),
     ("Pad", 13, "Y = Pad (X, p)", {"X": (5, 4), "p": [0, 1, 0, 1]}),
-    # ONNX's tests of these have fed scalars, a depth with an axis, and further outputs.
+    # ONNX's own tests of these feed scalars, have a depth with an axis, or more outputs.
     ("Range", 11, "Z = Range (b, e, d)\nY = Add (X, Z)", {"X": (2, 4), **_RANGE}),
     ("OneHot", 11, "Y = OneHot (X, d, v)", {"X": [2, 0, 1], "d": 3, "v": _OFF_ON}),
     ("LayerNormalization", 17, "Y = LayerNormalization (X, w, b)", {"X": (2, 4), "w": (4,), "b": (4,)}),
@@ -116,12 +116,12 @@ _BY_VERSION: tuple[tuple[str, int, str, Values], ...] = (
 
 
 def _forms() -> Iterator[Form]:
-    for text, inputs in _FED:
-        (node,) = parsed(text)
+    for text, inputs in _FED_FORMS:
+        (node,) = parse_nodes(text)
         yield Form(node.op_type, text, inputs, ("constant", [*node.input].index("s")), fed="s")
-    for op_type, name, default, text, inputs in _BY_ATTRIBUTE:
+    for op_type, name, default, text, inputs in _FORMS_BY_ATTRIBUTE:
         yield Form(op_type, text, inputs, ("attributes", (name, default)))
-    for op_type, opset, text, inputs in _BY_VERSION:
+    for op_type, opset, text, inputs in _FORMS_BY_VERSION:
         version = onnx.defs.get_schema(op_type, opset).since_version
         yield Form(op_type, text, inputs, ("versions", version), opset)
     yield Form("Cast", "Y = Cast <to = 6> (X)", {"X": (2, 4)}, ("versions", 13))
@@ -180,9 +180,9 @@ NEEDED = (
         17,
     ),
 )
-"""Forms without which an operator counts as missing: other readers of its result, values, equal parts."""
+"""Forms that an operator must support to count: several readers of its result, values, equal parts."""
 
-# Whole steps, since some runtimes take a pair of quantizers away.
+# Multiples of the scale, since some runtimes remove a pair of quantizers.
 _STEPS = (np.arange(8, dtype=np.float32).reshape(2, 4) - 4) / 20
 _QUANTIZED = {"X": _STEPS, "s": np.float32(0.05), "z": np.array(7, np.uint8)}
 BETWEEN = (
@@ -194,7 +194,7 @@ BETWEEN = (
         ("between", "operators"),
     ),
 )
-"""Forms of operators that some runtimes compute between others, but not between a model's float32 outputs."""
+"""Forms of operators that some runtimes compute between other operators, but not as graph outputs."""
 
 
 SIZED = {
@@ -204,12 +204,12 @@ SIZED = {
     "Slice": "z = Concat <axis = 0> (X, X) Y = Slice (z, n, m, first)",
     "Tile": "Y = Tile (row, t)",
 }
-"""Operators with an input that is often computed from a dynamic size: ``n`` rows of four features."""
+"""Operators with an input that is often computed from a dynamic size: here ``n`` rows of four features."""
 
 
 def sized_question(op_type: str) -> Question:
     """Ask whether an operator's input may be computed from the sizes of X."""
-    model = written(f"""
+    model = parse_model(f"""
         question (float[rows, 4] X) => (float[rows, 4] Y)
         <float[1, 4] row = {{1, 2, 3, 4}}, int64[1] first = {{0}},
          int64[1] one = {{1}}, int64[1] four = {{4}}>
@@ -219,14 +219,14 @@ def sized_question(op_type: str) -> Question:
             {SIZED[op_type]}
         }}
     """)
-    return answered(model, *(_arrays({"X": (rows, 4)}) for rows in (3, 5)))
+    return model_question(model, *(_make_arrays({"X": (rows, 4)}) for rows in (3, 5)))
 
 
 def split_question(outputs: int) -> Question:
     """Ask whether a Split into this many outputs is correct."""
     names = [f"y{index}" for index in range(outputs)]
     split = helper.make_node("Split", ["X", "s"], names, axis=0)
-    inputs = _arrays({"X": (outputs, 4), "s": [1] * outputs})
+    inputs = _make_arrays({"X": (outputs, 4), "s": [1] * outputs})
     return question([split], inputs, _OPSET, {"s"})
 
 
@@ -247,9 +247,9 @@ RANKED = {
 
 def rank_question(op_type: str, rank: int) -> Question:
     """Ask whether an operator is correct at this rank."""
-    nodes, shape = parsed(RANKED[op_type].format([*reversed(range(rank))])), (2,) * rank
+    nodes, shape = parse_nodes(RANKED[op_type].format([*reversed(range(rank))])), (2,) * rank
     values = {"X": shape, "Z": shape, "s": [*shape[2:], 4], "p": [1, 1], "b": [1], "e": [2], "a": [rank - 1]}
-    inputs = _arrays({name: values[name] for name in nodes[0].input})
+    inputs = _make_arrays({name: values[name] for name in nodes[0].input})
     return question(nodes, inputs, _OPSET, {*inputs} - {"X", "Z"})
 
 
@@ -257,5 +257,5 @@ def opset_question(opset: int) -> Question:
     """Ask whether a model of this opset is accepted, with operators whose form is the same at all opsets."""
     lines = ["A = MatMul (X, W)", "C = Add (A, b)", "D = Sigmoid (C)", "E = Tanh (C)", "F = Mul (D, E)"]
     lines += ["G = Concat <axis = 0> (F, C)", "H = Transpose <perm = [1, 0]> (G)", "Y = Reshape (H, s)"]
-    inputs = _arrays({"X": (2, 4), "W": (4, 4), "b": (4,), "s": [2, 8]})
+    inputs = _make_arrays({"X": (2, 4), "W": (4, 4), "b": (4,), "s": [2, 8]})
     return question("\n".join(lines), inputs, opset, {"W", "b", "s"})

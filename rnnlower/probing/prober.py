@@ -12,11 +12,11 @@ from rnnlower.engines.known import find_engine
 from rnnlower.errors import UnverifiableError
 from rnnlower.folders import whole_file
 from rnnlower.passes.options import Progress
-from rnnlower.probing import lowered, trying_operators, types
+from rnnlower.probing import lowering_probes, operator_probes, type_probes
 from rnnlower.probing.asking import Asker
-from rnnlower.probing.quantized import quantized_rules
-from rnnlower.probing.trying_nodes import recurrent_rules
-from rnnlower.probing.writing import PROBED, kept, toml_text
+from rnnlower.probing.node_probes import probe_recurrent_rules
+from rnnlower.probing.quantized_probes import probe_quantized_rules
+from rnnlower.probing.writing import PROBED, merge_earlier, toml_text
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.reading import parse_target, read_toml, with_sources
 from rnnlower.targets.target import Target
@@ -33,7 +33,7 @@ _EXPECTED = {
     "quantized nodes": 3,
     "lowered nodes": 64,
 }
-"""The questions of each group to OpenCV 5.0: an estimate for other runtimes, whose answers lead elsewhere."""
+"""The number of questions per group for OpenCV 5.0: an estimate, since later questions depend on answers."""
 
 
 def probe(
@@ -42,14 +42,14 @@ def probe(
     """Try a runtime feature by feature, and return what it computes correctly as a target.
 
     A crash or a hang of the runtime is an answer. A probe takes minutes. With ``output``, the answers are
-    kept next to the file until it is written, and an interrupted probe resumes from there. An existing file
+    saved next to the file until it is written, and an interrupted probe resumes from them. An existing file
     keeps what a probe cannot find out: its title, costs, remedies, times and other domains.
 
     Args:
         engine: A name of ``rnnlower engines``, or ``'cmd:PROGRAM {model} {inputs} {outputs}'``.
         output: The path of the target's TOML file, if one is wanted.
-        progress: Called before each question with the group, its number and about how many there are, and at
-            the end of each group with a line about it, and zeros.
+        progress: Called before each question with its group, its number and the estimated total, and after
+            each group with a line about it and zeros.
 
     Returns:
         The target, as :func:`rnnlower.targets.find_target` reads it from the file.
@@ -67,11 +67,11 @@ def probe(
     before = with_sources(read_toml(path)) if path is not None and path.exists() else {}
     # The answers, until they are written.
     partial = None if path is None else path.with_name(f"{path.name}.partial")
-    groups = _Groups(progress or (lambda *told: None))
-    with Asker(runtime, partial, groups.question) as asker:
-        tables = _tables(asker, groups)
+    groups = _Progress(progress or (lambda *told: None))
+    with Asker(runtime, partial, groups.count_question) as asker:
+        tables = _probe_tables(asker, groups)
         groups.begin("")
-    text = toml_text(kept(tables, before, trying_operators.tried_operators()))
+    text = toml_text(merge_earlier(tables, before, operator_probes.tried_operators()))
     if path is None or partial is None:
         return parse_target(engine.partition(":")[0], text, "")
     with whole_file(path) as part:
@@ -80,7 +80,7 @@ def probe(
     return parse_target(path.stem, text, str(path))
 
 
-class _Groups:
+class _Progress:
     """Groups of questions, and the progress through them."""
 
     def __init__(self, tell: Progress) -> None:
@@ -88,15 +88,15 @@ class _Groups:
         self._expected = dict(_EXPECTED)
         self._group, self._before, self._asked, self._since = "", 0, 0, time.monotonic()
 
-    def question(self, key: str) -> None:
-        """Tell that a question is asked."""
+    def count_question(self, key: str) -> None:
+        """Report the next question."""
         self._asked += 1
         in_group = self._asked - self._before
         self._expected[self._group] = max(in_group, self._expected[self._group])
         self._tell(f"{self._group}: question", self._asked, self._before + sum(self._expected.values()))
 
     def begin(self, group: str) -> None:
-        """Begin a group, and tell of the one before; ``""`` is the end."""
+        """Begin a group and report on the one before; ``""`` ends the last one."""
         if self._group:
             asked, seconds = self._asked - self._before, time.monotonic() - self._since
             self._tell(f"{self._group}: {counted(asked, 'question')} in {seconds:.0f} s", 0, 0)
@@ -104,29 +104,29 @@ class _Groups:
         self._group, self._before, self._since = group, self._asked, time.monotonic()
 
 
-def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
+def _probe_tables(asker: Asker, groups: _Progress) -> dict[str, Any]:
     """Return the tables of the file, in order."""
     engine = asker.engine
     groups.begin("opsets")
-    opsets = trying_operators.opset_range(asker)
+    opsets = operator_probes.probe_opset_range(asker)
     if not opsets:
         asker.finish()  # Another run could use none of these answers.
         raise UnverifiableError(f"{engine.label} does not run a product and a sum at opset 13")
-    dynamic = trying_operators.is_dynamic(asker)
+    dynamic = operator_probes.takes_dynamic_sizes(asker)
     groups.begin("operators")
-    ops = trying_operators.operators(asker, opsets[1])
+    ops = operator_probes.probe_operators(asker, opsets[1])
     groups.begin("types")
-    dtypes = types.dtypes(asker)
+    dtypes = type_probes.probe_dtypes(asker)
     groups.begin("limits of operators")
-    limits = trying_operators.limits(asker, ops, opsets, dynamic)
-    if (cut := trying_operators.opsets_to_cut(opsets, limits)) != opsets:
+    limits = operator_probes.probe_limits(asker, ops, opsets, dynamic)
+    if (cut := operator_probes.trim_opsets(opsets, limits)) != opsets:
         # Older versions are asked where the range begins.
         opsets = cut
-        limits = trying_operators.limits(asker, ops, opsets, dynamic)
+        limits = operator_probes.probe_limits(asker, ops, opsets, dynamic)
     source = f"{engine.label}, {PROBED}, {datetime.date.today().isoformat()}"
     tested = {"source": f"{source}: ONNX's node tests of each operator"}
-    corrected = lowered.outputs(asker) | lowered.constants(asker)
-    corrected |= lowered.nans(asker, ops) | lowered.sums(asker, ops)
+    corrected = lowering_probes.probe_outputs(asker) | lowering_probes.probe_constants(asker)
+    corrected |= lowering_probes.probe_nans(asker, ops) | lowering_probes.probe_sums(asker, ops)
     tables: dict[str, Any] = {
         "title": engine.title,
         "engine": engine.name,
@@ -136,23 +136,23 @@ def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
         "shapes": {"static": not dynamic},
         "dtypes": {"allowed": dtypes},
         "ops": {"allowed": ops} | corrected | tested,
-        "limits": [*limits, *types.lacking(asker, ops, dtypes)],
+        "limits": [*limits, *type_probes.probe_type_limits(asker, ops, dtypes)],
     }
     groups.begin("control flow")
-    flow = lowered.control_flow(asker, tables, dynamic)
+    flow = lowering_probes.probe_control_flow(asker, tables, dynamic)
     tables["control_flow"] = flow
-    dynamic = dynamic and lowered.takes_open_batch(asker, tables)
+    dynamic = dynamic and lowering_probes.takes_open_batch(asker, tables)
     tables["shapes"] = {"static": not dynamic}
-    if found := types.arithmetic(asker, dtypes) | lowered.gates(asker, tables):
+    if found := type_probes.probe_arithmetic(asker, dtypes) | lowering_probes.probe_gates(asker, tables):
         tables["arithmetic"] = found
     groups.begin("recurrent nodes")
-    tables["recurrent"] = recurrent_rules(asker, dynamic, flow["ops"], dtypes)
+    tables["recurrent"] = probe_recurrent_rules(asker, dynamic, flow["ops"], dtypes)
     groups.begin("adapted nodes")
-    tables["recurrent"] = lowered.adaptations(asker, tables)
+    tables["recurrent"] = lowering_probes.probe_adaptations(asker, tables)
     groups.begin("quantized nodes")
-    if quantized := quantized_rules(asker):
+    if quantized := probe_quantized_rules(asker):
         tables["recurrent"] += quantized
         tables["ops"]["allowed"] = [*ops, f"com.microsoft.{QUANTIZED_LSTM}"]
     groups.begin("lowered nodes")
-    tables["cautions"] = lowered.cautions(asker, tables)
+    tables["cautions"] = lowering_probes.probe_cautions(asker, tables)
     return tables | {"tried": {"version": engine.version or "unknown"}}

@@ -1,4 +1,4 @@
-"""The text of a target file, with what a probe cannot find out, and the differences between two targets."""
+"""The text of a target file, completed by an earlier file, and the differences between two targets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rnnlower.probing.trying_operators import tried_operators
+from rnnlower.probing.operator_probes import tried_operators
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.targets.format import Claim, ControlFlow, standard_operators
 from rnnlower.targets.target import Target
@@ -18,8 +18,8 @@ _WIDTH = 100
 PROBED = "rnnlower probe"
 """The text in the source of a probed claim."""
 _UNTRIED = "; what they do not test is taken over from what was known before"
-_OF_OPS = ("domains", "functions", "copies_constants")
-_OF_A_LIMIT = (
+_KEPT_KEYS = ("domains", "functions", "copies_constants")
+_REMEDY_KEYS = (
     *("written", "alone_behind", "vector", "not_negative"),
     *("constant", "attributes", "versions", "max_outputs"),
 )
@@ -53,10 +53,15 @@ def _line(name: str, value: Any) -> str:
     return "\n".join([f"{name} = [", *rows, row, "]"])
 
 
-def changes(old: Target, new: Target) -> list[str]:
+def nonempty(**values: Any) -> dict[str, Any]:
+    """Return the keys whose values are not false or empty, the defaults of a target file."""
+    return {name: value for name, value in values.items() if value}
+
+
+def list_changes(old: Target, new: Target) -> list[str]:
     """Describe how the new target differs, one line per difference.
 
-    Sources and versions are ignored, and operators of the old one of which a probe has nothing to try.
+    Ignored are sources, versions, and operators of the old target that a probe has no test for.
     """
     before, after = _claims_by_table(old), _claims_by_table(new)
     known = {*after["ops"]["allowed"], *tried_operators()}
@@ -68,17 +73,17 @@ def changes(old: Target, new: Target) -> list[str]:
             continue
         was, now = before[place], after[place]
         lines += [
-            f"{place}: {name}: {_difference(was.get(name), now.get(name))}"
+            f"{place}: {name}: {_format_change(was.get(name), now.get(name))}"
             for name in dict.fromkeys([*was, *now])
             if was.get(name) != now.get(name)
         ]
     return lines
 
 
-def _difference(old: Any, new: Any) -> str:
+def _format_change(old: Any, new: Any) -> str:
     plain = [value is None or _is_words(value) for value in (old, new)]
     if not all(plain) or old is None or new is None:
-        return f"{_shown(old)} -> {_shown(new)}"
+        return f"{_format(old)} -> {_format(new)}"
     gone = [f"-{word}" for word in old if word not in new]
     return " ".join([*gone, *(f"+{word}" for word in new if word not in old)])
 
@@ -89,22 +94,15 @@ def _is_words(value: Any) -> bool:
     )
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return "nothing" if value is None else toml_value(list(value) if isinstance(value, tuple) else value)
 
 
 def _claims_by_table(target: Target) -> dict[str, dict[str, Any]]:
     """Return the claims of a target, by table or operator."""
-    ops = {
-        "allowed": sorted(target.op_types),
-        "overwrites_outputs": target.ops.overwrites_outputs,
-        "copied_outputs": sorted(target.ops.copied_outputs),
-        "loses_constant_axes": target.ops.loses_constant_axes,
-        "loses_nan": sorted(target.ops.loses_nan),
-        "inexact_behind_sum": target.ops.inexact_behind_sum,
-    }
-    claims: dict[str, dict[str, Any]] = {"ops": ops}
-    claims |= {name: _fields(getattr(target, name)) for name in ("opset", "control_flow", "shapes", "dtypes")}
+    names = ("ops", "opset", "control_flow", "shapes", "dtypes")
+    claims = {name: _fields(getattr(target, name)) for name in names}
+    claims["ops"]["allowed"] = sorted(target.op_types)
     if target.arithmetic is not None:
         claims["arithmetic"] = _fields(target.arithmetic)
     for limit in target.limits:
@@ -119,24 +117,27 @@ def _claims_by_table(target: Target) -> dict[str, dict[str, Any]]:
 
 
 def _fields(claim: Claim) -> dict[str, Any]:
-    skipped = {"source", "guess", "tried", "remedy"} | (set() if isinstance(claim, ControlFlow) else {"ops"})
+    skipped = {"source", "guess", "tried", "remedy", "absent", *_KEPT_KEYS}
+    skipped |= set() if isinstance(claim, ControlFlow) else {"ops"}
     fields = {name: value for name, value in msgspec.structs.asdict(claim).items() if name not in skipped}
     return {name: sorted(value) if _is_words(value) else value for name, value in fields.items()}
 
 
-def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection[str] = ()) -> dict[str, Any]:
+def merge_earlier(
+    tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection[str] = ()
+) -> dict[str, Any]:
     """Return the tables of a file, completed with those of an earlier file of the runtime.
 
     The completed parts are its title, costs and cautions, untried operators, and remedies.
 
     Args:
-        tables: What was found out.
+        tables: The findings of a probe.
         before: The earlier file.
         tried: The operators that were tried.
     """
     result = dict(tables) | {"title": before.get("title", tables["title"])}
     ops = before.get("ops", {})
-    result["ops"] = tables["ops"] | {name: ops[name] for name in _OF_OPS if name in ops}
+    result["ops"] = tables["ops"] | {name: ops[name] for name in _KEPT_KEYS if name in ops}
     earlier = (
         {*ops["allowed"]} if "allowed" in ops else standard_operators() if "absent" in ops else frozenset()
     )
@@ -146,10 +147,11 @@ def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection
         result["ops"]["source"] += _UNTRIED
     # Those of other domains last.
     result["ops"]["allowed"] = sorted(names, key=lambda name: ("." in name, name))
-    result["limits"] = _grouped([_with_remedy(limit, before.get("limits", ())) for limit in tables["limits"]])
+    earlier_limits = before.get("limits", ())
+    result["limits"] = _merge_limits([_with_remedy(limit, earlier_limits) for limit in tables["limits"]])
     known = [caution for caution in before.get("cautions", ()) if PROBED not in caution["source"]]
     result["cautions"] = [*tables["cautions"], *known]
-    # How it sums, and which integers it has, is found out, or else not known.
+    # A probe finds out how products are summed and which integers are computed; older claims are dropped.
     found = ("accumulates", "quantized", "unclipped")
     gates = {name: value for name, value in before.get("arithmetic", {}).items() if name not in found}
     if "gates" in gates:
@@ -157,8 +159,8 @@ def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection
     return result | {name: before[name] for name in before if name not in (*result, "arithmetic")}
 
 
-def _grouped(limits: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the limits, those that say the same of several operators as one."""
+def _merge_limits(limits: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Merge limits that are the same for several operators."""
     groups: list[dict[str, Any]] = []
     for limit in limits:
         same = next((group for group in groups if group | {"ops": limit["ops"]} == limit), None)
@@ -170,13 +172,12 @@ def _grouped(limits: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _with_remedy(limit: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the limit, with the remedy of an earlier one of the same kind."""
+    """Return the limit with the remedy of an earlier limit of the same kind."""
     remedies = (
         each["remedy"]
         for each in before
         if "remedy" in each
         and {*limit["ops"]} & {*each["ops"]}
-        and any(key in limit and key in each for key in _OF_A_LIMIT)
+        and any(key in limit and key in each for key in _REMEDY_KEYS)
     )
-    remedy = next(remedies, "")
-    return dict(limit) | ({"remedy": remedy} if remedy else {})
+    return dict(limit) | nonempty(remedy=next(remedies, ""))

@@ -37,7 +37,7 @@ from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.suspicions import Suspicion
 from rnnlower.targets import Target
 from rnnlower.verification.engine_choice import SATURATION, products_saturate
-from rnnlower.verification.verdict.compare import with_floats
+from rnnlower.verification.verdict.compare import map_floats
 
 SCHEMES: Mapping[str, type[Scheme]] = {"qdq": Scheme, "pow2": Scheme, "tflite": TfliteScheme}
 
@@ -310,7 +310,7 @@ def _refuse_unstable(floats: Session, feeds: Feeds, name: str, wanted: Array, di
     """Refuse a model whose own result moves that much when its inputs move by a millionth."""
     rng, moved = np.random.default_rng(0), 0.0
     for _ in range(_DRAWS):
-        nearby = with_floats(
+        nearby = map_floats(
             feeds, lambda each: each * (1 + 1e-6 * rng.choice((-1, 1), each.shape)).astype(each.dtype)
         )
         found = floats.run(nearby)[name].astype(np.float64)

@@ -21,7 +21,7 @@ from rnnlower.engines.session import IsolatedSession, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.passes.command_options import Given
-from rnnlower.verification.chunks import first_states
+from rnnlower.verification.chunk_procedure import initial_states
 from rnnlower.wording import counted
 
 Array = NDArray[Any]
@@ -70,7 +70,7 @@ class Recordings:
         states: Feeds = {}
         for chunk in self._chunks(sequence):
             if self.stream is not None and not states:
-                states = first_states(self.stream, self._inputs, chunk)
+                states = initial_states(self.stream, self._inputs, chunk)
             feeds = {**states, **chunk}
             try:
                 outputs = session.run(feeds)

@@ -1,4 +1,4 @@
-"""The choice of the engine that runs a model: onnxruntime if possible, else NumPy evaluation."""
+"""The choice of the engine that runs a model: onnxruntime if possible, otherwise NumPy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import onnx.parser
 from rnnlower.engines.session import Array, IsolatedSession, LacksKernelError, LoadError, RunError, brief
 from rnnlower.errors import RnnLowerError, UnsupportedModelError
 from rnnlower.verification.inputs.uses import QUANTIZED_LSTM, RECURRENT, GraphFacts
-from rnnlower.verification.models import HeldModel, op_types
+from rnnlower.verification.models import ParsedModel, op_types
 
 EngineName = Literal["onnxruntime", "rnnlower-reference"]
 Semantics = Literal["ort", "spec"]
@@ -37,12 +37,12 @@ _EVALUATION_FAILURES = (
 def reasons_against_onnxruntime(
     facts: GraphFacts, semantics: Semantics, empty_inputs: bool = False
 ) -> list[str]:
-    """Return why onnxruntime's native kernels cannot run the recurrent nodes correctly; empty if they can."""
+    """Return the reasons why onnxruntime's kernels cannot run the recurrent nodes correctly."""
     reasons = []
     for node in facts.recurrent:
         label = f"{node.op_type} node {node.name!r}"
         if semantics == "spec":
-            reasons.append(f"{label}: semantics 'spec' asked for")
+            reasons.append(f"{label}: semantics 'spec' was requested")
         elif node.version < _FIRST_VERSION:
             reasons.append(f"{label}: opset {node.version} has no kernel")
         elif node.layout:
@@ -60,7 +60,7 @@ class NumpyEngine:
     name: EngineName = "rnnlower-reference"
 
     def __init__(
-        self, model: HeldModel, semantics: Semantics, precise: bool = True, inexact: Inexact | None = None
+        self, model: ParsedModel, semantics: Semantics, precise: bool = True, inexact: Inexact | None = None
     ) -> None:
         # Imported here because onnx's evaluator is slow to import, and most models never need it.
         from rnnlower.engines.reference import Evaluator
@@ -90,10 +90,10 @@ class OnnxRuntimeEngine(IsolatedSession):
 
     name: EngineName = "onnxruntime"
 
-    def __init__(self, model: HeldModel, optimize: bool) -> None:
+    def __init__(self, model: ParsedModel, optimize: bool) -> None:
         # Its kernel rounds the rows of each thread separately.
         one_thread = QUANTIZED_LSTM in op_types(model.proto)
-        super().__init__(model.for_session(), optimize, one_thread)
+        super().__init__(model.session_source(), optimize, one_thread)
 
 
 Engine = OnnxRuntimeEngine | NumpyEngine
@@ -102,16 +102,16 @@ _MODEL_PATH = re.compile(r"Load model from .* failed")
 _NAMED_NODE = re.compile(r"""In Node, \("([^"]*)"|in node \(([^)]*)\)""")
 
 
-def inherited_fault(error: LoadError, reference: HeldModel, optimize: bool) -> bool:
-    """Return whether onnxruntime refuses ``reference``, too, with the same message or over the same node.
+def reference_fails_alike(error: LoadError, reference: ParsedModel, optimize: bool) -> bool:
+    """Return whether onnxruntime also refuses ``reference``, with the same message or for the same node.
 
-    With ``optimize``, any message will do: a failing optimization may report an error or abort the process.
+    With ``optimize``, any message counts: a failing optimization may report an error or abort the process.
     """
     found = _NAMED_NODE.search(str(error))
     name = (found.group(1) or found.group(2)) if found else ""
     names = {node.name for node in reference.proto.graph.node if node.op_type not in RECURRENT}
     try:
-        IsolatedSession(reference.for_session(), optimize).close()
+        IsolatedSession(reference.session_source(), optimize).close()
     except LacksKernelError:
         return False
     except LoadError as own:
@@ -121,7 +121,7 @@ def inherited_fault(error: LoadError, reference: HeldModel, optimize: bool) -> b
 
 
 def open_engine(
-    model: HeldModel,
+    model: ParsedModel,
     facts: GraphFacts,
     semantics: Semantics,
     forced: EngineName | None,
@@ -132,8 +132,8 @@ def open_engine(
 ) -> tuple[Engine, list[str]]:
     """Return the engine for ``model``, and notes on failed attempts.
 
-    ``excuse`` decides whether a model that onnxruntime refuses, or aborts on, may run in another way: in
-    NumPy, or without the optimizations if those fail (then its argument is True).
+    If onnxruntime refuses a model or aborts, ``excuse`` decides whether it may run in another way: in NumPy,
+    or without optimizations if those fail (then its second argument is True).
 
     Raises:
         LoadError: The engine refuses the model, or no engine has an implementation for it.
@@ -163,13 +163,13 @@ _PRODUCTS |= {"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QGemm"}
 
 
 def may_saturate(model: onnx.ModelProto) -> bool:
-    """Return whether the model has integer products, and onnxruntime's are not exact here."""
+    """Return whether the model has integer products that onnxruntime computes inexactly on this processor."""
     return not _PRODUCTS.isdisjoint(op_types(model)) and products_saturate()
 
 
 @functools.cache
 def products_saturate() -> bool:
-    """Return whether onnxruntime's products of uint8 and int8 are not exact on this processor."""
+    """Return whether onnxruntime's products of uint8 and int8 saturate on this processor."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 13]>
         product (uint8[4, 64] x, int8[64, 32] w) => (int32[4, 32] y) { y = MatMulInteger (x, w) }

@@ -1,6 +1,6 @@
-"""The two models of a verification: parsed, without external data, and the source from which to run them.
+"""The two models of a verification, parsed without external data, and the file or bytes to run.
 
-Differences of their interfaces show before anything runs; states are matched with the inputs that take them.
+Differences between their interfaces are found before anything runs; state outputs are matched with inputs.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from rnnlower.verification.inputs.uses import GraphFacts, dims_of
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 Graph = onnx.GraphProto | onnx.FunctionProto
-RunModel = Callable[[dict[str, Array]], dict[str, Any]]
+Feeds = dict[str, Array]
+RunModel = Callable[[Feeds], dict[str, Any]]
 
 _BIG_TENSOR = 4096
 
 
 @dataclass(frozen=True)
-class HeldModel:
-    """A parsed model. ``proto`` may lack external data; if ``path`` is set, that file must run instead."""
+class ParsedModel:
+    """A parsed model. If ``path`` is set, ``proto`` may lack external data, and engines load the file."""
 
     role: str
     proto: onnx.ModelProto
     path: Path | None
 
-    def for_session(self) -> str | bytes:
+    def session_source(self) -> str | bytes:
         """Return the source of an onnxruntime session."""
         return str(self.path) if self.path else self.proto.SerializeToString()
 
@@ -53,20 +54,20 @@ class HeldModel:
         return 8 * sum(map(math.prod, external)) < LARGE
 
     def array(self, tensor: onnx.TensorProto) -> Array:
-        """Return the content of one of the model's tensors, from its data file if necessary."""
+        """Return the values of one of the model's tensors, read from its data file if necessary."""
         return numpy_helper.to_array(tensor, str(self.path.parent) if self.path else "")
 
     def with_data(self) -> onnx.ModelProto:
         """Return the model with its external data loaded."""
         return onnx.load(self.path) if self.path else self.proto
 
-    def changed(self, proto: onnx.ModelProto) -> HeldModel:
-        """Return a model in the same role, which holds all its data."""
-        return HeldModel(self.role, proto, None)
+    def with_proto(self, proto: onnx.ModelProto) -> ParsedModel:
+        """Return a model in the same role; `proto` holds all its data."""
+        return ParsedModel(self.role, proto, None)
 
 
-def hold(model: ModelLike, role: str, folder: Path) -> HeldModel:
-    """Take a path, ModelProto or ir.Model; a model too large for protobuf goes to a file in ``folder``.
+def load_parsed(model: ModelLike, role: str, folder: Path) -> ParsedModel:
+    """Parse a path, ModelProto or ir.Model; a model too large for protobuf is saved in ``folder``.
 
     Raises:
         InvalidModelError: The file is missing, unreadable or not an ONNX model, or the ModelProto is broken.
@@ -74,23 +75,23 @@ def hold(model: ModelLike, role: str, folder: Path) -> HeldModel:
     """
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
-        return HeldModel(role, read_proto(path, f"the {role} {path}"), path)
+        return ParsedModel(role, read_proto(path, f"the {role} {path}"), path)
     if isinstance(model, onnx.ModelProto):
         check_proto(model, f"the {role}")
         if any(uses_external_data(tensor) for tensor in model.graph.initializer):
             raise OptionError(f"the {role} has external data: give its path instead of a ModelProto")
         if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < LARGE:
-            return HeldModel(role, model, None)
+            return ParsedModel(role, model, None)
         model = ir.from_proto(model)
     if not isinstance(model, ir.Model):
         model_path(model, f"the {role}")
     external = any(isinstance(v.const_value, ir.ExternalTensor) for v in model.graph.initializers.values())
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     if not external and size < LARGE:
-        return HeldModel(role, ir.to_proto(model), None)
+        return ParsedModel(role, ir.to_proto(model), None)
     path = folder / f"{role}.onnx"
     ir.save(model, path, external_data=f"{role}.data")
-    return HeldModel(role, onnx.load(path, load_external_data=False), path)
+    return ParsedModel(role, onnx.load(path, load_external_data=False), path)
 
 
 def graphs_in(*graphs: Graph) -> Iterator[Graph]:
@@ -113,7 +114,7 @@ def op_types(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for node in nodes_in(model.graph, *model.functions)}
 
 
-def slim(model: onnx.ModelProto) -> onnx.ModelProto:
+def drop_large_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy for analysis: large initializers keep name, type and shape, but not their data."""
     copy = onnx.ModelProto(ir_version=model.ir_version)
     copy.opset_import.extend(model.opset_import)
@@ -139,9 +140,9 @@ def default_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
 
 
 _FREE_INITIALIZERS_IR = 4
-"""Since then an initializer need not be an input. Written here again: this room shares no such code."""
+"""The IR version since which an initializer need not be an input. Repeated, as this room shares no code."""
 
-_FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
 
 def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
@@ -162,20 +163,20 @@ def overridable_inputs(model: onnx.ModelProto) -> list[str]:
     return [value.name for value in feedable_inputs(model) if value.name not in required]
 
 
-def accepted_by(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the values that the model can be fed."""
+def select_feeds(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that can be fed to the model."""
     accepted = {value.name for value in feedable_inputs(model)}
     return {name: value for name, value in feeds.items() if name in accepted}
 
 
 def float_casts(ours: Iterable[onnx.ValueInfoProto], theirs: Iterable[onnx.ValueInfoProto]) -> dict[str, str]:
-    """Return the names that are floats of two types in `ours` and `theirs`, and both types in words."""
+    """Return the names whose float types differ between `ours` and `theirs`, with a description of both."""
     others = {value.name: _type(value) for value in theirs}
-    names = {int(kind): np.dtype(tensor_dtype_to_np_dtype(kind)).name for kind in _FLOATS}
+    names = {int(kind): np.dtype(tensor_dtype_to_np_dtype(kind)).name for kind in FLOATS}
     return {
         value.name: f"{names[_type(value)]} in the reference and {names[others[value.name]]} in the candidate"
         for value in ours
-        if {_type(value), others.get(value.name)} <= _FLOATS and others[value.name] != _type(value)
+        if {_type(value), others.get(value.name)} <= FLOATS and others[value.name] != _type(value)
     }
 
 
@@ -226,14 +227,14 @@ def interface_problems(
     return problems, runnable
 
 
-def state_pairs(
+def find_state_pairs(
     graph: onnx.GraphProto, facts: GraphFacts, given: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return pairs of a state output and the state input that it feeds in the next call.
 
-    They are found for inputs that are initial states of recurrent nodes, among outputs of the same type and a
+    Inputs that are initial states of recurrent nodes are paired with outputs of the same type and a
     compatible shape: by name (``h`` and ``hn``, ``cache`` and ``cache_out``), or else by order. ``given``
-    pairs are taken as they are, without a search.
+    pairs are only checked.
 
     Raises:
         OptionError: A given name is not an output or input, or the two do not fit.
@@ -244,7 +245,7 @@ def state_pairs(
         for output, name in given.items():
             if output not in outputs or name not in inputs:
                 raise OptionError(f"state {output}={name}: the model has no such output or no such input")
-            if not _may_hold(outputs[output], inputs[name]):
+            if not _are_compatible(outputs[output], inputs[name]):
                 raise OptionError(f"state {output}={name}: the two differ in type or shape")
             if [*given.values()].count(name) > 1:
                 raise OptionError(f"state {output}={name}: another output feeds the same input")
@@ -267,12 +268,12 @@ def state_pairs(
 
 
 def _may_feed(output: onnx.ValueInfoProto, value: onnx.ValueInfoProto) -> bool:
-    """Return whether the output may be a state for the input; values of rank 0 or 1 hardly are."""
+    """Return whether the output may be the state of the input; values of rank 0 or 1 rarely are."""
     theirs, own = dims_of(output), dims_of(value)
-    return theirs is not None and own is not None and len(own) > 1 and _may_hold(output, value)
+    return theirs is not None and own is not None and len(own) > 1 and _are_compatible(output, value)
 
 
-def _may_hold(output: onnx.ValueInfoProto, value: onnx.ValueInfoProto) -> bool:
+def _are_compatible(output: onnx.ValueInfoProto, value: onnx.ValueInfoProto) -> bool:
     if output.type.tensor_type.elem_type != value.type.tensor_type.elem_type:
         return False
     theirs, own = dims_of(output), dims_of(value)

@@ -1,6 +1,6 @@
-"""The ways in which two models are run: the same inputs for both, or sequences of several lengths.
+"""The procedures that run two models: on the same inputs, or on sequences of several lengths.
 
-The options of a verification, and which of them exclude one another, are checked before.
+Also the options of a verification, whose values and combinations are checked.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import numpy as np
 import onnx
 
 from rnnlower import wording
-from rnnlower.arguments import integer
+from rnnlower.arguments import check_choice, integer
 from rnnlower.engines.session import Array, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.verification.engine_choice import EngineName, Semantics
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.given import GivenInputs, read_inputs
 from rnnlower.verification.inputs.graph_facts import gather_facts, largest_threshold
-from rnnlower.verification.inputs.trials import Overrides, Trial, fed_back, generate_trials, input_maker
+from rnnlower.verification.inputs.trials import Overrides, Trial, fed_states, generate_trials, input_maker
 from rnnlower.verification.models import (
-    HeldModel,
+    ParsedModel,
     RunModel,
-    accepted_by,
+    find_state_pairs,
     interface_problems,
     required_inputs,
-    state_pairs,
+    select_feeds,
 )
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict import inner_values
@@ -48,7 +48,7 @@ class Options:
     """The options of a verification, apart from the models.
 
     Raises:
-        OptionError: One is out of range, or two exclude one another.
+        OptionError: An option is out of range, or two exclude each other.
     """
 
     trials: int | None
@@ -65,20 +65,17 @@ class Options:
     feeds: Sequence[dict[str, Array]] | None = None
 
     def __post_init__(self) -> None:
-        if self.trials is not None and integer("number of trials", self.trials) < 1:
-            raise OptionError(f"trials must be at least 1, not {self.trials}")
-        if integer("seed", self.seed) < 0:
-            raise OptionError(f"seed must be at least 0, not {self.seed}")
+        if self.trials is not None:
+            integer("number of trials", self.trials, 1)
+        integer("seed", self.seed, 0)
         for name, value in (("atol", self.atol), ("rtol", self.rtol)):
             if value is not None and not (isinstance(value, Real) and 0 <= value < math.inf):
                 raise OptionError(f"{name} must be a number from 0, not {value!r}")
-        if self.tolerance not in (None, *get_args(ToleranceType)):
-            known = ", ".join(get_args(ToleranceType))
-            raise OptionError(f"tolerance must be one of {known}, not {self.tolerance!r}")
-        if self.engine not in (None, "onnxruntime", "rnnlower-reference"):
-            raise OptionError(f"unknown engine {self.engine!r}; known are onnxruntime and rnnlower-reference")
-        if self.semantics not in ("ort", "spec"):
-            raise OptionError(f"semantics must be 'ort' or 'spec', not {self.semantics!r}")
+        if self.tolerance is not None:
+            check_choice("the tolerance is", self.tolerance, get_args(ToleranceType))
+        if self.engine is not None:
+            check_choice("the engine is", self.engine, get_args(EngineName))
+        check_choice("the semantics are", self.semantics, get_args(Semantics), "they")
         if self.inputs is not None and self.states:
             raise OptionError("states are fed back into generated inputs: leave out the inputs or the states")
         option = wording.option
@@ -101,7 +98,7 @@ class Options:
                 raise OptionError(problem, remedy="leave out one of the two")
 
     def given(self, graph: onnx.GraphProto, sets: Mapping[str, Array]) -> Sequence[dict[str, Array]] | None:
-        """Return the sets of inputs to run on; ``None`` if they are to be generated."""
+        """Return the given sets of inputs; ``None`` if inputs are generated."""
         if self.feeds is not None or self.inputs is None:
             return self.feeds
         return read_inputs(self.inputs, graph, sets)
@@ -111,12 +108,12 @@ Pairs = Iterator[tuple[Trial, dict[str, Any]]]
 Lengths = Mapping[str, int]
 """The time steps of each input over time."""
 _CALLS = 60
-"""The calls of a model of one step a call."""
+"""The number of calls of a model that takes one step per call."""
 
 
 @contextmanager
-def faults_of_reference() -> Iterator[None]:
-    """Raise the errors of the reference's engine as reasons why nothing was verified."""
+def report_reference_errors() -> Iterator[None]:
+    """Turn the errors of the reference's engine into an `UnverifiableError`."""
     try:
         yield
     except LoadError as error:
@@ -127,9 +124,9 @@ def faults_of_reference() -> Iterator[None]:
 
 
 class Procedure:
-    """A way to run two models and to compare them: here, on the same inputs."""
+    """A way to run and compare two models; this one runs both on the same inputs."""
 
-    def problems(self, runner: Runner) -> tuple[list[str], bool]:
+    def interface_problems(self, runner: Runner) -> tuple[list[str], bool]:
         """Return differences between the interfaces, and whether both can take the same inputs.
 
         The candidate may lack the inputs that are set; those that are cast are fed in its own type.
@@ -144,7 +141,7 @@ class Procedure:
         """
         graph = runner.reference.proto.graph
         given = options.given(graph, runner.sets)
-        with faults_of_reference():
+        with report_reference_errors():
             if given is None:
                 return self._run_generated(runner, options)
             runner.empty_inputs = any(array.size == 0 for feeds in given for array in feeds.values())
@@ -153,53 +150,52 @@ class Procedure:
             with runner.open(branches.model) as run:
                 for number, feeds in enumerate(given):
                     options.progress("reference", number, len(given))
-                    finished.append(Trial(number, feeds, branches.watched(run)(feeds)))
+                    finished.append(Trial(number, feeds, branches.watch(run)(feeds)))
         runner.notes += branches.notes() + notes_on_empty_outputs(finished)
         return finished
 
     @staticmethod
     def _run_generated(runner: Runner, options: Options) -> list[Trial]:
         graph, candidate = runner.reference.proto.graph, runner.candidate.proto
-        facts = runner.reference_facts
-        facts = dataclasses.replace(facts, threshold=max(facts.threshold, largest_threshold(candidate)))
-        uses = dict(facts.uses)
+        uses = dict(runner.reference_facts.uses)
         for name, other in runner.candidate_facts.uses.items():
             # A mask computed from lengths takes any values; a recurrent node none beyond the sequence.
             if other.lengths and name in uses and not uses[name].lengths:
                 uses[name] = dataclasses.replace(uses[name], lengths=other.lengths)
                 runner.notes.append(f"input {name!r} was given lengths only, as the candidate needs them")
-        facts = dataclasses.replace(facts, uses=uses)
+        threshold = max(runner.reference_facts.threshold, largest_threshold(candidate))
+        facts = dataclasses.replace(runner.reference_facts, uses=uses, threshold=threshold)
         maker = input_maker(graph, candidate.graph, facts, options.seed, runner.sets)
-        states = state_pairs(graph, facts, options.states)
+        states = find_state_pairs(graph, facts, options.states)
         overrides = Overrides(runner.reference, candidate, options.seed)
         count = options.trials or maker.natural_trials
         runner.empty_inputs = maker.plan.has_empty_inputs
         branches = inner_values.BranchWatch(runner.reference, runner.sets)
         with runner.open(branches.model) as run:
             finished, skipped = generate_trials(
-                branches.watched(run),
+                branches.watch(run),
                 maker,
                 count,
                 states,
                 lambda done: options.progress("reference", done, count),
                 overrides,
             )
-        runner.states = fed_back(finished, states)
+        runner.states = fed_states(finished, states)
         if options.states and not runner.states:
             runner.note("no trial continued with the given states: some do among three or more trials")
         runner.notes += skipped + branches.notes() + notes_on_empty_outputs(finished) + overrides.notes()
         return finished
 
     def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
-        """Yield the candidate's outputs of each trial, in the form of the reference's."""
+        """Yield each trial with the candidate's outputs, in the form of the reference's."""
         for trial in finished:
-            yield trial, run(accepted_by(runner.candidate.proto, trial.feeds))
+            yield trial, run(select_feeds(runner.candidate.proto, trial.feeds))
 
-    def where_it_begins(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
+    def locate_difference(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
         """Describe the first inner value that both models name and that differs, in the first such trial."""
         trial = next((one.trial for one in judged if not one.is_equal), None)
         reference = runner.reference
-        names = inner_values.common_values(reference, runner.candidate)
+        names = inner_values.common_names(reference, runner.candidate)
         if trial is None or not names:
             return None
         whole, other = (inner_values.with_outputs(model, names) for model in (reference, runner.candidate))
@@ -207,29 +203,29 @@ class Procedure:
             return None
         try:
             with runner.open(whole) as run:
-                expected = run(accepted_by(reference.proto, trial.feeds))
+                expected = run(select_feeds(reference.proto, trial.feeds))
             with runner.open(other) as run:
-                found = self.inner_values(other, run, trial, names, expected)
+                found = self.run_inner_values(other, run, trial, names, expected)
         except (LoadError, RunError):
-            # This only helps the reader: the verdict stands without it.
+            # The description is optional: the verdict does not need it.
             return None
         shared = [name for name in names if name in found]
         tolerance = partial(judge.tolerance, feeds=trial.feeds)
         return inner_values.first_difference(reference.proto.graph, shared, expected, found, tolerance)
 
-    def inner_values(
-        self, model: HeldModel, run: RunModel, trial: Trial, names: list[str], expected: Mapping[str, Any]
+    def run_inner_values(
+        self, model: ParsedModel, run: RunModel, trial: Trial, names: list[str], expected: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return inner values of the candidate, run as `model`, in the form of the reference's."""
-        return run(accepted_by(model.proto, trial.feeds))
+        """Run `model`, the candidate with inner values as outputs; return them in the reference's form."""
+        return run(select_feeds(model.proto, trial.feeds))
 
 
-def additional_problems(
+def extension_problems(
     runner: Runner, inputs: Collection[str], outputs: Collection[str] = (), why: str = ""
 ) -> tuple[list[str], bool]:
     """Return differences between the interfaces of a model and its streamed or padded form, in any order.
 
-    The candidate may have these inputs and outputs in addition, and lack inputs that are set.
+    The candidate may have these additional inputs and outputs, and may lack inputs that are set.
     """
     reference, candidate = runner.reference.proto.graph, runner.candidate.proto.graph
     defaults = {tensor.name for tensor in reference.initializer}
@@ -247,8 +243,8 @@ def additional_problems(
 
 
 @dataclasses.dataclass(frozen=True)
-class StepCalls(Procedure):
-    """The procedure that runs both models many times, with the states of the call before.
+class StepProcedure(Procedure):
+    """The procedure that calls both models many times, each with its own states of the previous call.
 
     Attributes:
         states: For each output that holds a state, the input that takes it in the next call.
@@ -261,7 +257,7 @@ class StepCalls(Procedure):
         single = dataclasses.replace(options, trials=trials, states={})
         calls: list[Trial] = []
         made = super().run_reference(runner, single)
-        with faults_of_reference(), runner.open(runner.reference) as run:
+        with report_reference_errors(), runner.open(runner.reference) as run:
             for trial in made:
                 feeds = dict(trial.feeds)
                 for output, name in self.states.items():
@@ -281,52 +277,52 @@ class StepCalls(Procedure):
             for output, name in self.states.items():
                 if before is not None and feeds[name] is before.outputs[output]:
                     feeds[name] = outputs[output]
-            outputs = run(accepted_by(runner.candidate.proto, feeds))
+            outputs = run(select_feeds(runner.candidate.proto, feeds))
             before = trial
             yield trial, outputs
 
 
-class ByLength(Procedure, ABC):
-    """The reference on sequences of several lengths, and a candidate that takes them in another form."""
+class LengthProcedure(Procedure, ABC):
+    """A procedure with sequences of several lengths, which the candidate takes in another form."""
 
     @property
     @abstractmethod
     def axes(self) -> Mapping[str, int]:
-        """The axis of time of each input that has one."""
+        """The time axis of each input that has one."""
 
     @abstractmethod
-    def all_lengths(self, graph: onnx.GraphProto) -> Sequence[Lengths]:
-        """Return the lengths of the sequences to generate for the reference's graph."""
+    def choose_lengths(self, graph: onnx.GraphProto) -> Sequence[Lengths]:
+        """Return the lengths of the sequences to generate."""
 
     @abstractmethod
-    def words(self, lengths: Lengths) -> str:
-        """Return lengths as notes write them."""
+    def describe(self, lengths: Lengths) -> str:
+        """Describe lengths for notes."""
 
     @abstractmethod
-    def count(self, maker: InputMaker, lengths: Lengths) -> int:
-        """Return the number of sequences of these lengths, by default."""
+    def default_count(self, maker: InputMaker, lengths: Lengths) -> int:
+        """Return the default number of sequences of these lengths."""
 
-    def opened(self, reference: HeldModel) -> HeldModel:
+    def prepare_reference(self, reference: ParsedModel) -> ParsedModel:
         """Return the reference in the form in which it runs."""
         return reference
 
     def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
         """Run the reference on whole sequences."""
         given = options.given(runner.reference.proto.graph, {})
-        with faults_of_reference(), runner.open(self.opened(runner.reference)) as run:
+        with report_reference_errors(), runner.open(self.prepare_reference(runner.reference)) as run:
             if given is not None:
                 return [Trial(number, feeds, run(feeds)) for number, feeds in enumerate(given)]
             made: list[Trial] = []
             refused: list[UnverifiableError] = []
-            every = self.all_lengths(runner.reference.proto.graph)
+            every = self.choose_lengths(runner.reference.proto.graph)
             for number, lengths in enumerate(every):
                 options.progress("reference", number, len(every))
                 try:
                     made += self._generate(runner, run, lengths, options, number)
                 except UnverifiableError as error:
-                    # Too short for a window, or no multiple of a frame; other lengths show the same.
+                    # Too short for a window, or not a multiple of a frame; other lengths are enough.
                     refused.append(error)
-                    runner.note(f"{self.words(lengths)}: the reference does not run")
+                    runner.note(f"{self.describe(lengths)}: the reference does not run")
             if not made:
                 raise refused[0]
             return [dataclasses.replace(trial, number=number) for number, trial in enumerate(made)]
@@ -343,7 +339,7 @@ class ByLength(Procedure, ABC):
                 dim.dim_value = lengths[value.name]
         facts = dataclasses.replace(gather_facts(model), threshold=runner.reference_facts.threshold)
         maker = input_maker(model.graph, other, facts, options.seed + number)
-        made, skipped = generate_trials(run, maker, options.trials or self.count(maker, lengths))
+        made, skipped = generate_trials(run, maker, options.trials or self.default_count(maker, lengths))
         for text in skipped:
-            runner.note(f"{self.words(lengths)}: {text}")
+            runner.note(f"{self.describe(lengths)}: {text}")
         return made

@@ -1,4 +1,4 @@
-"""Models rewritten for a comparison: as the user asks to read them, in another float type, or rounded.
+"""Models rewritten for a comparison: reinterpreted by options, in another float type, or rounded.
 
 `dequantize`: DynamicQuantizeLSTM is LSTM with the dequantized weights.
 `assume_linear_before_reset`: every GRU has linear_before_reset=1.
@@ -18,19 +18,19 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from rnnlower.engines.session import Array
 from rnnlower.verification.inputs.uses import QUANTIZED_LSTM, RECURRENT
-from rnnlower.verification.models import Graph, HeldModel, graphs_in, nodes_in
+from rnnlower.verification.models import FLOATS, Graph, ParsedModel, graphs_in, nodes_in
 
-_OF_LSTM = 8
+_LSTM_INPUTS = 8
 _INTEGER_PRODUCTS = {"MatMulInteger": ("MatMul", 0), "ConvInteger": ("Conv", 1)}
-"""The products of floats, and the factor whose rows or channels, not columns, have zero points."""
+"""The float operator for each, and the index of the factor whose zero points are per row or channel."""
 
 
-def as_read(
-    model: HeldModel, *, dequantize: bool | Collection[str], assume_linear_before_reset: bool
-) -> HeldModel:
-    """Return the model with these meanings written down, or itself if there are none.
+def reinterpret(
+    model: ParsedModel, *, dequantize: bool | Collection[str], assume_linear_before_reset: bool
+) -> ParsedModel:
+    """Return the model with its nodes replaced by what the options read them as; itself without options.
 
-    `dequantize` may be outputs of the nodes that it applies to.
+    `dequantize` may name outputs of the nodes that it applies to.
     """
     if not (dequantize or assume_linear_before_reset):
         return model
@@ -41,7 +41,7 @@ def as_read(
             if isinstance(dequantize, Collection)
             else dequantize
         ):
-            return _dequantized(node)
+            return _dequantize_lstm(node)
         if assume_linear_before_reset and node.op_type == "GRU" and node.domain in ("", "ai.onnx"):
             kept = [attribute for attribute in node.attribute if attribute.name != "linear_before_reset"]
             del node.attribute[:]
@@ -50,11 +50,11 @@ def as_read(
 
     proto = deepcopy(model.with_data())
     _rewrite([proto.graph, *proto.functions], read)
-    return model.changed(proto)
+    return model.with_proto(proto)
 
 
 def _rewrite(graphs: Iterable[Graph], read: Callable[[NodeProto], Iterable[NodeProto]]) -> None:
-    """Replace each node of the graphs, and of their subgraphs first, by those that it is read as."""
+    """Replace each node by the nodes that `read` returns, in subgraphs first."""
     for graph in reversed([*graphs_in(*graphs)]):
         nodes = [copy for node in graph.node for copy in read(node)]
         copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
@@ -62,7 +62,7 @@ def _rewrite(graphs: Iterable[Graph], read: Callable[[NodeProto], Iterable[NodeP
         graph.node.extend(copies)
 
 
-def _dequantized(node: NodeProto) -> Iterable[NodeProto]:
+def _dequantize_lstm(node: NodeProto) -> Iterable[NodeProto]:
     """Yield an LSTM, and the nodes that dequantize its W and R."""
     inputs = list(node.input)
     scales = {"W": inputs[8:10], "R": inputs[10:12]}
@@ -79,18 +79,18 @@ def _dequantized(node: NodeProto) -> Iterable[NodeProto]:
         yield helper.make_node("Mul", [f"{start}/centered", f"{start}/scales"], [f"{start}/columns"])
         yield helper.make_node("Transpose", [f"{start}/columns"], [f"{start}/float"], perm=[0, 2, 1])
         inputs[index] = f"{start}/float"
-    lstm = NodeProto(name=node.name, op_type="LSTM", input=inputs[:_OF_LSTM], output=node.output)
+    lstm = NodeProto(name=node.name, op_type="LSTM", input=inputs[:_LSTM_INPUTS], output=node.output)
     lstm.attribute.extend(node.attribute)
     yield lstm
 
 
-def with_float_activations(model: HeldModel) -> HeldModel:
-    """Return the model with its weights rounded as they are, but its activations in float32.
+def with_float_activations(model: ParsedModel) -> ParsedModel:
+    """Return the model with its rounded weights, but with activations in float32.
 
-    Products of integers become products of floats: what remains is the error of the weights.
+    Integer products become float products: only the rounding error of the weights remains.
     """
     proto = deepcopy(model.with_data())
-    _rewrite([proto.graph], lambda node: _dequantized(node) if node.op_type == QUANTIZED_LSTM else [node])
+    _rewrite([proto.graph], lambda node: _dequantize_lstm(node) if node.op_type == QUANTIZED_LSTM else [node])
     for graph in [*graphs_in(proto.graph)]:
         del graph.value_info[:]
     rounded = {
@@ -99,11 +99,11 @@ def with_float_activations(model: HeldModel) -> HeldModel:
         for node in graph.node
         if node.op_type == "QuantizeLinear"
     }
-    _rewrite([proto.graph], lambda node: _in_floats(node, rounded))
-    return model.changed(proto)
+    _rewrite([proto.graph], lambda node: _float_equivalent(node, rounded))
+    return model.with_proto(proto)
 
 
-def _in_floats(node: NodeProto, rounded: Mapping[str, str]) -> Iterable[NodeProto]:
+def _float_equivalent(node: NodeProto, rounded: Mapping[str, str]) -> Iterable[NodeProto]:
     if node.op_type == "DynamicQuantizeLinear":
         yield helper.make_node("Identity", node.input, node.output[:1])
         for name, value in zip(node.output[1:], (1.0, 0.0), strict=False):
@@ -121,7 +121,7 @@ def _in_floats(node: NodeProto, rounded: Mapping[str, str]) -> Iterable[NodeProt
             if len(node.input) > index + 2 and node.input[index + 2]:
                 zero = f"{factors[-1]}/zero"
                 yield helper.make_node("Cast", [node.input[index + 2]], [zero], to=TensorProto.FLOAT)
-                yield from _centered(factors[-1], zero, of_rows=index == by_rows)
+                yield from _subtract_zero_point(factors[-1], zero, of_rows=index == by_rows)
                 factors[-1] += "/centered"
         product = helper.make_node(op_type, factors, node.output)
         product.attribute.extend(node.attribute)
@@ -130,8 +130,8 @@ def _in_floats(node: NodeProto, rounded: Mapping[str, str]) -> Iterable[NodeProt
         yield node
 
 
-def _centered(name: str, zero: str, *, of_rows: bool) -> Iterable[NodeProto]:
-    """Yield nodes that subtract zero points; those of rows fit once the axes are turned around."""
+def _subtract_zero_point(name: str, zero: str, *, of_rows: bool) -> Iterable[NodeProto]:
+    """Yield nodes that subtract zero points; for those of rows, the axes are reversed meanwhile."""
     end, operands = f"{name}/centered", [name, zero]
     if not of_rows:
         yield helper.make_node("Sub", operands, [end])
@@ -144,14 +144,13 @@ def _centered(name: str, zero: str, *, of_rows: bool) -> Iterable[NodeProto]:
 
 
 SMALL_FLOATS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
-# onnxruntime.transformers and onnxconverter_common replace smaller numbers by one of these.
+# onnxruntime.transformers and onnxconverter_common raise smaller numbers to one of these.
 _LEAST_OF_CONVERTERS = (2.0**-24, 2.0**-23)
-_FLOATS = {TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 # Attributes by which a node states its output type.
 _TYPE_ATTRIBUTES = {"to", "dtype"}
 
 
-def in_float_type(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int] = _FLOATS) -> HeldModel:
+def convert_floats(model: ParsedModel, dtype: np.dtype[Any], kinds: Collection[int] = FLOATS) -> ParsedModel:
     """Return the model with inputs, weights, constants and casts of these kinds in one float type."""
     other = deepcopy(model.with_data())
     kind = helper.np_dtype_to_tensor_dtype(dtype)
@@ -168,17 +167,17 @@ def in_float_type(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int]
         with np.errstate(over="ignore"):
             return array.astype(dtype)
 
-    _change_tensors(other, kinds, cast)
-    return model.changed(other)
+    _map_tensors(other, kinds, cast)
+    return model.with_proto(other)
 
 
-def moved_by_rounding(array: Array, kind: str, rng: np.random.Generator, largest: int | None = None) -> Array:
-    """Return floats as far off as rounding to a type may take them.
+def perturb(array: Array, kind: str, rng: np.random.Generator, largest: int | None = None) -> Array:
+    """Return floats moved randomly by up to the rounding error of a type.
 
-    The `largest` of integers (by default, of their type) stands for the largest float.
+    For integer types, the largest float maps to `largest`, by default the type's maximum.
 
-    The small numbers of a type are coarse: an epsilon of 1e-12 is 0 in float16, or what converters make of
-    it. It keeps its sign. A whole number that the type has, such as an exponent, is not rounded.
+    float16 is coarse near zero: an epsilon of 1e-12 becomes 0, or the least number of a converter. Signs are
+    kept, and so are whole numbers that the type can represent, such as an exponent.
     """
     sizes = np.abs(array.astype(np.float64))
     finite = np.where(np.isfinite(sizes), sizes, 0.0)
@@ -198,14 +197,15 @@ def moved_by_rounding(array: Array, kind: str, rng: np.random.Generator, largest
     return np.where(exact, array, np.copysign(moved, array))
 
 
-def rounded_as_in(candidate: HeldModel, model: HeldModel, kind: str) -> tuple[HeldModel, Collection[float]]:
-    """Return the model with the constants rounded that the candidate has rounded to this type.
+def round_like(
+    candidate: ParsedModel, model: ParsedModel, kind: str
+) -> tuple[ParsedModel, Collection[float]]:
+    """Return the model with those constants rounded that the candidate has rounded to this type.
 
-    An epsilon that float16 lacks becomes the one that the candidate has. Also return the magnitudes of the
-    constants that the candidate has as many times, rounded or not, and of biases of which it has the sum: no
-    further rounding moves them.
+    An epsilon too small for float16 becomes the candidate's. Also return the magnitudes of constants that
+    the candidate has equally often, rounded or not, and of biases that it has as a sum: they are exact.
     """
-    theirs = _magnitudes(candidate)
+    theirs = _count_magnitudes(candidate)
 
     def rounded(array: Array) -> Array:
         found = array
@@ -220,16 +220,16 @@ def rounded_as_in(candidate: HeldModel, model: HeldModel, kind: str) -> tuple[He
             found = np.where(np.isin(np.abs(other), theirs[0]), other, found)
         return found
 
-    same = _changed(model, rounded)
-    ours = _magnitudes(same)
+    same = _map_constants(model, rounded)
+    ours = _count_magnitudes(same)
     places = np.searchsorted(theirs[0], ours[0]).clip(max=max(0, len(theirs[0]) - 1))
     found = theirs[0][places] == ours[0] if len(theirs[0]) else np.zeros(len(ours[0]), bool)
     kept = ours[0][found & (theirs[1][places] >= ours[1])] if found.any() else np.zeros(0)
-    return same, np.union1d(kept, _biases_added(same, theirs[0]))
+    return same, np.union1d(kept, _shared_biases(same, theirs[0]))
 
 
-def _biases_added(model: HeldModel, magnitudes: Array) -> Array:
-    """Return the magnitudes in biases ``[Wb | Rb]`` that are all among these, alone or as a sum of both."""
+def _shared_biases(model: ParsedModel, magnitudes: Array) -> Array:
+    """Return the magnitudes in biases ``[Wb | Rb]`` whose elements are known, alone or as sums of halves."""
     found: list[Array] = [np.zeros(0, np.float32)]
 
     def look(array: Array) -> Array:
@@ -240,12 +240,12 @@ def _biases_added(model: HeldModel, magnitudes: Array) -> Array:
                 found.append(np.abs(halves).ravel())
         return array
 
-    _changed(model, look)
+    _map_constants(model, look)
     return np.concatenate(found)
 
 
-def largest_weight(model: HeldModel, kind: str) -> int | None:
-    """Return 63 if a model's int8 weights use 7 bits, lest products saturate; ``None``: they use all bits."""
+def largest_int8_weight(model: ParsedModel, kind: str) -> int | None:
+    """Return 63 if int8 weights use only 7 bits, which avoids saturating products; otherwise ``None``."""
     spans = [0]
 
     def look(array: Array) -> Array:
@@ -255,16 +255,16 @@ def largest_weight(model: HeldModel, kind: str) -> int | None:
             spans.append(int(np.ptp(values) if array.dtype == np.uint8 else 2 * np.abs(values).max()))
         return array
 
-    _change_tensors(deepcopy(model.with_data()), {TensorProto.INT8, TensorProto.UINT8}, look)
+    _map_tensors(deepcopy(model.with_data()), {TensorProto.INT8, TensorProto.UINT8}, look)
     return 63 if kind == "int8" and 0 < max(spans) <= 128 else None
 
 
-def moved_weights(
-    model: HeldModel, kind: str, seed: int, kept: Any = (), largest: int | None = None
-) -> HeldModel:
-    """Return the model with its float constants as far off as rounding to a type may take them.
+def perturb_weights(
+    model: ParsedModel, kind: str, seed: int, kept: Any = (), largest: int | None = None
+) -> ParsedModel:
+    """Return the model with its float constants moved by up to the rounding error of a type.
 
-    Those of the magnitudes `kept` stay; for an integer type, biases, and all that have fewer than two axes.
+    Constants with magnitudes in `kept` stay; for an integer type, so do biases and constants of rank 0 or 1.
     """
     rng = np.random.default_rng(seed)
     whole = kind not in SMALL_FLOATS.values()
@@ -274,27 +274,27 @@ def moved_weights(
     def move(array: Array) -> Array:
         if whole and array.ndim < 2:
             return array
-        return np.where(np.isin(np.abs(array), kept), array, moved_by_rounding(array, kind, rng, largest))
+        return np.where(np.isin(np.abs(array), kept), array, perturb(array, kind, rng, largest))
 
-    return _changed(model, move, attributes=not whole, kept=biases)
+    return _map_constants(model, move, attributes=not whole, kept=biases)
 
 
-def _changed(
-    model: HeldModel, change: Callable[[Array], Array], attributes: bool = True, kept: Collection[str] = ()
-) -> HeldModel:
-    """Return the model with its float constants changed: tensors, and `attributes` that may become some."""
+def _map_constants(
+    model: ParsedModel, change: Callable[[Array], Array], attributes: bool = True, kept: Collection[str] = ()
+) -> ParsedModel:
+    """Apply `change` to the model's float tensors, and with `attributes`, to float attributes."""
     other = deepcopy(model.with_data())
-    _change_tensors(other, _FLOATS, change, kept)
+    _map_tensors(other, FLOATS, change, kept)
     # A clip is such a constant, too: lowered, it is a tensor.
     for node in nodes_in(other.graph, *other.functions) if attributes else ():
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.FLOAT:
                 attribute.f = float(change(np.array(attribute.f, np.float32)))
             attribute.floats[:] = [float(change(np.array(value, np.float32))) for value in attribute.floats]
-    return model.changed(other)
+    return model.with_proto(other)
 
 
-def _magnitudes(model: HeldModel) -> tuple[Array, Array]:
+def _count_magnitudes(model: ParsedModel) -> tuple[Array, Array]:
     """Return the magnitudes of the model's float constants, and the number of times it has each."""
     found: list[Array] = [np.zeros(0, np.float32)]
 
@@ -302,12 +302,12 @@ def _magnitudes(model: HeldModel) -> tuple[Array, Array]:
         found.append(np.abs(array).astype(np.float32).ravel())
         return array
 
-    _changed(model, look)
+    _map_constants(model, look)
     return np.unique(np.concatenate(found), return_counts=True)
 
 
 def small_floats(model: onnx.ModelProto) -> set[str]:
-    """Return the names of the floats of two bytes that the model computes in."""
+    """Return the names of the 16-bit float types that the model computes in."""
     found = {value.type.tensor_type.elem_type for graph in graphs_in(model.graph) for value in graph.input}
     found |= {tensor.data_type for graph in graphs_in(model.graph) for tensor in graph.initializer}
     for node in nodes_in(model.graph, *model.functions):
@@ -317,13 +317,13 @@ def small_floats(model: onnx.ModelProto) -> set[str]:
     return {SMALL_FLOATS[kind] for kind in found if kind in SMALL_FLOATS}
 
 
-def _change_tensors(
+def _map_tensors(
     model: onnx.ModelProto,
     kinds: Collection[int],
     change: Callable[[Array], Array],
     kept: Collection[str] = (),
 ) -> None:
-    """Change the arrays of initializers and constants of these types, but not those of the names `kept`."""
+    """Apply `change` to initializers and constants of these types, except those named in `kept`."""
 
     def change_one(tensor: TensorProto) -> None:
         if tensor.data_type in kinds and tensor.name not in kept:
@@ -337,6 +337,5 @@ def _change_tensors(
             if attribute.HasField("t"):
                 change_one(attribute.t)
             elif TensorProto.FLOAT in kinds and attribute.name in ("value_float", "value_floats"):
-                given = attribute.f if attribute.name == "value_float" else list(attribute.floats)
-                values = change(np.array(given, np.float32))
+                values = change(np.array(helper.get_attribute_value(attribute), np.float32))
                 attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(values)))

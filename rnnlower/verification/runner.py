@@ -1,4 +1,4 @@
-"""Execution of the two models on their engines, with notes on any workaround."""
+"""Execution of the two models on their engines, with notes on workarounds."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ from rnnlower.verification.engine_choice import (
     NumpyEngine,
     OnnxRuntimeEngine,
     Semantics,
-    inherited_fault,
     open_engine,
     reasons_against_onnxruntime,
+    reference_fails_alike,
 )
-from rnnlower.verification.inputs.graph_facts import facts_of_candidate, gather_facts
+from rnnlower.verification.inputs.graph_facts import gather_facts, gather_recurrent_facts
 from rnnlower.verification.inputs.uses import QUANTIZED_LSTM
-from rnnlower.verification.models import HeldModel, RunModel, float_casts, op_types
+from rnnlower.verification.models import ParsedModel, RunModel, float_casts, op_types
 from rnnlower.verification.rewritten_models import (
     SMALL_FLOATS,
-    in_float_type,
-    largest_weight,
-    moved_by_rounding,
-    moved_weights,
-    rounded_as_in,
+    convert_floats,
+    largest_int8_weight,
+    perturb,
+    perturb_weights,
+    round_like,
     small_floats,
     with_float_activations,
 )
-from rnnlower.verification.verdict.compare import ToleranceType, with_floats
+from rnnlower.verification.verdict.compare import ToleranceType, map_floats
 
 # Beyond this many nodes onnxruntime's optimizations take minutes.
 _LARGE_GRAPH = 10_000
 _DRAWS_OF_WEIGHTS = 3
-# In units of the largest error; a seed of signs, or all are positive.
+# In units of the largest error, with a seed for the signs; without one, all are positive.
 _ERRORS_OF_ACTIVATIONS = ((1.0, None), (1.0, 0), (4.0, 1), (4.0, 2))
-# Loading takes longer than people expect, and that many times the reference's nodes is a straight line.
+# Seconds of loading that are worth a note, if the model is a straight line: this many times the nodes.
 _LONG_LOAD = 5.0
 _STRAIGHT_LINE = 50
 
 
-def in_float32(array: Array) -> Array:
-    """Return floats of two bytes as float32, and anything else as it is."""
+def widen(array: Array) -> Array:
+    """Return 16-bit floats as float32, and anything else unchanged."""
     return array.astype(np.float32) if str(array.dtype) in SMALL_FLOATS.values() else array
 
 
 class Runner:
     """The two models, the facts about them, and the engines that ran them.
 
-    ``empty_inputs`` must be set before the first run if inputs have zero length; ``notes`` collects messages
-    for the result; ``sets`` are values of inputs that every run gets if the model still has the
-    input; ``states`` are the outputs that were fed back, and their inputs.
+    ``empty_inputs`` must be set before the first run if inputs have zero length. ``notes`` collects messages
+    for the result. ``sets`` holds values of inputs that every run gets if the model still has the input.
+    ``states`` maps the outputs that were fed back to their inputs.
     """
 
     def __init__(
         self,
-        reference: HeldModel,
-        candidate: HeldModel,
+        reference: ParsedModel,
+        candidate: ParsedModel,
         semantics: Semantics,
         forced: EngineName | None,
         sets: Mapping[str, Array] | None = None,
@@ -75,7 +75,7 @@ class Runner:
     ) -> None:
         self.reference, self.candidate = reference, candidate
         self.reference_facts = gather_facts(reference.proto)
-        self.candidate_facts = facts_of_candidate(candidate.proto)
+        self.candidate_facts = gather_recurrent_facts(candidate.proto)
         self.sets = dict(sets or {})
         self.engines: dict[str, str] = {}
         self.notes: list[str] = []
@@ -83,30 +83,30 @@ class Runner:
         self.empty_inputs = False
         self.runtime: Runtime | None = None
         self.tolerance = tolerance
-        # The type to which one model's constants are rounded, and those of the other are not.
+        # The type to which only one model's constants are rounded.
         self.rounded_to: str | None = tolerance
         self.casts: dict[str, str] = {}
         if tolerance is not None:
             ours, theirs = reference.proto.graph, candidate.proto.graph
             self.casts = float_casts(ours.input, theirs.input) | float_casts(ours.output, theirs.output)
         # The magnitudes of constants that both models have.
-        self._kept: Collection[float] = ()
-        self._moved: list[RunModel] = []
+        self._exact_magnitudes: Collection[float] = ()
+        self._perturbed: list[RunModel] = []
         self._sessions = ExitStack()
         self._retyped: dict[tuple[str, np.dtype[Any], Semantics], Engine] = {}
         self._semantics: Semantics = semantics
         self._forced: EngineName | None = forced
         small = [m.role for m in (candidate, reference) if len(m.proto.graph.node) <= _LARGE_GRAPH]
         read = [reference, *([] if tolerance is None else [candidate])]
-        # Optimized, they lack some of the roundings to 16 bits.
+        # Optimized float16 models skip some roundings.
         half = any("float16" in small_floats(model.proto) for model in read)
-        # In such graphs, onnxruntime's optimizations compute in integers what is written in floats.
+        # In such graphs, onnxruntime's optimizations turn float operators into integer ones.
         ops = op_types(reference.proto) | op_types(candidate.proto)
         quantized = not ops.isdisjoint(("DequantizeLinear", QUANTIZED_LSTM))
         self._optimized = small[0] if small and not (quantized or half) else None
 
-    def on(self, runtime: Runtime) -> Runner:
-        """Return a runner whose candidate runs on another runtime."""
+    def on_runtime(self, runtime: Runtime) -> Runner:
+        """Return a copy that runs the candidate on another runtime."""
         other = copy.copy(self)
         other.engines, other.notes, other.runtime = dict(self.engines), [*self.notes], runtime
         return other
@@ -117,17 +117,17 @@ class Runner:
             self.notes.append(text)
 
     @contextmanager
-    def open(self, model: HeldModel) -> Iterator[RunModel]:
+    def open(self, model: ParsedModel) -> Iterator[RunModel]:
         """Yield a function that runs ``model``, in NumPy if onnxruntime turns out to lack a kernel.
 
-        One graph runs as it is written, the other after onnxruntime's optimizations: the candidate's, unless
-        it is so large that optimizing takes minutes (then the reference's). Quantized and float16
-        graphs run as they are.
+        One graph runs unchanged, the other with onnxruntime's optimizations: the candidate, unless it is so
+        large that optimizing takes minutes (then the reference). Quantized and float16 graphs are not
+        optimized.
 
         Raises:
-            LoadError: No engine takes the model.
+            LoadError: No engine accepts the model.
         """
-        fixed = self._sets_of(model)
+        fixed = self._fixed_inputs(model)
         if model.role == "candidate" and self.runtime is not None:
             self.engines[model.role] = self.runtime.name
             with closing(open_on(self.runtime, model.with_data())) as opened:
@@ -143,7 +143,7 @@ class Runner:
             optimize=model.role == self._optimized,
             empty_inputs=self.empty_inputs,
             excuse=lambda error, optimize: (
-                model.role == "reference" or inherited_fault(error, self.reference, optimize)
+                model.role == "reference" or reference_fails_alike(error, self.reference, optimize)
             ),
         )
         self.engines[model.role] = engine.name
@@ -158,7 +158,7 @@ class Runner:
             try:
                 return engine.run(feeds)
             except (LacksKernelError, RunError) as error:
-                if self._forced is not None or not self._is_for_numpy(error, model):
+                if self._forced is not None or not self._may_run_in_numpy(error, model):
                     raise
                 self.note(f"the {model.role} does not run on onnxruntime: {brief(error)}")
                 engine.close()
@@ -179,8 +179,8 @@ class Runner:
                 f"`{wording.call('scan')}` makes one loop of all time steps, which loads at once"
             )
 
-    def _cast_for(self, model: HeldModel, run: RunModel) -> RunModel:
-        """Return `run` between casts: of what the candidate is fed in its own type, and of its outputs."""
+    def _cast_for(self, model: ParsedModel, run: RunModel) -> RunModel:
+        """Wrap the candidate's `run` in casts of its inputs, and of its outputs to the reference's types."""
         if model.role == "reference" or not self.casts:
             return run
         kinds = {
@@ -201,40 +201,43 @@ class Runner:
 
     def second_opinion(self, feeds: dict[str, Array]) -> dict[str, Any] | None:
         """Return the reference's outputs computed by NumPy, in another precision than its engine's."""
+        return self._run_in_numpy(feeds, precise=self.engines["reference"] != NumpyEngine.name)
+
+    def _run_in_numpy(self, feeds: dict[str, Array], **options: Any) -> dict[str, Any] | None:
+        """Return the reference's outputs computed by NumPy; ``None`` if it fails or the model is large."""
         if len(self.reference.proto.graph.node) > _LARGE_GRAPH:
             return None
-        precise = self.engines["reference"] != NumpyEngine.name
         try:
-            return NumpyEngine(self.reference, self._semantics, precise).run(feeds | self.sets)
+            return NumpyEngine(self.reference, self._semantics, **options).run(feeds | self.sets)
         except (LoadError, RunError):
             return None
 
-    def in_type(
+    def run_in_type(
         self,
         dtype: np.dtype[Any],
-        model: HeldModel,
+        model: ParsedModel,
         feeds: dict[str, Array],
         semantics: Semantics | None = None,
     ) -> dict[str, Any] | None:
         """Return the model's outputs in a float type; ``None`` if it fails or the model is large.
 
-        onnxruntime computes in float64 where it has the kernels, for a Scan a hundred times as fast as NumPy.
+        onnxruntime computes float64 if it has the kernels: a Scan runs a hundred times as fast as in NumPy.
         """
         if len(model.proto.graph.node) > _LARGE_GRAPH or not model.fits_memory:
             return None
         semantics = semantics or self._semantics
-        fed = with_floats(feeds | self._sets_of(model), lambda array: array.astype(dtype))
+        fed = map_floats(feeds | self._fixed_inputs(model), lambda array: array.astype(dtype))
         key = model.role, dtype, semantics
         try:
             if key not in self._retyped:
-                self._retyped[key] = self._open_retyped(in_float_type(model, dtype), dtype, semantics)
+                self._retyped[key] = self._open_retyped(convert_floats(model, dtype), dtype, semantics)
                 self._sessions.callback(self._retyped[key].close)
             return self._retyped[key].run(fed)
         except (LoadError, RunError):
             return None
 
-    def _open_retyped(self, model: HeldModel, dtype: np.dtype[Any], semantics: Semantics) -> Engine:
-        facts = facts_of_candidate(model.proto)
+    def _open_retyped(self, model: ParsedModel, dtype: np.dtype[Any], semantics: Semantics) -> Engine:
+        facts = gather_recurrent_facts(model.proto)
         native = reasons_against_onnxruntime(facts, semantics, self.empty_inputs)
         if dtype != np.float64 or native or self._forced == NumpyEngine.name:
             return NumpyEngine(model, semantics)
@@ -245,7 +248,7 @@ class Runner:
             return NumpyEngine(model, semantics)
 
     def in_float32(self) -> Runner | None:
-        """Return a runner of both models in float32 instead of smaller types; ``None`` if they have none."""
+        """Return a runner of both models with small floats widened to float32; ``None`` if they have none."""
         models = [self.reference, self.candidate]
         if self.tolerance in ("int8", "int16"):
             models[1] = with_float_activations(self.candidate)
@@ -253,49 +256,49 @@ class Runner:
         held = all(model.fits_memory and len(model.proto.graph.node) <= _LARGE_GRAPH for model in models)
         if not (kinds or models[1] is not self.candidate) or not held:
             return None
-        wide = [in_float_type(model, np.dtype(np.float32), SMALL_FLOATS) for model in models]
-        sets = {name: in_float32(array) for name, array in self.sets.items()}
+        wide = [convert_floats(model, np.dtype(np.float32), SMALL_FLOATS) for model in models]
+        sets = {name: widen(array) for name, array in self.sets.items()}
         # bfloat16 is coarser than float16.
         rounded_to: str = self.tolerance or min(kinds)
         kept: Collection[float] = ()
         if rounded_to in SMALL_FLOATS.values():
-            wide[0], kept = rounded_as_in(wide[1], wide[0], rounded_to)
+            wide[0], kept = round_like(wide[1], wide[0], rounded_to)
         runner = Runner(wide[0], wide[1], self._semantics, self._forced, sets)
         runner.casts = self.casts
         runner.empty_inputs, runner.states = self.empty_inputs, self.states
-        runner.rounded_to, runner._kept = rounded_to, kept
+        runner.rounded_to, runner._exact_magnitudes = rounded_to, kept
         return runner
 
-    def with_moved_weights(self, feeds: dict[str, Array]) -> Iterator[dict[str, Any]]:
-        """Yield the reference's outputs with its constants moved by the rounding to the candidate's type."""
+    def with_perturbed_weights(self, feeds: dict[str, Array]) -> Iterator[dict[str, Any]]:
+        """Yield the reference's outputs with constants perturbed by rounding to the candidate's type."""
         if self.rounded_to is None or not self.reference.fits_memory:
             return
-        if not self._moved:
-            largest = largest_weight(self.candidate, self.rounded_to)
+        if not self._perturbed:
+            largest = largest_int8_weight(self.candidate, self.rounded_to)
             models = [
-                moved_weights(self.reference, self.rounded_to, seed, self._kept, largest)
+                perturb_weights(self.reference, self.rounded_to, seed, self._exact_magnitudes, largest)
                 for seed in range(_DRAWS_OF_WEIGHTS)
             ]
-            self._moved += [self._sessions.enter_context(self.open(model)) for model in models]
-        for seed, run in enumerate(self._moved):
+            self._perturbed += [self._sessions.enter_context(self.open(model)) for model in models]
+        for seed, run in enumerate(self._perturbed):
             if self.tolerance in ("int8", "int16"):
                 # Its activations are rounded like its weights.
                 rng = np.random.default_rng(seed)
-                feeds = with_floats(feeds, partial(moved_by_rounding, kind=self.tolerance, rng=rng))
+                feeds = map_floats(feeds, partial(perturb, kind=self.tolerance, rng=rng))
             try:
                 yield run(feeds)
             except RunError:
                 continue
 
     def with_inexact_activations(self, feeds: dict[str, Array]) -> Iterator[dict[str, Any]]:
-        """Yield the reference's outputs with Sigmoid and Tanh as far off as the candidate's runtime has them.
+        """Yield the reference's outputs with Sigmoid and Tanh as inexact as on the candidate's runtime.
 
-        First all are too large, like a gate that should be closed; then some are too small. An element is off
-        in the same direction at every step, like a function of a number that hardly changes. After a Softmax,
-        a few draws do not show how much others would change: hence also a multiple of the error.
+        First all values are too large, as for a gate that should be closed; then some are too small. An
+        element errs in the same direction at every step, as a function of a slowly changing number does.
+        After a Softmax, a few draws are not representative: therefore also a multiple of the error.
         """
         error = 0.0 if self.runtime is None else self.runtime.activation_error
-        if not error or len(self.reference.proto.graph.node) > _LARGE_GRAPH:
+        if not error:
             return
 
         def moved(values: Array, size: float, seed: int | None) -> Array:
@@ -303,28 +306,27 @@ class Runner:
             return np.asarray(values + np.asarray(size * error * signs, values.dtype))
 
         for size, seed in _ERRORS_OF_ACTIVATIONS:
-            inexact = partial(moved, size=size, seed=seed)
-            try:
-                yield NumpyEngine(self.reference, self._semantics, inexact=inexact).run(feeds | self.sets)
-            except (LoadError, RunError):
+            outputs = self._run_in_numpy(feeds, inexact=partial(moved, size=size, seed=seed))
+            if outputs is None:
                 return
+            yield outputs
 
     def close(self) -> None:
-        """End the sessions of further precisions."""
+        """Close the sessions of other precisions and perturbed weights."""
         self._sessions.close()
         self._retyped.clear()
 
-    def _sets_of(self, model: HeldModel) -> dict[str, Array]:
+    def _fixed_inputs(self, model: ParsedModel) -> dict[str, Array]:
         accepted = {value.name for value in model.proto.graph.input}
         return {name: array for name, array in self.sets.items() if name in accepted}
 
-    def _is_for_numpy(self, error: Exception, model: HeldModel) -> bool:
+    def _may_run_in_numpy(self, error: Exception, model: ParsedModel) -> bool:
         """Return whether NumPy may try what onnxruntime failed on."""
         if self.engines[model.role] == NumpyEngine.name:
             return False
         if isinstance(error, LacksKernelError):
             return True
-        # A declared shape is not the computed one. If only NumPy ran the reference, which ignores
-        # declared shapes, the reference may have the same wrong declaration.
+        # A declared shape differs from the computed one. If only NumPy ran the reference, which ignores
+        # declared shapes, the reference may contain the same error.
         only_numpy = self.engines["reference"] == NumpyEngine.name
         return model.role == "candidate" and only_numpy and RECORDED_SHAPE in str(error)

@@ -19,12 +19,12 @@ class OutputComparison:
     ``max_abs`` is the largest absolute difference, ``max_rel`` the largest ``|a - b| / max(|a|, |b|)`` and
     ``max_ulp`` the largest distance in units in the last place (0 for integers, booleans and strings that
     agree). They are infinite, and null in JSON, where only one side is NaN or infinite or where shapes or
-    dtypes differ. ``error`` is the difference with the largest ratio to the ``allowed`` error there, and
-    ``used`` is that ratio: above 1 the outputs differ. ``allowed`` and ``used`` are ``None`` if no error is
-    allowed, or if rounding decides between two correct results.
-    ``worst_index`` is where the difference is largest against the tolerance, ``worst_step``
-    its time step in an output over time. ``errors_over_time`` holds the largest absolute difference at each
-    time step over all trials, for reports; it is empty without an axis of time, and JSON lacks it.
+    dtypes differ. ``error`` is the difference with the largest ratio to the ``allowed`` error, and ``used``
+    is that ratio: above 1, the outputs differ. ``allowed`` and ``used`` are ``None`` if no error is allowed,
+    or if rounding decides between two correct results.
+    ``worst_index`` is the position of that difference, ``worst_step`` its time step in an output over time.
+    ``errors_over_time`` holds the largest absolute difference at each time step over all trials, for reports;
+    it is empty without a time axis, and absent from JSON.
     """
 
     name: str
@@ -63,8 +63,8 @@ class OutputComparison:
 class RuntimeTrial:
     """The result of the candidate on another runtime, on the same inputs.
 
-    ``engine`` is its name, ``label`` its title with its version; ``ran`` is whether it ran the candidate,
-    ``problem`` why not, or a fault in addition to the ``outputs``.
+    ``engine`` is its name, ``label`` its title and version. ``ran`` is true if it ran the candidate;
+    ``problem`` is the reason if not, or a fault besides the ``outputs``.
     """
 
     engine: str
@@ -77,7 +77,7 @@ class RuntimeTrial:
 
     @classmethod
     def of(cls, runtime: Engine, **findings: Any) -> RuntimeTrial:
-        """Make the result of the candidate on ``runtime`` of these findings."""
+        """Make the result on ``runtime`` from these fields."""
         return cls(runtime.name, runtime.label, runtime.version, **findings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,12 +97,12 @@ class VerificationResult:
     """The result of a verification; truthy if the two models agree on every trial.
 
     ``engines`` names the engines of ``"reference"`` and ``"candidate"``; ``trials`` counts the sets of
-    inputs on which both ran; ``skipped`` lists what was not compared and why; ``problems`` are the
-    differences beyond single outputs (a missing output, a model that does not run).
-    ``first_difference`` describes the first inner value that both models name and that differs. ``states``
-    are the outputs that some trials fed back, and the inputs that they went to. ``versions`` are those of
-    the engines; ``tolerances`` hold ``atol`` and ``rtol`` as given, ``None`` for those by type. ``on`` is the
-    result on another runtime, if one was requested.
+    inputs on which both ran; ``skipped`` lists what was not compared, with reasons; ``problems`` are
+    differences other than values (a missing output, a model that does not run).
+    ``first_difference`` describes the first inner value of the same name that differs. ``states`` maps the
+    outputs that some trials fed back to their inputs. ``versions`` holds those of the engines; ``tolerances``
+    holds ``atol`` and ``rtol`` as given, ``None`` for those by type. ``on`` is the result on another
+    runtime, if one was requested.
     """
 
     equal: bool

@@ -17,21 +17,21 @@ from rnnlower.engines.session import LacksKernelError, LoadError, RunError, brie
 from rnnlower.errors import UnverifiableError, VerificationError
 from rnnlower.files.metadata import PadMetadata, StreamMetadata
 from rnnlower.folders import temporary_folder
-from rnnlower.verification.chunks import Chunks
+from rnnlower.verification.chunk_procedure import ChunkProcedure
 from rnnlower.verification.engine_choice import SATURATION, EngineName, NumpyEngine, Semantics, may_saturate
 from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_sets
 from rnnlower.verification.inputs.trials import Trial
-from rnnlower.verification.models import HeldModel, ModelLike, hold, op_types, overridable_inputs
-from rnnlower.verification.padded import Padded
-from rnnlower.verification.procedures import Options, Procedure, Progress, StepCalls
-from rnnlower.verification.rewritten_models import as_read
-from rnnlower.verification.runner import Runner, in_float32
+from rnnlower.verification.models import ModelLike, ParsedModel, load_parsed, op_types, overridable_inputs
+from rnnlower.verification.pad_procedure import PadProcedure
+from rnnlower.verification.procedures import Options, Procedure, Progress, StepProcedure
+from rnnlower.verification.rewritten_models import reinterpret
+from rnnlower.verification.runner import Runner, widen
 from rnnlower.verification.verdict.compare import ToleranceType
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.verification.verification_result import RuntimeTrial, VerificationResult
 
 _TRIALS_IN_FLOAT32 = 24
-# onnx's checker on nodes that stand before those that they read.
+# The message of onnx's checker on nodes in the wrong order.
 _UNSORTED = "must be topologically sorted"
 
 
@@ -75,14 +75,14 @@ def verify(
         states: For a streaming model, the state input that each state output feeds in the next call; by
             default matched by name and shape. Some of the generated trials continue with such states.
         dequantize: Read the reference's DynamicQuantizeLSTM nodes as LSTM with dequantized weights: all of
-            them, or those that have one of these outputs.
+            them, or those with one of these outputs.
         assume_linear_before_reset: Read its GRU nodes as ``linear_before_reset=1``.
-        semantics: Which one the reference's recurrent operators follow where onnxruntime and the ONNX spec
+        semantics: The semantics of the reference's recurrent operators where onnxruntime and the ONNX spec
             differ.
-        engine: Run both models on this one; by default each on onnxruntime if that has kernels for it.
+        engine: Run both models on this engine; by default, each on onnxruntime if it has the kernels.
         on: Run the candidate on this runtime instead, or as well if it computes in float16: a name of
             ``rnnlower.engines()``, or ``"cmd:PROGRAM {model} {inputs} {outputs}"``.
-        also_on: Run the candidate on this runtime, too, on the same inputs.
+        also_on: Also run the candidate on this runtime, with the same inputs.
         sets: Values of inputs that the reference always gets; the candidate may lack these inputs.
         progress: Called with ``"reference"`` or ``"candidate"``, the runs done and all runs.
 
@@ -103,41 +103,41 @@ def verify(
         # A weight that is 5% off may hide in the rounding there.
         other, runtime = runtime, None
     with temporary_folder() as folder:
-        models = hold(reference, "reference", folder), hold(candidate, "candidate", folder)
-        read = as_read(
+        models = load_parsed(reference, "reference", folder), load_parsed(candidate, "candidate", folder)
+        read = reinterpret(
             models[0], dequantize=dequantize, assume_linear_before_reset=assume_linear_before_reset
         )
         fixed = read_sets(sets or {}, models[0].proto.graph)
         runner = Runner(read, models[1], semantics, engine, fixed, tolerance)
         if runtime is not None:
-            runner = runner.on(runtime)
+            runner = runner.on_runtime(runtime)
         with closing(runner):
-            return _Verification(runner, _procedure(*models), options).result(other)
+            return _Verification(runner, _choose_procedure(*models), options).result(other)
 
 
-def _procedure(reference: HeldModel, candidate: HeldModel) -> Procedure:
-    """Return the procedure for what the candidate's metadata says that the reference's does not."""
+def _choose_procedure(reference: ParsedModel, candidate: ParsedModel) -> Procedure:
+    """Choose the procedure by metadata that only the candidate has."""
     ours, theirs = (
         {entry.key: entry.value for entry in model.proto.metadata_props} for model in (reference, candidate)
     )
     stream, padding = StreamMetadata.read(theirs), PadMetadata.read(theirs)
     if stream is not None and StreamMetadata.read(ours) is None:
-        return Chunks(stream) if stream.inputs else StepCalls(stream.states)
-    return Padded(padding) if padding is not None and PadMetadata.read(ours) is None else Procedure()
+        return ChunkProcedure(stream) if stream.inputs else StepProcedure(stream.states)
+    return PadProcedure(padding) if padding is not None and PadMetadata.read(ours) is None else Procedure()
 
 
 @dataclass(frozen=True)
 class _Verification:
-    """A comparison of the runner's two models, run in one way."""
+    """A comparison of the runner's two models by a procedure."""
 
     runner: Runner
     procedure: Procedure
     options: Options
 
     def result(self, also_on: Engine | None) -> VerificationResult:
-        """Return the result, with that of the candidate on another runtime if one is wanted."""
+        """Return the result, including the candidate's on another runtime if one is requested."""
         runner = self.runner
-        problems, runnable = self.procedure.problems(runner)
+        problems, runnable = self.procedure.interface_problems(runner)
         for name, kinds in runner.casts.items():
             runner.note(f"{name!r} is {kinds}: it was cast")
         for name, array in runner.sets.items():
@@ -150,14 +150,14 @@ class _Verification:
             raise
         except VerificationError as error:
             return self._result([], [*problems, str(error)])
-        result = self._compared(finished, problems)
+        result = self._compare(finished, problems)
         if result:
-            result = self._also_in_float32(finished, result)
+            result = self._recheck_in_float32(finished, result)
         if also_on is None or not result:
             return result
         if also_on.is_here and also_on.name == runner.engines["candidate"]:
-            return _tried_on(also_on, result)
-        other = replace(self, runner=runner.on(also_on))._compared(finished, [])
+            return _with_trial(also_on, result)
+        other = replace(self, runner=runner.on_runtime(also_on))._compare(finished, [])
         return replace(
             result,
             equal=other.equal,
@@ -166,21 +166,21 @@ class _Verification:
             first_difference=other.first_difference,
         )
 
-    def _also_in_float32(self, finished: list[Trial], result: VerificationResult) -> VerificationResult:
-        """Return the result, or the difference that two models of small floats have in float32.
+    def _recheck_in_float32(self, finished: list[Trial], result: VerificationResult) -> VerificationResult:
+        """Return the result, or the difference of two models of small floats once computed in float32.
 
-        A wrong weight may hide in what float16 loses at every step.
+        Float16's rounding at every step may hide a wrong weight.
         """
         given = self.options.atol is not None or self.options.rtol is not None
         other = None if given or self.runner.runtime is not None else self.runner.in_float32()
         if other is None:
             return result
-        feeds = [{name: in_float32(array) for name, array in trial.feeds.items()} for trial in finished]
+        feeds = [{name: widen(array) for name, array in trial.feeds.items()} for trial in finished]
         options = replace(self.options, feeds=feeds[:_TRIALS_IN_FLOAT32])
         with closing(other):
             try:
                 trials = self.procedure.run_reference(other, options)
-                wide = _Verification(other, self.procedure, options)._compared(trials, [])
+                wide = _Verification(other, self.procedure, options)._compare(trials, [])
             except (UnverifiableError, VerificationError) as error:
                 return replace(result, skipped=(*result.skipped, f"not compared in float32: {error.problem}"))
         if wide:
@@ -194,16 +194,16 @@ class _Verification:
             wide, skipped=(*result.skipped, note), engines=result.engines, versions=result.versions
         )
 
-    def _compared(self, finished: list[Trial], problems: list[str]) -> VerificationResult:
+    def _compare(self, finished: list[Trial], problems: list[str]) -> VerificationResult:
         pairs, failures = self._run_candidate(finished)
         judge = Judge(self.runner, self.options.atol, self.options.rtol)
         judged = [Judged(trial, outputs, judge.compare(trial, outputs)) for trial, outputs in pairs]
-        return self._result(judge.look_again(judged, self.options.seed), problems + failures)
+        return self._result(judge.recheck(judged, self.options.seed), problems + failures)
 
     def _result(self, judged: list[Judged], problems: list[str]) -> VerificationResult:
         runner = self.runner
         judge = Judge(runner, self.options.atol, self.options.rtol)
-        outputs = tuple(judge.merged(judged).values())
+        outputs = tuple(judge.merge_trials(judged).values())
         same = bool(outputs) and all(output.equal for output in outputs)
         engines = dict(runner.engines)
         packages = {name: "rnnlower" if name == NumpyEngine.name else name for name in engines.values()}
@@ -230,17 +230,17 @@ class _Verification:
             versions={name: found.get(package, "") for name, package in packages.items()},
             tolerances={"atol": judge.atol, "rtol": judge.rtol},
             problems=tuple(problems),
-            first_difference=None if same else self.procedure.where_it_begins(runner, judge, judged),
+            first_difference=None if same else self.procedure.locate_difference(runner, judge, judged),
         )
-        return result if runner.runtime is None else _tried_on(runner.runtime, result)
+        return result if runner.runtime is None else _with_trial(runner.runtime, result)
 
     def _run_candidate(self, finished: list[Trial]) -> tuple[list[tuple[Trial, dict[str, Any]]], list[str]]:
-        """Return the candidate's outputs, and its other faults: it may not load, or not run."""
+        """Return the candidate's outputs, and its failures to load or run."""
         runner, progress = self.runner, self.options.progress
         pairs: list[tuple[Trial, dict[str, Any]]] = []
         failures = []
         if runner.runtime is not None:
-            finished = _without_overrides(runner, runner.runtime, finished)
+            finished = _drop_overriding_trials(runner, runner.runtime, finished)
         try:
             with runner.open(runner.candidate) as run:
                 progress("candidate", 0, len(finished))
@@ -260,17 +260,17 @@ class _Verification:
         except RunError as error:
             failures.append(f"the candidate does not run where the reference does: {brief(error)}")
         if runner.runtime is not None:
-            failures += _other_names(runner, pairs)
+            failures += _output_name_problems(runner, pairs)
         if runner.engines.get("candidate") == NumpyEngine.name:
-            # NumPy may also evaluate models that break the ONNX spec (so may the reference).
+            # NumPy also evaluates models that violate the ONNX spec; the reference may do so, too.
             complaints = [_checker_complaint(model) for model in (runner.reference, runner.candidate)]
             if complaints[1] and not complaints[0]:
                 failures.append(f"the candidate is not a valid model: {complaints[1]}")
         return pairs, failures
 
 
-def _tried_on(runtime: Engine, result: VerificationResult) -> VerificationResult:
-    """Return the result with itself as the result on the runtime."""
+def _with_trial(runtime: Engine, result: VerificationResult) -> VerificationResult:
+    """Return the result, which was computed on the runtime, with an entry that says so."""
     problem = "; ".join(result.problems) or None
     trial = RuntimeTrial.of(
         runtime, ran=result.trials > 0, equal=result.equal, outputs=result.outputs, problem=problem
@@ -278,8 +278,8 @@ def _tried_on(runtime: Engine, result: VerificationResult) -> VerificationResult
     return replace(result, on=trial, versions={**result.versions, runtime.name: runtime.version or ""})
 
 
-def _without_overrides(runner: Runner, runtime: Engine, finished: list[Trial]) -> list[Trial]:
-    """Return the trials that leave inputs at their default values: runtimes take those as constants."""
+def _drop_overriding_trials(runner: Runner, runtime: Engine, finished: list[Trial]) -> list[Trial]:
+    """Drop trials that override default values of inputs, which runtimes treat as constants."""
     overridable = set(overridable_inputs(runner.candidate.proto))
     left = [trial for trial in finished if overridable.isdisjoint(trial.feeds)]
     if count := len(finished) - len(left):
@@ -287,7 +287,7 @@ def _without_overrides(runner: Runner, runtime: Engine, finished: list[Trial]) -
     return left
 
 
-def _other_names(runner: Runner, pairs: list[tuple[Trial, dict[str, Any]]]) -> list[str]:
+def _output_name_problems(runner: Runner, pairs: list[tuple[Trial, dict[str, Any]]]) -> list[str]:
     """List outputs that a runtime renames or leaves out."""
     expected = [value.name for value in runner.candidate.proto.graph.output]
     found = list(dict.fromkeys(name for _, outputs in pairs for name in outputs))
@@ -297,7 +297,7 @@ def _other_names(runner: Runner, pairs: list[tuple[Trial, dict[str, Any]]]) -> l
     ]
 
 
-def _checker_complaint(model: HeldModel) -> str:
+def _checker_complaint(model: ParsedModel) -> str:
     try:
         onnx.checker.check_model(str(model.path) if model.path else model.proto)
     except onnx.checker.ValidationError as error:

@@ -17,8 +17,8 @@ import rnnlower
 from rnnlower.engines.known import Engine
 from rnnlower.verification import runner, verifier
 from rnnlower.verification.engine_choice import NumpyEngine
-from rnnlower.verification.models import HeldModel
-from rnnlower.verification.rewritten_models import in_float_type
+from rnnlower.verification.models import ParsedModel
+from rnnlower.verification.rewritten_models import convert_floats
 
 HALF = np.dtype(np.float16)
 LSTM = Config(seq_length=20, batch_size=2, input_size=16, hidden_size=32, Y_h="graph", Y_c="graph")
@@ -39,7 +39,7 @@ class Device:
     def __init__(self, engine: Engine, model: onnx.ModelProto) -> None:
         own = onnx.ModelProto.FromString(model.SerializeToString())
         Device.fault(own)
-        self._engine = NumpyEngine(in_float_type(HeldModel("candidate", own, None), HALF), "ort")
+        self._engine = NumpyEngine(convert_floats(ParsedModel("candidate", own, None), HALF), "ort")
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         with np.errstate(over="ignore"):

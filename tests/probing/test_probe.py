@@ -19,16 +19,16 @@ from rnnlower.engines.reference import evaluate
 from rnnlower.probing import (
     asking,
     cases,
-    lowered,
+    lowering_probes,
+    node_probes,
     operator_forms,
+    operator_probes,
     probe,
     prober,
-    trying_nodes,
-    trying_operators,
 )
 from rnnlower.probing.nodes import SIZES, Node, node_question
 from rnnlower.probing.operator_forms import FORMS, SIZED, sized_question, split_question
-from rnnlower.probing.writing import changes, kept, toml_text
+from rnnlower.probing.writing import list_changes, merge_earlier, toml_text
 from rnnlower.targets import find_target, reading
 from rnnlower.targets.reading import parse_target, read_toml
 
@@ -70,16 +70,16 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
 
     monkeypatch.setattr(asking.Asker, "ask", ask_once)
     monkeypatch.setattr(asking, "Attempts", Remembering)
-    monkeypatch.setattr(trying_nodes, "SIZES", SIZES[:1])
-    monkeypatch.setattr(lowered, "_REAL", SIZES[:1])
+    monkeypatch.setattr(node_probes, "SIZES", SIZES[:1])
+    monkeypatch.setattr(lowering_probes, "_REAL_SIZES", SIZES[:1])
     # A few operators are enough; those of all tests of onnx take their time.
     texts = [f"Y = {name} (X)" for name in ("Erf", "Relu", "Shape", "Sigmoid", "Tanh")]
     texts += ["Y = Add (X, X)", "Y = Mul (X, X)", "Y = Sub (X, X)", "Y = Concat <axis = 0> (X, X)"]
     texts += ["Y = Transpose <perm = [1, 0]> (X)"]
     tests = {text.split()[2]: [(text, text)] for text in texts}
     monkeypatch.setattr(cases, "node_cases", lambda: tests)
-    monkeypatch.setattr(cases, "_as_it_is", _of)
-    monkeypatch.setattr(cases, "_where_written", lambda case: None)
+    monkeypatch.setattr(cases, "_unconverted_question", _of)
+    monkeypatch.setattr(cases, "_original_opset", lambda case: None)
     return Runtime
 
 
@@ -88,7 +88,7 @@ def _of(text: str, opset: int, constant: bool = False) -> asking.Question:
     return asking.question([node], {"X": np.ones((2, 3), np.float32)}, opset)
 
 
-def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_path: Path) -> None:
+def test_a_target_records_the_faults_of_a_runtime(runtime: type[Runtime], tmp_path: Path) -> None:
     path = tmp_path / "faulty.toml"
     target = probe("rnnlower-reference", output=path)
     assert find_target(path) == target
@@ -116,12 +116,12 @@ def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_a_probe_that_was_ended_goes_on(
+def test_an_interrupted_probe_resumes(
     runtime: type[Runtime], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "faulty.toml"
     with monkeypatch.context() as patch:
-        patch.setattr(prober, "recurrent_rules", _interrupted)
+        patch.setattr(prober, "probe_recurrent_rules", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             probe("rnnlower-reference", output=path)
     assert not path.exists()
@@ -137,14 +137,14 @@ def test_a_probe_that_was_ended_goes_on(
     assert runtime.asked == first
 
 
-def test_the_progress_ends_at_its_total(runtime: type[Runtime], tmp_path: Path) -> None:
+def test_progress_reaches_its_total(runtime: type[Runtime], tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
 
     def tell(activity: str, done: int = 0, total: int = 0, /) -> None:
         told.append((activity, done, total))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prober, "recurrent_rules", _interrupted)
+        patch.setattr(prober, "probe_recurrent_rules", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             probe("rnnlower-reference", output=tmp_path / "faulty.toml")
     # Kept answers count like new ones.
@@ -166,7 +166,7 @@ def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_case_is_converted_where_an_attribute_has_other_values() -> None:
+def test_a_case_is_converted_if_an_attribute_changed() -> None:
     """GridSample-16 calls the mode bilinear; the checker takes linear, too."""
     case = dict(cases.node_cases()["GridSample"])["test_gridsample_bilinear"]
     for opset, mode in ((16, b"bilinear"), (20, b"linear"), (22, b"linear")):
@@ -174,7 +174,7 @@ def test_a_case_is_converted_where_an_attribute_has_other_values() -> None:
         assert {each.name: each.s for each in node.attribute}["mode"] == mode
 
 
-def test_dropout_is_asked_without_a_seed_unless_it_trains() -> None:
+def test_only_a_training_dropout_has_a_seed() -> None:
     tests = dict(cases.node_cases()["Dropout"])
     for name, has_seed in (("test_dropout_default", False), ("test_training_dropout", True)):
         asked = cases.case_question(tests[name], 13).model
@@ -182,7 +182,7 @@ def test_dropout_is_asked_without_a_seed_unless_it_trains() -> None:
         assert [bool(node.attribute) for node in nodes] == [has_seed]
 
 
-def test_the_forms_are_right_on_the_reference() -> None:
+def test_the_reference_passes_all_forms() -> None:
     for form in FORMS:
         assert form.question().trials
     assert len(split_question(50).model.graph.output) == 50
@@ -204,29 +204,29 @@ def test_a_node_in_a_body_is_a_question(place: str) -> None:
 @pytest.mark.parametrize("feature", ["layout", "sequence_lens", "initial_h", "Relu", "clip"])
 def test_a_feature_makes_another_question(direction: str, feature: str) -> None:
     plain = Node("GRU", direction)
-    asked = node_question(plain.with_(feature))
-    assert str(plain) != str(plain.with_(feature))
+    asked = node_question(plain.add(feature))
+    assert str(plain) != str(plain.add(feature))
     (node,) = [node for node in asked.model.graph.node if node.op_type == "GRU"]
     given = [*node.input, *(attribute.name for attribute in node.attribute)]
     assert ("activations" if feature == "Relu" else feature) in given
 
 
-def test_a_row_without_steps_is_asked_where_lengths_are_given() -> None:
+def test_sequence_lengths_include_an_empty_row() -> None:
     """Some runtimes keep the initial state of that row, which onnxruntime sets to 0."""
-    asked = node_question(Node("RNN").with_("sequence_lens").with_("initial_h"))
+    asked = node_question(Node("RNN").add("sequence_lens").add("initial_h"))
     assert [feeds["sequence_lens_fed"][-1] for feeds, _ in asked.trials] == [SIZES[0][0] - 1, 0]
     states = [right["Y_h"][0, -1] for _, right in asked.trials]
     assert states[0].any()
     assert not states[1].any()
 
 
-def test_open_sizes_are_asked_at_two_of_them() -> None:
-    asked = node_question(Node("LSTM", open=frozenset({"batch"})).with_("initial_h").with_("initial_c"))
+def test_symbolic_sizes_are_tried_at_two_values() -> None:
+    asked = node_question(Node("LSTM", open=frozenset({"batch"})).add("initial_h").add("initial_c"))
     assert [feeds["X"].shape[1] for feeds, _ in asked.trials] == [2, 4]
     assert [right["Y"].shape[2] for _, right in asked.trials] == [2, 4]
 
 
-def test_an_operator_may_take_a_size_of_x() -> None:
+def test_an_operator_may_read_a_size_of_x() -> None:
     for op_type in SIZED:
         assert [feeds["X"].shape[0] for feeds, _ in sized_question(op_type).trials] == [3, 5]
 
@@ -266,7 +266,7 @@ class Broken(FailsOnce):
 @pytest.mark.parametrize(
     ("one", "answer"), [(Runtime, "right"), (Forgetful, "wrong"), (Slow, "right"), (Broken, "right")]
 )
-def test_a_second_run_counts_and_a_hang_or_a_crash_is_asked_again(
+def test_a_second_run_counts_and_crashes_and_hangs_are_retried(
     one: type[Runtime], answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Runtime.asked = 0
@@ -285,14 +285,14 @@ class ByChance(Runtime):
 
 
 @pytest.mark.parametrize(("one", "ops"), [(Runtime, ["Relu"]), (ByChance, [])])
-def test_an_operator_is_right_twice(
+def test_an_operator_must_pass_twice(
     one: type[Runtime], ops: list[str], runtime: type[Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", one)
     monkeypatch.setattr(operator_forms, "FORMS", ())
     monkeypatch.setattr(cases, "node_cases", lambda: {"Relu": [("Y = Relu (X)", "Y = Relu (X)")]})
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
-        assert trying_operators.operators(asker, 13) == ops
+        assert operator_probes.probe_operators(asker, 13) == ops
 
 
 class OneIf(Runtime):
@@ -322,35 +322,35 @@ class NoCell(Runtime):
 
 
 @pytest.mark.parametrize(("one", "texts"), [(OneIf, 0), (NoCell, 1)])
-def test_an_if_counts_where_several_run_with_a_cell_inside(
+def test_an_if_must_run_twice_and_with_a_cell_inside(
     one: type[Runtime], texts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", one)
-    monkeypatch.setattr(lowered, "_REAL", SIZES[:1])
+    monkeypatch.setattr(lowering_probes, "_REAL_SIZES", SIZES[:1])
     claims = read_toml(Path(reading.__file__).parent / "data" / "tract.toml")
     tables = {name: claims[name] for name in ("title", "source", "opset", "dtypes", "ops")}
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
-        flow = lowered.control_flow(asker, tables, dynamic=True)
+        flow = lowering_probes.probe_control_flow(asker, tables, dynamic=True)
         assert flow["ops"] == ["Scan"]
         assert flow["empty_scan"]
         told = tables | {"control_flow": flow, "shapes": {"static": False}, "recurrent": []}
-        found = lowered.cautions(asker, told)
+        found = lowering_probes.probe_cautions(asker, told)
     assert [caution["open"] for caution in found] == [["time"]] * texts
 
 
-def test_the_opset_begins_where_all_that_cuts_is_right() -> None:
+def test_opsets_are_trimmed_to_correct_versions() -> None:
     limits = [
         {"ops": ["Slice"], "versions": [10, 11, 13]},
         {"ops": ["Split"], "versions": [2, 11]},
         {"ops": ["Pad"], "versions": [13]},
     ]
-    assert trying_operators.opsets_to_cut([7, 26], limits) == [10, 12]
-    assert trying_operators.opsets_to_cut([11, 26], limits) == [11, 12]
-    assert trying_operators.opsets_to_cut([7, 26], []) == [7, 26]
+    assert operator_probes.trim_opsets([7, 26], limits) == [10, 12]
+    assert operator_probes.trim_opsets([11, 26], limits) == [11, 12]
+    assert operator_probes.trim_opsets([7, 26], []) == [7, 26]
     limits = [{"ops": ["Split"], "versions": [2, 11, 13]}]
-    assert trying_operators.opsets_to_cut([7, 18], limits) == [7, 17]
+    assert operator_probes.trim_opsets([7, 18], limits) == [7, 17]
     limits = [{"ops": ["Split"], "versions": [1, 2, 13, 18]}]
-    assert trying_operators.opsets_to_cut([7, 26], limits) == [13, 26]
+    assert operator_probes.trim_opsets([7, 26], limits) == [13, 26]
 
 
 class OneStep(Runtime):
@@ -369,15 +369,15 @@ class OneStep(Runtime):
 
 def test_states_are_tried_at_each_size_and_weights_in_each_direction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", OneStep)
-    monkeypatch.setattr(trying_nodes, "SIZES", SIZES[:2])
+    monkeypatch.setattr(node_probes, "SIZES", SIZES[:2])
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        (rule,) = trying_nodes._rules(asker, Node("RNN"), False, [])
+        (rule,) = node_probes._probe_rules(asker, Node("RNN"), False, [])
     assert rule["inputs"] == ["B", "sequence_lens"]
     assert rule["wrong"] == ["initial_h"]
     assert rule["fixed"] == ["R"]
 
 
-def test_changes_name_table_and_words() -> None:
+def test_changes_name_the_table_and_the_values() -> None:
     table = {"source": "a test 1.0"}
     data: dict[str, Any] = {
         "title": "Made",
@@ -389,21 +389,21 @@ def test_changes_name_table_and_words() -> None:
         "recurrent": [{"ops": ["GRU"], "attributes": {"clip": []}} | table],
     }
     old = parse_target("made", toml_text(data))
-    assert changes(old, old) == []
+    assert list_changes(old, old) == []
     data |= {
         "ops": {"allowed": ["Add", "Relu"]} | table,
         "opset": {"range": [7, 20]} | table,
         "recurrent": [],
     }
     new = parse_target("made", toml_text(data))
-    assert changes(old, new) == [
+    assert list_changes(old, new) == [
         "ops: allowed: -Mul +Relu",
         "opset: range: [7, 18] -> [7, 20]",
         "native GRU: gone",
     ]
 
 
-def test_what_cannot_be_found_out_is_kept() -> None:
+def test_earlier_claims_that_a_probe_cannot_check_are_kept() -> None:
     table = {"source": "a test 1.0, rnnlower probe"}
     found: dict[str, Any] = {
         "title": "Made",
@@ -420,7 +420,7 @@ def test_what_cannot_be_found_out_is_kept() -> None:
         "costs": {"microseconds": {"nodes": 1}, "source": "us"},
         "arithmetic": {"accumulates": "float32", "source": "us"},
     }
-    made = kept(found, before, tried=["Add", "Erf", "Relu"])
+    made = merge_earlier(found, before, tried=["Add", "Erf", "Relu"])
     assert made["title"] == "Made, by us"
     assert made["ops"]["allowed"] == ["Add", "RandomNormal", "Relu", "com.microsoft.Gelu"]
     assert made["ops"]["functions"]
@@ -428,18 +428,18 @@ def test_what_cannot_be_found_out_is_kept() -> None:
     assert [caution["text"] for caution in made["cautions"]] == ["new", "x"]
     assert made["costs"] == before["costs"]
     assert "arithmetic" not in made
-    wished = kept(
+    wished = merge_earlier(
         found | {"arithmetic": {"accumulates": "float16"} | table}, {"arithmetic": {"gates": "fused"}}
     )
     assert wished["arithmetic"] == {"gates": "fused", "accumulates": "float16"} | table
-    assert kept(found, {}) == found
-    absent = kept(found, {"ops": {"absent": ["Bernoulli"]}}, tried=["Add", "Erf", "Relu"])["ops"]
+    assert merge_earlier(found, {}) == found
+    absent = merge_earlier(found, {"ops": {"absent": ["Bernoulli"]}}, tried=["Add", "Erf", "Relu"])["ops"]
     assert "what they do not test" in absent["source"]
     assert "RandomNormal" in absent["allowed"]
     assert not {"Bernoulli", "Erf", "LSTM", "Loop"} & {*absent["allowed"]}
 
 
-def test_the_command_wants_a_place_and_a_runtime_that_is_there(tmp_path: Path) -> None:
+def test_the_command_needs_an_output_and_an_installed_runtime(tmp_path: Path) -> None:
     nowhere = rnnlower("probe", "openvino", code=2)
     assert "-o TARGET.toml writes one" in nowhere.stderr
     named = rnnlower("probe", "openvino", "-o", tmp_path / "target.json", code=2)
@@ -448,7 +448,7 @@ def test_the_command_wants_a_place_and_a_runtime_that_is_there(tmp_path: Path) -
     assert "there is no engine 'openwino'" in unknown.stderr
 
 
-def test_check_tells_what_a_target_says_differently(runtime: type[Runtime], tmp_path: Path) -> None:
+def test_check_prints_differences_from_a_target(runtime: type[Runtime], tmp_path: Path) -> None:
     path = tmp_path / "faulty.toml"
     written = rnnlower("probe", "rnnlower-reference", "-o", path)
     lines = written.stderr.splitlines()

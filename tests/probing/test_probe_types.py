@@ -12,7 +12,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, nodes, quantized, trying_nodes, types
+from rnnlower.probing import asking, node_probes, nodes, quantized_probes, type_probes
 
 FLOATS = ["float16", "float32", "float64", "int64"]
 
@@ -33,8 +33,8 @@ class FewKernels(Runtime):
 def test_operators_that_lack_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", FewKernels)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        found = types.lacking(asker, ["Add", "Elu", "Gemm", "Split", "Tanh"], FLOATS)
-        assert types.lacking(asker, ["Elu", "Tanh"], ["float32"]) == []
+        found = type_probes.probe_type_limits(asker, ["Add", "Elu", "Gemm", "Split", "Tanh"], FLOATS)
+        assert type_probes.probe_type_limits(asker, ["Elu", "Tanh"], ["float32"]) == []
     assert found == [
         {"ops": ["Tanh"], "dtypes": ["float32", "float64", "int64"]},
         {"ops": ["Elu"], "dtypes": ["float16", "float32", "int64"]},
@@ -43,26 +43,26 @@ def test_operators_that_lack_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_reference_lacks_no_type() -> None:
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert types.lacking(asker, [*types._LINES], FLOATS) == []
+        assert type_probes.probe_type_limits(asker, [*type_probes._LINES], FLOATS) == []
 
 
 @pytest.mark.parametrize(
     ("op_type", "dtypes"), [("LSTM", ["float32", "float64"]), ("GRU", ["float32", "float16", "float64"])]
 )
-def test_recurrent_nodes_have_the_types_in_which_they_are_right(
+def test_recurrent_rules_list_the_correct_types(
     op_type: str, dtypes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", FewKernels)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        tries = trying_nodes._Tries(asker, nodes.Node(op_type), ["forward"], (), wrong := set())
+        tries = node_probes._RuleProbe(asker, nodes.Node(op_type), ["forward"], (), wrong := set())
         tries._claims.taken.append("initial_h")
-        found = ["float32", *(name for name in ("float16", "float64") if tries._has(name))]
+        found = ["float32", *(name for name in ("float16", "float64") if tries._runs_in(name))]
     assert found == dtypes
     assert wrong == ({"type"} if op_type == "LSTM" else set())
 
 
-def test_a_question_in_another_type_is_about_numbers_that_the_type_holds() -> None:
-    asked = types.in_type(nodes.node_question(nodes.Node("GRU")), "float16")
+def test_a_retyped_question_uses_representable_numbers() -> None:
+    asked = type_probes.retype_question(nodes.node_question(nodes.Node("GRU")), "float16")
     ((feeds, expected),) = asked.trials
     assert feeds["X"].dtype == expected["Y"].dtype == np.float16
     assert {tensor.data_type for tensor in asked.model.graph.initializer} == {onnx.TensorProto.FLOAT16}
@@ -80,7 +80,7 @@ def test_the_quantized_lstm(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(asking, "Attempts", Quantized)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        (rule,) = quantized.quantized_rules(asker)
+        (rule,) = quantized_probes.probe_quantized_rules(asker)
     assert rule["directions"] == [each for each in ("forward", "reverse", "bidirectional") if each != wrong]
 
 
@@ -96,13 +96,13 @@ def test_how_products_of_float16_are_summed(
 
     monkeypatch.setattr(asking, "Attempts", Narrow)
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
-        assert types.arithmetic(asker, [of]) == says
+        assert type_probes.probe_arithmetic(asker, [of]) == says
         monkeypatch.setattr(Narrow, "run", Runtime.run)
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
-        assert types.arithmetic(asker, ["float16"]) == {"accumulates": "float32"}
+        assert type_probes.probe_arithmetic(asker, ["float16"]) == {"accumulates": "float32"}
 
 
-def test_which_products_of_integers_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_integer_products(monkeypatch: pytest.MonkeyPatch) -> None:
     class OneType(Runtime):
         """A runtime whose products write what they read, and are off for uint16."""
 
@@ -116,10 +116,10 @@ def test_which_products_of_integers_are_right(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(asking, "Attempts", OneType)
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
-        assert types.arithmetic(asker, []) == {"quantized": ["int16", "int8-only"]}
+        assert type_probes.probe_arithmetic(asker, []) == {"quantized": ["int16", "int8-only"]}
     monkeypatch.undo()
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
-        assert types.arithmetic(asker, []) == {}
+        assert type_probes.probe_arithmetic(asker, []) == {}
 
 
 def test_quantizers_that_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,4 +134,4 @@ def test_quantizers_that_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(asking, "Attempts", Loose)
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
-        assert types.arithmetic(asker, []) == {"unclipped": ["int16", "uint16"]}
+        assert type_probes.probe_arithmetic(asker, []) == {"unclipped": ["int16", "uint16"]}

@@ -16,7 +16,7 @@ def _compare(a: Any, b: Any, **options: float) -> Any:
     return compare_values("y", a, b, tolerance_for(getattr(a, "dtype", None), (), **options))
 
 
-def test_where_the_worst_element_is() -> None:
+def test_position_of_the_worst_element() -> None:
     a = np.ones((2, 3), np.float32)
     b = a.copy()
     b[1, 2] = 1.5

@@ -13,7 +13,7 @@ from support.small_models import info, recurrent_model, weights
 
 import rnnlower
 from rnnlower.verification import verify
-from rnnlower.verification.verdict import doubt
+from rnnlower.verification.verdict import second_look
 from rnnlower.verification.verdict.conditioning import overflowing, rounding_noise
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -32,7 +32,7 @@ def noise_of(output: np.ndarray, moved_by: float = 0.0, opinion: float | None = 
     return rounding_noise(run, feeds, {"y": output}, 0, opinions)["y"]
 
 
-def test_noise_is_what_moves_and_what_another_precision_says() -> None:
+def test_noise_covers_perturbations_and_another_precision() -> None:
     ones = np.ones(3, np.float32)
     still = noise_of(ones)
     assert still is not None
@@ -45,7 +45,7 @@ def test_noise_is_what_moves_and_what_another_precision_says() -> None:
 @pytest.mark.parametrize(
     ("dtype", "within", "beyond"), [(np.float32, 2e-3, 3e-3), (ml_dtypes.bfloat16, 0.02, 0.04)]
 )
-def test_what_rounding_moves_too_far_is_not_determined(dtype: Any, within: float, beyond: float) -> None:
+def test_outputs_moved_too_far_by_rounding_are_undetermined(dtype: Any, within: float, beyond: float) -> None:
     ones = np.ones(3, dtype)
     assert noise_of(ones, moved_by=within) is not None
     assert noise_of(ones, moved_by=beyond) is None
@@ -86,7 +86,7 @@ def test_a_mask_excuses_nothing(mask: float | None, joined: bool) -> None:
     assert not verify(right, wrong)
 
 
-def test_what_overflows_inside_of_a_kernel_is_left_out() -> None:
+def test_overflows_inside_a_kernel_are_left_out() -> None:
     """onnxruntime's Relu makes 0 of NaN, also of what has overflowed before it in an LSTM."""
     constants = weights("LSTM")
     source = recurrent_model(
@@ -110,14 +110,14 @@ def _compared(text: str, columns: str = "{0, 1, -1}") -> onnx.ModelProto:
     """)
 
 
-def test_what_is_decided_by_a_hair_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_ties_are_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = _compared("a = Mul (X, three)  b = Reciprocal (three)  same = Mul (a, b)")
     result = verify(reference, _compared("same = Identity (X)"))
     assert result, str(result)
     assert any("only as far as rounding goes" in reason for reason in result.skipped)
     assert not verify(reference, _compared("same = Identity (X)", "{0, 1, 1}"))
     assert not verify(reference, _compared("same = Identity (X)"), atol=0.0)
-    monkeypatch.setattr(doubt, "_DRAWS_OF_TIES", 0)
+    monkeypatch.setattr(second_look, "_DRAWS_OF_TIES", 0)
     assert not verify(reference, _compared("same = Identity (X)"))
 
 
@@ -176,7 +176,7 @@ def test_a_large_state_that_is_fed_back_explains_infinities(weights_seed: int, s
     assert result, str(result)
 
 
-def test_inputs_moved_by_rounding_stay_within_their_type() -> None:
+def test_perturbed_inputs_stay_finite() -> None:
     largest = np.array([-1, 1], np.float32) * np.finfo(np.float32).max
     seen = []
 
@@ -196,14 +196,14 @@ def test_gates_without_bounds_raise_no_false_alarm(model: onnx.ModelProto, seed:
 
 
 @pytest.mark.parametrize("seed", [15, 17])
-def test_what_overflows_in_every_trial_is_judged_within_range_and_in_float64(seed: int) -> None:
+def test_outputs_that_always_overflow_are_compared_in_float64(seed: int) -> None:
     result = verify(growing(seed), rnnlower.scan(growing(seed)), trials=8)
     assert result, str(result)
     assert any("equal in float64 or within range" in reason for reason in result.skipped)
     assert not verify(growing(seed), rnnlower.scan(growing(seed, 1.05)), trials=8)
 
 
-def test_being_right_in_float64_alone_is_not_enough() -> None:
+def test_being_correct_only_in_float64_is_not_enough() -> None:
     """Where the reference does not overflow, what does so is wrong: log(1 + exp(x)) for a large x."""
 
     def softplus(text: str) -> onnx.ModelProto:
@@ -249,7 +249,7 @@ def test_a_softplus_that_overflows_at_a_state_of_zero_is_not_a_difference(
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_first_steps_of_what_explodes_are_compared(seed: int) -> None:
+def test_the_first_steps_of_diverging_sequences_are_compared(seed: int) -> None:
     constants = {name: 6 * value for name, value in weights("GRU", seed=seed).items()}
     moved = constants["W"].copy()
     moved.flat[int(np.argmax(np.abs(moved)))] *= 1.05

@@ -18,7 +18,7 @@ from support.small_models import info, lowered_by, model_of, weights
 import rnnlower
 from rnnlower.errors import OptionError
 from rnnlower.verification import verify
-from rnnlower.verification.models import hold
+from rnnlower.verification.models import load_parsed
 from rnnlower.verification.rewritten_models import with_float_activations
 
 UNITS = 16
@@ -128,7 +128,7 @@ def test_an_exponent_is_not_rounded() -> None:
     assert result, str(result)
 
 
-def test_an_epsilon_becomes_what_the_type_has() -> None:
+def test_an_epsilon_is_rounded_like_the_candidates() -> None:
     """Sqrt(d * d + 1e-12) is 2.4e-4 where d is 0, in the model's float16 as in its float32."""
     source = classifier(kind=np.float32)
     source.graph.node.pop()
@@ -198,7 +198,7 @@ PRODUCTS = {
 def test_zero_points_of_rows_and_channels(product: str, tmp_path: Path) -> None:
     """The product of floats has the numbers that the operator's text gives."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {PRODUCTS[product]}')
-    written = with_float_activations(hold(model, "candidate", tmp_path)).proto
+    written = with_float_activations(load_parsed(model, "candidate", tmp_path)).proto
     types = {"A": np.uint8, "B": np.int8}
     rng, feeds = np.random.default_rng(0), {}
     for value in written.graph.input:
@@ -220,7 +220,7 @@ def test_zero_points_of_rows_and_channels(product: str, tmp_path: Path) -> None:
 
 def test_a_tolerance_is_a_type_or_a_number() -> None:
     model = classifier()
-    with pytest.raises(OptionError, match="tolerance must be one of float16"):
+    with pytest.raises(OptionError, match="it must be one of float16"):
         verify(model, model, tolerance="float8")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="follows from a type"):
         verify(model, model, tolerance="float16", atol=1e-3)

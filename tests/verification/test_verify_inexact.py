@@ -86,7 +86,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Engine:
     return engine
 
 
-def test_what_an_inexact_sigmoid_explains_is_told_as_such(runtime: Engine) -> None:
+def test_a_note_names_the_inexact_sigmoid(runtime: Engine) -> None:
     source = classifier()
     candidate = with_open_gates(rnnlower.scan(source))
     assert not verify(source, candidate), "without that runtime, it is a difference"

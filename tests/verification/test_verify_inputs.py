@@ -161,7 +161,7 @@ def test_n_beside_a_batch_is_a_length(batch: str) -> None:
     assert max(trial.feeds["x"].shape[0] for trial in _trials(model)) < 10
 
 
-def test_what_runs_on_no_size_is_not_passed() -> None:
+def test_a_model_that_runs_at_no_size_is_not_verified() -> None:
     constants = {"shape": np.array([7, 11, 13, 17])}
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
     model = model_of(nodes, [info("x", FLOAT, ["n"])], [info("y", FLOAT, None)], constants)
@@ -170,7 +170,7 @@ def test_what_runs_on_no_size_is_not_passed() -> None:
 
 
 @pytest.mark.parametrize("op_type", ["Gather", "Reshape"])
-def test_a_dimension_of_zero_is_told_in_the_words_of_the_model(op_type: str) -> None:
+def test_a_dimension_of_zero_is_named_in_the_refusal(op_type: str) -> None:
     """The last of no time steps: NumPy's error alone would say nothing of the node."""
     constants = weights("GRU")
     cell = helper.make_node("GRU", ["X", "W", "R"], ["Y"], hidden_size=4)
@@ -230,7 +230,7 @@ def test_an_npz_file_gives_one_trial(tmp_path: Path, prefix: str) -> None:
     assert verify(recurrent_model("RNN"), recurrent_model("RNN"), inputs=tmp_path / "data.npz").trials == 1
 
 
-def test_a_test_data_folder_gives_a_trial_a_set(tmp_path: Path) -> None:
+def test_a_test_data_folder_gives_one_trial_per_set(tmp_path: Path) -> None:
     for number in range(2):
         folder = tmp_path / f"test_data_set_{number}"
         folder.mkdir()
@@ -276,7 +276,7 @@ def test_an_unreadable_file_is_refused(data: bytes, tmp_path: Path) -> None:
         verify(recurrent_model("RNN"), recurrent_model("RNN"), inputs=tmp_path / "data.npz")
 
 
-def test_given_inputs_on_which_the_reference_fails_judge_nothing() -> None:
+def test_given_inputs_on_which_the_reference_fails_are_no_verdict() -> None:
     model = recurrent_model("RNN", constants=weights("RNN") | {"sequence_lens": np.array([9, 1], np.int32)})
     with pytest.raises(UnverifiableError, match="given inputs"):
         verify(model, model, inputs={"X": X})

@@ -315,7 +315,7 @@ _ROOT = "r = Sqrt (X)  q = IsNaN (r)  Y = Where (q, {}, r)"
         (_MASKED.format("m"), _MASKED.format("i")),
     ],
 )
-def test_nan_and_infinity_that_a_model_means(right: str, wrong: str) -> None:
+def test_intended_nan_and_infinity(right: str, wrong: str) -> None:
     """Nothing overflows: a number in their place is a difference, whichever way round."""
     models = [_elementwise(text) for text in (right, wrong)]
     assert all(verify(model, model) for model in models)

@@ -88,7 +88,7 @@ def test_below_ir_4_an_initializer_may_leave_the_inputs() -> None:
         assert result.skipped == ()
 
 
-def test_a_candidate_of_which_nobody_may_feed_the_input_is_told() -> None:
+def test_a_candidate_whose_input_cannot_be_fed_is_noted() -> None:
     model = _overridable("W", "R", "B", opset=8)
     other = copy.deepcopy(model)
     other.ir_version = 3
@@ -138,7 +138,7 @@ def _reshaping() -> onnx.ModelProto:
     return model_of(nodes, [info("x", FLOAT, [30]), *inputs], [info("y", FLOAT, [30])], constants)
 
 
-def test_what_the_reference_refuses_keeps_its_default_alone() -> None:
+def test_only_inputs_that_the_reference_refuses_keep_their_defaults() -> None:
     model = _reshaping()
     result = verify(model, model)
     assert result

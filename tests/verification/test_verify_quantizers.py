@@ -117,7 +117,7 @@ def test_on_a_runtime_that_wants_shapes(tmp_path: Path) -> None:
         ("zero", 1.0, None),
     ],
 )
-def test_a_fault_is_found_before_in_and_behind_it(
+def test_faults_before_in_and_after_quantizers_are_found(
     dynamic: bool, name: str, factor: float, index: int | None
 ) -> None:
     model = quantized(dynamic)

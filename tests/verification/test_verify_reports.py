@@ -11,7 +11,7 @@ from rnnlower.errors import OptionError
 from rnnlower.verification import verify
 from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import generate_trials, input_maker
-from rnnlower.verification.models import state_pairs
+from rnnlower.verification.models import find_state_pairs
 
 FLOAT = TensorProto.FLOAT
 
@@ -29,7 +29,7 @@ def _streaming(state: str = "h_in", new_state: str = "h_out") -> onnx.ModelProto
 )
 def test_state_outputs_find_their_inputs(old: str, new: str) -> None:
     model = _streaming(old, new)
-    assert state_pairs(model.graph, gather_facts(model)) == {new: old}
+    assert find_state_pairs(model.graph, gather_facts(model)) == {new: old}
 
 
 def test_a_name_alone_makes_no_state() -> None:
@@ -44,15 +44,15 @@ def test_a_name_alone_makes_no_state() -> None:
     outputs = [info(f"{name}_out{'put' * (name == 'abs')}", FLOAT, size) for name, size in sizes.items()]
     model = model_of(nodes, inputs, outputs, weights("GRU", hidden_size=3))
     facts = gather_facts(model)
-    assert state_pairs(model.graph, facts) == {"h_out": "h_in"}
-    assert state_pairs(model.graph, facts, {"x_out": "x_in"}) == {"x_out": "x_in"}
+    assert find_state_pairs(model.graph, facts) == {"h_out": "h_in"}
+    assert find_state_pairs(model.graph, facts, {"x_out": "x_in"}) == {"x_out": "x_in"}
 
 
-def test_some_trials_go_on_with_the_state() -> None:
+def test_some_trials_continue_with_the_state() -> None:
     model = _streaming()
     facts = gather_facts(model)
     maker = input_maker(model.graph, model.graph, facts, 0)
-    trials, _ = generate_trials(Evaluator(model).run, maker, 6, state_pairs(model.graph, facts))
+    trials, _ = generate_trials(Evaluator(model).run, maker, 6, find_state_pairs(model.graph, facts))
     for before, after in [(1, 2), (4, 5)]:
         np.testing.assert_array_equal(trials[after].feeds["h_in"], trials[before].outputs["h_out"])
     assert not np.array_equal(trials[1].feeds["h_in"], trials[0].outputs["h_out"])
@@ -76,7 +76,7 @@ def _chain(second_clip: float | None = None) -> onnx.ModelProto:
     return model_of(nodes, [info("X", FLOAT, ["T", 2, 3])], [info("Y", FLOAT, None)], constants)
 
 
-def test_a_difference_is_traced_to_where_it_begins() -> None:
+def test_a_difference_is_traced_to_its_origin() -> None:
     result = verify(_chain(), _chain(second_clip=0.1))
     assert not result
     assert result.first_difference is not None
@@ -93,7 +93,7 @@ def _halves(text: str) -> onnx.ModelProto:
     """)
 
 
-def test_a_value_that_another_operator_makes_is_not_compared() -> None:
+def test_a_value_computed_by_another_operator_is_not_compared() -> None:
     """A quantizer removes a Relu, and gives its name to what entered it."""
     source = _halves("a = Add (X, one)  r = Relu (a)  s = Mul (r, two)  Z = Neg (s)")
     changed = _halves("r = Add (X, one)  b = Relu (r)  s = Mul (b, one)  Z = Neg (s)")

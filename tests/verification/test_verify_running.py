@@ -12,7 +12,7 @@ from support.small_models import lowered_by, recurrent_model
 
 from rnnlower.verification import runner, verify
 from rnnlower.verification.engine_choice import NumpyEngine, OnnxRuntimeEngine
-from rnnlower.verification.models import hold
+from rnnlower.verification.models import load_parsed
 from rnnlower.verification.runner import Runner
 
 WIDE = np.dtype(np.float64)
@@ -27,10 +27,13 @@ def test_a_candidate_in_float64_runs_on_onnxruntime_if_that_has_kernels(
     activations: list[str], engine: type, tmp_path: Path
 ) -> None:
     source = recurrent_model("GRU", activations=activations)
-    models = hold(source, "reference", tmp_path), hold(lowered_by(source, "scan"), "candidate", tmp_path)
+    models = (
+        load_parsed(source, "reference", tmp_path),
+        load_parsed(lowered_by(source, "scan"), "candidate", tmp_path),
+    )
     feeds = {"X": np.random.default_rng(0).standard_normal((7, 2, 3))}
     with closing(Runner(*models, "ort", None)) as runner:
-        reference, candidate = (runner.in_type(WIDE, model, feeds) for model in models)
+        reference, candidate = (runner.run_in_type(WIDE, model, feeds) for model in models)
         kinds = {role: type(each) for (role, *_), each in runner._retyped.items()}
     assert kinds == {"reference": NumpyEngine, "candidate": engine}
     for name, values in reference.items():
@@ -38,14 +41,14 @@ def test_a_candidate_in_float64_runs_on_onnxruntime_if_that_has_kernels(
         np.testing.assert_allclose(candidate[name], values, atol=1e-7)
 
 
-def test_what_runs_nowhere_in_float64_has_no_outputs(tmp_path: Path) -> None:
+def test_models_that_no_engine_runs_in_float64_have_no_outputs(tmp_path: Path) -> None:
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 18, "elsewhere" : 1]>
         main (float[2,3] X) => (float[2,3] Z) { Z = elsewhere.Other (X) }
     """)
-    held = hold(model, "reference", tmp_path)
+    held = load_parsed(model, "reference", tmp_path)
     with closing(Runner(held, held, "ort", None)) as runner:
-        assert runner.in_type(WIDE, held, {"X": np.ones((2, 3))}) is None
+        assert runner.run_in_type(WIDE, held, {"X": np.ones((2, 3))}) is None
 
 
 @pytest.mark.parametrize(("strategy", "told"), [("unroll", True), ("scan", False)])

@@ -280,7 +280,7 @@ def probe(
 ) -> None:
     """Try a runtime feature by feature and write what it computes correctly as a target."""
     from rnnlower.probing import probe as try_runtime
-    from rnnlower.probing.writing import changes
+    from rnnlower.probing.writing import list_changes
     from rnnlower.targets import find_target
 
     if output is None and not check:
@@ -292,7 +292,7 @@ def probe(
         found = try_runtime(engine, output=output, progress=tell)
     if output is not None:
         running.say(f"rnnlower: wrote {output}", quiet)
-    differences = [] if old is None else changes(old, found)
+    differences = [] if old is None else list_changes(old, found)
     version = None if found.tried is None else found.tried.version
     if json_:
         written = None if output is None else str(output)

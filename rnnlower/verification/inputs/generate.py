@@ -1,4 +1,4 @@
-"""Generated inputs for a model: values of several magnitudes, within what the consumers accept.
+"""Generated inputs for a model: values of several magnitudes that its nodes accept.
 
 Everything follows from the seed, the trial and the input's name.
 """
@@ -9,7 +9,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,8 +20,8 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from rnnlower import wording
 from rnnlower.engines.session import Array
 from rnnlower.errors import UnverifiableError
-from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
-from rnnlower.verification.inputs.uses import Dim, Uses
+from rnnlower.verification.inputs.shapes import ShapePlan, SizeChoice, Sizes
+from rnnlower.verification.inputs.uses import Dim, GraphFacts, Uses
 from rnnlower.verification.verdict.compare import is_inexact
 
 # From rounding level to saturation; "mixed" draws a magnitude for every element.
@@ -30,17 +30,17 @@ _FACTORS = {"large": 10.0, "small": 0.1, "tiny": 1e-3, "huge": 100.0}
 # A model with thresholds above the values of "huge" gets one more pattern, which straddles them.
 _BEYOND = "beyond"
 _REACHED = 30.0
-# Weights that are inputs: strong ones saturate, weak ones leave the result to the other inputs.
+# Weights that are inputs: large ones saturate, small ones let the other inputs dominate.
 _WEIGHT_FACTORS = {"large": 1.0, "small": 0.1, "tiny": 0.05}
 _MAX_VARIANTS = 4
-# A small model takes no time: more draws find faults that only show in a narrow range of values, and still
-# more if each draws next to nothing.
+# More draws are cheap for a small model, and find faults that show only in a narrow range of values; still
+# more if each draws only a few numbers.
 _SMALL_MODEL = 20_000
 _ROUNDS_OF_A_SMALL_MODEL = 3
 _SMALL_INPUTS = 16
 _ROUNDS_OF_SMALL_INPUTS = 12
 _UNKNOWN_LIMIT = 2
-# Magnitudes of integers that are never a size or an index, in turns; 0: small values that may be one.
+# Magnitudes of integers that are never a size or an index, by round; 0: small values that may be one.
 _WIDE = (0, 9, 1000)
 
 
@@ -50,7 +50,7 @@ class _Turn:
     round: int
     attempt: int
     pattern: str
-    recipe: Recipe
+    recipe: SizeChoice
     shapes: Sizes
     reshaped: Collection[tuple[int, ...]]
     switches: Mapping[str, Any]
@@ -58,69 +58,65 @@ class _Turn:
 
 @dataclass(frozen=True)
 class InputMaker:
-    """A generator of values for the inputs ``elem_types``, described by ``uses``, with shapes from ``plan``.
+    """A generator of values for the inputs ``elem_types`` of a model, with shapes from ``plan``.
 
     A switch is an input of one element that may choose a branch: a boolean, or an integer that is compared
     with constants. Every float pattern meets up to four combinations of the switches' values.
-    ``parameters`` is the size of the model: the elements of its initializers and inputs; ``threshold`` the
-    largest magnitude at which it clips, bends or compares. ``reshapes`` are inputs that are the shape of
-    another input, whose features, at the end, are ``input_size``. ``may_be_sizes``: an integer may become a
-    size or an index, where a wrong one can end the process.
+    ``weights`` is the number of elements of the model's initializers and constants.
     """
 
     elem_types: Mapping[str, int]
-    uses: Mapping[str, Uses]
+    facts: GraphFacts
     plan: ShapePlan
     seed: int
-    parameters: int
-    threshold: float = 0.0
-    reshapes: Mapping[str, str] = field(default_factory=dict)
-    input_size: int = 1
-    may_be_sizes: bool = False
+    weights: int
 
     @property
     def _patterns(self) -> tuple[str, ...]:
-        return (*_PATTERNS, _BEYOND) if self.threshold > _REACHED else _PATTERNS
+        return (*_PATTERNS, _BEYOND) if self.facts.threshold > _REACHED else _PATTERNS
 
     @property
     def natural_trials(self) -> int:
         """The number of trials for every pattern with every variant of the switches, repeated if cheap."""
         drawn = sum(math.prod(d for d in dims if isinstance(d, int)) for dims in self.plan.dims.values())
-        rounds = _ROUNDS_OF_A_SMALL_MODEL if self.parameters <= _SMALL_MODEL else 1
+        rounds = _ROUNDS_OF_A_SMALL_MODEL if self.weights + drawn <= _SMALL_MODEL else 1
         if rounds > 1 and not self.plan.is_dynamic and 0 < drawn <= _SMALL_INPUTS:
             rounds = _ROUNDS_OF_SMALL_INPUTS
         return len(self._patterns) * self._variants * rounds
 
     @property
     def has_discrete_inputs(self) -> bool:
-        """True if another draw of values may decide between running and failing."""
+        """True if the model may run or fail depending on the drawn values."""
         names = [name for name in self.elem_types if name not in self._switches]
         exact = any(not is_inexact(self._dtype(name)) for name in names)
-        return exact or any(use.lengths or use.indices for use in self.uses.values())
+        return exact or any(use.lengths or use.indices for use in self.facts.uses.values())
 
-    def round_of(self, trial: int) -> int:
-        """Return how many trials had the same variant of the switches before; all else varies with that."""
+    def round_number(self, trial: int) -> int:
+        """Return the number of earlier trials with the same switches, by which everything else varies."""
         return trial // self._variants
 
-    def make(self, trial: int, attempt: int, recipe: Recipe, shapes: Sizes) -> dict[str, Array]:
+    def make_inputs(self, trial: int, attempt: int, recipe: SizeChoice, shapes: Sizes) -> dict[str, Array]:
         """Return the inputs of one trial. A later attempt draws other discrete values and narrower limits."""
-        count = self.round_of(trial)
+        count = self.round_number(trial)
         pattern = self._patterns[count % len(self._patterns)]
-        targets = self._targets(recipe, shapes)
-        shapes = shapes | {self.reshapes[name]: (math.prod(target),) for name, target in targets.items()}
+        targets = self._reshape_targets(recipe, shapes)
+        reshapes = self.facts.reshapes
+        shapes = shapes | {reshapes[name]: (math.prod(target),) for name, target in targets.items()}
         turn = _Turn(
             trial, count, attempt, pattern, recipe, shapes, targets.values(), self.switch_values(trial)
         )
         values = {name: self._values(name, turn) for name in shapes}
         return values | {name: np.array(target, self._dtype(name)) for name, target in targets.items()}
 
-    def _targets(self, recipe: Recipe, shapes: Sizes) -> dict[str, tuple[int, ...]]:
+    def _reshape_targets(self, recipe: SizeChoice, shapes: Sizes) -> dict[str, tuple[int, ...]]:
         """Return the value of each input that is the target shape of a flat input."""
         targets = {}
-        for name, data in self.reshapes.items():
-            flat = [isinstance(d, str) for d in self.plan.dims[data]] == [True]
-            if flat and len(shapes[name]) == 1:
-                sizes = (*(1 for _ in range(shapes[name][0])), recipe.length, recipe.batch, self.input_size)
+        features = [node.input_size for node in self.facts.recurrent if isinstance(node.input_size, int)]
+        for name, data in self.facts.reshapes.items():
+            flat = [isinstance(d, str) for d in self.plan.dims.get(data, ())] == [True]
+            if flat and len(shapes.get(name, ())) == 1:
+                ones = (1 for _ in range(shapes[name][0]))
+                sizes = (*ones, recipe.length, recipe.batch, next(iter(features), 1))
                 targets[name] = sizes[len(sizes) - shapes[name][0] :]
         return targets
 
@@ -137,7 +133,7 @@ class InputMaker:
         """The values that each switch may take."""
         switches: dict[str, list[Any]] = {}
         for name, dims in self.plan.dims.items():
-            use = self.uses.get(name, Uses())
+            use = self.facts.uses.get(name, Uses())
             if any(d != 1 for d in dims) or use.lengths or use.indices:
                 continue
             if self._dtype(name) == np.bool_:
@@ -166,7 +162,7 @@ class InputMaker:
         return dict(zip(self._switches, chosen, strict=True))
 
     def _values(self, name: str, turn: _Turn) -> Array:
-        shape, dtype, use = turn.shapes[name], self._dtype(name), self.uses.get(name, Uses())
+        shape, dtype, use = turn.shapes[name], self._dtype(name), self.facts.uses.get(name, Uses())
         rng = np.random.default_rng([self.seed, turn.trial, turn.attempt, zlib.crc32(name.encode())])
         if name in turn.switches:
             return np.full(shape, turn.switches[name]).astype(dtype)
@@ -182,12 +178,14 @@ class InputMaker:
             if "weight" in use.roles:
                 factor = _WEIGHT_FACTORS.get(turn.pattern, 0.4)
                 return np.asarray(factor * rng.standard_normal(shape)).astype(dtype)
-            return _bounded(_floats(rng, dtype, shape, turn.pattern, self.threshold), use)
+            return _limit_to_role(_floats(rng, dtype, shape, turn.pattern, self.facts.threshold), use)
         if dtype.kind == "b":
             share = (0.5, 1.0, 0.8, 0.0)[(turn.round + turn.attempt) % 4]
             return np.asarray(rng.random(shape) < share)
         if dtype.kind in "iu":
-            wide = None if self.may_be_sizes or turn.attempt else turn.round % len(_WIDE)
+            # An integer may become a size or an index, where a wrong one can end the process.
+            may_be_size = self.facts.has_computed_sizes
+            wide = None if may_be_size or turn.attempt else turn.round % len(_WIDE)
             return _integers(rng, dtype, shape, use, turn.attempt, wide).astype(dtype)
         if dtype.kind == "c":
             return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
@@ -197,14 +195,14 @@ class InputMaker:
         size = self.plan.size_of(dim, turn.recipe)
         if size is not None:
             return size
-        # The source of X is unknown: no sequence is longer than the shortest of these.
+        # The source of X is unknown: assume the smallest leading size of any input.
         leading = [size for shape in turn.shapes.values() if len(shape) >= 2 for size in shape[:2]]
         leading += [size for shape in turn.reshaped for size in shape[-3:-1]]
         return min(leading, default=1)
 
 
 def _choices(use: Uses) -> list[int]:
-    """Return the constants that a value is compared with, and their neighbors for both outcomes."""
+    """Return the constants that a value is compared with, and neighbors for both outcomes."""
     choices = {int(v) for v in use.equal_to} | {
         int(v) + step for v in use.ordered_with for step in (0, 1, -1)
     }
@@ -239,13 +237,13 @@ def _floats(
         normal = np.where(rng.random(shape) < 0.5, 0.0, 3 * normal)
     factor = 10.0 * threshold if pattern == _BEYOND else _FACTORS.get(pattern, 1.0)
     if dtype == np.float16:
-        # The type ends at 65504: larger inputs would test little but its overflow.
+        # The type ends at 65504: larger inputs would only test overflow.
         factor = min(factor, max(10.0, min(2.0 * threshold, 6000.0)))
     return np.asarray(normal * factor).astype(dtype)
 
 
-def _bounded(values: Array, use: Uses) -> Array:
-    """Return the values as decays, rates or keys, if they are any."""
+def _limit_to_role(values: Array, use: Uses) -> Array:
+    """Return the values limited to the range of a decay, rate or key, if the input is one."""
     if "decay" in use.roles:
         return np.asarray(-np.abs(values))
     if "rate" in use.roles:

@@ -43,7 +43,7 @@ def read_inputs(
         path = Path(given)
         found = _read_folder(path, values) if path.is_dir() else [_read_npz(path)]
     required = {value.name for value in values} - fixed.keys()
-    checked = [_checked(entries, graph, required) for entries in found]
+    checked = [_check(entries, graph, required) for entries in found]
     for entries in checked:
         for name in fixed.keys() & entries.keys():
             if not np.array_equal(entries[name], fixed[name]):
@@ -72,7 +72,7 @@ def read_sets(sets: Mapping[str, Any], graph: onnx.GraphProto) -> dict[str, Arra
             if array.ndim == 0 and len(sizes) == len(tensor.shape.dim):
                 array = np.full(sizes, array)
         arrays[name] = array
-    return _checked(arrays, graph, set())
+    return _check(arrays, graph, set())
 
 
 def brief_value(array: Array) -> str:
@@ -92,15 +92,15 @@ def _read_npz(path: Path) -> dict[str, Array]:
 
 
 def _read_folder(path: Path, values: Sequence[onnx.ValueInfoProto]) -> list[dict[str, Array]]:
-    folders = sorted(path.glob("test_data_set_*"), key=_number) or [path]
+    folders = sorted(path.glob("test_data_set_*"), key=_trailing_number) or [path]
     sets = []
     for folder in folders:
-        files = sorted(folder.glob("input_*.pb"), key=_number)
+        files = sorted(folder.glob("input_*.pb"), key=_trailing_number)
         if not files:
             raise OptionError(f"{folder} holds no input_*.pb")
         entries = {}
         for file in files:
-            index = _number(file)
+            index = _trailing_number(file)
             if index >= len(values):
                 raise OptionError(f"{file}: the model has only {len(values)} inputs")
             entries[values[index].name] = _read_tensor(file)
@@ -108,7 +108,7 @@ def _read_folder(path: Path, values: Sequence[onnx.ValueInfoProto]) -> list[dict
     return sets
 
 
-def _number(path: Path) -> int:
+def _trailing_number(path: Path) -> int:
     found = re.search(r"(\d+)$", path.stem)
     return int(found.group(1)) if found else 0
 
@@ -120,7 +120,7 @@ def _read_tensor(file: Path) -> Array:
         raise OptionError(f"{file} does not hold a tensor: {error}") from error
 
 
-def _checked(entries: dict[str, Array], graph: onnx.GraphProto, required: set[str]) -> dict[str, Array]:
+def _check(entries: dict[str, Array], graph: onnx.GraphProto, required: set[str]) -> dict[str, Array]:
     types = {value.name: value.type for value in graph.input}
     unknown, missing = sorted(set(entries) - set(types)), sorted(required - set(entries))
     if unknown:

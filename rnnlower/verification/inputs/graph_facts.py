@@ -1,4 +1,4 @@
-"""Collection of facts about a graph: the values that its inputs need, its recurrent nodes, its thresholds."""
+"""Collection of facts about a graph: requirements of its inputs, its recurrent nodes, its thresholds."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from rnnlower.errors import InvalidModelError
 from rnnlower.graph.inference import guarded
 from rnnlower.verification.inputs.tracing import Tracer
 from rnnlower.verification.inputs.uses import RECURRENT, GraphFacts, dims_of, unnamed_dim
-from rnnlower.verification.models import default_opset, graphs_in, op_types, slim
+from rnnlower.verification.models import default_opset, drop_large_weights, graphs_in, op_types
 
-# Larger numbers are not thresholds of values but the end of a type's range.
+# Larger numbers stand for the end of a type's range.
 _LARGEST_THRESHOLD = 1e8
 _BENDING_ATTRIBUTES = ("clip", "activation_alpha", "activation_beta", "alpha", "min", "max")
 _COMPARING = ("Clip", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where", "Max", "Min")
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 _RANDOM = ("Random", "Bernoulli", "Multinomial")
-"""The beginnings of the names of random operators."""
+"""The prefixes of the names of random operators."""
 
 
 def gather_facts(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[int] | Sequence[str]] | None = None
 ) -> GraphFacts:
-    """Collect facts about ``model``; with ``shapes``, under these sizes, or names of sizes, of its inputs."""
-    inferred = slim(model)
+    """Collect facts about ``model``; ``shapes`` replaces the shapes of its inputs by sizes or names."""
+    inferred = drop_large_weights(model)
     _forget_negative_sizes(inferred)
     for value in inferred.graph.input:
         if shapes and value.name in shapes:
@@ -42,8 +42,8 @@ def gather_facts(
         _name_dims(value)
     if shapes:
         _forget_shapes(inferred.graph)
-    # Shape inference is only a help here: without it fewer limits are known.
-    # An abort counts against the model, but not against sizes that are only tried.
+    # Shape inference is optional: without it, fewer limits are known.
+    # An abort is the model's fault, unless the sizes are only tried.
     help_only = (InferenceError, ValueError, RuntimeError, *((InvalidModelError,) if shapes else ()))
     with suppress(*help_only):
         inferred = guarded(op_types(model), partial(infer_shapes, data_prop=True), inferred)
@@ -53,8 +53,8 @@ def gather_facts(
     return facts
 
 
-def facts_of_candidate(model: onnx.ModelProto) -> GraphFacts:
-    """Collect facts about recurrent nodes only; at no cost for a graph without any, however large it is."""
+def gather_recurrent_facts(model: onnx.ModelProto) -> GraphFacts:
+    """Collect facts if the model has recurrent nodes: a large graph without any costs nothing."""
     return GraphFacts() if op_types(model).isdisjoint(RECURRENT) else gather_facts(model)
 
 
@@ -67,7 +67,7 @@ def _name_dims(value: onnx.ValueInfoProto) -> None:
 
 
 def _forget_shapes(main: onnx.GraphProto) -> None:
-    """Drop recorded shapes: they may have been recorded for other inputs."""
+    """Drop recorded shapes, which may be those of other input shapes."""
     for graph in graphs_in(main):
         del graph.value_info[:]
         for output in graph.output:
@@ -85,32 +85,32 @@ def _forget_negative_sizes(model: onnx.ModelProto) -> None:
 
 
 def largest_threshold(model: onnx.ModelProto) -> float:
-    """Return the largest magnitude of a clip, of an activation's bend, or of a comparison with a constant.
+    """Return the largest magnitude at which the model clips, bends, or compares with a constant.
 
-    Larger values are needed to reach everything that a model does.
+    Covering the model's behavior needs larger inputs.
     """
     found = [0.0]
     constants: dict[str, float] = {}
     for graph in graphs_in(model.graph, *model.functions):
         for tensor in () if isinstance(graph, onnx.FunctionProto) else graph.initializer:
-            _note_scalar(tensor.name, tensor, constants)
+            _record_scalar(tensor.name, tensor, constants)
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-                _note_scalar(node.output[0], node.attribute[0].t, constants)
-            found += _bends(node)
+                _record_scalar(node.output[0], node.attribute[0].t, constants)
+            found += _breakpoints(node)
             if node.op_type in _COMPARING:
                 found += [constants[name] for name in node.input if name in constants]
     return max(value for value in map(abs, found) if math.isfinite(value) and value <= _LARGEST_THRESHOLD)
 
 
-def _note_scalar(name: str, tensor: onnx.TensorProto, constants: dict[str, float]) -> None:
+def _record_scalar(name: str, tensor: onnx.TensorProto, constants: dict[str, float]) -> None:
     stored = tensor.data_location != onnx.TensorProto.EXTERNAL
     if stored and tensor.data_type in _FLOATS and math.prod(tensor.dims) == 1:
         constants[name] = float(np.ravel(numpy_helper.to_array(tensor))[0])
 
 
-def _bends(node: onnx.NodeProto) -> Iterable[float]:
-    """Return the numbers at which the attributes of a node let its activations bend."""
+def _breakpoints(node: onnx.NodeProto) -> Iterable[float]:
+    """Return the breakpoints of a node's activations that its attributes determine."""
     values = [v for a in node.attribute if a.name in _BENDING_ATTRIBUTES for v in (a.f, *a.floats)]
     names = [s for a in node.attribute if a.name == "activations" for s in a.strings]
     if node.op_type == "HardSigmoid" or any(name.lower() == b"hardsigmoid" for name in names):
@@ -120,7 +120,7 @@ def _bends(node: onnx.NodeProto) -> Iterable[float]:
 
 
 def _random_outputs(model: onnx.ModelProto) -> set[str]:
-    """Return the graph outputs that are random or undefined, so that their values cannot be compared."""
+    """Return the graph outputs whose values are random or undefined, and cannot be compared."""
     opset = default_opset(model.opset_import)
     functions = {(f.domain, f.name): f for f in model.functions}
     random: set[str] = set()

@@ -20,10 +20,10 @@ from rnnlower.verification.inputs.uses import Dim, Dims, GraphFacts, unnamed_dim
 
 Sizes = dict[str, tuple[int, ...]]
 
-# Next to a name of the first kind, those of the second are lengths.
+# If a name matches the first pattern, those that match the second are lengths.
 _BATCH_NAMES = [re.compile(names, re.IGNORECASE) for names in ("batch", r"^(b|n|bs|bsz)$")]
 _BATCHES = (2, 3, 1, 4, 2, 5)
-# The long one exceeds the steps that a lowered loop may process at once.
+# The longest exceeds the steps that a lowered loop may process at once.
 _LENGTHS = (5, 8, 1, 11, 3, 67)
 # Tried in this order until the reference runs.
 _SCALES = (5, 64, 512, 16, 256, 33, 1024, 128, 7, 576, 100, 160, 257, 1600, 4096, 9, 16000)
@@ -34,11 +34,11 @@ _MAX_STATIC_ELEMENTS = 2**28
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SizeChoice:
     """A choice of sizes for the dynamic dimensions.
 
-    ``tie`` states which unnamed dimensions agree: none beyond what is known, the first (or the last) of every
-    input with one another, or all.
+    ``tie`` states which unnamed dimensions are equal: only those known to be (``named``), the ``first`` or
+    the ``last`` of all inputs, or ``all``.
     """
 
     tie: str
@@ -50,8 +50,8 @@ class Recipe:
 class ShapePlan:
     """The dimensions of all inputs, merged from both models, and a search for sizes.
 
-    Every dimension of ``dims`` is a size or a name; unnamed dimensions of the model are named after their
-    position. ``batches`` and ``lengths`` are the names that are known to be one or the other.
+    Every dimension in ``dims`` is a size or a name; unnamed dimensions are named after their position.
+    ``batches`` and ``lengths`` are names known to be batch sizes or sequence lengths.
     """
 
     dims: Mapping[str, Dims]
@@ -59,7 +59,7 @@ class ShapePlan:
     lengths: frozenset[str]
     hints: Sequence[int]
     _same: dict[str, Dim]
-    _good: dict[Hashable, Recipe] = field(default_factory=dict)
+    _good: dict[Hashable, SizeChoice] = field(default_factory=dict)
 
     @classmethod
     def merge(
@@ -69,7 +69,7 @@ class ShapePlan:
         facts: GraphFacts,
         hints: Iterable[int],
     ) -> ShapePlan:
-        """Merge the dimensions of both models: a size in one fixes the name that the other has there.
+        """Merge the dimensions of both models: a size in one fixes a name in the other.
 
         Raises:
             VerificationError: The models fix a dimension to different sizes, or an input's rank differs.
@@ -94,10 +94,10 @@ class ShapePlan:
             if other is not None:
                 _adopt_sizes(name, dims[name], other, same)
         for first, second in facts.equal_dims:
-            _equate(first, second, same)
-        resolved = {name: tuple(_find(d, same) for d in own) for name, own in dims.items()}
+            _unify(first, second, same)
+        resolved = {name: tuple(_resolve(d, same) for d in own) for name, own in dims.items()}
         batches, lengths = (
-            frozenset(d for d in (_find(name, same) for name in names) if isinstance(d, str))
+            frozenset(d for d in (_resolve(name, same) for name in names) if isinstance(d, str))
             for names in (facts.batches, facts.lengths)
         )
         return cls(resolved, batches, lengths, [*dict.fromkeys(hint for hint in hints if hint > 0)], same)
@@ -112,20 +112,20 @@ class ShapePlan:
         """True if any dimension is left to choose."""
         return bool(self._names)
 
-    def proposals(self, trial: int, variant: Hashable = None) -> Iterator[Recipe]:
-        """Yield recipes for one trial, the most varied first, those known to work last.
+    def proposals(self, trial: int, variant: Hashable = None) -> Iterator[SizeChoice]:
+        """Yield choices for one trial: the most varied first, those known to work last.
 
-        Which sizes work may depend on the branches taken; ``variant`` distinguishes those.
+        The sizes that work may depend on the branches taken, which ``variant`` distinguishes.
         """
-        varied = Recipe("named", _BATCHES[trial % len(_BATCHES)], _LENGTHS[trial % len(_LENGTHS)])
+        varied = SizeChoice("named", _BATCHES[trial % len(_BATCHES)], _LENGTHS[trial % len(_LENGTHS)])
         if variant in self._good:
             good = self._good[variant]
             around = (0, 1, -1, good.length, 2, 3)[trial % 6]
             length = max(1, good.length + around)
-            yield Recipe(good.tie, varied.batch, varied.length if good.length < 16 else length)
-            yield Recipe(good.tie, varied.batch, length)
-            yield Recipe(good.tie, varied.batch, good.length)
-            yield Recipe(good.tie, good.batch, length)
+            yield SizeChoice(good.tie, varied.batch, varied.length if good.length < 16 else length)
+            yield SizeChoice(good.tie, varied.batch, length)
+            yield SizeChoice(good.tie, varied.batch, good.length)
+            yield SizeChoice(good.tie, good.batch, length)
             yield good
             return
         yield varied
@@ -134,21 +134,21 @@ class ShapePlan:
         yield from dict.fromkeys(self._good.values())
         ties = _TIES if any(map(_is_unnamed, self._names)) else _TIES[:1]
         for tie in ties:
-            yield from (Recipe(tie, batch, length) for length in _SCALES[:3] for batch in (2, 1))
+            yield from (SizeChoice(tie, batch, length) for length in _SCALES[:3] for batch in (2, 1))
         for hint in self.hints:
-            yield from (Recipe(tie, batch, hint) for tie in ties for batch in (2, 1, hint))
-            yield from (Recipe(tie, hint, length) for tie in ties for length in _SCALES[:2])
+            yield from (SizeChoice(tie, batch, hint) for tie in ties for batch in (2, 1, hint))
+            yield from (SizeChoice(tie, hint, length) for tie in ties for length in _SCALES[:2])
         for length in _SCALES[3:]:
-            yield from (Recipe(tie, batch, length) for tie in ties for batch in (2, 1))
-        yield from (Recipe(tie, batch, _SCALES[0]) for batch in _RARE_BATCHES for tie in ties)
+            yield from (SizeChoice(tie, batch, length) for tie in ties for batch in (2, 1))
+        yield from (SizeChoice(tie, batch, _SCALES[0]) for batch in _RARE_BATCHES for tie in ties)
         for batch, length in itertools.permutations(self.hints, 2):
-            yield from (Recipe(tie, batch, length) for tie in ties)
+            yield from (SizeChoice(tie, batch, length) for tie in ties)
 
-    def worked(self, recipe: Recipe, variant: Hashable = None) -> None:
-        """Remember that the reference ran with ``recipe``; the first such recipe is kept."""
+    def record_success(self, recipe: SizeChoice, variant: Hashable = None) -> None:
+        """Remember ``recipe``, with which the reference ran, unless another is already known."""
         self._good.setdefault(variant, recipe)
 
-    def sizes(self, recipe: Recipe) -> Sizes | None:
+    def sizes(self, recipe: SizeChoice) -> Sizes | None:
         """Return a shape for every input, or ``None`` if that would be too large to try."""
         shapes: Sizes = {}
         for name, dims in self.dims.items():
@@ -158,9 +158,9 @@ class ShapePlan:
                 return None
         return shapes
 
-    def size_of(self, dim: Dim, recipe: Recipe) -> int | None:
+    def size_of(self, dim: Dim, recipe: SizeChoice) -> int | None:
         """Return the size of any value's dimension under ``recipe``; ``None`` if no input determines it."""
-        found = _find(dim, self._same)
+        found = _resolve(dim, self._same)
         if not isinstance(found, str):
             return found
         if found not in self._names:
@@ -171,7 +171,7 @@ class ShapePlan:
             return recipe.batch if found in self._ends[recipe.tie == "last"] else recipe.length
         if self._is_batch(found):
             return recipe.batch
-        # Lengths differ from each other, so that a mix-up shows.
+        # Lengths differ, so that mixing them up is noticed.
         return recipe.length + (self._length_order.index(found) if recipe.tie == "named" else 0)
 
     @cached_property
@@ -208,25 +208,25 @@ def _adopt_sizes(name: str, own: Dims, other: Dims, same: dict[str, Dim]) -> Non
     if len(own) != len(other):
         raise VerificationError(f"input {name!r} has rank {len(own)} in one model, {len(other)} in the other")
     for axis, (a, b) in enumerate(zip(own, other, strict=True)):
-        if isinstance(b, int) and _find(a, same) != b:
-            if isinstance(_find(a, same), int):
+        if isinstance(b, int) and _resolve(a, same) != b:
+            if isinstance(_resolve(a, same), int):
                 raise VerificationError(
-                    f"input {name!r}, axis {axis}: size {_find(a, same)} in one model, {b} in the other"
+                    f"input {name!r}, axis {axis}: size {_resolve(a, same)} in one model, {b} in the other"
                 )
-            _equate(a, b, same)
+            _unify(a, b, same)
 
 
-def _find(dim: Dim, same: Mapping[str, Dim]) -> Dim:
+def _resolve(dim: Dim, same: Mapping[str, Dim]) -> Dim:
     while isinstance(dim, str) and dim in same:
         dim = same[dim]
     return dim
 
 
-def _equate(first: Dim, second: Dim, same: dict[str, Dim]) -> None:
+def _unify(first: Dim, second: Dim, same: dict[str, Dim]) -> None:
     """Unify two dimensions; contradictions are left to the model."""
-    a, b = _find(first, same), _find(second, same)
+    a, b = _resolve(first, same), _resolve(second, same)
     if isinstance(a, str) and isinstance(b, str) and a != b:
-        # A name from the model takes precedence over one made up for a position.
+        # A name of the model takes precedence over one derived from a position.
         loser, winner = (a, b) if _is_unnamed(a) else (b, a)
         same[loser] = winner
     elif isinstance(a, str) and isinstance(b, int):

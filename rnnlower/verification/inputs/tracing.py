@@ -1,7 +1,7 @@
-"""Tracing of a graph's inputs forward to their uses.
+"""Tracing of a graph's inputs forward to the operators that use them.
 
-It goes through operators that only move or convert values (Cast, Slice, Gather's data ...), into If, Loop and
-Scan bodies and model-local functions, to the operators that use them.
+It follows values through operators that only move or convert them (Cast, Slice, Gather's data ...), and into
+If, Loop and Scan bodies and model-local functions.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _USES: tuple[tuple[Iterable[str], tuple[int, ...], str], ...] = (
     *(((op_type,), inputs, "count") for op_type, inputs in _COUNTS.items()),
 )
 _LENGTHS = {**dict.fromkeys(RECURRENT, (4, "layout")), "ReverseSequence": (1, "time_axis")}
-"""Inputs that hold the lengths of rows: the input, and the attribute with the axis of time of input 0."""
+"""Inputs that hold the lengths of rows: the index, and the attribute for the time axis of input 0."""
 _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 
 
@@ -106,9 +106,9 @@ class Tracer:
         self.facts.uses = {name: Uses() for name in names}
         taint: Taint = {name: frozenset([name]) for name in names}
         scope = _Scope(default_opset(model.opset_import), {}, {}, {})
-        self._graph(model.graph, scope, taint)
+        self._trace_graph(model.graph, scope, taint)
         if self.facts.recurrent:
-            # The value that is reshaped at run time is most likely X.
+            # A value that is reshaped at run time is most likely X.
             sizes = [dim for name in self.facts.reshapes for dim in scope.dims.get(name, ())]
             self.facts.equal_dims += [(dim, _RANK_OF_X) for dim in sizes if isinstance(dim, str)]
         for output in model.graph.output:
@@ -116,7 +116,7 @@ class Tracer:
                 if dim in self.facts.lengths:
                     self.facts.time_axes.setdefault(output.name, axis)
 
-    def _graph(
+    def _trace_graph(
         self, graph: onnx.GraphProto, scope: _Scope, taint: Taint, entered: Mapping[str, Dims] | None = None
     ) -> list[Origins]:
         for value in (*graph.input, *graph.value_info, *graph.output):
@@ -128,39 +128,39 @@ class Tracer:
         for tensor in graph.initializer:
             scope.types[tensor.name] = tensor.data_type
             scope.dims[tensor.name] = tuple(tensor.dims)
-            self._constant(tensor.name, tensor, scope)
-        self._nodes(graph.node, scope, taint)
+            self._record_constant(tensor.name, tensor, scope)
+        self._trace_nodes(graph.node, scope, taint)
         return [taint.get(o.name, frozenset()) for o in graph.output]
 
     @staticmethod
-    def _constant(name: str, tensor: onnx.TensorProto, scope: _Scope) -> None:
+    def _record_constant(name: str, tensor: onnx.TensorProto, scope: _Scope) -> None:
         if math.prod(tensor.dims) <= _SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
             scope.values[name] = numpy_helper.to_array(tensor)
 
-    def _nodes(self, nodes: Iterable[onnx.NodeProto], scope: _Scope, taint: Taint) -> None:
+    def _trace_nodes(self, nodes: Iterable[onnx.NodeProto], scope: _Scope, taint: Taint) -> None:
         for node in nodes:
             self._fold(node, scope)
             own = "com.microsoft" if node.op_type == QUANTIZED_LSTM else ""
             if node.op_type in RECURRENT and node.domain.removeprefix("ai.onnx") == own:
-                self._record(node, scope)
+                self._record_recurrent(node, scope)
             if node.op_type in STATE_AXES and node.domain in ("", "ai.onnx", "com.microsoft"):
                 axes = STATE_AXES[node.op_type]
                 last = scope.number(node, "channels_last")
-                self._relate(node, ("NT.", *axes[1:]) if last else axes, scope)
+                self._record_equal_dims(node, ("NT.", *axes[1:]) if last else axes, scope)
             sized = {index for table in (_SHAPES, _COUNTS, _INDEXED) for index in table.get(node.op_type, ())}
             for index, name in enumerate(node.input):
                 if index in sized and name and name not in scope.values:
                     self.facts.has_computed_sizes = True
                 if taint.get(name):
-                    self._use(node, index, [self.facts.uses[origin] for origin in taint[name]], scope)
+                    self._record_use(node, index, [self.facts.uses[origin] for origin in taint[name]], scope)
             if node.op_type == "Reshape" and len(node.input) > 1:
                 given = taint.get(node.input[0]) or (), taint.get(node.input[1]) or ()
                 self.facts.reshapes.update((shape, data) for data in given[0] for shape in given[1])
             function = self._functions.get((node.domain, node.op_type))
             if function is not None:
-                results = self._call(function, node, scope, taint)
+                results = self._trace_call(function, node, scope, taint)
             else:
-                results = self._results(node, scope, taint)
+                results = self._trace_outputs(node, scope, taint)
             for name, origins in zip(node.output, results, strict=False):
                 taint[name] = origins
 
@@ -171,20 +171,20 @@ class Tracer:
             if attribute.name == "value":
                 scope.types[node.output[0]] = attribute.t.data_type
                 scope.dims[node.output[0]] = tuple(attribute.t.dims)
-                self._constant(node.output[0], attribute.t, scope)
+                self._record_constant(node.output[0], attribute.t, scope)
             elif attribute.name in ("value_int", "value_float", "value_ints", "value_floats"):
                 scope.values[node.output[0]] = np.asarray(onnx.helper.get_attribute_value(attribute))
         elif node.op_type in ("Identity", "Cast", "Squeeze", "Unsqueeze") and node.input[0] in scope.values:
             scope.values[node.output[0]] = scope.values[node.input[0]]
 
-    def _record(self, node: onnx.NodeProto, scope: _Scope) -> None:
+    def _record_recurrent(self, node: onnx.NodeProto, scope: _Scope) -> None:
         layout = scope.number(node, "layout")
         elem_types = [scope.types[name] for name in node.input if name and scope.types.get(name)]
         # sequence_lens is the only input of another type.
         elem_types = [t for t in elem_types if t != onnx.TensorProto.INT32]
         state, x = ("NDH", "NTI") if layout else ("DNH", "TNI")
         weights = ("DI.", "DH.") if node.op_type == QUANTIZED_LSTM else ("D.I", "D.H")
-        self._relate(node, (x, *weights, "D.", "N", state, state, "D."), scope)
+        self._record_equal_dims(node, (x, *weights, "D.", "N", state, state, "D."), scope)
         if node.output and node.output[0]:
             self.facts.time_axes[node.output[0]] = layout
         self.facts.recurrent.append(
@@ -202,8 +202,8 @@ class Tracer:
             )
         )
 
-    def _relate(self, node: onnx.NodeProto, letters: Iterable[str], scope: _Scope) -> None:
-        """Record which dimensions of the node's inputs are equal: those of one letter; N rows, T steps."""
+    def _record_equal_dims(self, node: onnx.NodeProto, letters: Iterable[str], scope: _Scope) -> None:
+        """Record dimensions of the node's inputs as equal if they share a letter; N: rows, T: steps."""
         seen: dict[str, list[Dim]] = {}
         for name, axes in zip(node.input, letters, strict=False):
             dims = scope.dims.get(name)
@@ -216,7 +216,7 @@ class Tracer:
             roles = {"N": self.facts.batches, "T": self.facts.lengths}.get(letter, set())
             roles.update(dim for dim in (first, *others) if isinstance(dim, str))
 
-    def _use(self, node: onnx.NodeProto, index: int, uses: list[Uses], scope: _Scope) -> None:
+    def _record_use(self, node: onnx.NodeProto, index: int, uses: list[Uses], scope: _Scope) -> None:
         op_type = node.op_type
         for use in uses:
             use.roles.update(role for ops, inputs, role in _USES if op_type in ops and index in inputs)
@@ -226,7 +226,7 @@ class Tracer:
             elif op_type in _INDEXES and index == 1:
                 use.indices.append(_axis_size(scope, node.input[0], scope.number(node, "axis")))
             elif op_type in ("GatherND", "ScatterND") and index == 1:
-                # The last axis of the indices counts through as many axes of the data.
+                # The size of the last axis of the indices is the number of indexed axes.
                 indexed = _axis_size(scope, node.input[1], -1)
                 axes = range(indexed) if isinstance(indexed, int) else range(1)
                 first = scope.number(node, "batch_dims")
@@ -239,7 +239,7 @@ class Tracer:
                 known = set() if others is None else {float(v) for v in others.ravel() if _is_number(v)}
                 (use.equal_to if op_type == "Equal" else use.ordered_with).update(known)
 
-    def _results(self, node: onnx.NodeProto, scope: _Scope, taint: Taint) -> list[Origins]:
+    def _trace_outputs(self, node: onnx.NodeProto, scope: _Scope, taint: Taint) -> list[Origins]:
         graphs = {a.name: a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH}
         if not graphs:
             moved = _MOVES.get(node.op_type, ())
@@ -255,12 +255,12 @@ class Tracer:
                 dims = _dims_on_entry(node, index, scope)
                 if dims is not None:
                     entered[formal.name] = dims
-            bodies.append(self._graph(graph, scope.child(), inner, entered))
+            bodies.append(self._trace_graph(graph, scope.child(), inner, entered))
         if node.op_type == "Loop":
             return bodies[0][1:]
         return [a.union(*rest) for a, *rest in zip(*bodies, strict=False)]
 
-    def _call(
+    def _trace_call(
         self, function: onnx.FunctionProto, node: onnx.NodeProto, outer: _Scope, taint: Taint
     ) -> list[Origins]:
         bound = {a.name: a for a in function.attribute_proto} | outer.attributes(node)
@@ -272,12 +272,12 @@ class Tracer:
                 scope.dims[formal] = outer.dims[actual]
             if actual in outer.types:
                 scope.types[formal] = outer.types[actual]
-        self._nodes(function.node, scope, inner)
+        self._trace_nodes(function.node, scope, inner)
         return [inner.get(name, frozenset()) for name in function.output]
 
 
 def _dims_on_entry(node: onnx.NodeProto, index: int, scope: _Scope) -> Dims | None:
-    """Return the dimensions with which an input of a Loop or Scan enters its body's first iteration."""
+    """Return the dimensions of a Loop's or Scan's input in the first iteration of the body."""
     dims = scope.dims.get(node.input[index])
     if dims is None or (node.op_type == "Loop" and index < 2) or node.op_type not in ("Loop", "Scan"):
         return None

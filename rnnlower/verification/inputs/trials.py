@@ -1,4 +1,4 @@
-"""The sets of inputs on which the reference runs, and its outputs on them."""
+"""The sets of inputs on which the reference runs, with its outputs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rnnlower import wording
 from rnnlower.engines.session import Array, RunError, brief
 from rnnlower.errors import UnverifiableError
 from rnnlower.verification.inputs.generate import InputMaker
-from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
+from rnnlower.verification.inputs.shapes import ShapePlan, SizeChoice, Sizes
 from rnnlower.verification.inputs.uses import GraphFacts, dims_of
 from rnnlower.verification.models import (
-    HeldModel,
+    ParsedModel,
     RunModel,
     feedable_inputs,
     graphs_in,
@@ -32,13 +32,13 @@ from rnnlower.verification.verdict.compare import is_inexact
 
 Variant = tuple[tuple[str, Any], ...]
 
-# Seconds of trying sizes on a reference that refuses all of them.
+# The seconds after which the search for accepted sizes is given up.
 LONGEST_SEARCH = 120.0
 _DRAWS = 2
 _DRAWS_OF_FIXED_SHAPE = 4
-# The period, in rounds, in which a streaming model gets its own state back.
+# The period, in rounds, of trials that continue a stream with its own states,
 _CONTINUED = 3
-# ... and the period, beginning with the second round, of other values for overridable inputs.
+# and of trials, beginning with the second round, that override default values of inputs.
 _OVERRIDDEN = 3
 
 
@@ -58,9 +58,9 @@ def input_maker(
     seed: int,
     sets: Collection[str] = (),
 ) -> InputMaker:
-    """Make the generator of inputs that both graphs declare; ``facts`` are the reference's.
+    """Make the generator of the inputs that both graphs declare; ``facts`` are the reference's.
 
-    Inputs named in `sets` get their values elsewhere.
+    Inputs named in `sets` are left out: they have fixed values.
 
     Raises:
         VerificationError: The declared shapes contradict each other.
@@ -82,24 +82,11 @@ def input_maker(
     own = {value.name: dims_of(value) for value in values}
     plan = ShapePlan.merge(own, others, facts, hints)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
-    parameters = _weight_count(reference)
-    parameters += sum(math.prod(d for d in dims if isinstance(d, int)) for dims in plan.dims.values())
-    features = [node.input_size for node in facts.recurrent if isinstance(node.input_size, int)]
-    return InputMaker(
-        types,
-        facts.uses,
-        plan,
-        seed,
-        parameters,
-        facts.threshold,
-        {name: data for name, data in facts.reshapes.items() if name in own and data in own},
-        next(iter(features), 1),
-        facts.has_computed_sizes,
-    )
+    return InputMaker(types, facts, plan, seed, _weight_count(reference))
 
 
 def _sizes_of_branches(main: onnx.GraphProto) -> Iterator[int]:
-    """Yield the sizes of constants that subgraphs return: values in their place may need the same size."""
+    """Yield the sizes of constants that subgraphs return: the other branch may need the same sizes."""
     for graph in graphs_in(main):
         given = {output.name for output in graph.output} if graph is not main else set()
         for node in graph.node:
@@ -124,9 +111,8 @@ def generate_trials(
 ) -> tuple[list[Trial], list[str]]:
     """Return up to ``count`` trials on which ``run`` (the reference) runs, and reasons for missing ones.
 
-    ``states`` are pairs of a state output and the state input that it feeds: every third trial continues
-    where the previous one ended. ``overrides`` are values for inputs that have defaults, for every third
-    trial, too.
+    ``states`` maps state outputs to the state inputs that they feed: every third round continues where the
+    previous one ended. ``overrides`` are other values for inputs with defaults, also for every third round.
 
     Raises:
         UnverifiableError: It ran on none.
@@ -134,7 +120,7 @@ def generate_trials(
     finished: list[Trial] = []
     skipped: dict[str, list[int]] = {}
     hopeless: set[Variant] = set()
-    last: dict[Variant, tuple[Recipe, Sizes, Trial]] = {}
+    last: dict[Variant, tuple[SizeChoice, Sizes, Trial]] = {}
     reason = ""
     for number in range(count):
         switches = maker.switch_values(number)
@@ -143,11 +129,11 @@ def generate_trials(
             continue
         progress(number)
         trial = None
-        if states and variant in last and maker.round_of(number) % _CONTINUED == _CONTINUED - 1:
-            trial = _continued(run, maker, number, states, last[variant])
+        if states and variant in last and maker.round_number(number) % _CONTINUED == _CONTINUED - 1:
+            trial = _continue_stream(run, maker, number, states, last[variant])
         if trial is None:
-            trial, reason = _first_that_runs(run, maker, number, variant, last)
-        if trial is not None and overrides and maker.round_of(number) % _OVERRIDDEN == 1:
+            trial, reason = _search_trial(run, maker, number, variant, last)
+        if trial is not None and overrides and maker.round_number(number) % _OVERRIDDEN == 1:
             changed = overrides.run(run, trial.feeds)
             trial = trial if changed is None else Trial(number, *changed)
             last[variant] = (*last[variant][:2], trial)
@@ -157,7 +143,7 @@ def generate_trials(
         where = f"with {', '.join(f'{name} = {value}' for name, value in variant)}, " if variant else ""
         skipped.setdefault(f"{where}the reference ran on no generated inputs: {reason}", []).append(number)
         if maker.plan.is_dynamic and variant not in last:
-            # The whole range of sizes was searched: another trial would search it in vain again.
+            # All sizes were tried: another trial would fail again.
             hopeless.add(variant)
     if not finished:
         raise UnverifiableError(
@@ -172,8 +158,8 @@ def generate_trials(
     ]
 
 
-def fed_back(trials: Sequence[Trial], states: Mapping[str, str]) -> dict[str, str]:
-    """Return those pairs whose output some trial took over from another."""
+def fed_states(trials: Sequence[Trial], states: Mapping[str, str]) -> dict[str, str]:
+    """Return the pairs whose output a later trial took from an earlier one."""
     return {
         output: name
         for output, name in states.items()
@@ -181,16 +167,16 @@ def fed_back(trials: Sequence[Trial], states: Mapping[str, str]) -> dict[str, st
     }
 
 
-def _continued(
+def _continue_stream(
     run: RunModel,
     maker: InputMaker,
     number: int,
     states: Mapping[str, str],
-    before: tuple[Recipe, Sizes, Trial],
+    before: tuple[SizeChoice, Sizes, Trial],
 ) -> Trial | None:
-    """Return the next call of a streaming model: new inputs of the same sizes, its own outputs as states."""
+    """Run the next call of a stream: new inputs of the same sizes, with the last outputs as states."""
     recipe, shapes, previous = before
-    feeds = maker.make(number, 0, recipe, shapes)
+    feeds = maker.make_inputs(number, 0, recipe, shapes)
     fed = 0
     for output, name in states.items():
         state, own = previous.outputs[output], feeds[name]
@@ -206,16 +192,16 @@ def _continued(
         return None
 
 
-def _first_that_runs(
+def _search_trial(
     run: RunModel,
     maker: InputMaker,
     number: int,
     variant: Variant,
-    last: dict[Variant, tuple[Recipe, Sizes, Trial]],
+    last: dict[Variant, tuple[SizeChoice, Sizes, Trial]],
 ) -> tuple[Trial | None, str]:
-    """Return the first proposed trial on which the reference runs, or ``None`` and the last reason.
+    """Return the first proposed trial on which the reference runs, or ``None`` and the last error.
 
-    ``last`` stores the proposal that ran.
+    The trial and its sizes are stored in ``last``.
     """
     reason = "the inputs would be too large"
     attempt = 0
@@ -223,40 +209,37 @@ def _first_that_runs(
     if maker.has_discrete_inputs:
         draws = _DRAWS if maker.plan.is_dynamic else _DRAWS_OF_FIXED_SHAPE
     deadline = time.monotonic() + LONGEST_SEARCH
-    for recipe in maker.plan.proposals(maker.round_of(number), variant):
+    for recipe in maker.plan.proposals(maker.round_number(number), variant):
         if time.monotonic() > deadline:
             return None, f"{reason}; gave up after {LONGEST_SEARCH:.0f} s"
         shapes = maker.plan.sizes(recipe)
         if shapes is None:
             continue
         for _ in range(draws):
-            feeds = maker.make(number, attempt, recipe, shapes)
+            feeds = maker.make_inputs(number, attempt, recipe, shapes)
             attempt += 1
             try:
                 outputs = run(feeds)
             except RunError as error:
                 reason = f"{brief(error)} (shapes {shapes})"
             else:
-                maker.plan.worked(recipe, variant)
+                maker.plan.record_success(recipe, variant)
                 trial = Trial(number, feeds, outputs)
                 last[variant] = (recipe, shapes, trial)
                 return trial, ""
     return None, reason
 
 
-# In total: a trial holds them in addition to the model.
+# In total, since trials hold them in addition to the model.
 _MOST_ELEMENTS = 2**26
 _SIZE_AMONG_ZEROS = 0.5
 _SAMPLE = 1000
 
 
 class Overrides:
-    """One other value for each overridable input of ``reference`` that may have one.
+    """An alternative value for each overridable input of ``reference``, shared by all overriding trials."""
 
-    All trials that override share these values.
-    """
-
-    def __init__(self, reference: HeldModel, candidate: onnx.ModelProto, seed: int) -> None:
+    def __init__(self, reference: ParsedModel, candidate: onnx.ModelProto, seed: int) -> None:
         self._model, self._seed = reference, seed
         self._reasons: dict[str, str] = {}
         self._ran = False
@@ -286,13 +269,13 @@ class Overrides:
     def run(
         self, run: RunModel, feeds: Mapping[str, Array]
     ) -> tuple[dict[str, Array], dict[str, Any]] | None:
-        """Return ``feeds`` with other values added, and the outputs of ``run``; ``None`` if it refuses them.
+        """Return ``feeds`` with the values added, and the outputs of ``run``; ``None`` if it refuses them.
 
-        It ran on ``feeds`` alone. A value that it refuses the first time is not tried again.
+        ``run`` accepts ``feeds`` alone. Values that are refused the first time are not tried again.
         """
         if self._values is None:
             self._values = {
-                tensor.name: _other_values(
+                tensor.name: _draw_override(
                     self._model.array(tensor),
                     np.random.default_rng([self._seed, zlib.crc32(tensor.name.encode())]),
                 )
@@ -312,7 +295,7 @@ class Overrides:
         return changed, outputs
 
     def notes(self) -> list[str]:
-        """Return a sentence for each reason for which inputs kept their default in every trial."""
+        """Return a note for each reason why inputs kept their defaults in every trial."""
         reasons = dict(self._reasons)
         if not self._ran:
             tried = self._values is not None
@@ -327,7 +310,7 @@ class Overrides:
         ]
 
     def _drop_refused(self, run: RunModel, feeds: Mapping[str, Array], names: list[str]) -> None:
-        """Find, by bisection, the inputs for which ``run`` accepts no other value, and leave them out."""
+        """Find by bisection the inputs whose other values ``run`` refuses, and leave them out."""
         assert self._values is not None
         try:
             run({**feeds, **{name: self._values[name] for name in names}})
@@ -340,8 +323,8 @@ class Overrides:
                 self._drop_refused(run, feeds, half)
 
 
-def _other_values(default: Array, rng: np.random.Generator) -> Array:
-    """Return values with the default's magnitudes and signs: a variance stays one, and so does a mask."""
+def _draw_override(default: Array, rng: np.random.Generator) -> Array:
+    """Return values with the default's signs and magnitudes, so that a variance or mask stays one."""
     working = np.float64 if default.dtype == np.float64 else np.float32
     values = default.astype(working)
     sizes = np.abs(values)

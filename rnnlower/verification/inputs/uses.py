@@ -1,4 +1,4 @@
-"""Facts about a graph: the use of its inputs, and its recurrent nodes."""
+"""Facts about a graph: the uses of its inputs, and its recurrent nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATE_AXES = {
     "LinearAttention": ("NT.", "NT.", "NT.", "N...", "NT.", "NT."),
     "CausalConvWithState": ("N.T", "...", ".", "N.."),
 }
-"""Operators of ai.onnx and com.microsoft that carry a state: the axes of their inputs, N rows, T steps."""
+"""Operators of ai.onnx and com.microsoft with a state: the axes of their inputs; N: rows, T: steps."""
 RECURRENT = ("LSTM", "GRU", "RNN", QUANTIZED_LSTM)
 
 
@@ -36,10 +36,10 @@ class Uses:
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A native recurrent node: its place, and the properties that decide whether an engine runs it.
+    """A recurrent node, with the properties that decide whether an engine runs it.
 
-    ``state_dims`` are the sizes that its sequence_lens and initial states are known to have, ``input_size``
-    the features of X by the shape of W.
+    ``state_dims`` are the known sizes of its sequence_lens and initial states; ``input_size`` is the number
+    of features of X, from the shape of W.
     """
 
     name: str

@@ -11,7 +11,7 @@ float16   5e-3 max(scale, 0.1) + 5e-3 |reference|      a lowered graph rounds ev
                                                        kernel rounds once
 bfloat16  2e-2 max(scale, 0.1) + 2e-2 |reference|      as above (8e-3)
 others    exact                                        integers, booleans and strings have no rounding; for
-                                                       decisions by rounding see :mod:`.doubt`
+                                                       decisions by rounding see :mod:`.second_look`
 ========  ===========================================  ==================================================
 
 Rounding errors of either sign add up over the time steps of a recurrent node, with the square root of
@@ -69,9 +69,9 @@ class Tolerance:
     def allowed(self, reference: Array, differs: Array, axis: int | None = None) -> Array:
         """Return the allowed absolute difference, element by element; ``reference`` is float64.
 
-        The scale is that of the elements that differ: a mask of -1e38 next to them must not hide them. Given
-        an `axis`, that of time, the scale of a step is that of the steps up to it: the last steps of what
-        explodes must not hide the first.
+        The scale is that of the elements that differ: a mask of -1e38 next to them must not hide them. With
+        a time `axis`, the scale of a step is that of the steps up to it: the last steps of a diverging
+        sequence must not hide the first.
         """
         magnitude = np.abs(reference)
         finite = np.where(np.isfinite(magnitude), magnitude, 0.0)
@@ -90,7 +90,7 @@ def tolerance_for(
     rtol: float | None = None,
     steps: int = 1,
 ) -> Tolerance:
-    """Return the tolerance for ``dtype``; recurrent nodes compute in ``coarse_dtypes``, ``steps`` times."""
+    """Return the tolerance for ``dtype`` after ``steps`` time steps, with nodes in ``coarse_dtypes``."""
     wanted = (dtype, *coarse_dtypes)
     row = next((r for r in _DEFAULTS if r[0] in wanted), (None, 0.0, 0.0))
     if atol is None and rtol is None:
@@ -104,14 +104,20 @@ def is_inexact(dtype: Any) -> bool:
     return np.issubdtype(dtype, np.floating) or np.dtype(dtype) in _SMALL_FLOATS
 
 
+def largest_finite(values: Array) -> float:
+    """Return the largest finite magnitude; 0 if there is none."""
+    magnitude = np.abs(values.astype(np.float64))
+    return float(magnitude.max(initial=0.0, where=np.isfinite(magnitude)))
+
+
 def floats_in(values: Mapping[str, Any]) -> dict[str, Array]:
-    """Return the arrays of floats among the values."""
+    """Return the float arrays among the values."""
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     return {name: array for name, array in arrays.items() if is_inexact(array.dtype)}
 
 
-def with_floats(arrays: Mapping[str, Any], change: Callable[[Array], Array]) -> dict[str, Any]:
-    """Return the arrays with those of floats changed."""
+def map_floats(arrays: Mapping[str, Any], change: Callable[[Array], Array]) -> dict[str, Any]:
+    """Apply `change` to the float arrays."""
     with np.errstate(over="ignore"):
         return {name: change(a) if is_inexact(a.dtype) else a for name, a in arrays.items()}
 
@@ -126,16 +132,16 @@ def compare_values(
     if isinstance(reference, list) or isinstance(candidate, list):
         return _compare_lists(name, reference, candidate, tolerance)
     if reference is None or candidate is None:
-        return _unlike(name, "one side has no value") if reference is not candidate else _same(name)
+        return _mismatch(name, "one side has no value") if reference is not candidate else _match(name)
     reference, candidate = np.asarray(reference), np.asarray(candidate)
     if reference.dtype != candidate.dtype and {reference.dtype.kind, candidate.dtype.kind} - set("OUS"):
-        return _unlike(name, f"dtype {reference.dtype} against {candidate.dtype}")
+        return _mismatch(name, f"dtype {reference.dtype} against {candidate.dtype}")
     if reference.shape != candidate.shape:
         order = _order_of_axes(name, reference, candidate, tolerance)
         same = f"; right but for the order of its axes, {list(order)}: transpose it" if order else ""
-        return _unlike(name, f"shape {list(reference.shape)} against {list(candidate.shape)}{same}")
+        return _mismatch(name, f"shape {list(reference.shape)} against {list(candidate.shape)}{same}")
     if reference.size == 0:
-        return replace(_same(name), dtype=str(reference.dtype))
+        return replace(_match(name), dtype=str(reference.dtype))
     if is_inexact(reference.dtype):
         compared = _compare_floats(name, reference, candidate, tolerance, noise)
     else:
@@ -146,7 +152,7 @@ def compare_values(
 def _order_of_axes(
     name: str, reference: Array, candidate: Array, tolerance: Tolerance
 ) -> tuple[int, ...] | None:
-    """Return the order of the reference's axes in which the candidate is right: converters turn axes."""
+    """Return the permutation of the reference's axes that matches the candidate, as converters transpose."""
     if sorted(reference.shape) != sorted(candidate.shape) or reference.ndim > _MOST_TURNED_AXES:
         return None
     for order in itertools.permutations(range(reference.ndim)):
@@ -157,7 +163,7 @@ def _order_of_axes(
 
 
 def merge(worst: OutputComparison | None, new: OutputComparison, trial: int) -> OutputComparison:
-    """Merge comparisons: the largest errors, at the place of the first failure (or largest error)."""
+    """Merge comparisons: the largest errors, with the position of the first failure (or largest error)."""
     new = replace(new, worst_trial=trial)
     if worst is None:
         return new
@@ -181,7 +187,7 @@ def merge(worst: OutputComparison | None, new: OutputComparison, trial: int) -> 
 def errors_over_time(pairs: Sequence[tuple[Any, Any]], axis: int) -> tuple[float, ...]:
     """Return the largest absolute difference at each index of the axis, over pairs of arrays of any length.
 
-    Pairs that are not numbers, or differ in shape, are left out. Infinite if only one side is finite or NaN.
+    Pairs that are not numbers or differ in shape are skipped. Infinite if only one side is finite or NaN.
     """
     found: list[Array] = []
     for reference, candidate in pairs:
@@ -190,7 +196,7 @@ def errors_over_time(pairs: Sequence[tuple[Any, Any]], axis: int) -> tuple[float
         if reference.shape != candidate.shape or reference.ndim <= axis or reference.dtype.kind in "OUS":
             continue
         a, b = (np.moveaxis(each, axis, 0).astype(np.float64) for each in (reference, candidate))
-        difference = _apart(a, b)
+        difference = _absolute_difference(a, b)
         found.append(difference.max(axis=tuple(range(1, difference.ndim)), initial=0.0))
     errors = np.zeros(max(map(len, found), default=0))
     for each in found:
@@ -198,20 +204,20 @@ def errors_over_time(pairs: Sequence[tuple[Any, Any]], axis: int) -> tuple[float
     return tuple(errors.tolist())
 
 
-def _same(name: str) -> OutputComparison:
+def _match(name: str) -> OutputComparison:
     return OutputComparison(name, True, 0.0, 0.0, 0)
 
 
-def _unlike(name: str, note: str) -> OutputComparison:
+def _mismatch(name: str, note: str) -> OutputComparison:
     return OutputComparison(name, False, math.inf, math.inf, math.inf, note=note)
 
 
 def _compare_lists(name: str, reference: Any, candidate: Any, tolerance: Tolerance) -> OutputComparison:
     if not (isinstance(reference, list) and isinstance(candidate, list)):
-        return _unlike(name, "one side is a sequence, the other is not")
+        return _mismatch(name, "one side is a sequence, the other is not")
     if len(reference) != len(candidate):
-        return _unlike(name, f"sequence of {len(reference)} against one of {len(candidate)}")
-    worst = _same(name)
+        return _mismatch(name, f"sequence of {len(reference)} against one of {len(candidate)}")
+    worst = _match(name)
     for a, b in zip(reference, candidate, strict=True):
         worst = merge(worst, compare_values(name, a, b, tolerance), 0)
     return worst
@@ -220,7 +226,7 @@ def _compare_lists(name: str, reference: Any, candidate: Any, tolerance: Toleran
 def _compare_exactly(name: str, reference: Array, candidate: Array) -> OutputComparison:
     wrong = np.atleast_1d(reference != candidate)
     if not wrong.any():
-        return _same(name)
+        return _match(name)
     index = tuple(int(i) for i in np.argwhere(wrong)[0])[: reference.ndim]
     difference = math.inf
     if reference.dtype.kind in "iu":
@@ -244,7 +250,7 @@ def _compare_floats(
     name: str, reference: Array, candidate: Array, tolerance: Tolerance, noise: Array | None
 ) -> OutputComparison:
     a, b = reference.astype(np.float64), candidate.astype(np.float64)
-    difference = _apart(a, b)
+    difference = _absolute_difference(a, b)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         size = np.maximum(np.abs(a), np.abs(b))
         relative = np.where(difference == 0, 0.0, difference / size)
@@ -273,8 +279,8 @@ def _compare_floats(
     )
 
 
-def _apart(a: Array, b: Array) -> Array:
-    """Return the absolute difference: 0 where both are NaN, infinite where one alone is NaN or infinite."""
+def _absolute_difference(a: Array, b: Array) -> Array:
+    """Return the absolute difference: 0 where both are NaN, infinite where only one is NaN or infinite."""
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
     return np.where(np.isnan(difference), np.inf, difference)

@@ -1,9 +1,9 @@
 """The sensitivity of the reference's outputs to rounding, and quantizers on the edge between two steps.
 
 Some graphs amplify rounding (deep ones, divisions by small norms): two correct evaluations then differ by
-more than any fixed tolerance. Before such a difference counts, the reference runs again on inputs
-moved by a few units in the last place, and once in another precision. No comparison can resolve changes
-of that size; real faults are larger.
+more than any fixed tolerance. Before such a difference counts, the reference runs again on inputs perturbed
+by a few units in the last place, and once in another precision. No comparison can resolve changes of that
+size; real faults are larger.
 """
 
 from __future__ import annotations
@@ -20,9 +20,15 @@ import onnx
 from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
 
 from rnnlower.engines.session import Array, LoadError, RunError
-from rnnlower.verification.models import RunModel, accepted_by
+from rnnlower.verification.models import RunModel, select_feeds
 from rnnlower.verification.runner import Runner
-from rnnlower.verification.verdict.compare import Tolerance, compare_values, floats_in, is_inexact
+from rnnlower.verification.verdict.compare import (
+    Tolerance,
+    compare_values,
+    floats_in,
+    is_inexact,
+    largest_finite,
+)
 from rnnlower.verification.verdict.inner_values import with_outputs
 
 _DRAWS = 4
@@ -47,17 +53,17 @@ def rounding_noise(
     """Return the difference to allow for rounding: float64, for each element of each float output.
 
     ``None`` if the inputs do not determine the output: rounding moves it by more than 1% of its scale
-    (10% for types of two bytes).
+    (10% for 16-bit types).
 
-    ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``; ``opinions`` are those of
-    evaluations in other precisions, which count where they are close. ``precision`` is the type to which the
-    candidate's runtime rounds what it is fed. ``others`` are outputs with weights moved by the rounding to
-    a type of two bytes or fewer.
+    ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``; ``opinions`` are those computed in
+    other precisions, which count if they are close. ``precision`` is the type to which the candidate's
+    runtime rounds its inputs. ``others`` are outputs with weights perturbed by rounding to a type of at most
+    16 bits.
     """
     floats = floats_in(outputs)
     noise = {name: np.zeros(value.shape) for name, value in floats.items()}
     closest = _share(precision)
-    for moved in outputs_nearby(run, feeds, seed, _DRAWS, precision=precision):
+    for moved in perturbed_outputs(run, feeds, seed, _DRAWS, precision=precision):
         for name in noise:
             if moved[name].shape == noise[name].shape:
                 noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
@@ -72,14 +78,14 @@ def rounding_noise(
         if other.shape != noise[name].shape:
             continue
         apart = _difference(other, outputs[name])
-        if float(apart.max(initial=0.0)) <= closest * _scale(floats[name]):
+        if float(apart.max(initial=0.0)) <= closest * largest_finite(floats[name]):
             noise[name] = np.fmax(noise[name], apart)
-    largest = {name: max(_share(each.dtype), closest) * _scale(each) for name, each in floats.items()}
+    largest = {n: max(_share(each.dtype), closest) * largest_finite(each) for n, each in floats.items()}
     allowed = {name: _FACTOR * values for name, values in noise.items()}
     return {n: each if float(each.max(initial=0.0)) <= largest[n] else None for n, each in allowed.items()}
 
 
-def outputs_nearby(
+def perturbed_outputs(
     run: RunModel,
     feeds: Mapping[str, Array],
     seed: int,
@@ -88,35 +94,35 @@ def outputs_nearby(
     evenly: bool = False,
     precision: Any = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the reference's outputs on inputs moved by some units in the last place, or `evenly` up to it.
+    """Yield the reference's outputs on inputs moved by some units in the last place, or `evenly` up to that.
 
     The units are those of the inputs' types, or of ``precision`` if that is coarser.
     """
     for draw in range(draws):
         rng = np.random.default_rng([seed, draw])
         try:
-            yield run({name: _moved(array, rng, evenly, precision) for name, array in feeds.items()})
+            yield run({name: _perturb(array, rng, evenly, precision) for name, array in feeds.items()})
         except RunError:
-            # At the edge of what the model accepts; the other draws are enough.
+            # The model may refuse an input that was moved; the other draws are enough.
             continue
 
 
 def overflowing(values: Any, dtype: Any) -> Array:
-    """Return where values are NaN or at the end of the type's range; the result then depends on the order."""
+    """Return the mask of values that are NaN or near the end of the range, where the order of ops matters."""
     largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
     # The product of two such values, somewhere inside, may exceed the range.
     bound = min(_NEAR_OVERFLOW * largest, math.sqrt(largest))
     return ~np.asarray(np.abs(values.astype(np.float64)) < bound)
 
 
-def _moved(array: Array, rng: np.random.Generator, evenly: bool, precision: Any) -> Array:
+def _perturb(array: Array, rng: np.random.Generator, evenly: bool, precision: Any) -> Array:
     if not is_inexact(array.dtype):
         return array
     step = max(_step(array.dtype), 0.0 if precision is None else _step(precision))
     moves = rng.uniform(-1, 1, array.shape) if evenly else rng.integers(0, 2, array.shape) * 2 - 1
     with np.errstate(over="ignore"):
         moved = (array.astype(np.float64) * (1 + step * moves)).astype(array.dtype)
-    # The largest number of the type stays one.
+    # Do not overflow the largest number of the type.
     return np.where(np.isfinite(moved), moved, array)
 
 
@@ -136,11 +142,6 @@ def _difference(a: Array, b: Array) -> Array:
     return np.where(np.isfinite(difference), difference, 0.0)
 
 
-def _scale(output: Array) -> float:
-    magnitude = np.abs(output.astype(np.float64))
-    return float(np.where(np.isfinite(magnitude), magnitude, 0.0).max(initial=0.0))
-
-
 def _share(dtype: Any) -> float:
     # One unit of a small type may itself exceed the share of a large one.
     return _LARGEST_SHARE_OF_SMALL if _is_small(dtype) else _LARGEST_SHARE
@@ -155,11 +156,11 @@ _OWN, _FED, _AGAIN = "/own", "/fed", "/again"
 
 @dataclass(frozen=True)
 class Quantizers:
-    """The values of the two models if the candidate's quantizers hand on the reference's results.
+    """The values of the two models if the candidate's quantizers pass on the reference's results.
 
-    Floats that differ by rounding may round to neighboring steps of 8 bits. Such a step is far larger than
-    any tolerance, and no fault of the candidate. That nothing else differs is shown by another run of the
-    candidate, in which every quantizer hands on the reference's result. Then
+    Floats that differ by rounding may be quantized to neighboring steps of 8 bits. Such a step is far larger
+    than any tolerance, but no fault of the candidate. To show that nothing else differs, the candidate runs
+    again, with every quantizer replaced by the reference's result. Then
 
     - the output and each float that enters a quantizer must be equal within the usual tolerances,
     - each quantizer must give the reference's result, bit for bit, on the reference's floats,
@@ -175,12 +176,12 @@ class Quantizers:
     tolerances: Tolerances
 
     @classmethod
-    def settle(cls, runner: Runner, feeds: dict[str, Array], tolerances: Tolerances) -> Quantizers | None:
-        """Run both models; ``None`` if they quantize no value in common, or do not run that way."""
-        nodes = _common(runner.reference.proto.graph, runner.candidate.proto.graph)
+    def run(cls, runner: Runner, feeds: dict[str, Array], tolerances: Tolerances) -> Quantizers | None:
+        """Run both models; ``None`` if they quantize no common value, or do not run this way."""
+        nodes = _common_quantizers(runner.reference.proto.graph, runner.candidate.proto.graph)
         if not nodes:
             return None
-        read = dict.fromkeys(name for node in nodes for name in (*_floats(node), *node.output))
+        read = dict.fromkeys(name for node in nodes for name in (*_rounded_inputs(node), *node.output))
         given = {value.name for value in runner.reference.proto.graph.output}
         reference = with_outputs(runner.reference, [name for name in read if name not in given])
         candidate = with_outputs(runner.candidate, ())
@@ -189,29 +190,29 @@ class Quantizers:
         try:
             with runner.open(reference) as run:
                 expected = run(feeds)
-            values = {**feeds, **expected, **_hand_on(candidate.proto.graph, nodes, expected)}
+            values = {**feeds, **expected, **_override_quantizers(candidate.proto.graph, nodes, expected)}
             with runner.open(candidate) as run:
-                found = run(accepted_by(candidate.proto, values))
+                found = run(select_feeds(candidate.proto, values))
         except (LoadError, RunError):
             # The difference remains unexplained.
             return None
         return cls(nodes, expected, found, tolerances)
 
-    def explain(self, name: str, output: Any) -> bool:
-        """Return whether the reference's ``output`` of this name differs in the candidate by edges alone."""
-        return self.edge is not None and all(
+    def explains(self, name: str, output: Any) -> bool:
+        """Return whether the candidate's output of this name differs from ``output`` only by such steps."""
+        return self.off_by_one is not None and all(
             self._is_equal(name, output, other) for other in (self.expected[name], self.found[name])
         )
 
     @cached_property
-    def edge(self) -> str | None:
-        """The first quantizer whose own result is a step off, in words.
+    def off_by_one(self) -> str | None:
+        """A description of the first quantizer whose own result is a step off.
 
-        ``None`` if there is none, or if more than that differs.
+        ``None`` if there is none, or if anything else differs.
         """
         words = None
         for node in self.nodes:
-            floats = _floats(node)
+            floats = _rounded_inputs(node)
             if not all(self._is_equal(name, self.expected[name], self.found[name]) for name in floats):
                 return None
             for name in node.output:
@@ -237,8 +238,8 @@ class Quantizers:
         return compare_values(name, theirs, own, self.tolerances(getattr(theirs, "dtype", None))).equal
 
 
-def _common(reference: onnx.GraphProto, candidate: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Return the reference's nodes whose results both main graphs quantize, from values of the same names."""
+def _common_quantizers(reference: onnx.GraphProto, candidate: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Return the quantizers of the reference that the candidate also has, for values of the same names."""
     theirs = {node.output[0]: node for node in candidate.node if node.op_type in _QUANTIZERS}
     made = {name for node in reference.node for name in node.output}
     return [
@@ -246,7 +247,7 @@ def _common(reference: onnx.GraphProto, candidate: onnx.GraphProto) -> list[onnx
         for node in reference.node
         if (own := theirs.get(node.output[0])) is not None
         and (_is_integer(node) or (own.op_type, own.input[0]) == (node.op_type, node.input[0]))
-        and made.issuperset(_floats(node))
+        and made.issuperset(_rounded_inputs(node))
     ]
 
 
@@ -254,19 +255,19 @@ def _is_integer(node: onnx.NodeProto) -> bool:
     return node.op_type.startswith(_INTEGER)
 
 
-def _floats(node: onnx.NodeProto) -> Sequence[str]:
-    """Return the value that a quantizer rounds; an integer operator has none."""
+def _rounded_inputs(node: onnx.NodeProto) -> Sequence[str]:
+    """Return the input that a quantizer rounds; an integer operator has none."""
     return () if _is_integer(node) else node.input[:1]
 
 
-def _hand_on(
+def _override_quantizers(
     graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto], expected: Mapping[str, Any]
 ) -> dict[str, Array]:
-    """Make inputs of the results of these nodes; return what is fed, also to a twin of each quantizer.
+    """Turn the results of these nodes into graph inputs, and add a twin of each quantizer; return the feeds.
 
-    What enters the quantizers, their own results and those of the twins become outputs.
+    The quantizers' inputs, their own results and those of the twins become outputs.
     """
-    floats = {node.output[0]: _floats(node) for node in nodes}
+    floats = {node.output[0]: _rounded_inputs(node) for node in nodes}
     inputs: dict[str, Array] = {}
     outputs = {value.name: value for value in graph.output}
     for own in [node for node in graph.node if node.output and node.output[0] in floats]:

@@ -1,4 +1,4 @@
-"""The values inside a model: where a difference begins, and which branches never ran."""
+"""Inner values of models, to locate the first difference and to find branches that never ran."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from onnx.external_data_helper import uses_external_data
 
 from rnnlower.engines.session import Array
 from rnnlower.verification.inputs.uses import RECURRENT
-from rnnlower.verification.models import HeldModel, RunModel
+from rnnlower.verification.models import ParsedModel, RunModel
 from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
 
 # More values than these are sampled evenly: they are all held in memory at once.
 _MOST_VALUES = 300
 
 
-def common_values(reference: HeldModel, candidate: HeldModel) -> list[str]:
+def common_names(reference: ParsedModel, candidate: ParsedModel) -> list[str]:
     """Return the names of inner values of the main graphs that both models have, in the reference's order.
 
-    Both compute them by the same operator, or the reference by a recurrent one, whose place others take:
-    quantizers and optimizers give the name of a value that they remove to another.
+    Both models compute them by the same operator, or the reference by a recurrent operator, which may have
+    been lowered: quantizers and optimizers give the names of values that they remove to other values.
     """
-    makers = _makers(candidate.proto.graph)
+    makers = _producers(candidate.proto.graph)
     outputs = {value.name for value in reference.proto.graph.output}
     names = [
         name
-        for name, node in _makers(reference.proto.graph).items()
+        for name, node in _producers(reference.proto.graph).items()
         if name not in outputs and name in makers and _is_same(node, makers[name])
     ]
     stride = -(-len(names) // _MOST_VALUES) or 1
     return names[::stride]
 
 
-def _makers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+def _producers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
     return {name: node for node in graph.node for name in node.output if name}
 
 
@@ -47,14 +47,14 @@ def _is_same(node: onnx.NodeProto, other: onnx.NodeProto) -> bool:
     return (node.domain, node.op_type) == (other.domain, other.op_type)
 
 
-def with_outputs(model: HeldModel, names: Iterable[str]) -> HeldModel | None:
+def with_outputs(model: ParsedModel, names: Iterable[str]) -> ParsedModel | None:
     """Return ``model`` with inner values as outputs; ``None`` if it is too large to hold with its data."""
     external = any(uses_external_data(tensor) for tensor in model.proto.graph.initializer)
     if external and not model.fits_memory:
         return None
     extended = deepcopy(model.with_data() if external else model.proto)
     extended.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    return model.changed(extended)
+    return model.with_proto(extended)
 
 
 def first_difference(
@@ -66,9 +66,9 @@ def first_difference(
 ) -> str | None:
     """Describe the first of ``names`` on which two runs differ.
 
-    Floats of two types are compared in the wider one; values of other types are not the same thing.
+    Floats of two types are compared in the wider one; other values of different types are skipped.
     """
-    makers = _makers(graph)
+    makers = _producers(graph)
     for name in names:
         ours, theirs = expected[name], found[name]
         types: list[Any] = [getattr(each, "dtype", None) for each in (ours, theirs)]
@@ -87,7 +87,7 @@ def first_difference(
 
 @dataclass(frozen=True)
 class _Branch:
-    """A branch of an If: its place, and the conditions of all enclosing Ifs, its own last."""
+    """A branch of an If, with the conditions of the enclosing Ifs and, last, its own."""
 
     node: onnx.NodeProto
     name: str
@@ -101,7 +101,7 @@ class _Branch:
 def _branches(
     graph: onnx.GraphProto, conditions: frozenset[str], way: tuple[tuple[str, bool], ...] = ()
 ) -> Iterator[_Branch]:
-    """Yield the branches of Ifs that these values decide, including nested ones."""
+    """Yield the branches of Ifs with these conditions, including nested ones."""
     for node in graph.node:
         if node.op_type != "If" or node.domain or node.input[0] not in conditions:
             continue
@@ -118,7 +118,7 @@ class BranchWatch:
     values of inputs that every run gets.
     """
 
-    def __init__(self, model: HeldModel, sets: Mapping[str, Array] | None = None) -> None:
+    def __init__(self, model: ParsedModel, sets: Mapping[str, Array] | None = None) -> None:
         self._sets = dict(sets or {})
         graph = model.proto.graph
         given = {value.name for value in (*graph.input, *graph.output)}
@@ -134,8 +134,8 @@ class BranchWatch:
         if self._added and extended is None:
             self._branches = []
 
-    def watched(self, run: RunModel) -> RunModel:
-        """Wrap ``run``, which runs ``model``: record the conditions and remove them from the outputs."""
+    def watch(self, run: RunModel) -> RunModel:
+        """Wrap ``run``, which runs ``model``, to record the conditions and remove them from the outputs."""
 
         def noting(feeds: dict[str, Array]) -> dict[str, Any]:
             outputs = run(feeds)
@@ -148,6 +148,6 @@ class BranchWatch:
         return noting
 
     def notes(self) -> list[str]:
-        """Return a sentence for each branch that never ran although its enclosing branch did."""
+        """Return a note for each branch that never ran although its enclosing branch did."""
         reached = self._ran | {()} if self._ran else set()
         return [str(b) for b in self._branches if b.way not in self._ran and b.way[:-1] in reached]

@@ -1,4 +1,4 @@
-"""The verdict on outputs: comparison, a second look at differences, and where a difference begins."""
+"""The verdict on outputs: comparison, and a second look at differences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of, unnamed_dim
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict import compare
-from rnnlower.verification.verdict.doubt import Doubt, masked_outputs
+from rnnlower.verification.verdict.second_look import SecondLook, masked_outputs
 from rnnlower.verification.verification_result import OutputComparison
 
 Comparisons = dict[str, OutputComparison]
@@ -37,10 +37,13 @@ class Judged:
 
 
 class Judge:
-    """A comparer of the outputs of the runner's two models; without given tolerances, by dtype."""
+    """A comparer of the outputs of the runner's two models; the default tolerances depend on the dtype.
+
+    ``precision`` is the float type that the candidate computes in, if it differs from the model's.
+    """
 
     def __init__(self, runner: Runner, atol: float | None, rtol: float | None) -> None:
-        self._runner = runner
+        self.runner = runner
         self.atol, self.rtol = atol, rtol
         self._coarse = [
             np.dtype(tensor_dtype_to_np_dtype(node.elem_type))
@@ -48,29 +51,29 @@ class Judge:
             for node in facts.recurrent
             if node.elem_type
         ]
-        self._precision: np.dtype[Any] | None = None
+        self.precision: np.dtype[Any] | None = None
         if runner.runtime is not None:
-            self._precision = np.dtype(runner.runtime.precision)
-            self._coarse.append(self._precision)
+            self.precision = np.dtype(runner.runtime.precision)
+            self._coarse.append(self.precision)
         if runner.tolerance is not None:
             kind = np.dtype(runner.tolerance)
             self._coarse.append(kind)
-            self._precision = kind if compare.is_inexact(kind) else None
+            self.precision = kind if compare.is_inexact(kind) else None
 
     def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> compare.Tolerance:
-        """Return the tolerance for values of ``dtype`` (``None`` for a non-array) computed from ``feeds``."""
+        """Return the tolerance for values of ``dtype`` (``None`` if not an array) computed from ``feeds``."""
         return compare.tolerance_for(dtype, self._coarse, self.atol, self.rtol, self._steps(feeds))
 
     def _steps(self, feeds: Mapping[str, Array]) -> int:
         """Return the time steps of the longest recurrent node, as far as the inputs determine them."""
         sizes: dict[Any, int] = {}
-        for value in self._runner.reference.proto.graph.input:
+        for value in self.runner.reference.proto.graph.input:
             shape = np.shape(feeds.get(value.name, ()))
             for axis, (dim, size) in enumerate(zip(dims_of(value) or (), shape, strict=False)):
                 sizes[unnamed_dim(value.name, axis) if dim is None else dim] = size
         lengths = [
             node.x_dims[node.layout]
-            for facts in (self._runner.reference_facts, self._runner.candidate_facts)
+            for facts in (self.runner.reference_facts, self.runner.candidate_facts)
             for node in facts.recurrent
             if node.x_dims and node.layout < len(node.x_dims)
         ]
@@ -85,8 +88,8 @@ class Judge:
             if name not in outputs:
                 continue
             found = outputs[name]
-            if name in self._runner.reference_facts.random_outputs:
-                self._runner.note(
+            if name in self.runner.reference_facts.random_outputs:
+                self.runner.note(
                     f"output {name!r} is random or undefined: only shape and dtype were compared"
                 )
                 expected, found = _shape_only(expected), _shape_only(found)
@@ -95,27 +98,27 @@ class Judge:
             comparisons[name] = compare.compare_values(name, expected, found, tolerance, allowed)
         return comparisons
 
-    def look_again(self, judged: list[Judged], seed: int) -> list[Judged]:
-        """Check differences again, allowing for how much the reference amplifies rounding.
+    def recheck(self, judged: list[Judged], seed: int) -> list[Judged]:
+        """Check differences again, allowing for rounding that the reference amplifies.
 
-        An output that a trial's inputs do not determine is left out of that trial, if other trials compare
-        it. Given tolerances are final: then nothing is excused.
+        An output that a trial does not determine is dropped from it if other trials compare the output.
+        Given tolerances are final: then nothing is excused.
         """
         if all(one.is_equal for one in judged) or self.atol is not None or self.rtol is not None:
             return judged
         masks = masked_outputs([one.trial.outputs for one in judged])
         again: list[Judged] = []
         undetermined: list[tuple[Comparisons, OutputComparison]] = []
-        with self._runner.open(self._runner.reference) as run:
+        with self.runner.open(self.runner.reference) as run:
             for one in judged:
                 kept = dict(one.comparisons)
                 again.append(replace(one, comparisons=kept))
                 doubtful = [name for name, comparison in one.comparisons.items() if not comparison.equal]
                 if not doubtful:
                     continue
-                doubt = Doubt(self, self._runner, run, one, seed, self._precision, masks)
+                look = SecondLook(self, run, one, seed, masks)
                 for name in doubtful:
-                    excuse = doubt.excuse(name)
+                    excuse = look.excuse(name)
                     if excuse is None:
                         # One difference is enough; the other trials need no second look.
                         return again + judged[len(again) :]
@@ -124,29 +127,29 @@ class Judge:
                         undetermined.append((kept, kept.pop(name)))
                     else:
                         kept[name] = comparison
-                        self._runner.note(f"trial {one.trial.number}, output {name!r}: {words}")
+                        self.runner.note(f"trial {one.trial.number}, output {name!r}: {words}")
         self._settle(again, undetermined)
         return again
 
     def _settle(self, judged: list[Judged], undetermined: list[tuple[Comparisons, OutputComparison]]) -> None:
-        """Leave out undetermined outputs that other trials compare; the others count as they are."""
+        """Drop undetermined outputs that other trials compare; restore the others."""
         names = {name for one in judged for name in one.comparisons}
         for comparisons, comparison in undetermined:
             if comparison.name in names:
-                self._runner.note(
+                self.runner.note(
                     f"output {comparison.name!r}: some trials overflow or amplify rounding, and were left out"
                 )
             else:
                 comparisons[comparison.name] = comparison
 
-    def merged(self, judged: list[Judged]) -> Comparisons:
+    def merge_trials(self, judged: list[Judged]) -> Comparisons:
         """Return one comparison for each output, over all trials."""
         self._note_small_outputs([one.trial for one in judged])
         merged: Comparisons = {}
         for one in judged:
             for name, comparison in one.comparisons.items():
                 merged[name] = compare.merge(merged.get(name), comparison, one.trial.number)
-        axes = self._runner.reference_facts.time_axes
+        axes = self.runner.reference_facts.time_axes
         if any(not c.equal and c.name not in axes for c in merged.values()):
             axes = self._time_axes() | axes
         for name, comparison in merged.items():
@@ -161,27 +164,25 @@ class Judge:
         return merged
 
     def _note_small_outputs(self, trials: Sequence[Trial]) -> None:
-        """Note which outputs are so small that the tolerance cannot distinguish them from 0."""
+        """Note outputs that are so small that the tolerance cannot distinguish them from 0."""
         sizes: dict[str, float] = {}
         limits: dict[str, float] = {}
         for trial in trials:
             for name, value in compare.floats_in(trial.outputs).items():
-                magnitude = np.abs(value.astype(np.float64))
-                largest = magnitude.max(initial=0.0, where=np.isfinite(magnitude))
-                sizes[name] = max(sizes.get(name, 0.0), float(largest))
+                sizes[name] = max(sizes.get(name, 0.0), compare.largest_finite(value))
                 limit = self.tolerance(value.dtype, trial.feeds).allowed(np.zeros(1), np.ones(1, bool))
                 limits[name] = max(limits.get(name, 0.0), float(limit[0]))
         for name, size in sizes.items():
             if 0.0 < size <= limits[name] and self.atol is None:
                 tolerances = f"{wording.option('atol')}, {wording.option('rtol')}"
-                self._runner.note(
-                    f"output {name!r} stays below {limits[name]:.1g} in every trial, where the tolerance "
-                    f"takes any such number for another; give a smaller one ({tolerances}) to compare them"
+                self.runner.note(
+                    f"output {name!r} stays below {limits[name]:.1g} in every trial, too small for the "
+                    f"tolerance to tell such numbers apart; give a smaller one ({tolerances}) to compare them"
                 )
 
     def _time_axes(self) -> dict[str, int]:
-        """Return the time axes, which show once the sizes of the inputs are removed."""
-        proto = self._runner.reference.proto
+        """Return the time axes that are found once input sizes are replaced by names."""
+        proto = self.runner.reference.proto
         named = {
             value.name: [unnamed_dim(value.name, axis) for axis in range(len(dims))]
             for value in proto.graph.input

@@ -1,6 +1,6 @@
-"""Verification of a padded model: unpadded inputs of several lengths against the same ones, padded.
+"""Verification of a padded model: unpadded inputs of several lengths against the same inputs, padded.
 
-The padding holds zeros, noise, or large values: the valid part of each output must not depend on it.
+The padding is zeros, noise, or large values: the valid part of each output must not depend on it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from rnnlower.files.metadata import PadMetadata
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
-from rnnlower.verification.models import HeldModel, RunModel, accepted_by
-from rnnlower.verification.procedures import ByLength, Lengths, Options, Pairs, additional_problems
+from rnnlower.verification.models import Feeds, ParsedModel, RunModel, select_feeds
+from rnnlower.verification.procedures import LengthProcedure, Lengths, Options, Pairs, extension_problems
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.wording import option
-
-Feeds = dict[str, Array]
 
 _LARGE = 1e4
 _PADDINGS = 3
@@ -41,7 +39,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Padded(ByLength):
+class PadProcedure(LengthProcedure):
     """The procedure that compares a padded model with the source.
 
     Attributes:
@@ -54,12 +52,12 @@ class Padded(ByLength):
     def axes(self) -> Mapping[str, int]:
         return self.padding.inputs
 
-    def problems(self, runner: Runner) -> tuple[list[str], bool]:
-        """Return differences between the interfaces; a padded model has lengths or masks in addition."""
-        return additional_problems(runner, self.padding.lengths.values())
+    def interface_problems(self, runner: Runner) -> tuple[list[str], bool]:
+        """Return differences between the interfaces; a padded model has additional lengths or masks."""
+        return extension_problems(runner, self.padding.lengths.values())
 
-    def opened(self, reference: HeldModel) -> HeldModel:
-        """Return the reference with open lengths, also where the file fixes them."""
+    def prepare_reference(self, reference: ParsedModel) -> ParsedModel:
+        """Return the reference with its fixed lengths made dynamic."""
         axes = self.padding.inputs
         fixed = {
             value.name
@@ -75,16 +73,16 @@ class Padded(ByLength):
         for value in proto.graph.output:
             value.type.tensor_type.ClearField("shape")
         del proto.graph.value_info[:]
-        return reference.changed(proto)
+        return reference.with_proto(proto)
 
     def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
-        """Run the reference on sequences of several lengths; each is to be padded in several ways."""
+        """Run the reference on sequences of several lengths; repeat each trial for each kind of padding."""
         trials = super().run_reference(runner, options)
         graph = runner.reference.proto.graph
         most = all(self._lengths_of(trial.feeds) == {**self.padding.max} for trial in trials)
         if most and options.given(graph, {}) is None:
             raise UnverifiableError(
-                "the reference runs at its full length alone: no shorter sequence shows what it computes",
+                "the reference runs only at its full length: no shorter sequence can be compared",
                 remedy=f"export it with an open length, or write it unverified ({option('no-verify')})",
             )
         return [
@@ -93,7 +91,7 @@ class Padded(ByLength):
             for way in range(_PADDINGS)
         ]
 
-    def all_lengths(self, graph: onnx.GraphProto) -> list[Lengths]:
+    def choose_lengths(self, graph: onnx.GraphProto) -> list[Lengths]:
         """Return the least length, odd ones, a power of two and its neighbors, and the maximum."""
         columns = []
         for number, (symbol, most) in enumerate(self.padding.max.items()):
@@ -109,11 +107,11 @@ class Padded(ByLength):
         ]
         return [{name: lengths[symbol] for name, symbol in self.padding.symbols.items()} for lengths in every]
 
-    def words(self, lengths: Lengths) -> str:
+    def describe(self, lengths: Lengths) -> str:
         found = {symbol: lengths[name] for name, symbol in self.padding.symbols.items()}
-        return f"length {_words(found)}"
+        return f"length {_describe(found)}"
 
-    def count(self, maker: InputMaker, lengths: Lengths) -> int:
+    def default_count(self, maker: InputMaker, lengths: Lengths) -> int:
         return _PATTERNS
 
     def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
@@ -122,15 +120,15 @@ class Padded(ByLength):
             lengths = self._lengths_of(trial.feeds)
             own = [trial.feeds[name].shape[a] for name, a in self.padding.rows.items() if name in trial.feeds]
             rows, row = max(own, default=1), trial.number // _PADDINGS
-            found = run(accepted_by(runner.candidate.proto, self._padded(trial, lengths, rows)))
-            valid = {name: self._valid(name, array, lengths) for name, array in found.items()}
+            found = run(select_feeds(runner.candidate.proto, self._pad(trial, lengths, rows)))
+            valid = {name: self._valid_part(name, array, lengths) for name, array in found.items()}
             if rows > 1:
-                # One row has the trial's length, the others have other ones.
-                trial = dataclasses.replace(trial, outputs=self._of_row(trial.outputs, row % rows))
-                valid = self._of_row(valid, row % rows)
+                # Only one row has the trial's length.
+                trial = dataclasses.replace(trial, outputs=self._select_row(trial.outputs, row % rows))
+                valid = self._select_row(valid, row % rows)
             yield trial, valid
 
-    def _of_row(self, outputs: Mapping[str, Any], row: int) -> dict[str, Any]:
+    def _select_row(self, outputs: Mapping[str, Any], row: int) -> dict[str, Any]:
         axes = self.padding.rows
         return {
             name: array.take([row], axes[name]) if name in axes else array for name, array in outputs.items()
@@ -144,11 +142,11 @@ class Padded(ByLength):
                 raise OptionError(f"input {name!r} has {length} steps; its length is from 1 to {most}")
         return found
 
-    def _padded(self, trial: Trial, lengths: Mapping[str, int], rows: int) -> Feeds:
+    def _pad(self, trial: Trial, lengths: Mapping[str, int], rows: int) -> Feeds:
         """Return the inputs, padded with zeros, noise, or large values."""
         feeds = dict(trial.feeds)
         rng = np.random.default_rng([trial.number, *lengths.values()])
-        # The lengths of all rows: one has the trial's, the others are shorter ones.
+        # The lengths of all rows: one has the trial's length, the others are at most as long.
         of_rows = {symbol: rng.integers(1, length + 1, rows) for symbol, length in lengths.items()}
         for symbol, length in lengths.items():
             of_rows[symbol] = np.maximum(of_rows[symbol], self.padding.least[symbol])
@@ -157,9 +155,9 @@ class Padded(ByLength):
             axis, array = self.padding.inputs[name], feeds[name]
             shape, most = [*array.shape], self.padding.max[symbol]
             shape[axis] = most - array.shape[axis]
-            whole = np.concatenate([array, _filling(array, shape, trial.number % _PADDINGS, rng)], axis)
+            whole = np.concatenate([array, _make_padding(array, shape, trial.number % _PADDINGS, rng)], axis)
             if rows > 1:
-                filling = _filling(array, whole.shape, trial.number % _PADDINGS, rng)
+                filling = _make_padding(array, whole.shape, trial.number % _PADDINGS, rng)
                 valid = np.arange(most) < of_rows[symbol][:, None]
                 valid = valid if self.padding.rows[name] < axis else valid.T
                 valid = np.expand_dims(
@@ -174,19 +172,19 @@ class Padded(ByLength):
                 feeds[name] = feeds[name].astype(np.float32)
         return feeds
 
-    def _valid(self, name: str, array: Any, lengths: Mapping[str, int]) -> Any:
+    def _valid_part(self, name: str, array: Any, lengths: Mapping[str, int]) -> Any:
         output = self.padding.outputs.get(name)
         if output is None:
             return array
-        return array.take(range(evaluate(str(output["size"]), lengths)), output["axis"])
+        return array.take(range(evaluate_size(str(output["size"]), lengths)), output["axis"])
 
-    def where_it_begins(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
+    def locate_difference(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
         """Describe the length and the padding at which an output differs first, and its first step."""
         ways = ("zeros", "noise", "large values")
         for one in judged:
             for name, comparison in one.comparisons.items():
                 if not comparison.equal:
-                    length = _words(self._lengths_of(one.trial.feeds))
+                    length = _describe(self._lengths_of(one.trial.feeds))
                     way = ways[one.trial.number % _PADDINGS]
                     step = self._first_step(name, one, judge)
                     return f"output {name!r} at length {length}, padded with {way}{step}"
@@ -206,8 +204,8 @@ class Padded(ByLength):
         return f", from step {int(np.argmax(differs))} on"
 
 
-def evaluate(expression: str, lengths: Mapping[str, int]) -> int:
-    """Return the size that an expression of the metadata gives for these lengths."""
+def evaluate_size(expression: str, lengths: Mapping[str, int]) -> int:
+    """Evaluate a size expression of the metadata for these lengths."""
     text = expression
     for symbol in sorted(lengths, key=len, reverse=True):
         text = text.replace(symbol, f"({lengths[symbol]})")
@@ -226,14 +224,14 @@ def _value(tree: ast.expr) -> int:
     raise TypeError(f"{tree} is not a number")
 
 
-def _filling(array: Array, shape: Sequence[int], way: int, rng: np.random.Generator) -> Array:
+def _make_padding(array: Array, shape: Sequence[int], way: int, rng: np.random.Generator) -> Array:
     if way == 0 or not array.size:
         return np.zeros(shape, array.dtype)
     if way == 1 or array.dtype.kind != "f":
-        # What the input holds anyway: a number that is an index stays one.
+        # Values of the input itself: an index stays valid.
         return rng.choice(array.reshape(-1), tuple(shape)).astype(array.dtype)
     return (rng.choice([-_LARGE, _LARGE], tuple(shape))).astype(array.dtype)
 
 
-def _words(lengths: Mapping[str, int]) -> str:
+def _describe(lengths: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {length}" for name, length in lengths.items())

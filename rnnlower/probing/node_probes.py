@@ -1,25 +1,25 @@
-"""The recurrent nodes that a runtime runs as they are, at real sizes, and those that it computes wrong."""
+"""Probes of a runtime's own recurrent operators: what it computes correctly at real sizes, and what wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from rnnlower.probing.asking import Asker
-from rnnlower.probing.members import Claims, draw, smallest, with_parts
 from rnnlower.probing.nodes import SIZES, STATES, Node, node_question
+from rnnlower.probing.random_nodes import Claims, add_parts, draw_parts, minimize
 from rnnlower.recurrent.operators import DIRECTIONS
 
 _ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 _INPUTS = ("sequence_lens", "initial_h", "initial_c", "P")
 _UNITS = (8, 4, 2, 1)
 _OTHER_TYPES = ("float16", "float64")
-_MEMBERS, _FEW_MEMBERS = 40, 6
+_RANDOM_NODES, _FEW_RANDOM_NODES = 40, 6
 _OPEN = ("batch", "time")
 _LONG = 16
-"""Steps beyond which a runtime that compiles for long is not tried."""
+"""The most time steps with which a slow runtime is tried."""
 _ONE_STEP = (1, 3, 8, 16)
 
 
@@ -28,22 +28,22 @@ def ask_node(asker: Asker, node: Node) -> str:
     return asker.ask(str(node), node_question, node)
 
 
-def recurrent_rules(
+def probe_recurrent_rules(
     asker: Asker, dynamic: bool, loops: Sequence[str], dtypes: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Return the recurrent rules of the target file, without their sources.
 
     Args:
-        asker: Puts the questions.
-        dynamic: Whether sizes may be symbols.
-        loops: Which of If, Loop and Scan there are.
-        dtypes: The types that it has.
+        asker: Asks the questions.
+        dynamic: Whether sizes may be symbolic.
+        loops: Those of If, Loop and Scan that the runtime supports.
+        dtypes: The types that it supports.
     """
     rules: list[dict[str, Any]] = []
     for op_type, form in (("LSTM", None), ("GRU", 0), ("GRU", 1), ("RNN", None)):
         base = Node(op_type)
-        base = base.with_("linear_before_reset") if form else base
-        for rule in _rules(asker, base, dynamic, loops, dtypes):
+        base = base.add("linear_before_reset") if form else base
+        for rule in _probe_rules(asker, base, dynamic, loops, dtypes):
             twin = rule | {"attributes": rule["attributes"] | {"linear_before_reset": [0]}}
             if form == 1 and twin in rules:
                 # If both forms behave alike, the attribute limits nothing.
@@ -55,26 +55,26 @@ def recurrent_rules(
     return rules
 
 
-def _rules(
+def _probe_rules(
     asker: Asker, base: Node, dynamic: bool, loops: Sequence[str], dtypes: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
     states = STATES[base.op_type]
     with_states = base
     for name in states:
-        with_states = with_states.with_(name)
+        with_states = with_states.add(name)
     left = list(DIRECTIONS)
     wrong: set[str] = set()
     for start, needs in ((base, ()), (with_states, states)):
         sound = []
         for direction in left:
-            answers = _at_sizes(asker, start.but(direction=direction))
+            answers = _answers_at_sizes(asker, start.with_(direction=direction))
             if set(answers) == {"right"}:
                 sound.append(direction)
             elif "wrong" in answers:
                 wrong.add(direction)
         left = [direction for direction in left if direction not in sound]
         if sound:
-            tries = _Tries(asker, start, sound, needs, wrong)
+            tries = _RuleProbe(asker, start, sound, needs, wrong)
             rule = tries.rule(dynamic, loops, dtypes)
             if not rule:
                 continue
@@ -87,31 +87,31 @@ def _sizes(asker: Asker) -> list[tuple[int, int, int, int]]:
     return [sizes for sizes in SIZES if sizes[0] <= _LONG or not asker.engine.slow]
 
 
-def _at_sizes(asker: Asker, node: Node) -> list[str]:
-    """Return the answers at each size, and of constant states, up to the first one that is not correct."""
+def _answers_at_sizes(asker: Asker, node: Node) -> list[str]:
+    """Return the answers at each size and with constant states, up to the first that is not correct."""
     answers: list[str] = []
-    sized = [node.but(sizes=sizes) for sizes in _sizes(asker)]
-    for each in [*sized, *_of_constants(node, frozenset(STATES[node.op_type]) & node.inputs)]:
+    sized = [node.with_(sizes=sizes) for sizes in _sizes(asker)]
+    for each in [*sized, *_with_constant_states(node, frozenset(STATES[node.op_type]) & node.inputs)]:
         answers.append(ask_node(asker, each))
         if answers[-1] != "right":
             break
     return answers
 
 
-def _of_constants(node: Node, states: frozenset[str]) -> list[Node]:
-    """Return the node with states that are constants: of some numbers, and zero."""
-    return [node.but(known=states), node.but(full=states)] if states else []
+def _with_constant_states(node: Node, states: frozenset[str]) -> list[Node]:
+    """Return copies of the node whose states are constants: random numbers, and zeros."""
+    return [node.with_(known=states), node.with_(full=states)] if states else []
 
 
-class _Tries:
-    """The findings about the nodes of one rule.
+class _RuleProbe:
+    """The probe of one rule.
 
     Args:
-        asker: Puts the questions.
+        asker: Asks the questions.
         base: The plain node.
-        sound: The directions in which it is right.
-        needs: The states that it has.
-        wrong: Collects what the runtime silently gets wrong.
+        sound: The directions in which it is correct.
+        needs: The states that it needs.
+        wrong: Collects the properties that the runtime silently gets wrong.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class _Tries:
         self._wrong = wrong
 
     def rule(self, dynamic: bool, loops: Sequence[str], dtypes: Sequence[str]) -> dict[str, Any]:
-        """Return the rule; nothing if random nodes show that not even the plain one is right."""
+        """Return the rule; empty if random nodes show that not even the plain node is correct."""
         self._try_features()
         self._try_outputs()
         self._try_weights()
         self._try_places(dynamic, loops)
-        self._try_members()
+        self._try_random_nodes()
         if not self._claims.directions:
             return {}
         base = self._claims.base
@@ -136,19 +136,19 @@ class _Tries:
         if base.op_type == "LSTM":
             attributes["input_forget"] = [0]
         attributes = {name: values for name, values in attributes.items() if name not in self._claims.taken}
-        if not self._right(lambda node: node.activated(), "activations"):
+        if not self._are_right("activations", (node.with_activations() for node in self._nodes)):
             attributes["activations"] = []
-        if "HardSigmoid" in self._claims.functions and not self._right(
-            lambda node: node.with_("activation_alpha"), "activations"
+        if "HardSigmoid" in self._claims.functions and not self._are_right(
+            "activations", (node.add("activation_alpha") for node in self._nodes)
         ):
             attributes |= {"activation_alpha": [], "activation_beta": []}
-        forward = [node.with_("direction") for node in self._nodes if node.direction == "forward"]
-        if forward and not self._right(lambda node: node, "direction", forward):
+        forward = [node.add("direction") for node in self._nodes if node.direction == "forward"]
+        if forward and not self._are_right("direction", forward):
             attributes["direction"] = [name for name in self._claims.directions if name != "forward"]
         inputs = ["B", *self._states, *(name for name in self._claims.taken if name in _INPUTS)]
         rule: dict[str, Any] = {
             "ops": [base.op_type],
-            "dtypes": ["float32", *(name for name in _OTHER_TYPES if name in dtypes and self._has(name))],
+            "dtypes": ["float32", *(t for t in _OTHER_TYPES if t in dtypes and self._runs_in(t))],
             "directions": list(self._claims.directions),
             "inputs": inputs,
             "attributes": attributes,
@@ -156,7 +156,7 @@ class _Tries:
             "not_empty": self._claims.not_empty,
             "needs": [*self._states, *self._claims.needs],
         }
-        rule |= self._limited(dynamic, loops, inputs) | self._least_and_most(inputs)
+        rule |= self._size_claims(dynamic, loops, inputs) | self._number_claims(inputs)
         # The semantics differ in clipping.
         rule["semantics"] = ["ort", "agreed"] if "clip" in self._claims.taken else []
         rule["wrong"] = sorted(self._wrong - {*self._claims.directions})
@@ -164,28 +164,26 @@ class _Tries:
         kept = ("attributes", "inputs", "nested")
         return {key: value for key, value in rule.items() if value or key in kept}
 
-    def _has(self, dtype: str) -> bool:
-        """Return whether the plain nodes, and those with all that is right, are right in another type."""
+    def _runs_in(self, dtype: str) -> bool:
+        """Return whether the plain nodes, and those with all supported features, are correct in a type."""
         full = self._nodes
         for name in self._claims.taken:
-            full = [node.with_(name) for node in full]
-        sized = [node.but(sizes=sizes) for sizes in SIZES[:2] for node in self._nodes]
-        typed = [node.but(dtype=dtype) for node in (*full, *sized)]
-        return self._right(lambda node: node, "type", typed)
+            full = [node.add(name) for node in full]
+        sized = [node.with_(sizes=sizes) for sizes in SIZES[:2] for node in self._nodes]
+        return self._are_right("type", (node.with_(dtype=dtype) for node in (*full, *sized)))
 
     def _bare(self, node: Node, behind: str) -> Node:
-        """Return the node behind an operator, with only the inputs that it needs."""
+        """Return the node after an operator that repeats X, with only the inputs that it needs."""
         inputs = node.inputs if "B" in self._claims.needs else node.inputs - {"B"}
-        return node.but(behind=behind, inputs=inputs)
+        return node.with_(behind=behind, inputs=inputs)
 
     @property
     def _nodes(self) -> list[Node]:
-        return [self._claims.base.but(direction=direction) for direction in self._claims.directions]
+        return [self._claims.base.with_(direction=direction) for direction in self._claims.directions]
 
-    def _right(self, change: Any, key: str, nodes: Sequence[Node] | None = None) -> bool:
-        """Return whether the changed nodes are all correct; note ``key`` if one is silently wrong."""
-        changed = [change(node) for node in (self._nodes if nodes is None else nodes)]
-        answers = {ask_node(self._asker, node) for node in changed}
+    def _are_right(self, key: str, nodes: Iterable[Node]) -> bool:
+        """Return whether the nodes are all correct; note ``key`` if one is silently wrong."""
+        answers = {ask_node(self._asker, node) for node in nodes}
         if "wrong" in answers and key:
             self._wrong.add(key)
         return answers == {"right"}
@@ -194,33 +192,33 @@ class _Tries:
         together = self._nodes
         for name in _features(self._claims.base):
             key = "activations" if name in _ACTIVATIONS else name
-            if not self._right(lambda node, n=name: node.with_(n), key):
+            if not self._are_right(key, (node.add(name) for node in self._nodes)):
                 continue
             if name in _ACTIVATIONS:
                 self._claims.functions.append(name)
                 continue
-            # A feature that is correct alone may fail together with others.
-            joined = [node.with_(name) for node in together]
-            # States make another model of one step, as streams have it, and may be constants.
+            # A feature that is correct alone may fail in combination.
+            joined = [node.add(name) for node in together]
+            # With states, a model of one step, as in a stream, is another case; states may also be constants.
             state = frozenset({name}) & {*STATES[self._claims.base.op_type]}
             sizes = _sizes(self._asker) if state else SIZES[:1]
-            tried = [node.but(sizes=each) for each in sizes for node in joined]
-            tried += [each for node in joined for each in _of_constants(node, state)]
-            if all(self._right(lambda node: node, name, [each]) for each in tried):
+            tried = [node.with_(sizes=each) for each in sizes for node in joined]
+            tried += [each for node in joined for each in _with_constant_states(node, state)]
+            if all(self._are_right(name, [each]) for each in tried):
                 together = joined
                 self._claims.taken.append(name)
         mixed = [*self._claims.functions, "Sigmoid", "Tanh"]
-        if self._claims.functions and not self._right(lambda node: node.activated(*mixed), "activations"):
+        joined = [node.with_activations(*mixed) for node in self._nodes]
+        if self._claims.functions and not self._are_right("activations", joined):
             self._claims.functions = []
 
     def _try_outputs(self) -> None:
         """Find the outputs (and B) that are required, and those that may be absent but not empty."""
-        # Of one step, the outputs differ in nothing but their shapes.
-        nodes = [*self._nodes, *(node.but(sizes=_ONE_STEP) for node in self._nodes)]
+        # With one step, the outputs differ only in shape.
+        nodes = [*self._nodes, *(node.with_(sizes=_ONE_STEP) for node in self._nodes)]
 
         def without(*names: str) -> bool:
-            left_out = frozenset(names)
-            return self._right(lambda node: node.but(left_out=left_out), names[0], nodes)
+            return self._are_right(names[0], (node.with_(left_out=frozenset(names)) for node in nodes))
 
         last = "Y_c" if self._claims.base.op_type == "LSTM" else "Y_h"
         if not without("hidden_size"):
@@ -233,38 +231,38 @@ class _Tries:
                 self._claims.not_empty.append(name)
             if not absent:
                 self._claims.needs.append(name)
-        bare = [node.but(inputs=node.inputs - {"B"}) for node in self._nodes]
-        if not self._right(lambda node: node, "B", bare):
+        bare = [node.with_(inputs=node.inputs - {"B"}) for node in self._nodes]
+        if not self._are_right("B", bare):
             self._claims.needs.append("B")
-        elif not self._right(lambda node: node.but(written=4), "B", bare):
+        elif not self._are_right("B", (node.with_(written=4) for node in bare)):
             self._claims.not_empty.append("B")
 
-    def _try_members(self) -> None:
-        """Try random nodes of the rule, and take back the parts that fail."""
+    def _try_random_nodes(self) -> None:
+        """Try random nodes of the rule, and retract the parts that fail."""
         rng = np.random.default_rng(0)
-        for _ in range(_FEW_MEMBERS if self._asker.engine.slow else _MEMBERS):
-            while self._claims.directions and not self._member_is_right(rng):
+        for _ in range(_FEW_RANDOM_NODES if self._asker.engine.slow else _RANDOM_NODES):
+            while self._claims.directions and not self._random_node_is_right(rng):
                 pass
 
-    def _member_is_right(self, rng: np.random.Generator) -> bool:
-        """Return whether a random node is right; if not, take back the parts that fail, or its direction."""
+    def _random_node_is_right(self, rng: np.random.Generator) -> bool:
+        """Return whether a random node is correct; if not, retract the parts that fail, or its direction."""
         claims, sizes = self._claims, _sizes(self._asker)
         direction = claims.directions[rng.integers(len(claims.directions))]
         size = sizes[rng.integers(len(sizes))]
-        plain = claims.base.but(direction=direction, sizes=size, read=bool(rng.integers(4)))
+        plain = claims.base.with_(direction=direction, sizes=size, read=bool(rng.integers(4)))
 
         def answer(parts: Sequence[str]) -> str:
-            return ask_node(self._asker, with_parts(plain, parts, claims.functions))
+            return ask_node(self._asker, add_parts(plain, parts, claims.functions))
 
-        parts = draw(claims, rng)
+        parts = draw_parts(claims, rng)
         if "activations" in parts:
             # Over many steps, gates without bounds overflow.
-            plain = plain.but(sizes=SIZES[0])
+            plain = plain.with_(sizes=SIZES[0])
         if answer(parts) == "right":
             return True
-        culprits = smallest(parts, lambda fewer: answer(fewer) != "right")
+        culprits = minimize(parts, lambda fewer: answer(fewer) != "right")
         is_wrong = answer(culprits) == "wrong"
-        key = claims.take_back(culprits) if culprits else direction
+        key = claims.retract(culprits) if culprits else direction
         if not culprits:
             claims.directions.remove(direction)
         if is_wrong:
@@ -274,38 +272,37 @@ class _Tries:
     def _try_weights(self) -> None:
         """Find the weights that may be graph inputs, or computed from constants."""
         claims = self._claims
-        nodes = [node.but(read=read) for node in self._nodes for read in (False, True)]
+        nodes = [node.with_(read=read) for node in self._nodes for read in (False, True)]
         for name in ("W", "R", "B"):
             for how in ("fed", "computed"):
-                more: dict[str, Any] = {how: frozenset({name})}
-                if self._right(lambda node, m=more: node.but(**m), name, nodes):
+                if self._are_right(name, (node.with_(**{how: frozenset({name})}) for node in nodes)):
                     getattr(claims, how).append(name)
 
     def _try_places(self, dynamic: bool, loops: Sequence[str]) -> None:
-        """Find the bodies in which it may stand, what may be before it, and the sizes that may be symbols."""
+        """Find the supported bodies, preceding operators and symbolic sizes."""
         claims = self._claims
-        if all(self._right(lambda node, p=place: node.but(place=p), "nested") for place in loops):
+        if all(self._are_right("nested", (node.with_(place=p) for node in self._nodes)) for p in loops):
             claims.places += loops
         claims.behind += [
             op_type
             for op_type in ("Expand", "Tile")
-            if self._right(lambda node, o=op_type: self._bare(node, o), "repeated")
+            if self._are_right("repeated", (self._bare(node, op_type) for node in self._nodes))
         ]
         if not dynamic:
             return
 
         def takes(nodes: Sequence[Node], name: str) -> bool:
-            return self._right(lambda node: node.but(open=frozenset({name})), name, nodes)
+            return self._are_right(name, (node.with_(open=frozenset({name})) for node in nodes))
 
         claims.open += [name for name in _OPEN if takes(self._nodes, name)]
-        inner = [node.but(place=place) for node in self._nodes for place in claims.places]
+        inner = [node.with_(place=place) for node in self._nodes for place in claims.places]
         claims.open_nested += [name for name in claims.open if takes(inner, name)]
         states = frozenset(STATES[claims.base.op_type])
         if "batch" in claims.open and states <= {*claims.taken, *self._states}:
-            computed = [node.but(inputs=node.inputs | states, computed=states) for node in self._nodes]
+            computed = [node.with_(inputs=node.inputs | states, computed=states) for node in self._nodes]
             claims.open_with_states += ["batch"] if takes(computed, "batch") else []
 
-    def _limited(self, dynamic: bool, loops: Sequence[str], inputs: Sequence[str]) -> dict[str, Any]:
+    def _size_claims(self, dynamic: bool, loops: Sequence[str], inputs: Sequence[str]) -> dict[str, Any]:
         """Return the claims on weights, bodies and sizes."""
         claims = self._claims
         weights = [name for name in ("W", "R", "B") if name not in claims.fed]
@@ -317,11 +314,9 @@ class _Tries:
         if claims.places != [*loops]:
             rule["nested"] = False
         if {"initial_h", "initial_c"} <= {*inputs}:
-            more: dict[str, Any] = {
-                "inputs": claims.base.inputs | {"initial_h", "initial_c"},
-                "one_state": True,
-            }
-            rule["two_states"] = not self._right(lambda node: node.but(**more), "two_states")
+            both = claims.base.inputs | {"initial_h", "initial_c"}
+            shared = [node.with_(inputs=both, one_state=True) for node in self._nodes]
+            rule["two_states"] = not self._are_right("two_states", shared)
         if dynamic:
             rule["static"] = [name for name in _OPEN if name not in claims.open]
             if claims.places:
@@ -331,43 +326,39 @@ class _Tries:
                 rule["static_with_states"] = [name for name in names if name not in claims.open_with_states]
         return rule
 
-    def _least_and_most(self, inputs: Sequence[str]) -> dict[str, Any]:
+    def _number_claims(self, inputs: Sequence[str]) -> dict[str, Any]:
         """Return the smallest accepted sizes and the largest number of inputs."""
-        rule: dict[str, Any] = {}
         narrow = [(3, 2, 1, 16)] if self._asker.engine.slow else [(3, 2, 1, 16), (50, 16, 1, 64)]
-        if not all(self._right(lambda node, s=s: node.but(sizes=s), "input_size") for s in narrow):
-            rule["min_input_size"] = 2
+        one_feature = (node.with_(sizes=sizes) for sizes in narrow for node in self._nodes)
         states = frozenset(STATES[self._claims.base.op_type]) & {*inputs}
+        with_states = [node.with_(inputs=node.inputs | states, full=states) for node in self._nodes]
 
-        def small(units: int) -> bool:
-            more = {"inputs": self._claims.base.inputs | states, "full": states, "sizes": (3, 2, 8, units)}
-            return self._right(lambda node: node.but(**more), "")
+        def takes(units: int) -> bool:
+            return self._are_right("", (node.with_(sizes=(3, 2, 8, units)) for node in with_states))
 
-        least = next((units * 2 for units in _UNITS if not small(units)), 1)
-        if least > 1:
-            rule["min_hidden_size"] = least
         last = 8 if self._claims.base.op_type == "LSTM" else 6
         first = 4 if not self._states else 5 + len(self._states)
         written = (
             count - 1
             for count in range(first + 1, last + 1)
-            if not self._right(lambda node, c=count: node.but(written=c), "inputs")
+            if not self._are_right("inputs", (node.with_(written=count) for node in self._nodes))
         )
-        most = next(written, last)
-        if most < last:
-            rule["most_inputs"] = most
-        return rule
+        return {
+            "min_input_size": None if self._are_right("input_size", one_feature) else 2,
+            "min_hidden_size": next((units * 2 for units in _UNITS if not takes(units)), None),
+            "most_inputs": next(written, None),
+        }
 
 
 def _features(node: Node) -> list[str]:
-    """List the optional inputs, attributes and functions beyond the plain form of a node type."""
+    """Return the optional inputs, attributes and activations that the plain node lacks."""
     own = [*STATES[node.op_type], *(["P", "input_forget"] if node.op_type == "LSTM" else [])]
     features = [*own, "sequence_lens", "clip", "layout", *_ACTIVATIONS]
     return [name for name in features if name not in node.inputs]
 
 
 def _tried(sizes: Sequence[tuple[int, int, int, int]]) -> str:
-    """Return the sizes as in ``batches of 1, 2 and 16, 1, 3 and 50 steps, ...``."""
+    """Describe the sizes: ``batches of 1, 2 and 16, 1, 3 and 50 steps, ...``."""
     steps, batches, features, units = (sorted(set(column)) for column in zip(*sizes, strict=True))
     return (
         f"batches of {_listed(batches)}, {_listed(steps)} steps, {_listed(features)} features, "

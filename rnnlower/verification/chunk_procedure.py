@@ -1,8 +1,8 @@
-"""Verification of a streamed model: the whole sequence against its chunks, with the state carried.
+"""Verification of a streamed model: whole sequences against their chunks, with the states carried over.
 
 The reference runs on whole sequences of several lengths, with values up to saturation. The candidate runs on
-their chunks: of its number of steps, or cut anywhere if it takes any number. All sequences of a length run
-interleaved, a chunk of each in turn: if the model kept anything inside, one would see the state of another.
+their chunks: of its fixed size, or cut anywhere if it takes any number of steps. Sequences of the same length
+run interleaved, one chunk of each in turn: if the model kept internal state, they would affect one another.
 """
 
 from __future__ import annotations
@@ -22,24 +22,22 @@ from rnnlower.files.metadata import StreamMetadata
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
-from rnnlower.verification.models import HeldModel, RunModel
-from rnnlower.verification.procedures import ByLength, Lengths, Options, Pairs, additional_problems
+from rnnlower.verification.models import Feeds, ParsedModel, RunModel
+from rnnlower.verification.procedures import LengthProcedure, Lengths, Options, Pairs, extension_problems
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
-
-Feeds = dict[str, Array]
 
 _CALLS = (1, 2, 7)
 _LONG = 50
 _PATTERNS, _FEWEST = 8, 2
-# Calls for one length: a sequence of thousands of steps is long enough to show what a few do not.
+# Calls for one length: with sequences of thousands of steps, fewer sequences are enough.
 _MOST_CALLS = 10_000
 _LARGEST_CUT = 9
 _PRODUCT = re.compile(r"(\d+)\*(.+)")
 
 
 @dataclass(frozen=True)
-class Chunks(ByLength):
+class ChunkProcedure(LengthProcedure):
     """The procedure that compares a streamed model with one of whole sequences.
 
     Attributes:
@@ -52,17 +50,17 @@ class Chunks(ByLength):
     def axes(self) -> Mapping[str, int]:
         return self.stream.inputs
 
-    def problems(self, runner: Runner) -> tuple[list[str], bool]:
+    def interface_problems(self, runner: Runner) -> tuple[list[str], bool]:
         """Return differences between the interfaces; a streamed model may have additional states."""
         states = self.stream.states
-        return additional_problems(runner, states.values(), states, ", which is not a state")
+        return extension_problems(runner, states.values(), states, ", which is not a state")
 
     def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
         runner.states = dict(self.stream.states)
         return super().run_reference(runner, options)
 
-    def all_lengths(self, graph: onnx.GraphProto) -> list[Lengths]:
-        """Return the lengths of the sequences: that of the model, or some multiples of the chunk."""
+    def choose_lengths(self, graph: onnx.GraphProto) -> list[Lengths]:
+        """Return the sequence lengths: the model's fixed length, or several multiples of the chunk."""
         chunk = self.stream.chunk or 1
         late = -(-self.stream.delay // chunk)
         calls = {*(count + late for count in _CALLS), late + math.ceil(_LONG / chunk)}
@@ -75,16 +73,16 @@ class Chunks(ByLength):
         known = next((size for size in fixed if size is not None), None)
         return [dict.fromkeys(self.axes, each) for each in (steps if known is None else [known])]
 
-    def words(self, lengths: Lengths) -> str:
+    def describe(self, lengths: Lengths) -> str:
         return f"{next(iter(lengths.values()))} time steps"
 
-    def count(self, maker: InputMaker, lengths: Lengths) -> int:
-        """Return the number of sequences: one per pattern of magnitudes, as far as that is affordable."""
+    def default_count(self, maker: InputMaker, lengths: Lengths) -> int:
+        """Return the number of sequences: one per pattern of magnitudes, or fewer if they are long."""
         affordable = _MOST_CALLS * (self.stream.chunk or 1) // next(iter(lengths.values()))
         return max(_FEWEST, min(maker.natural_trials, _PATTERNS, affordable))
 
     def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
-        """Yield the candidate's outputs in the form of the reference's: chunks in a row, streams in turns."""
+        """Yield the candidate's outputs joined over chunks, which is the form of the reference's."""
         groups: dict[int, list[Trial]] = {}
         for trial in finished:
             groups.setdefault(self._steps(trial), []).append(trial)
@@ -93,8 +91,8 @@ class Chunks(ByLength):
                 runner.note(
                     f"{steps} time steps are not a multiple of the chunk: final states were not compared"
                 )
-            calls = _Calls(runner.candidate.proto.graph, self.stream, group, steps)
-            yield from zip(group, calls.outputs(run), strict=True)
+            calls = _ChunkedRun(runner.candidate.proto.graph, self.stream, group, steps)
+            yield from zip(group, calls.joined_outputs(run), strict=True)
         if self.stream.states and all(steps < 2 * (self.stream.chunk or 1) for steps in groups):
             steps = max(groups)
             runner.note(
@@ -106,20 +104,20 @@ class Chunks(ByLength):
         name, axis = next(iter(self.stream.inputs.items()))
         return int(trial.feeds[name].shape[axis])
 
-    def where_it_begins(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
-        """Describe the first inner value that differs; outputs that are late say nothing about others."""
-        return None if self.stream.delay else super().where_it_begins(runner, judge, judged)
+    def locate_difference(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
+        """Describe the first inner value that differs; none if the outputs are delayed."""
+        return None if self.stream.delay else super().locate_difference(runner, judge, judged)
 
-    def inner_values(
-        self, model: HeldModel, run: RunModel, trial: Trial, names: list[str], expected: Mapping[str, Any]
+    def run_inner_values(
+        self, model: ParsedModel, run: RunModel, trial: Trial, names: list[str], expected: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return those of the inner values whose calls can be joined."""
-        calls = _Calls(model.proto.graph, self.stream, [trial], self._steps(trial))
-        return _rows(calls.all(run)[0], names, expected)
+        """Return the inner values that can be joined over calls."""
+        calls = _ChunkedRun(model.proto.graph, self.stream, [trial], self._steps(trial))
+        return _join_inner_values(calls.run_all(run)[0], names, expected)
 
 
-class _Calls:
-    """A run of sequences of one length through a streamed model, a chunk of each in turn.
+class _ChunkedRun:
+    """A run of sequences of one length through a streamed model, interleaved chunk by chunk.
 
     Args:
         graph: The graph of the streamed model.
@@ -134,24 +132,24 @@ class _Calls:
         self._stream = stream
         self._trials = trials
         self._inputs = {value.name: value for value in graph.input}
-        self._cuts = [_cut_up(steps, stream.chunk, trial.number) for trial in trials]
+        self._cuts = [_chunk_bounds(steps, stream.chunk, trial.number) for trial in trials]
         self._is_complete = self._cuts[0][-1] == steps
 
-    def outputs(self, run: RunModel) -> list[dict[str, Any]]:
-        """Return the outputs of each sequence in the reference's form, as far as the stream has them."""
-        made = zip(self._trials, self._cuts, self.all(run), strict=True)
-        return [self._joined(trial, cuts, calls) for trial, cuts, calls in made]
+    def joined_outputs(self, run: RunModel) -> list[dict[str, Any]]:
+        """Return the outputs of each sequence, joined into the reference's form."""
+        made = zip(self._trials, self._cuts, self.run_all(run), strict=True)
+        return [self._join(trial, cuts, calls) for trial, cuts, calls in made]
 
-    def all(self, run: RunModel) -> list[list[dict[str, Any]]]:
-        """Return the outputs of each call, for each sequence."""
-        states = [first_states(self._stream, self._inputs, trial.feeds) for trial in self._trials]
+    def run_all(self, run: RunModel) -> list[list[dict[str, Any]]]:
+        """Return the outputs of all calls, by sequence."""
+        states = [initial_states(self._stream, self._inputs, trial.feeds) for trial in self._trials]
         given: list[list[dict[str, Any]]] = [[] for _ in self._trials]
         for call in range(max(map(len, self._cuts)) - 1):
             for number, trial in enumerate(self._trials):
                 ends = self._cuts[number][call : call + 2]
                 if len(ends) < 2:
                     continue
-                found = run({**self._cut(trial.feeds, *ends), **states[number]})
+                found = run({**self._slice_inputs(trial.feeds, *ends), **states[number]})
                 missing = sorted({*self._stream.states, *trial.outputs} - set(found))
                 if missing:
                     raise RunError(f"it gives no output {missing[0]!r}")
@@ -159,7 +157,7 @@ class _Calls:
                 given[number].append(found)
         return given
 
-    def _cut(self, feeds: Mapping[str, Array], first: int, end: int) -> Feeds:
+    def _slice_inputs(self, feeds: Mapping[str, Array], first: int, end: int) -> Feeds:
         cut = {}
         for name, array in feeds.items():
             if name in self._inputs:
@@ -167,9 +165,7 @@ class _Calls:
                 cut[name] = array if axis is None else array.take(range(first, end), axis)
         return cut
 
-    def _joined(
-        self, trial: Trial, cuts: Sequence[int], calls: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def _join(self, trial: Trial, cuts: Sequence[int], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         # The states as well: all outputs of a runtime are compared.
         outputs = {name: calls[-1][name] for name in calls[-1] if name not in trial.outputs} if calls else {}
         for name, expected in trial.outputs.items():
@@ -177,13 +173,15 @@ class _Calls:
             if axis is not None and calls:
                 chunks = [call[name] for call in calls]
                 late = chunks[0].shape[axis] * self._stream.delay // (cuts[1] - cuts[0])
-                outputs[name] = self._over_time(name, expected, chunks, axis, late)
+                outputs[name] = self._join_chunks(name, expected, chunks, axis, late)
             elif self._is_complete and calls:
                 outputs[name] = calls[-1][name]
         return outputs
 
-    def _over_time(self, name: str, expected: Array, chunks: Sequence[Array], axis: int, late: int) -> Array:
-        """Join the chunks, without steps after the reference's end or before its first frame."""
+    def _join_chunks(
+        self, name: str, expected: Array, chunks: Sequence[Array], axis: int, late: int
+    ) -> Array:
+        """Join the chunks; drop steps before the reference's first frame and after its end."""
         joined = np.concatenate(chunks, axis).take(range(late, sum(c.shape[axis] for c in chunks)), axis)
         length = expected.shape[axis]
         joined = joined.take(range(min(length, joined.shape[axis])), axis)
@@ -195,8 +193,8 @@ class _Calls:
         return np.concatenate([joined, rest], axis).astype(joined.dtype)
 
 
-def _cut_up(steps: int, chunk: int | None, number: int) -> list[int]:
-    """Return where a sequence is cut: at multiples of the chunk; else at every step, nowhere, or anywhere."""
+def _chunk_bounds(steps: int, chunk: int | None, number: int) -> list[int]:
+    """Return the bounds of the chunks: multiples of the chunk size, or every step, none, or random steps."""
     if chunk is not None:
         return [*range(0, steps - steps % chunk + 1, chunk)]
     if number % 4 == 0 or not steps:
@@ -208,10 +206,10 @@ def _cut_up(steps: int, chunk: int | None, number: int) -> list[int]:
     return [0, *(int(cut) for cut in cuts if cut < steps), steps]
 
 
-def first_states(
+def initial_states(
     stream: StreamMetadata, inputs: Mapping[str, onnx.ValueInfoProto], feeds: Mapping[str, Array]
 ) -> Feeds:
-    """Return the states of the first call of a stream; those that are fed start as they are."""
+    """Return the states for a stream's first call; fed ones are used as they are."""
     sizes: dict[str, int] = {}
     unnamed = 1
     for name in inputs.keys() & feeds.keys():
@@ -225,13 +223,13 @@ def first_states(
         if name in feeds:
             states[name] = feeds[name]
             continue
-        shape = [_size(dim, sizes, unnamed) for dim in dims_of(inputs[name]) or ()]
+        shape = [_resolve_size(dim, sizes, unnamed) for dim in dims_of(inputs[name]) or ()]
         dtype = tensor_dtype_to_np_dtype(inputs[name].type.tensor_type.elem_type)
         states[name] = np.full(shape, stream.start.get(name, 0.0), dtype)
     return states
 
 
-def _size(dim: int | str | None, sizes: Mapping[str, int], unnamed: int) -> int:
+def _resolve_size(dim: int | str | None, sizes: Mapping[str, int], unnamed: int) -> int:
     if isinstance(dim, int):
         return dim
     if dim is None:
@@ -242,10 +240,10 @@ def _size(dim: int | str | None, sizes: Mapping[str, int], unnamed: int) -> int:
     return sizes.get(dim, unnamed)
 
 
-def _rows(
+def _join_inner_values(
     calls: Sequence[Mapping[str, Any]], names: Sequence[str], whole: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return inner values of all calls joined along the axis on which they are as long as the reference's."""
+    """Join inner values of all calls along the axis that makes them as long as the reference's."""
     found: dict[str, Any] = {}
     for name in names:
         pieces = [call[name] for call in calls]

@@ -15,7 +15,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, cases, lowered, trying_operators, types
+from rnnlower.probing import asking, cases, lowering_probes, operator_probes, type_probes
 from rnnlower.targets import reading
 from rnnlower.targets.reading import read_toml
 
@@ -35,14 +35,14 @@ class SplitsGatesBadly(Runtime):
 
 
 @pytest.mark.parametrize(("missing", "found"), [("", {"gates": "separate"}), ("Split", {})])
-def test_gates_have_a_product_each_where_one_for_all_is_wrong(
+def test_gates_get_separate_products_if_a_joint_one_is_wrong(
     missing: str, found: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", SplitsGatesBadly)
     tables = read_toml(DATA / "opencv.toml")
     tables["ops"]["allowed"] = [name for name in tables["ops"]["allowed"] if name != missing]
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert lowered.gates(asker, tables) == found
+        assert lowering_probes.probe_gates(asker, tables) == found
 
 
 class Overwrites(Runtime):
@@ -68,12 +68,12 @@ def test_a_runtime_that_overwrites_outputs(only_bodies: bool, monkeypatch: pytes
     monkeypatch.setattr(Overwrites, "only_bodies", only_bodies)
     monkeypatch.setattr(asking, "Attempts", Overwrites)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert lowered.outputs(asker) == {"overwrites_outputs": True}
+        assert lowering_probes.probe_outputs(asker) == {"overwrites_outputs": True}
 
 
 def test_a_runtime_that_keeps_outputs() -> None:
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert lowered.outputs(asker) == {}
+        assert lowering_probes.probe_outputs(asker) == {}
 
 
 class AddsAxes(Runtime):
@@ -93,7 +93,7 @@ class AddsAxes(Runtime):
 def test_a_runtime_whose_convolutions_have_more_axes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", AddsAxes)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert lowered.outputs(asker) == {"copied_outputs": ["Conv"]}
+        assert lowering_probes.probe_outputs(asker) == {"copied_outputs": ["Conv"]}
 
 
 class LosesAxes(Runtime):
@@ -112,10 +112,10 @@ class LosesAxes(Runtime):
 
 def test_a_runtime_that_loses_axes_of_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert lowered.constants(asker) == {}
+        assert lowering_probes.probe_constants(asker) == {}
     monkeypatch.setattr(asking, "Attempts", LosesAxes)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert lowered.constants(asker) == {"loses_constant_axes": True}
+        assert lowering_probes.probe_constants(asker) == {"loses_constant_axes": True}
 
 
 class NeedsNodesBehindLoops(Runtime):
@@ -132,10 +132,10 @@ class NeedsNodesBehindLoops(Runtime):
         return [evaluate(model, feeds) for feeds in trials]
 
 
-def test_a_runtime_that_needs_a_node_behind_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_that_needs_a_node_after_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", NeedsNodesBehindLoops)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert lowered.outputs(asker) == {"copied_outputs": ["Loop"]}
+        assert lowering_probes.probe_outputs(asker) == {"copied_outputs": ["Loop"]}
 
 
 class LosesNaN(Runtime):
@@ -160,17 +160,17 @@ class LosesNaN(Runtime):
         return [evaluate(changed, feeds) for feeds in trials]
 
 
-def test_a_runtime_that_makes_numbers_of_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_that_turns_nan_into_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", LosesNaN)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert lowered.nans(asker, ["Relu", "Sigmoid", "Softmax", "Tanh"]) == {
+        assert lowering_probes.probe_nans(asker, ["Relu", "Sigmoid", "Softmax", "Tanh"]) == {
             "loses_nan": ["Softmax", "Tanh"]
         }
 
 
 def test_a_runtime_that_keeps_nan() -> None:
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert lowered.nans(asker, ["Relu", "Sigmoid", "Softmax", "Tanh"]) == {}
+        assert lowering_probes.probe_nans(asker, ["Relu", "Sigmoid", "Softmax", "Tanh"]) == {}
 
 
 class FusesSums(Runtime):
@@ -192,16 +192,16 @@ class FusesSums(Runtime):
         return [evaluate(changed, feeds) for feeds in trials]
 
 
-def test_a_runtime_that_is_less_exact_behind_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_that_is_less_exact_after_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", FusesSums)
     half = dataclasses.replace(find_engine("rnnlower-reference"), precision="float16")
     with asking.Asker(half, None, lambda words: None) as asker:
-        assert lowered.sums(asker, ["Sigmoid", "Tanh"]) == {"inexact_behind_sum": ["Tanh"]}
+        assert lowering_probes.probe_sums(asker, ["Sigmoid", "Tanh"]) == {"inexact_behind_sum": ["Tanh"]}
 
 
-def test_a_runtime_that_is_as_exact_behind_a_sum() -> None:
+def test_a_runtime_that_is_as_exact_after_a_sum() -> None:
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert lowered.sums(asker, ["Sigmoid", "Tanh"]) == {}
+        assert lowering_probes.probe_sums(asker, ["Sigmoid", "Tanh"]) == {}
 
 
 class Between(Runtime):
@@ -218,14 +218,14 @@ class Between(Runtime):
         return [evaluate(model, feeds) for feeds in trials]
 
 
-def test_what_is_right_between_operators_only_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_that_is_correct_only_between_others_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", Between)
     found = {name: cases.node_cases().get(name, []) for name in ("Cast", "DequantizeLinear", "Split")}
     monkeypatch.setattr(cases, "node_cases", lambda: found)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        ops = trying_operators.operators(asker, 26)
-        limits = trying_operators.limits(asker, ops, [7, 26], False)
-        dtypes = types.dtypes(asker)
+        ops = operator_probes.probe_operators(asker, 26)
+        limits = operator_probes.probe_limits(asker, ops, [7, 26], False)
+        dtypes = type_probes.probe_dtypes(asker)
     assert {"Cast", "DequantizeLinear"} <= {*ops}
     assert "Split" not in ops
     assert not {"Cast", "DequantizeLinear"} & {name for limit in limits for name in limit["ops"]}

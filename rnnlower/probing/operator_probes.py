@@ -1,4 +1,4 @@
-"""The operators of a runtime, with their forms, types and opsets."""
+"""Probes of a runtime's operators: their forms, versions and sizes, and the opsets of models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import onnx
 from rnnlower.graph.versions import versions
 from rnnlower.probing import cases
 from rnnlower.probing import operator_forms as forms
-from rnnlower.probing.asking import Asker, Question, answered, question, written
+from rnnlower.probing.asking import Asker, Question, model_question, parse_model, question
 from rnnlower.probing.cases import OPSETS
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.targets.format import CONTROL_FLOW
@@ -25,26 +25,26 @@ _RANDOM = ("Bernoulli",)
 """Operators whose node tests have random outputs."""
 _SPLITS = (2, 9, 50, 200)
 _LARGE = {"Sigmoid": (40.0, 100.0), "Softplus": (100.0,), "Tanh": (40.0, 100.0)}
-"""Numbers that a recurrence may well meet."""
-_CUTS = ("Clip", "Slice", "Split", "Squeeze", "Unsqueeze")
-"""What any lowering may emit, in a form that depends on the opset."""
+"""Large inputs that occur in recurrences."""
+_TRIMMING_OPS = ("Clip", "Slice", "Split", "Squeeze", "Unsqueeze")
+"""Operators that any lowering may emit, in a form that depends on the opset."""
 
 
-def opset_range(asker: Asker) -> list[int]:
-    """Return the first and the last opset that it accepts around opset 13; empty if it refuses 13."""
+def probe_opset_range(asker: Asker) -> list[int]:
+    """Return the first and last accepted opset of the range around opset 13; empty if 13 is refused."""
     known = range(_FIRST, OPSETS[-1] + 1)
-    right = [opset for opset in known if asker.right(f"opset {opset}", forms.opset_question, opset)]
+    right = [opset for opset in known if asker.is_right(f"opset {opset}", forms.opset_question, opset)]
     around = [opset for opset in right if all(o in right for o in range(min(opset, 13), max(opset, 13)))]
     return [min(around), max(around)] if 13 in right else []
 
 
-def opsets_to_cut(opsets: Sequence[int], limits: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the ends of the longest range of opsets that have what a lowering emits in a correct version."""
+def trim_opsets(opsets: Sequence[int], limits: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the longest range of opsets in which the operators that any lowering emits are correct."""
     right = {
         op_type: limit["versions"]
         for limit in limits
         for op_type in limit["ops"]
-        if op_type in _CUTS and "versions" in limit
+        if op_type in _TRIMMING_OPS and "versions" in limit
     }
     first, last = opsets
 
@@ -56,25 +56,27 @@ def opsets_to_cut(opsets: Sequence[int], limits: Sequence[Mapping[str, Any]]) ->
     return [longest[0], longest[-1]]
 
 
-def operators(asker: Asker, last: int) -> list[str]:
-    """Return the operators with a correct form or ONNX node test, up to an opset."""
-    formed = {
-        form.op_type for form in forms.FORMS if form.opset <= last and asker.right(str(form), form.question)
-    }
+def probe_operators(asker: Asker, last: int) -> list[str]:
+    """Return the operators that pass a form or one of ONNX's node tests, up to an opset."""
+    formed = {form.op_type for form in forms.FORMS if form.opset <= last and _is_right(asker, form)}
     return [
         name
         for name in tried_operators()
         if (name in formed or _right_case(asker, name, last) or _is_right_between(asker, name))
         and all(
-            asker.right(f"{name} up to {number:g}", _of_number, name, number)
+            asker.is_right(f"{name} up to {number:g}", _large_number_question, name, number)
             for number in _LARGE.get(name, ())
         )
-        and all(asker.right(str(form), form.question) for form in forms.NEEDED if form.op_type == name)
+        and all(_is_right(asker, form) for form in forms.NEEDED if form.op_type == name)
     ]
 
 
+def _is_right(asker: Asker, form: forms.Form) -> bool:
+    return asker.is_right(str(form), form.question)
+
+
 def _is_right_between(asker: Asker, op_type: str) -> bool:
-    return any(asker.right(str(form), form.question) for form in forms.BETWEEN if form.op_type == op_type)
+    return any(_is_right(asker, form) for form in forms.BETWEEN if form.op_type == op_type)
 
 
 def tried_operators() -> list[str]:
@@ -82,74 +84,74 @@ def tried_operators() -> list[str]:
     known = {
         op_type
         for op_type, tests in cases.node_cases().items()
-        if any(any(cases.opsets_of(case, OPSETS)) for _, case in tests)
+        if any(any(cases.opsets_with_form(case, OPSETS)) for _, case in tests)
     } | {form.op_type for form in forms.FORMS}
     return sorted(known - {*RECURRENT_OPS, *CONTROL_FLOW, *_RANDOM})
 
 
 @dataclasses.dataclass(frozen=True)
-class _RightCase:
-    """A node test that is right: at which opset, and with which inputs as constants."""
+class _NodeTest:
+    """A node test at an opset, with its inputs fed, or else constant but for the first."""
 
     name: str
     case: Any
     opset: int
     constant: bool
 
+    def is_right(self, asker: Asker, time: str = "") -> bool:
+        """Return whether the runtime passes the test."""
+        key = f"{self.name} at opset {self.opset}{', of constants' if self.constant else ''}{time}"
+        return asker.is_right(key, cases.case_question, self.case, self.opset, self.constant)
 
-def _right_case(asker: Asker, op_type: str, last: int) -> _RightCase | None:
-    """Return the first test that is right, with its inputs fed, or else constant but for the first.
+    def is_right_twice(self, asker: Asker) -> bool:
+        """Return whether it does so again: what reads memory beyond its own is right by chance."""
+        return self.is_right(asker) and (asker.engine.slow or self.is_right(asker, ", again"))
 
-    It must be right twice: what reads memory beyond its own is right by chance.
-    """
+
+def _right_case(asker: Asker, op_type: str, last: int) -> _NodeTest | None:
+    """Return the first test that is right, with its inputs fed, or else constant but for the first."""
     for constant in (False, True):
         for name, case in cases.node_cases().get(op_type, ()):
-            for opset in itertools.islice(cases.opsets_of(case, [o for o in OPSETS if o <= last]), 1):
-                if _is_right_twice(asker, name, case, opset, constant):
-                    return _RightCase(name, case, opset, constant)
+            for opset in itertools.islice(cases.opsets_with_form(case, [o for o in OPSETS if o <= last]), 1):
+                test = _NodeTest(name, case, opset, constant)
+                if test.is_right_twice(asker):
+                    return test
     return None if asker.engine.slow else _right_older_case(asker, op_type, last)
 
 
-def _right_older_case(asker: Asker, op_type: str, last: int) -> _RightCase | None:
+def _right_older_case(asker: Asker, op_type: str, last: int) -> _NodeTest | None:
     """Return the first test that is right in an older version of the operator, from the newest on."""
     for version in reversed([version for version in _versions(op_type) if version <= last]):
         opset = max(version, _FIRST)
         for name, case in cases.node_cases().get(op_type, ()):
             for constant in (False, True):
-                if cases.is_possible(case, opset) and _is_right_twice(asker, name, case, opset, constant):
-                    return _RightCase(name, case, opset, constant)
+                test = _NodeTest(name, case, opset, constant)
+                if cases.can_ask(case, opset) and test.is_right_twice(asker):
+                    return test
     return None
 
 
-def _of_number(op_type: str, number: float) -> Question:
-    """Ask about an operator of a number that overflows if its formula is taken literally."""
-    # As many that a kernel takes several at once.
+def _large_number_question(op_type: str, number: float) -> Question:
+    """Ask about an operator at a number for which its textbook formula overflows."""
+    # Enough elements for vectorized kernels.
     x = np.linspace(-number, number, 64, dtype=np.float32).reshape(4, 16)
     return question(f"Y = {op_type} (X)", {"X": x}, 13)
 
 
-def _is_right(asker: Asker, name: str, case: Any, opset: int, constant: bool, time: str = "") -> bool:
-    key = f"{name} at opset {opset}{', of constants' if constant else ''}{time}"
-    return asker.right(key, cases.case_question, case, opset, constant)
-
-
-def _is_right_twice(asker: Asker, name: str, case: Any, opset: int, constant: bool) -> bool:
-    times = ("",) if asker.engine.slow else ("", ", again")
-    return all(_is_right(asker, name, case, opset, constant, time) for time in times)
-
-
-def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: bool) -> list[dict[str, Any]]:
+def probe_limits(
+    asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: bool
+) -> list[dict[str, Any]]:
     """Return the limits of single operators, without their sources.
 
-    An input that may be computed from dynamic sizes counts as free, where sizes may be dynamic.
+    If sizes may be dynamic, an input that may be computed from them counts as unlimited.
     """
     found: dict[str, dict[str, Any]] = collections.defaultdict(dict)
     for form in forms.FORMS:
         fits = form.op_type in ops and opsets[0] <= form.opset <= opsets[1]
-        if not fits or asker.right(str(form), form.question) or _is_right_between(asker, form.op_type):
+        if not fits or _is_right(asker, form) or _is_right_between(asker, form.op_type):
             continue
         key, what = form.limit
-        if key == "constant" and dynamic and _is_sized(asker, form.op_type):
+        if key == "constant" and dynamic and _takes_sizes(asker, form.op_type):
             continue
         limit = found[form.op_type]
         if key == "attributes":
@@ -170,13 +172,13 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: boo
             if version in left:
                 left.remove(version)
     if "Split" in ops:
-        most = _most(asker, "Split into {}", forms.split_question, _SPLITS)
+        most = _largest_right(asker, "Split into {}", forms.split_question, _SPLITS)
         if most < _SPLITS[-1]:
             found["Split"]["max_outputs"] = most
     for op_type in forms.RANKED:
         if op_type in ops:
             ask = functools.partial(forms.rank_question, op_type)
-            rank = _most(asker, f"{op_type} of rank {{}}", ask, (3, 4, 5, 6))
+            rank = _largest_right(asker, f"{op_type} of rank {{}}", ask, (3, 4, 5, 6))
             if rank < 6:
                 found[op_type]["max_rank"] = rank
     for op_type, product in (("MatMul", "Y = MatMul (Z, W)"), ("Gemm", "Y = Gemm (Z, W)")):
@@ -184,7 +186,7 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: boo
             repeating
             for repeating in ("Expand", "Tile")
             if {op_type, repeating} <= {*ops}
-            and not asker.right(f"{op_type} behind {repeating}", _behind, repeating, product)
+            and not asker.is_right(f"{op_type} behind {repeating}", _repeating_question, repeating, product)
         ]
         if behind:
             found[op_type]["alone_behind"] = behind
@@ -194,21 +196,20 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: boo
     ]
 
 
-def _is_sized(asker: Asker, op_type: str) -> bool:
-    return op_type in forms.SIZED and asker.right(f"{op_type} of sizes of X", forms.sized_question, op_type)
+def _takes_sizes(asker: Asker, op_type: str) -> bool:
+    key = f"{op_type} of sizes of X"
+    return op_type in forms.SIZED and asker.is_right(key, forms.sized_question, op_type)
 
 
-def _behind(repeating: str, product: str) -> Question:
-    """Ask about a product of what another operator repeats for it alone."""
+def _repeating_question(repeating: str, product: str) -> Question:
+    """Ask about a product whose factor another operator repeats for it alone."""
     times = [5, 4] if repeating == "Expand" else [5, 1]
     inputs = {"X": np.ones((1, 4), np.float32), "s": np.array(times), "W": np.ones((4, 3), np.float32)}
     return question(f"Z = {repeating} (X, s)\n{product}", inputs, 13, {"s", "W"})
 
 
-def _versions_not_right(
-    asker: Asker, op_type: str, right: _RightCase, opsets: Sequence[int]
-) -> Iterator[int]:
-    """Yield the versions in which a test fails, from either end to the first in which it does not."""
+def _versions_not_right(asker: Asker, op_type: str, right: _NodeTest, opsets: Sequence[int]) -> Iterator[int]:
+    """Yield the versions in which a test fails, from each end up to the first that passes."""
     known = _versions(op_type)
     spans = [*itertools.zip_longest(known, known[1:], fillvalue=1 << 30)]
     for way in (spans[::-1], spans):
@@ -218,9 +219,9 @@ def _versions_not_right(
                 continue
             if version <= right.opset < after:
                 break
-            if not cases.is_possible(right.case, opset):
+            if not cases.can_ask(right.case, opset):
                 continue
-            if _is_right(asker, right.name, right.case, opset, right.constant):
+            if dataclasses.replace(right, opset=opset).is_right(asker):
                 break
             yield version
 
@@ -229,27 +230,27 @@ def _versions(op_type: str) -> list[int]:
     return [version for version in versions(op_type) if version <= OPSETS[-1]]
 
 
-def _most(asker: Asker, words: str, make: Any, numbers: Sequence[int]) -> int:
-    """Return the last number up to which it is correct; the first is assumed to be."""
+def _largest_right(asker: Asker, words: str, make: Any, numbers: Sequence[int]) -> int:
+    """Return the largest number up to which all are correct; the first is assumed to be."""
     most = numbers[0]
     for number in numbers:
-        if not asker.right(words.format(number), make, number):
+        if not asker.is_right(words.format(number), make, number):
             break
         most = number
     return most
 
 
-def is_dynamic(asker: Asker) -> bool:
-    """Return whether sizes may be symbolic: one loaded model runs at two of them."""
-    return asker.right("open sizes", _open)
+def takes_dynamic_sizes(asker: Asker) -> bool:
+    """Return whether sizes may be symbolic: one loaded model runs at two sizes."""
+    return asker.is_right("open sizes", _dynamic_question)
 
 
-def _open() -> Question:
-    model = written("""
+def _dynamic_question() -> Question:
+    model = parse_model("""
         question (float[time, batch, 4] X) => (float[time, batch, 4] Y)
         <float[4, 4] W = {1, 2, 3, 4, 4, 3, 2, 1, 0, 1, 0, 1, -1, 2, -2, 1}, float[4] b = {1, 2, 3, 4}>
         { A = MatMul (X, W) C = Add (A, b) D = Sigmoid (C) Y = Mul (D, X) }
     """)
     rng = np.random.default_rng(0)
     shapes = ((3, 2, 4), (5, 1, 4))
-    return answered(model, *({"X": rng.standard_normal(shape).astype(np.float32)} for shape in shapes))
+    return model_question(model, *({"X": rng.standard_normal(shape).astype(np.float32)} for shape in shapes))

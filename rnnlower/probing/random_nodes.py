@@ -1,4 +1,4 @@
-"""Random nodes of a rule, in which what is correct alone stands together, and the parts that fail there."""
+"""Random nodes that combine features which are correct alone, and the ones that fail in combination."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from rnnlower.probing.nodes import STATES, Node
 
 _WEIGHTS = ("W", "R", "B")
-_FED = ("sequence_lens", "initial_h", "initial_c")
-# Which part is blamed where several fail only together: the rarest in models first.
-_BLAMED = (
+_FED_INPUTS = ("sequence_lens", "initial_h", "initial_c")
+# The order in which parts that fail only together are blamed: the rarest in real models first.
+_BLAME_ORDER = (
     *(f"{how} {name}" for how in ("fed", "computed") for name in _WEIGHTS),
     *("activations", "clip", "P", "input_forget", "layout", "sequence_lens", "computed states"),
     *("behind Expand", "behind Tile", "hidden_size", "empty B", "no B", "Y_c", "Y", "open time"),
@@ -27,18 +27,18 @@ class Claims:
 
     Attributes:
         base: The plain node.
-        directions: Its directions.
-        taken: The inputs and attributes beyond the plain ones.
-        functions: The activations beyond the default ones.
-        needs: What must be there.
-        not_empty: What must not be an empty name.
+        directions: The supported directions.
+        taken: The supported inputs and attributes beyond the plain ones.
+        functions: The supported activations beyond the default ones.
+        needs: The required inputs, outputs and attributes.
+        not_empty: The inputs and outputs that must not have an empty name.
         fed: The weights that may be graph inputs.
         computed: The weights that may be computed from constants.
-        places: The operators in whose bodies it may stand.
+        places: The control-flow operators in whose bodies the node may be.
         behind: The operators that may repeat a step to make X.
-        open: The sizes of X that may be symbols.
-        open_nested: ... in bodies.
-        open_with_states: ... with states that are computed.
+        open: The sizes of X that may be symbolic.
+        open_nested: The same in bodies.
+        open_with_states: The same if the states are computed.
     """
 
     base: Node
@@ -56,17 +56,17 @@ class Claims:
     open_with_states: list[str] = dataclasses.field(default_factory=list)
 
     def may_lack(self, name: str) -> bool:
-        """Return whether a node may be without an output or attribute, by an empty name too."""
+        """Return whether a node may lack an output or attribute, or give it an empty name."""
         return name not in (*self.needs, *self.not_empty) and (name != "Y_c" or self.base.op_type == "LSTM")
 
-    def take_back(self, parts: Sequence[str]) -> str:
-        """Take back one of the parts that fail together; return its key in `wrong`."""
-        culprit = min(parts, key=_BLAMED.index)
+    def retract(self, parts: Sequence[str]) -> str:
+        """Retract the claim on one of the parts that fail together; return its key in `wrong`."""
+        culprit = min(parts, key=_BLAME_ORDER.index)
         kind, _, name = culprit.partition(" ")
         if culprit == "activations":
             self.functions.clear()
         elif kind == "open":
-            self._close(name, parts)
+            self._retract_open_size(name, parts)
         elif culprit == "computed states":
             self.open_with_states.clear()
             name = "batch"
@@ -81,7 +81,7 @@ class Claims:
         elif culprit in self.taken:
             self.taken.remove(culprit)
         else:
-            # An absent input or output; one that must be there must not be empty either.
+            # An absent input or output: if it is required, it must not be empty either.
             name = name or culprit
             if kind != "empty":
                 self.needs.append(name)
@@ -89,7 +89,7 @@ class Claims:
                 self.not_empty.append(name)
         return name or culprit
 
-    def _close(self, name: str, parts: Sequence[str]) -> None:
+    def _retract_open_size(self, name: str, parts: Sequence[str]) -> None:
         if any(part.startswith("in ") for part in parts):
             self.open_nested.remove(name)
         else:
@@ -98,8 +98,8 @@ class Claims:
                     sizes.remove(name)
 
 
-def draw(claims: Claims, rng: np.random.Generator) -> list[str]:
-    """Return random parts that a node may have together beyond the plain form."""
+def draw_parts(claims: Claims, rng: np.random.Generator) -> list[str]:
+    """Draw a random combination of the parts that a node may have beyond the plain form."""
 
     def some(names: Sequence[str]) -> list[str]:
         return [name for name in names if rng.integers(2)]
@@ -111,9 +111,9 @@ def draw(claims: Claims, rng: np.random.Generator) -> list[str]:
     places = [f"in {place}" for place in claims.places]
     repeated = [f"behind {op_type}" for op_type in claims.behind]
     where = one(*[""] * max(1, len(places) + len(repeated)), *places, *repeated)
-    # A Loop or Scan that itself reads what is computed outside of it is another question.
+    # Values that a Loop or Scan captures from outside are tested elsewhere.
     reads = not {"in Loop", "in Scan"} & {*where}
-    parts = some([name for name in claims.taken if reads or name not in _FED])
+    parts = some([name for name in claims.taken if reads or name not in _FED_INPUTS])
     lacking = some([name for name in ("Y", "Y_h", "Y_c", "hidden_size") if claims.may_lack(name)])
     if {"Y", "Y_h", "Y_c"} <= {*lacking} or ({"Y", "Y_h"} <= {*lacking} and claims.base.op_type != "LSTM"):
         lacking.remove("Y")
@@ -141,7 +141,7 @@ def draw(claims: Claims, rng: np.random.Generator) -> list[str]:
     return parts + where
 
 
-def with_parts(node: Node, parts: Sequence[str], functions: Sequence[str]) -> Node:
+def add_parts(node: Node, parts: Sequence[str], functions: Sequence[str]) -> Node:
     """Return the node with these parts."""
     sets = {how: {*getattr(node, how)} for how in ("left_out", "fed", "computed", "open")}
     more: dict[str, Any] = {}
@@ -150,27 +150,27 @@ def with_parts(node: Node, parts: Sequence[str], functions: Sequence[str]) -> No
         if part in ("Y", "Y_h", "Y_c", "hidden_size"):
             sets["left_out"].add(part)
         elif part == "activations":
-            node = node.activated(*functions)
+            node = node.with_activations(*functions)
         elif part == "computed states":
             sets["computed"] |= {*STATES[node.op_type]}
         elif kind in sets:
             sets[kind].add(name)
         elif kind in ("no", "empty"):
-            node = node.but(inputs=node.inputs - {"B"})
+            node = node.with_(inputs=node.inputs - {"B"})
             more["written"] = 4 if kind == "empty" else 0
         elif kind == "in":
             more["place"] = name
         elif kind == "behind":
             more["behind"] = name
         else:
-            node = node.with_(part)
+            node = node.add(part)
     sets["computed"] &= {*_WEIGHTS, *node.inputs}
     more |= {how: frozenset(names) for how, names in sets.items()}
-    return node.but(**more)
+    return node.with_(**more)
 
 
-def smallest(parts: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Return parts of those that fail without which none of the others does."""
+def minimize(parts: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> list[str]:
+    """Return a minimal subset of the parts that still fails."""
     left = list(parts)
     for part in parts:
         fewer = [name for name in left if name != part]

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rnnlower.engines.session import Array, RunError
-from rnnlower.verification.models import RunModel, accepted_by
-from rnnlower.verification.runner import Runner
-from rnnlower.verification.verdict.compare import compare_values, floats_in, is_inexact, with_floats
-from rnnlower.verification.verdict.conditioning import Quantizers, outputs_nearby, overflowing, rounding_noise
+from rnnlower.verification.models import RunModel, select_feeds
+from rnnlower.verification.verdict.compare import compare_values, floats_in, is_inexact, map_floats
+from rnnlower.verification.verdict.conditioning import (
+    Quantizers,
+    overflowing,
+    perturbed_outputs,
+    rounding_noise,
+)
 from rnnlower.verification.verification_result import OutputComparison
 
 if TYPE_CHECKING:
@@ -23,56 +27,50 @@ if TYPE_CHECKING:
 _DRAWS_OF_TIES = 16
 
 
-class Doubt:
-    """A second look at one trial: a search for excuses for its differences.
+class SecondLook:
+    """A second look at one trial, which searches for excuses for its differences.
 
-    ``run`` runs the reference; its outputs in another precision are a second opinion. ``precision`` is the
-    type that the candidate's runtime computes in; ``masks`` are outputs such as one of -inf.
+    ``run`` runs the reference; its outputs in another precision are a second opinion. ``masks`` are outputs
+    that overflow on purpose, such as a mask of -inf.
     """
 
-    def __init__(
-        self,
-        judge: Judge,
-        runner: Runner,
-        run: RunModel,
-        one: Judged,
-        seed: int,
-        precision: np.dtype[Any] | None,
-        masks: Collection[str],
-    ) -> None:
-        self._judge, self._runner, self._run, self._one = judge, runner, run, one
-        self._seed, self._precision = seed, precision
+    def __init__(self, judge: Judge, run: RunModel, one: Judged, seed: int, masks: Collection[str]) -> None:
+        self._judge, self._run, self._one, self._seed = judge, run, one, seed
+        self._runner = runner = judge.runner
         self._feeds, self._outputs, self._found = one.trial.feeds, one.trial.outputs, one.outputs
         self._tolerance = partial(judge.tolerance, feeds=self._feeds)
         self._opinion = runner.second_opinion(self._feeds) or {}
         opinions = [self._opinion, self._coarse]
-        moved = runner.with_moved_weights(self._feeds), runner.with_inexact_activations(self._feeds)
+        moved = (
+            runner.with_perturbed_weights(self._feeds),
+            runner.with_inexact_activations(self._feeds),
+        )
         # For each float output, the difference that rounding explains; ``None`` if it explains any.
         self._noise = rounding_noise(
-            run, self._feeds, self._outputs, seed, opinions, precision, itertools.chain(*moved)
+            run, self._feeds, self._outputs, seed, opinions, judge.precision, itertools.chain(*moved)
         )
-        # A kernel may turn an internal overflow into a number, which the second opinion shows.
+        # A kernel may turn an internal overflow into a number; the second opinion reveals it.
         overflows = overflowing_outputs(self._outputs) | overflowing_outputs(self._opinion, self._outputs)
         self._overflows = bool(overflows - {*masks})
 
     def excuse(self, name: str) -> tuple[OutputComparison | None, str] | None:
-        """Return a comparison that finds an output equal, and why; ``None`` if there is no excuse.
+        """Return a comparison that finds an output equal, with the reason; ``None`` without an excuse.
 
         The comparison is ``None`` if the trial's inputs do not determine the output.
         """
         if (within := self._within_range(name)) is not None:
             why = "equal in float64 or within range; in its own type it overflows, or rounding decides it"
             return within, why
-        if self._quantizers is not None and self._quantizers.explain(name, self._outputs[name]):
+        if self._quantizers is not None and self._quantizers.explains(name, self._outputs[name]):
             compared = replace(self._one.comparisons[name], equal=True, note="", allowed=None, used=None)
-            steps = f"from steps of 8 bits alone: {self._quantizers.edge}"
+            steps = f"from steps of 8 bits alone: {self._quantizers.off_by_one}"
             return compared, f"differs by {compared.max_abs:.2g}, {steps}"
-        if self._is_open(name) or self._differs_by_overflow_alone(name) or self._is_lost(name):
+        if self._is_undetermined(name) or self._only_overflows_differ(name) or self._loses_precision(name):
             return None, ""
         second = self._with_noise[name]
-        if second.equal or self._is_decided_by_a_hair(name):
+        if second.equal or self._is_near_tie(name):
             used = second.used if second.equal else None
-            return replace(second, equal=True, note="", used=used), self._explained(second)
+            return replace(second, equal=True, note="", used=used), self._describe_excuse(second)
         return None
 
     @cached_property
@@ -81,18 +79,18 @@ class Doubt:
 
     @cached_property
     def _quantizers(self) -> Quantizers | None:
-        return Quantizers.settle(self._runner, self._feeds, self._tolerance)
+        return Quantizers.run(self._runner, self._feeds, self._tolerance)
 
     @cached_property
     def _in_float64(self) -> list[dict[str, Any]]:
         """The outputs of the two models in float64; empty if that is not possible."""
         feeds = self._feeds
         return [
-            self._runner.in_type(np.dtype(np.float64), model, accepted_by(model.proto, feeds)) or {}
+            self._runner.run_in_type(np.dtype(np.float64), model, select_feeds(model.proto, feeds)) or {}
             for model in (self._runner.reference, self._runner.candidate)
         ]
 
-    def _explained(self, comparison: OutputComparison) -> str:
+    def _describe_excuse(self, comparison: OutputComparison) -> str:
         runtime = self._runner.runtime
         if runtime is None or not runtime.activation_error:
             return "differs only as far as rounding goes"
@@ -101,8 +99,8 @@ class Doubt:
             f"{runtime.label}, which are up to {runtime.activation_error:.1g} off"
         )
 
-    def _without(self, name: str, places: Array) -> OutputComparison:
-        """Compare an output without the elements in these places, allowing for rounding."""
+    def _compare_without(self, name: str, places: Array) -> OutputComparison:
+        """Compare an output without the elements at these places, allowing for rounding."""
         values = self._outputs[name], self._found[name]
         dtype = values[0].dtype
         expected, found = (np.where(places, np.zeros((), dtype), value) for value in values)
@@ -113,21 +111,20 @@ class Doubt:
         return name in self._noise and (found.shape, found.dtype) == (expected.shape, expected.dtype)
 
     def _within_range(self, name: str) -> OutputComparison | None:
-        """Compare elements that do not overflow and still differ in float64; ``None`` if unequal.
+        """Compare the elements that neither overflow nor agree in float64; ``None`` if they are unequal.
 
-        Only where the reference overflows or amplifies rounding: elsewhere a candidate that is correct in
-        float64 alone, such as one that overflows where the reference does not, is wrong. ``None``, too, if
-        nothing is left that either comparison finds equal. A comparison in float64 says nothing about a
-        runtime that computes in float16.
+        This applies only if the reference overflows or amplifies rounding: otherwise a candidate that is
+        correct only in float64, such as one that overflows alone, is wrong. Also ``None`` if all elements
+        overflow. A comparison in float64 says nothing about a runtime that computes in float16.
         """
         is_coarse = self._runner.runtime is not None and self._runner.runtime.is_coarse
-        may_differ = self._overflows or (self._is_open(name) and not is_coarse)
+        may_differ = self._overflows or (self._is_undetermined(name) and not is_coarse)
         if not may_differ or not self._is_comparable(name):
             return None
-        expected, beyond = self._outputs[name], self._reaches_the_end(name)
+        expected, beyond = self._outputs[name], self._at_range_limit(name)
         if not self._has_large_numbers:
             # A NaN or infinity in both precisions is intended.
-            beyond &= ~self._is_meant(name)
+            beyond &= ~self._is_intended(name)
         if beyond.all():
             return None
         wide, other = (values.get(name) for values in self._in_float64)
@@ -137,54 +134,53 @@ class Doubt:
             with np.errstate(invalid="ignore", over="ignore"):
                 gap = np.abs(wide - other)
                 settled = beyond | (gap <= self._tolerance(expected.dtype).allowed(wide, gap > 0, axis))
-        comparison = self._without(name, settled)
+        comparison = self._compare_without(name, settled)
         return replace(comparison, note="") if comparison.equal else None
 
-    def _differs_by_overflow_alone(self, name: str) -> bool:
-        """Return whether an output differs only in overflowing elements, in a trial with an overflow.
+    def _only_overflows_differ(self, name: str) -> bool:
+        """Return whether an output of a trial with an overflow differs only in overflowing elements.
 
         A mask, such as -inf, does not count as an overflow of the trial.
         """
         if not self._overflows or not self._is_comparable(name):
             return False
-        return self._without(name, self._beyond(name)).equal
+        return self._compare_without(name, self._out_of_range(name)).equal
 
-    def _is_open(self, name: str) -> bool:
-        """Return whether the inputs do not determine an output, because of rounding."""
+    def _is_undetermined(self, name: str) -> bool:
+        """Return whether rounding leaves an output undetermined."""
         return name in self._noise and self._noise[name] is None
 
-    def _is_lost(self, name: str) -> bool:
-        """Return whether the reference itself has another output in the type that the runtime computes in."""
+    def _loses_precision(self, name: str) -> bool:
+        """Return whether the reference itself gives another output in the runtime's precision."""
         expected, coarse = self._outputs[name], self._coarse.get(name)
         if coarse is None or name not in self._noise:
             return False
         found, tolerance = coarse.astype(expected.dtype), self._tolerance(expected.dtype)
         return not compare_values(name, expected, found, tolerance, self._noise[name]).equal
 
-    def _beyond(self, name: str) -> Array:
-        """Return the elements of an output that are beyond the range, in the reference or the candidate."""
+    def _out_of_range(self, name: str) -> Array:
+        """Return the mask of elements that are out of range in the reference or the candidate."""
         expected, found = self._outputs[name], self._found[name]
-        places = self._reaches_the_end(name) | overflowing(found, expected.dtype)
+        places = self._at_range_limit(name) | overflowing(found, expected.dtype)
         if not self._has_large_numbers:
-            # A NaN or infinity is the model's result there, as of a root or a mask. Only which of the two it
+            # A NaN or infinity is then the model's result, as of a root or a mask. Only which of the two it
             # is may be undetermined, if a value inside a node exceeded every range.
             either = ~_is_number(expected) & ~_is_number(found)
             is_number = self._is_number_for_smaller_inputs(name) | self._is_number_in_float64(name)
-            places &= (either & is_number) | ~self._is_meant(name)
+            places &= (either & is_number) | ~self._is_intended(name)
         return places
 
-    def _reaches_the_end(self, name: str) -> Array:
+    def _at_range_limit(self, name: str) -> Array:
         expected, other = self._outputs[name], self._opinion.get(name)
         places = overflowing(expected, expected.dtype)
         if other is not None and other.shape == expected.shape:
             places = places | overflowing(other, expected.dtype)
         return places
 
-    def _is_decided_by_a_hair(self, name: str) -> bool:
+    def _is_near_tie(self, name: str) -> bool:
         """Return whether a discrete output, such as an ArgMax, differs only where rounding decides.
 
-        Each element must equal the reference's on the inputs, on inputs moved by rounding, or in
-        another precision.
+        Each element must equal the reference's on the inputs, on perturbed inputs, or in another precision.
         """
         expected, found = self._outputs[name], self._found[name]
         arrays = isinstance(expected, np.ndarray) and isinstance(found, np.ndarray)
@@ -193,7 +189,7 @@ class Doubt:
         if (found.shape, found.dtype) != (expected.shape, expected.dtype):
             return False
         settled = np.asarray(found == expected)
-        moved = outputs_nearby(self._run, self._feeds, self._seed, _DRAWS_OF_TIES, evenly=True)
+        moved = perturbed_outputs(self._run, self._feeds, self._seed, _DRAWS_OF_TIES, evenly=True)
         for other in (self._opinion, *moved):
             if name in other and np.shape(other[name]) == found.shape:
                 settled |= found == other[name]
@@ -203,7 +199,7 @@ class Doubt:
     def _has_large_numbers(self) -> bool:
         """True if the inputs, the reference or the second opinion have a number near the end of its range.
 
-        A state that was fed back is such an input: the next steps take it out of the range at once.
+        A state that was fed back may be such an input: the next steps overflow at once.
         """
         return any(
             bool((overflowing(values[name], typed[name].dtype) & _is_number(values[name])).any())
@@ -215,10 +211,10 @@ class Doubt:
             for name in overflowing_outputs(values, typed)
         )
 
-    def _is_meant(self, name: str) -> Array:
-        """Return where the reference has the same NaN or infinity in another precision, if there is one.
+    def _is_intended(self, name: str) -> Array:
+        """Return the mask of elements that are the same NaN or infinity in another precision, if available.
 
-        A NaN that is a number in float64 is not meant: an overflow inside, such as that of Softplus in the
+        A NaN that is a number in float64 is not intended: an inner overflow, such as that of Softplus in the
         kernels, met a state of 0 or another overflow.
         """
         expected, other = self._outputs[name], self._opinion.get(name)
@@ -232,26 +228,27 @@ class Doubt:
         return meant & ~(is_nan & self._is_number_in_float64(name)) if is_nan.any() else meant
 
     @cached_property
-    def _wide(self) -> dict[str, Any]:
+    def _spec_in_float64(self) -> dict[str, Any]:
         runner = self._runner
-        return runner.in_type(np.dtype(np.float64), runner.reference, self._feeds, "spec") or {}
+        return runner.run_in_type(np.dtype(np.float64), runner.reference, self._feeds, "spec") or {}
 
     @cached_property
     def _coarse(self) -> dict[str, Any]:
-        if self._precision is None or self._precision.itemsize >= 4:
+        precision = self._judge.precision
+        if precision is None or precision.itemsize >= 4:
             return {}
-        return self._runner.in_type(self._precision, self._runner.reference, self._feeds) or {}
+        return self._runner.run_in_type(precision, self._runner.reference, self._feeds) or {}
 
     def _is_number_in_float64(self, name: str) -> Array:
-        expected, wide = self._outputs[name], self._wide.get(name)
+        expected, wide = self._outputs[name], self._spec_in_float64.get(name)
         if wide is None or wide.shape != expected.shape:
             return np.zeros(expected.shape, bool)
         return np.asarray(np.isfinite(wide))
 
     def _is_number_for_smaller_inputs(self, name: str) -> Array:
-        """Return where the reference has a number once its inputs are divided by a thousand."""
+        """Return the mask of elements that are numbers once the inputs are divided by a thousand."""
         expected = self._outputs[name]
-        less = with_floats(self._feeds, lambda array: (array / 1000).astype(array.dtype))
+        less = map_floats(self._feeds, lambda array: (array / 1000).astype(array.dtype))
         try:
             value = self._run(less)[name]
         except RunError:
@@ -260,15 +257,15 @@ class Doubt:
 
 
 def overflowing_outputs(values: Mapping[str, Any], typed: Mapping[str, Any] | None = None) -> set[str]:
-    """Return the float outputs that overflow somewhere, in the types that ``typed`` has."""
+    """Return the float outputs with an element that overflows the type it has in ``typed``."""
     floats = {name: array for name, array in floats_in(typed or values).items() if name in values}
     return {name for name, array in floats.items() if overflowing(values[name], array.dtype).any()}
 
 
 def masked_outputs(trials: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the outputs that overflow in every trial to the same few values, as a mask of -inf does.
+    """Return the outputs whose overflowing elements are the same in every trial, as in a mask of -inf.
 
-    A value that grows beyond the range has other numbers in every trial.
+    Values that grow out of range differ between trials.
     """
     names = set.intersection(*map(overflowing_outputs, trials))
     return {name for name in names if len({_overflowing_values(each[name]) for each in trials}) == 1}

@@ -12,9 +12,9 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, cases, operator_forms, trying_nodes, trying_operators
-from rnnlower.probing.members import Claims, smallest
+from rnnlower.probing import asking, cases, node_probes, operator_forms, operator_probes
 from rnnlower.probing.nodes import SIZES, Node, node_question
+from rnnlower.probing.random_nodes import Claims, minimize
 
 
 class Together(Runtime):
@@ -29,11 +29,11 @@ class Together(Runtime):
         return results
 
 
-def test_what_is_wrong_only_together_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_that_fail_in_combination_are_retracted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", Together)
-    monkeypatch.setattr(trying_nodes, "SIZES", SIZES[:1])
+    monkeypatch.setattr(node_probes, "SIZES", SIZES[:1])
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        (rule,) = trying_nodes._rules(asker, Node("RNN"), True, ["If", "Loop", "Scan"])
+        (rule,) = node_probes._probe_rules(asker, Node("RNN"), True, ["If", "Loop", "Scan"])
     assert (rule["fixed"], rule["wrong"]) == (["R"], ["R"])
     assert not {"constant", "nested", "static", "static_nested", "not_empty", "needs"} & {*rule}
     assert set(rule["inputs"]) == {"B", "initial_h", "sequence_lens"}
@@ -52,9 +52,9 @@ class WantsTwoStates(Runtime):
 
 def test_one_value_as_both_states(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", WantsTwoStates)
-    monkeypatch.setattr(trying_nodes, "SIZES", SIZES[:1])
+    monkeypatch.setattr(node_probes, "SIZES", SIZES[:1])
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        (rule,) = trying_nodes._rules(asker, Node("LSTM"), False, [])
+        (rule,) = node_probes._probe_rules(asker, Node("LSTM"), False, [])
     assert rule["two_states"]
     assert {"initial_h", "initial_c"} <= {*rule["inputs"]}
 
@@ -81,9 +81,9 @@ def test_states_may_be_constants(
     op_type: str, inputs: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", KeepsItsState)
-    monkeypatch.setattr(trying_nodes, "SIZES", SIZES[:1])
+    monkeypatch.setattr(node_probes, "SIZES", SIZES[:1])
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        rules = [*trying_nodes._rules(asker, Node(op_type), False, [])]
+        rules = [*node_probes._probe_rules(asker, Node(op_type), False, [])]
     assert [rule["inputs"][:2] for rule in rules] == inputs
 
 
@@ -101,7 +101,9 @@ def test_states_may_be_constants(
         (["empty B"], "B", "not_empty"),
     ],
 )
-def test_of_parts_that_fail_together_the_rarest_is_taken_back(parts: list[str], key: str, claim: str) -> None:
+def test_the_rarest_of_the_parts_that_fail_together_is_retracted(
+    parts: list[str], key: str, claim: str
+) -> None:
     def known() -> Claims:
         return Claims(
             Node("LSTM"), ["forward"], taken=["initial_h", "clip"], functions=["Relu"], fed=["R"],
@@ -110,7 +112,7 @@ def test_of_parts_that_fail_together_the_rarest_is_taken_back(parts: list[str], 
         )  # fmt: skip
 
     claims, before = known(), known()
-    assert claims.take_back(parts) == key
+    assert claims.retract(parts) == key
     changed = [name for name in vars(before) if getattr(before, name) != getattr(claims, name)]
     assert claim in changed
     assert {*changed} <= {claim, "not_empty"}
@@ -119,18 +121,18 @@ def test_of_parts_that_fail_together_the_rarest_is_taken_back(parts: list[str], 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
 def test_no_question_overflows(op_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Node] = []
-    monkeypatch.setattr(trying_nodes, "ask_node", lambda asker, node: asked.append(node) or "right")
+    monkeypatch.setattr(node_probes, "ask_node", lambda asker, node: asked.append(node) or "right")
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert [*trying_nodes._rules(asker, Node(op_type), True, ["If", "Loop", "Scan"])]
+        assert [*node_probes._probe_rules(asker, Node(op_type), True, ["If", "Loop", "Scan"])]
     active = {str(node): node for node in asked if "activations" in dict(node.attributes)}
     for node in active.values():
         for _, expected in node_question(node).trials:
             assert all(np.isfinite(array).all() for array in expected.values()), node
 
 
-def test_parts_without_which_the_others_are_right_are_left() -> None:
-    assert smallest(["a", "b", "c", "d"], lambda parts: {"b", "d"} <= {*parts}) == ["b", "d"]
-    assert smallest(["a", "b"], lambda parts: True) == []
+def test_failing_parts_are_minimized() -> None:
+    assert minimize(["a", "b", "c", "d"], lambda parts: {"b", "d"} <= {*parts}) == ["b", "d"]
+    assert minimize(["a", "b"], lambda parts: True) == []
 
 
 class OfOneVersion(Runtime):
@@ -151,8 +153,8 @@ def test_a_form_between_the_first_and_the_newest_is_found(monkeypatch: pytest.Mo
     found = {name: cases.node_cases()[name] for name in ("ReduceMean", "Slice")}
     monkeypatch.setattr(cases, "node_cases", lambda: found)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        ops = trying_operators.operators(asker, 26)
-        limits = trying_operators.limits(asker, ["ReduceMean", "Slice"], [10, 18], False)
+        ops = operator_probes.probe_operators(asker, 26)
+        limits = operator_probes.probe_limits(asker, ["ReduceMean", "Slice"], [10, 18], False)
     assert {"ReduceMean", "Slice"} <= {*ops}
     versions = {limit["ops"][0]: limit["versions"] for limit in limits}
     assert 13 in versions["ReduceMean"]
@@ -161,7 +163,7 @@ def test_a_form_between_the_first_and_the_newest_is_found(monkeypatch: pytest.Mo
     assert not {10, 13} & {*versions["Slice"]}
 
 
-def test_what_only_nodes_read_is_no_output_but_in_a_body() -> None:
+def test_outputs_that_nodes_read_are_graph_outputs_only_in_bodies() -> None:
     asked = node_question(Node("LSTM", read=True))
     assert [value.name for value in asked.model.graph.output] == ["Y_read", "Y_h_read", "Y_c_read"]
     asked = node_question(Node("LSTM", read=True, place="If"))
@@ -184,10 +186,10 @@ def test_an_activation_without_its_values_counts_as_missing(monkeypatch: pytest.
     monkeypatch.setattr(operator_forms, "FORMS", ())
     tests = {name: [(name, name)] for name in ("Elu", "LeakyRelu")}
     monkeypatch.setattr(cases, "node_cases", lambda: tests)
-    monkeypatch.setattr(cases, "_as_it_is", _plain)
-    monkeypatch.setattr(cases, "_where_written", lambda case: None)
+    monkeypatch.setattr(cases, "_unconverted_question", _plain)
+    monkeypatch.setattr(cases, "_original_opset", lambda case: None)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert trying_operators.operators(asker, 13) == ["LeakyRelu"]
+        assert operator_probes.probe_operators(asker, 13) == ["LeakyRelu"]
 
 
 def _plain(op_type: str, opset: int, constant: bool = False) -> asking.Question:
@@ -207,10 +209,10 @@ class Guesses(Runtime):
         return [evaluate(model, feeds) for feeds in turned]
 
 
-def test_a_size_that_is_taken_for_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_confused_sizes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", Guesses)
-    monkeypatch.setattr(trying_nodes, "SIZES", (SIZES[0], SIZES[-1]))
+    monkeypatch.setattr(node_probes, "SIZES", (SIZES[0], SIZES[-1]))
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        (rule,) = trying_nodes._rules(asker, Node("GRU"), False, [])
+        (rule,) = node_probes._probe_rules(asker, Node("GRU"), False, [])
     assert set(rule["inputs"]) == {"B", "sequence_lens"}
     assert rule["wrong"] == ["initial_h"]

@@ -16,13 +16,13 @@ _SIZES = ((1, 1, 8, 16), (3, 1, 8, 16), (3, 1, 16, 64))
 _OUTPUTS = ("Y", "Y_h", "Y_c")
 
 
-def quantized_rules(asker: Asker) -> list[dict[str, Any]]:
+def probe_quantized_rules(asker: Asker) -> list[dict[str, Any]]:
     """Return the rule of DynamicQuantizeLSTM, without its source; nothing if no direction is right."""
     right = [
         direction
         for direction in DIRECTIONS
         if all(
-            asker.right(f"{QUANTIZED_LSTM} {direction} of {sizes}", _quantized, direction, sizes)
+            asker.is_right(f"{QUANTIZED_LSTM} {direction} of {sizes}", _quantized, direction, sizes)
             for sizes in _SIZES
         )
     ]
