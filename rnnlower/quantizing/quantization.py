@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -140,8 +140,6 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
             outputs = measure(data.recordings, data.held, steps, floats, to_proto(result), options.on)
             clipped = clipped_shares(model, held, quantization)
     notes += _left_out(quantization, options.runtime)
-    warnings = [_narrow()] if options.activations == "int8-only" else []
-    warnings += _saturating(outputs)
     report = QuantizeReport(
         [_entry(role, quantization, clipped) for role in sorted(quantization.encodings)],
         strategy,
@@ -149,7 +147,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
         len(data.held),
         outputs,
         notes,
-        warnings,
+        list(_warnings(options, outputs)),
     )
     model.graph, model.ir_version = result.graph, result.ir_version
     return report
@@ -224,29 +222,25 @@ class _Data:
         return cls(recordings, *parts, ranges)
 
 
-def _narrow() -> Suspicion:
-    return Suspicion(
-        "the model",
-        "all activations have 8 bits",
-        "a recurrence with long memory loses most of its accuracy",
-        f"where the device has 16 bits, {wording.option('activations', 'int16')} keeps it",
-    )
-
-
-def _saturating(outputs: Sequence[MeasuredOutput]) -> list[Suspicion]:
-    """Warn of a default session that is less accurate than the file, for a reason of the processor's."""
-    lost = [each for each in outputs if each.sqnr - each.sqnr_default > _LOSS]
-    if not lost or not products_saturate():
-        return []
-    where = "in onnxruntime's default session here"
-    return [
-        Suspicion(
+def _warnings(options: QuantizeOptions, outputs: Sequence[MeasuredOutput]) -> Iterator[Suspicion]:
+    """Warn of 8-bit activations, and of a default session that loses accuracy on this processor."""
+    int16 = wording.option("activations", "int16")
+    if options.activations == "int8-only":
+        yield Suspicion(
             "the model",
-            f"output {lost[0].name!r} has {lost[0].sqnr_default:.1f} dB {where}",
-            f"its {SATURATION}",
-            f"for such a processor, {wording.option('activations', 'int16')} keeps the accuracy",
+            "all activations have 8 bits",
+            "a recurrence with long memory loses most of its accuracy",
+            f"where the device has 16 bits, {int16} keeps it",
         )
-    ]
+    lost = [each for each in outputs if each.sqnr - each.sqnr_default > _LOSS]
+    if lost and products_saturate():
+        found = f"output {lost[0].name!r} has {lost[0].sqnr_default:.1f} dB"
+        yield Suspicion(
+            "the model",
+            f"{found} in onnxruntime's default session here",
+            f"its {SATURATION}",
+            f"for such a processor, {int16} keeps the accuracy",
+        )
 
 
 def _rest(

@@ -22,6 +22,7 @@ from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.passes.command_options import Given
 from rnnlower.verification.chunks import first_states
+from rnnlower.verification.models import required_inputs
 from rnnlower.wording import counted
 
 Array = NDArray[Any]
@@ -53,8 +54,7 @@ class Recordings:
     """
 
     def __init__(self, model: onnx.ModelProto, given: Sequence[Given]) -> None:
-        initialized = {tensor.name for tensor in model.graph.initializer}
-        self._inputs = {value.name: value for value in model.graph.input if value.name not in initialized}
+        self._inputs = {value.name: value for value in required_inputs(model.graph)}
         self.stream = StreamMetadata.read({entry.key: entry.value for entry in model.metadata_props})
         self.sequences = [feeds for each in given for feeds in self._sequences(each)]
         if given and not self.sequences:
@@ -158,9 +158,7 @@ class Recordings:
 
 def list_of(given: Given | Sequence[Given]) -> list[Given]:
     """Return recordings as a list, also if there is only one."""
-    if isinstance(given, str | os.PathLike | Mapping):
-        return [given]
-    return list(given)
+    return [given] if isinstance(given, str | os.PathLike | Mapping) else list(given)
 
 
 def open_source(model: onnx.ModelProto) -> Session:
