@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ def model_facts(path: pathlib.Path, title: str = "The model") -> ModelFacts:
         InvalidModelError: The file cannot be read.
     """
     model = read_model(path)
-    summary, nodes = summarize(model), _recurrent_nodes(path)
+    summary = summarize(model)
     facts = [
         ("file", str(path)),
         ("size", f"{size_on_disk(path, model):,} bytes"),
@@ -57,6 +58,10 @@ def model_facts(path: pathlib.Path, title: str = "The model") -> ModelFacts:
         *(("output", _signature(port)) for port in summary.outputs),
     ]
     recurrent = paragraphs(["No recurrent node."])
+    nodes: Sequence[RecurrentNode] = ()
+    # This model may be one that convert accepts and inspection refuses.
+    with contextlib.suppress(RnnLowerError):
+        nodes = inspect_model(model)
     if nodes:
         cells = rows.recurrent_nodes(nodes, ("time steps", "batch", "input", "units"))
         recurrent = f"<h3>Recurrent nodes</h3>\n{table(*cells)}"
@@ -73,14 +78,6 @@ def result_section(path: pathlib.Path, written: bool) -> Section:
 
 def _signature(port: Port) -> str:
     return f"{port.name}: {port.dtype or '?'} {rows.shape_of(port) or 'of unknown shape'}"
-
-
-def _recurrent_nodes(path: pathlib.Path) -> Sequence[RecurrentNode]:
-    try:
-        return inspect_model(read_model(path))
-    except RnnLowerError:
-        # This model may be one that convert accepts and inspection refuses.
-        return ()
 
 
 def lowering_sections(source: ModelFacts, lowered: ir.Model, report: Report) -> Iterator[Section]:
