@@ -11,7 +11,6 @@ import shutil
 import sys
 import tempfile
 import types
-from collections.abc import Iterable
 from typing import Any
 
 from rnnlower.engines.child import Arrays, Model, Run, adapter
@@ -121,14 +120,14 @@ def litert(model: Model) -> Run:
     interpreter.allocate_tensors()
     runner = interpreter.get_signature_runner()
     # Letters of the names may be replaced, but the order is the graph's.
-    inputs = _paired(model.inputs, interpreter.get_input_details())
-    outputs = _paired(model.outputs, interpreter.get_output_details())
+    inputs = [each["name"] for each in interpreter.get_input_details()]
+    outputs = [each["name"] for each in interpreter.get_output_details()]
 
-    def run(feeds: Arrays) -> Arrays:
-        results: Any = runner(**{theirs: feeds[name] for name, theirs in inputs})
-        return {name: np.asarray(results[theirs]) for name, theirs in outputs}
+    def run(arrays: list[Any]) -> list[Any]:
+        results: Any = runner(**dict(zip(inputs, arrays, strict=True)))
+        return [np.asarray(results[name]) for name in outputs]
 
-    return run
+    return model.in_order(run)
 
 
 def _converted(model: Model) -> str:
@@ -164,10 +163,6 @@ def _converted(model: Model) -> str:
 def _folder() -> tempfile.TemporaryDirectory[str]:
     """Make one folder for all models: onnx2tf executes a copy of its schema from every new one."""
     return tempfile.TemporaryDirectory()
-
-
-def _paired(names: Iterable[str], details: Iterable[Any]) -> list[tuple[str, str]]:
-    return list(zip(names, (each["name"] for each in details), strict=True))
 
 
 _CONVERT = "import sys, _tools; _tools.mnnconvert(['mnnconvert'] + sys.argv[1:])"
