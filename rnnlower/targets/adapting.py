@@ -80,10 +80,9 @@ class AdaptedNode:
         self._changes = changes
         # The other changes are written for time first.
         self._batch_first = bool(node.layout)
-        own = all(
+        self._own_activations = all(
             [each.name for each in functions] == [*node.cell.activations] for functions in node.activations
         )
-        self._own_activations = own
 
     def emit(self) -> dict[str, ir.Value]:
         """Emit the form; return a new value for each output of the node that is used."""
@@ -116,7 +115,9 @@ class AdaptedNode:
             for name in ("X", *node.state_names):
                 if name in given:
                     given[name] = self._transposed(given[name])
-        if "sequence_lens" in self._changes and self._is_full(given.get("sequence_lens")):
+        lengths = constant_of(given.get("sequence_lens"))
+        are_full = lengths is not None and bool(np.all(lengths.numpy() == node.seq_length))
+        if "sequence_lens" in self._changes and are_full:
             del given["sequence_lens"]
         directions, size = node.num_directions, node.hidden_size
         if "B" in self._changes and "B" not in given:
@@ -136,11 +137,6 @@ class AdaptedNode:
         if value.shape is not None:
             turned.shape = ir.Shape([value.shape[axis] for axis in (1, 0, 2)])
         return turned
-
-    def _is_full(self, lengths: ir.Value | None) -> bool:
-        """Return whether every row is known to be as long as X."""
-        tensor = constant_of(lengths)
-        return tensor is not None and bool(np.all(tensor.numpy() == self._node.seq_length))
 
     def _lane(self, name: str, value: ir.Value, index: int) -> ir.Value:
         """Return one direction's part of an input."""

@@ -244,26 +244,24 @@ def require_known(target: Target, node: ResolvedNode, located: Located) -> None:
 
 def require_static_inputs(model: ir.Model, target: Target) -> None:
     """Refuse dynamic sizes of the inputs if the target does not support them."""
-    problem, remedy = _open_inputs(model, target)
-    if problem:
-        raise UnsupportedModelError(problem, remedy=remedy)
+    names = ", ".join(repr(each.name) for each in model.graph.inputs if is_open(each))
+    if not (target.shapes.static and names):
+        return
+    options, pad = options_for_sizes(model.graph.inputs), wording.call("pad")
+    or_pad = f", or pad sequences of any length to a maximum (`{pad}`)" if options.dims else ""
+    raise UnsupportedModelError(
+        f"target {target.name} takes static shapes only, and sizes of input {names} are open",
+        remedy=f"give them numbers ({options}){or_pad}",
+    )
 
 
 def note_open_inputs(model: ir.Model, target: Target) -> list[str]:
-    """Return the note that inputs have dynamic sizes, with what fixes them."""
-    problem, remedy = _open_inputs(model, target)
-    return [f"{problem}: {remedy}"] if problem else []
-
-
-def _open_inputs(model: ir.Model, target: Target) -> tuple[str, str]:
-    """Return that inputs have dynamic sizes, which the target does not support, and the remedy."""
-    names = ", ".join(repr(each.name) for each in model.graph.inputs if is_open(each))
-    if not (target.shapes.static and names):
-        return "", ""
-    options, pad = options_for_sizes(model.graph.inputs), wording.call("pad")
-    or_pad = f", or pad sequences of any length to a maximum (`{pad}`)" if options.dims else ""
-    problem = f"target {target.name} takes static shapes only, and sizes of input {names} are open"
-    return problem, f"give them numbers ({options}){or_pad}"
+    """Return a note instead of the error of `require_static_inputs`."""
+    try:
+        require_static_inputs(model, target)
+    except UnsupportedModelError as error:
+        return [f"{error.problem}: {error.remedy}"]
+    return []
 
 
 def wants_numbers(target: Target) -> bool:
