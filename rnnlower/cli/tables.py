@@ -293,8 +293,7 @@ def print_bench(result: BenchResult) -> None:
             write(f"{variant.name} {_STATUS[variant.status]}: {variant.reason}")
     inputs = ", ".join(f"{name} {shape}" for name, shape in result.inputs.items())
     steps = f", {result.length}" if result.length else ""
-    threads = f"{result.threads or 'all'} thread{'' if result.threads == 1 else 's'}"
     where = f"onnxruntime {result.environment['onnxruntime']}"
     if result.runtime is not None:
         where = result.runtime.label
-    write(f"{where}, {threads}, {result.runs} runs of each form; inputs {inputs}{steps}")
+    write(f"{where}, {result.threads_in_words}, {result.runs} runs of each form; inputs {inputs}{steps}")

@@ -24,12 +24,12 @@ STRATEGIES: dict[str, tuple[Any, Any]] = {
 }
 # PyTorch has the gates in the order i f g o and r z n, ONNX in i o f c and z r h.
 _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
-_FORMS: dict[str, dict[str, Any]] = {
-    "lstm": {"op_type": "LSTM", "attributes": {}},
+_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lstm": ("LSTM", {}),
     # The reset gate of PyTorch's GRU is always applied after the product.
-    "gru": {"op_type": "GRU", "attributes": {"linear_before_reset": 1}},
-    "rnn_tanh": {"op_type": "RNN", "attributes": {}},
-    "rnn_relu": {"op_type": "RNN", "attributes": {"activations": ["Relu"]}},
+    "gru": ("GRU", {"linear_before_reset": 1}),
+    "rnn_tanh": ("RNN", {}),
+    "rnn_relu": ("RNN", {"activations": ["Relu"]}),
 }
 
 
@@ -53,8 +53,7 @@ class Translation:
     """
 
     def __init__(self, name: str, strategy: str | None, numbers: Iterator[int]) -> None:
-        self._op_type: str = _FORMS[name]["op_type"]
-        self._attributes: dict[str, Any] = dict(_FORMS[name]["attributes"])
+        self._op_type, self._attributes = _FORMS[name]
         self._strategy, self._numbers = strategy, numbers
 
     def emit(

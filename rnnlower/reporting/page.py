@@ -300,10 +300,8 @@ def draw_chart(result: BenchResult, path: pathlib.Path, title: str) -> None:
         axes[0].bar_label(bars, ratios, padding=4)
         axes[1].barh(names, [session.median for session in sessions], color="tab:orange")
         axes[2].barh(names, [(variant.file_bytes or 0) / 1e3 for variant in variants], color="tab:green")
-        threads = f"{result.threads or 'all'} thread{'' if result.threads == 1 else 's'}"
-        for axis, label in zip(
-            axes, (f"latency, ms ({threads})", "session creation, ms", "file, kB"), strict=True
-        ):
+        labels = (f"latency, ms ({result.threads_in_words})", "session creation, ms", "file, kB")
+        for axis, label in zip(axes, labels, strict=True):
             axis.set_xlabel(label)
             axis.margins(x=0.2)
             axis.spines[["top", "right"]].set_visible(False)

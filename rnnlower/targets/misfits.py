@@ -11,7 +11,7 @@ from rnnlower import wording
 from rnnlower.graph.open_sizes import decided_by, options_for_sizes
 from rnnlower.graph.versions import version_at
 from rnnlower.recurrent.state_operators import is_state_operator
-from rnnlower.targets.format import CONTROL_FLOW, Claim, Limit
+from rnnlower.targets.format import Claim, Limit
 from rnnlower.targets.reading import find_target, target_names
 from rnnlower.targets.target import Target
 
@@ -92,7 +92,7 @@ def alternatives(node: ir.Node, target: Target, claim: Claim) -> tuple[str, ...]
     if node.domain or not target.runtime or claim not in (target.ops, target.control_flow):
         return ()
     known = (find_target(name) for name in target_names())
-    found = [each for each in known if each.runtime and _has(each, node.op_type)]
+    found = [each for each in known if each.runtime and each.has(node.op_type)]
     # Those that were tried, then those with most operators.
     found.sort(key=lambda each: (each.tried is None, -len(each.op_types)))
     return tuple(each.name for each in found)
@@ -128,7 +128,3 @@ def _replaced(node: ir.Node, target: Target) -> str:
         return "" if target.runtime else "replace it in the model"
     more = f" and {len(others) - _OTHERS} more" if len(others) > _OTHERS else ""
     return f"replace it in the model, or choose a target that has it ({', '.join(others[:_OTHERS])}{more})"
-
-
-def _has(target: Target, op_type: str) -> bool:
-    return op_type in (target.control_flow.ops if op_type in CONTROL_FLOW else target.op_types)
