@@ -19,7 +19,7 @@ from rnnlower.benchmarking.bench_result import BenchResult, BenchVariant, Status
 from rnnlower.benchmarking.worker import Worker, WorkerError
 from rnnlower.calling import options_function
 from rnnlower.engines.known import Engine, find_engine
-from rnnlower.engines.opened import EngineError, Opened, open_on
+from rnnlower.engines.opened import EngineError, OpenedModel, open_on
 from rnnlower.engines.session import Array, LoadError, RunError, brief
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError, UnverifiableError
 from rnnlower.files.metadata import StreamMetadata
@@ -62,7 +62,7 @@ class RuntimeWorker(Worker):
             return opened.measure(feeds, warmup, runs)
 
     @contextlib.contextmanager
-    def _opened(self, path: str) -> Iterator[Opened]:
+    def _opened(self, path: str) -> Iterator[OpenedModel]:
         try:
             with contextlib.closing(open_on(self._runtime, onnx.load(path), self._threads)) as opened:
                 yield opened

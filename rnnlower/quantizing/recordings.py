@@ -16,7 +16,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.engines.child import read_arrays
 from rnnlower.engines.known import find_engine
-from rnnlower.engines.opened import EngineError, Opened, open_on
+from rnnlower.engines.opened import EngineError, OpenedModel, open_on
 from rnnlower.engines.session import IsolatedSession, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.metadata import StreamMetadata
@@ -27,7 +27,7 @@ from rnnlower.wording import counted
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]
-Session = IsolatedSession | Opened
+Session = IsolatedSession | OpenedModel
 
 
 @dataclasses.dataclass(frozen=True)

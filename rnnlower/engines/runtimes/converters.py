@@ -43,7 +43,7 @@ def emx(model: Model) -> Run:
     with open(f"{model.folder}/mdl.c", "w", encoding="utf-8") as file:
         file.write(_compiler().compile(loaded))
     # Optimizing what many steps in a straight line give takes minutes, and times here mean nothing elsewhere.
-    model.call("gcc", "-std=gnu11", "-O0", "-w", "-shared", "-fPIC", "-o", "mdl.so", "mdl.c", "-lm")
+    model.run_program("gcc", "-std=gnu11", "-O0", "-w", "-shared", "-fPIC", "-o", "mdl.so", "mdl.c", "-lm")
     function = ctypes.CDLL(f"{model.folder}/mdl.so").mdl
     function.restype = None
 
@@ -81,7 +81,7 @@ def iree(model: Model) -> Run:
     words = [model.path, "-o", f"{model.folder}/model.mlir", "--opset-version", "17"]
     importer.main(importer.parse_arguments(words))
     cpu = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host")
-    model.call("iree-compile", "model.mlir", "-o", "model.vmfb", *cpu)
+    model.run_program("iree-compile", "model.mlir", "-o", "model.vmfb", *cpu)
     import iree.runtime
 
     config = iree.runtime.Config("local-sync")
@@ -98,7 +98,7 @@ def iree(model: Model) -> Run:
     return model.in_order(run)
 
 
-_OLDEST = (2, 4)
+_OLDEST_ONNX2TF = (2, 4)
 
 
 @adapter(
@@ -113,7 +113,7 @@ def litert(model: Model) -> Run:
     import numpy as np
 
     tflite = f"{model.folder}/model.tflite"
-    shutil.move(_converted(model), tflite)
+    shutil.move(_convert_to_tflite(model), tflite)
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(tflite)
@@ -130,22 +130,22 @@ def litert(model: Model) -> Run:
     return model.in_order(run)
 
 
-def _converted(model: Model) -> str:
+def _convert_to_tflite(model: Model) -> str:
     """Return the path of the model that onnx2tf makes."""
     os.environ["TQDM_DISABLE"] = "1"
     import onnx2tf
 
-    if tuple(map(int, onnx2tf.__version__.split(".")[:2])) < _OLDEST:
+    if tuple(map(int, onnx2tf.__version__.split(".")[:2])) < _OLDEST_ONNX2TF:
         # On the way through TensorFlow, a Transpose is guessed from its sizes: wrong where two are equal.
         raise RuntimeError(f"onnx2tf {onnx2tf.__version__} is too old: it must be 2.4 or newer")
-    made = _folder().name
-    tflite = f"{made}/model_float32.tflite"
+    folder = _folder().name
+    tflite = f"{folder}/model_float32.tflite"
     with contextlib.suppress(FileNotFoundError):
         os.remove(tflite)
     try:
         onnx2tf.convert(
             input_onnx_file_path=model.path,
-            output_folder_path=made,
+            output_folder_path=folder,
             keep_shape_absolutely_input_names=list(model.inputs),
             output_signaturedefs=True,
             not_use_onnxsim=True,
@@ -176,7 +176,7 @@ def mnn(model: Model) -> Run:
     """
     options = ("--bizCode", "x")
     files = ("--modelFile", model.path, "--MNNModel", "model.mnn")
-    printed = model.call(sys.executable, "-c", _CONVERT, "-f", "ONNX", *files, *options)
+    printed = model.run_program(sys.executable, "-c", _CONVERT, "-f", "ONNX", *files, *options)
     if not os.path.exists(f"{model.folder}/model.mnn"):
         lines = [line for line in printed.splitlines() if "rror" in line or "not supp" in line]
         raise RuntimeError(f"the converter wrote nothing: {' | '.join(lines[:3])}")
@@ -205,8 +205,8 @@ def ncnn(model: Model) -> Run:
     import numpy as np
     import pnnx
 
-    beside = os.path.join(os.path.dirname(pnnx.__file__), "pnnx")
-    model.call(beside if os.path.exists(beside) else "pnnx", "model.onnx", "fp16=0")
+    bundled = os.path.join(os.path.dirname(pnnx.__file__), "pnnx")
+    model.run_program(bundled if os.path.exists(bundled) else "pnnx", "model.onnx", "fp16=0")
     net = ncnn.Net()
     net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
     param, weights, script = (
@@ -308,7 +308,7 @@ def tvm(model: Model) -> Run:
 )
 def onnx2torch(model: Model) -> Run:
     """onnx2torch: PyTorch modules made from ONNX models."""
-    _stand_in_for_torchvision()
+    _stub_torchvision()
     import onnx
     import onnx2torch
     import torch
@@ -336,7 +336,7 @@ def onnx2torch(model: Model) -> Run:
     return model.in_order(run)
 
 
-def _stand_in_for_torchvision() -> None:
+def _stub_torchvision() -> None:
     """Replace torchvision, which onnx2torch imports for image operators that no recurrent model has."""
     if "torchvision" in sys.modules or importlib.util.find_spec("torchvision"):
         return
