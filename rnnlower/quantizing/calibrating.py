@@ -1,4 +1,4 @@
-"""Calibration data: what a model reads in each call, with its states carried, as other tools take it."""
+"""Calibration data for other tools: the inputs of each call of a model, with its states carried."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rnnlower.folders import whole_file
 from rnnlower.passes.command_options import CalibrateOptions, Given
 from rnnlower.quantizing.model_preparation import prepare
 from rnnlower.quantizing.observing import Ranges, find_ranges, ranges_to_json
-from rnnlower.quantizing.recordings import Feeds, Recordings, list_of, open_source
+from rnnlower.quantizing.recordings import Feeds, Recordings, as_list, open_source
 
 Format = Literal["npz", "rknn", "qnn", "python"]
 
@@ -96,7 +96,7 @@ def calibrate_model(
     """Run the float model over recordings, as `rnnlower.calibrate`; the model is prepared in place."""
     notes = prepare(model, options)
     source = to_proto(model)
-    given = Recordings(source, list_of(recordings))
+    given = Recordings(source, as_list(recordings))
     calls: list[Feeds] = []
     with contextlib.closing(open_source(source)) as session:
         for number, sequence in enumerate(given.sequences):
@@ -123,7 +123,7 @@ def _write_npz(calibration: Calibration, path: pathlib.Path) -> None:
 
 
 def _write_files(calibration: Calibration, path: pathlib.Path, listed: str, suffix: str, entry: str) -> None:
-    """Write a file for each input of each call, and one that lists those of a call in each line."""
+    """Write a file for each input of each call, and a list with a line for each call."""
     if path.exists():
         raise OptionError(f"{path} exists; give a folder that does not")
     with whole_file(path) as folder:

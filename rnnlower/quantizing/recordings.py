@@ -1,4 +1,4 @@
-"""Recordings: the inputs of whole sequences, and the calls of a model that they become."""
+"""Recordings: the inputs of whole sequences, and the model calls that run them."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ class Recordings:
             }
 
     def _sizes(self, sequence: Feeds) -> tuple[int, int]:
-        """Return the steps of a call, and those of a sequence."""
+        """Return the number of time steps of a call and of a sequence."""
         assert self.stream is not None
         axes = self.stream.inputs.items()
         steps = min(sequence[name].shape[axis] for name, axis in axes if name in sequence)
         return self.stream.chunk or 1, steps
 
     def notes(self) -> list[str]:
-        """Return a note if the last steps of sequences fill no chunk."""
+        """Return a note if the last steps of a sequence do not fill a chunk."""
         if self.stream is None:
             return []
         carried = [each for each in self.sequences if not set(self.states.values()) <= each.keys()]
@@ -156,13 +156,13 @@ class Recordings:
         ]
 
 
-def list_of(given: Given | Sequence[Given]) -> list[Given]:
-    """Return recordings as a list, also if there is only one."""
+def as_list(given: Given | Sequence[Given]) -> list[Given]:
+    """Return recordings as a list, even if there is only one."""
     return [given] if isinstance(given, str | os.PathLike | Mapping) else list(given)
 
 
 def open_source(model: onnx.ModelProto) -> Session:
-    """Open the float model on onnxruntime, or in NumPy where that lacks a kernel.
+    """Open the float model on onnxruntime, or in NumPy if onnxruntime lacks a kernel.
 
     Raises:
         UnverifiableError: Neither takes it.
