@@ -56,12 +56,12 @@ class Worker:
 
     def _ask(self, action: Callable[..., Any], path: str, *arguments: Any) -> Any:
         try:
-            return self._child.call(_told, action, os.path.abspath(path), self._threads, *arguments)
+            return self._child.call(_call, action, os.path.abspath(path), self._threads, *arguments)
         except ChildDiedError as error:
             raise WorkerError(f"onnxruntime {error}") from error
 
 
-def _told(action: Callable[..., Any], *arguments: Any) -> Any:
+def _call(action: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of the action; any error is a WorkerError, since onnxruntime's have no base class."""
     try:
         return action(*arguments)
