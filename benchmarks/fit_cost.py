@@ -23,7 +23,7 @@ import onnx_ir as ir
 from measuring import VARIANTS, feeds_of, recurrent
 
 from rnnlower.engines.known import Engine, find_engine
-from rnnlower.engines.opened import EngineError, Opened, open_on
+from rnnlower.engines.opened import EngineError, OpenedModel, open_on
 from rnnlower.lowering.pricing import KINDS, NATIVE, kind_of, names_of_prices
 from rnnlower.lowering.replacing import Plan
 from rnnlower.lowering.sketching import Candidate, cheapest
@@ -91,7 +91,7 @@ def measured(
 ) -> dict[str, tuple[float, float]]:
     """Return microseconds of the fastest run of each model, and of loading it; the models take turns."""
     with contextlib.ExitStack() as stack:
-        opened: dict[str, Opened] = {}
+        opened: dict[str, OpenedModel] = {}
         for name, model in models.items():
             try:
                 own = stack.enter_context(contextlib.closing(open_on(engine, model, 1)))

@@ -18,7 +18,7 @@ from rnnlower.passes.steps import emitting, shared
 from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run
 from rnnlower.recurrent.finding import carries_state, find_recurrent
 from rnnlower.targets.fit import find_misfits, note_open_inputs, profile_notes
-from rnnlower.targets.misfits import Misfit, grouped
+from rnnlower.targets.misfits import Misfit, group_misfits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,5 +110,5 @@ def forecast(model: ir.Model, options: CheckOptions) -> Forecast:
         [node.name for node in work.adapted],
         [node.name for node in work.kept],
         misfits,
-        grouped(misfits),
+        group_misfits(misfits),
     )

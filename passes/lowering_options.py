@@ -77,9 +77,9 @@ class LoweringOptions(RecurrentOptions):
     @property
     def needs_lengths(self) -> bool:
         """True if every sequence length must be a number."""
-        from rnnlower.targets.fit import wants_numbers
+        from rnnlower.targets.fit import needs_static_length
 
-        return self.strategy == "unroll" or (self.runtime is not None and wants_numbers(self.runtime))
+        return self.strategy == "unroll" or (self.runtime is not None and needs_static_length(self.runtime))
 
     def __post_init__(self) -> None:
         from rnnlower.lowering import FIRST_OPSET, LAST_OPSET

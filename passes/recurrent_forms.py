@@ -23,7 +23,7 @@ from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import FIRST_OPSET, departures, last_steps
 from rnnlower.targets.adapting import AdaptedNode, find_changes
 from rnnlower.targets.format import ADAPTABLE
-from rnnlower.targets.native import OnTarget
+from rnnlower.targets.native import NativeCheck
 from rnnlower.targets.target import Target
 
 _PER_AXIS = 13
@@ -87,8 +87,8 @@ class AdaptRecurrentPass(Pass):
         emitters = Emitters(model, self.target)
         chosen = self.nodes
         if chosen is None:
-            places = [OnTarget(each, self.target, self.semantics) for each in find_recurrent(model)]
-            chosen = {place.located: changes for place in places if (changes := find_changes(place))}
+            checks = [NativeCheck(each, self.target, self.semantics) for each in find_recurrent(model)]
+            chosen = {check.located: changes for check in checks if (changes := find_changes(check))}
         for located, changes in chosen.items():
             node = parse_recurrent(located, self.semantics, lenient=True)
             assert node.dtype is not None
@@ -220,11 +220,11 @@ class _ConformingNode(AdaptedNode):
         }
         return [*{**node.node.attributes, **written}.values()]
 
-    def _wants(self, name: str) -> bool:
-        return super()._wants(name) and (name != "Y_h" or last_steps(self._node) is None)
+    def _is_wanted(self, name: str) -> bool:
+        return super()._is_wanted(name) and (name != "Y_h" or last_steps(self._node) is None)
 
-    def _run(self, inputs: Mapping[str, ir.Value], direction: str, directions: int) -> dict[str, ir.Value]:
-        outputs = super()._run(inputs, direction, directions)
+    def _emit(self, inputs: Mapping[str, ir.Value], direction: str, directions: int) -> dict[str, ir.Value]:
+        outputs = super()._emit(inputs, direction, directions)
         if self._node.used("Y_h") and last_steps(self._node) is not None:
             outputs["Y_h"] = _last_state(self.e, self._node, outputs["Y"])
         return outputs

@@ -31,8 +31,8 @@ from rnnlower.passes.steps.planning import preferences
 from rnnlower.passes.steps.work import LoweringWork, is_selected
 from rnnlower.targets.choosing import KeptNode
 from rnnlower.targets.fit import find_misfits, require_emitted_fit
-from rnnlower.targets.misfits import grouped
-from rnnlower.targets.native import repeated_by
+from rnnlower.targets.misfits import group_misfits
+from rnnlower.targets.native import find_repeating_op
 
 
 @contract(requires=[nodes_are_planned], ensures=[forms_exist, nodes_are_there])
@@ -148,7 +148,7 @@ def separate_sums(work: LoweringWork) -> None:
 
     def reads_repetition(node: ir.Node) -> bool:
         mine = (limit for limit in limits if node.op_type in limit.ops)
-        return any(repeated_by(node.inputs[0], limit.alone_behind, alone=True) for limit in mine)
+        return any(find_repeating_op(node.inputs[0], limit.alone_behind, alone=True) for limit in mine)
 
     work.apply(SeparateSumsPass(work.target.ops.inexact_behind_sum, also=reads_repetition))
 
@@ -220,6 +220,6 @@ def tell_misfits(work: LoweringWork) -> None:
     if misfits and work.options.strict:
         raise UnsupportedModelError(
             f"target {work.target.name} does not run all of the rest of the model: "
-            + "; ".join(grouped(misfits))
+            + "; ".join(group_misfits(misfits))
         )
-    work.notes += [f"target {work.target.name} does not run {line}" for line in grouped(misfits)]
+    work.notes += [f"target {work.target.name} does not run {line}" for line in group_misfits(misfits)]

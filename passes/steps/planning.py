@@ -36,7 +36,7 @@ from rnnlower.recurrent.sonnx import departures
 from rnnlower.recurrent.suspicions import forgetful_operators, forgotten_states
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Chooser, KeptNode
-from rnnlower.targets.fit import cautions, require_known
+from rnnlower.targets.fit import cautions, require_supported
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
@@ -167,7 +167,7 @@ def plan_nodes(work: LoweringWork) -> None:
     for located in work.nodes:
         node = parse_recurrent(located, options.semantics)
         if options.runtime is not None:
-            require_known(options.runtime, node, located)
+            require_supported(options.runtime, node, located)
         weights = Weights(chooser.private, dtype_of(node, located))
         native = work.choices[located.node].prices if located.node in work.choices else {}
         with naming_node(located):

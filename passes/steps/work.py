@@ -86,9 +86,9 @@ class Work:
         if self.options.runtime is None:
             return False
         # A conversion has no target, and need not load what judges nodes.
-        from rnnlower.targets.fit import runs_op
+        from rnnlower.targets.fit import has_operator
 
-        return not runs_op(self.options.runtime, node)
+        return not has_operator(self.options.runtime, node)
 
 
 @dataclasses.dataclass

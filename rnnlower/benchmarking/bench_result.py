@@ -118,6 +118,11 @@ class BenchResult:
         return f"up to {counted(self.steps, 'time step')} in a recurrent node"
 
     @property
+    def threads_in_words(self) -> str:
+        """The number of threads with its noun: `1 thread`, or `all threads`."""
+        return counted(self.threads, "thread") if self.threads else "all threads"
+
+    @property
     def wrong(self) -> list[BenchVariant]:
         """The lowered forms whose results differ from the model's."""
         return [v for v in self.variants if v.status == "different" and v.strategy != "native"]

@@ -19,7 +19,7 @@ from rnnlower.benchmarking.bench_result import BenchResult, BenchVariant, Status
 from rnnlower.benchmarking.worker import Worker, WorkerError
 from rnnlower.calling import options_function
 from rnnlower.engines.known import Engine, find_engine
-from rnnlower.engines.opened import EngineError, Opened, open_on
+from rnnlower.engines.opened import EngineError, OpenedModel, open_on
 from rnnlower.engines.session import Array, LoadError, RunError, brief
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError, UnverifiableError
 from rnnlower.files.metadata import StreamMetadata
@@ -62,7 +62,7 @@ class RuntimeWorker(Worker):
             return opened.measure(feeds, warmup, runs)
 
     @contextlib.contextmanager
-    def _opened(self, path: str) -> Iterator[Opened]:
+    def _opened(self, path: str) -> Iterator[OpenedModel]:
         try:
             with contextlib.closing(open_on(self._runtime, onnx.load(path), self._threads)) as opened:
                 yield opened
@@ -70,7 +70,7 @@ class RuntimeWorker(Worker):
             raise WorkerError(str(error)) from error
 
 
-OF_TARGET = ("adapt", "lower")
+TARGET_STRATEGIES = ("adapt", "lower")
 """The forms that only a target has."""
 
 
@@ -93,7 +93,7 @@ class Entry:
         return self.variant.status == "timed"
 
 
-def native_form(own: ir.Model, source: ParsedModel, folder: Path) -> Entry:
+def make_native_entry(own: ir.Model, source: ParsedModel, folder: Path) -> Entry:
     """Return the model as it is; ``own`` is a copy of it, for counting ops."""
     path = source.path
     if path is None:
@@ -104,12 +104,12 @@ def native_form(own: ir.Model, source: ParsedModel, folder: Path) -> Entry:
     return Entry(variant, str(path))
 
 
-def lowered_form(model: ModelLike, strategy: str, options: LoweringOptions, folder: Path) -> Entry:
+def make_lowered_entry(model: ModelLike, strategy: str, options: LoweringOptions, folder: Path) -> Entry:
     """Return the lowered model, in the operators of the options' target if any, or why there is none.
 
     Args:
         model: The model.
-        strategy: ``unroll``, ``scan`` or ``loop``, or one of `OF_TARGET`: ``adapt``, the target's own
+        strategy: ``unroll``, ``scan`` or ``loop``, or one of `TARGET_STRATEGIES`: ``adapt``, the target's own
             operators adapted, or ``lower``, what is found to be the fastest.
         options: How it is lowered.
         folder: Where the file is written.
@@ -139,7 +139,7 @@ def lowered_form(model: ModelLike, strategy: str, options: LoweringOptions, fold
     return Entry(dataclasses.replace(variant, file_bytes=stage.size, ops=ops), str(path))
 
 
-_WITHOUT_TARGET = tuple(strategy for strategy in BENCH_STRATEGIES if strategy not in OF_TARGET)
+_WITHOUT_TARGET = tuple(strategy for strategy in BENCH_STRATEGIES if strategy not in TARGET_STRATEGIES)
 # Every round makes each variant's session anew and runs it for its share, so that noise meets all alike.
 _ROUNDS = 5
 
@@ -162,11 +162,11 @@ def bench(model: ModelLike, options: BenchOptions) -> BenchResult:
 def measure(model: ModelLike, options: BenchOptions) -> BenchResult:
     """Time the model; see `bench`."""
     runtime = None if options.on is None else find_engine(options.on)
-    target = None if runtime is None else _target_of(runtime)
+    target = None if runtime is None else _find_target_of(runtime)
     strategies = options.strategies
     if strategies is None:
         strategies = BENCH_STRATEGIES if target is not None else _WITHOUT_TARGET
-    if target is None and (asked := [strategy for strategy in strategies if strategy in OF_TARGET]):
+    if target is None and (asked := [strategy for strategy in strategies if strategy in TARGET_STRATEGIES]):
         raise OptionError(
             f"the strategy {asked[0]!r} is for a runtime that a target describes",
             remedy=f"name one ({wording.option('on', 'openvino')}), or leave the strategy out",
@@ -185,7 +185,7 @@ def measure(model: ModelLike, options: BenchOptions) -> BenchResult:
         return _Benchmark(options, runtime, target, folder).result(model, plans)
 
 
-def _target_of(runtime: Engine) -> Target | None:
+def _find_target_of(runtime: Engine) -> Target | None:
     """Return the target of a runtime; the one of its name, where there are several."""
     targets = [find_target(name) for name in target_names()]
     own = [target for target in targets if target.engine == runtime.name]
@@ -212,10 +212,10 @@ class _Benchmark:
             assume_linear_before_reset=options.assume_linear_before_reset,
         )
         runner = Runner(read, read, options.semantics, None)
-        entries = [native_form(own, source, self.folder)]
+        entries = [make_native_entry(own, source, self.folder)]
         FreezeDimsPass(options.dims or {}, options.input_shapes or {})(own)
         trial = self._trial(runner, own)
-        notes = [*notes_on_operators(own), *_notes(own, trial)]
+        notes = [*notes_on_operators(own), *_notes_on_open_inputs(own, trial)]
         if not has_recurrent:
             notes.append("the model has no recurrent node: there is nothing to lower")
             plans = ()
@@ -227,8 +227,8 @@ class _Benchmark:
         for done, (strategy, factor) in enumerate(plans):
             options.tell("lowering: form", done + 1, len(plans))
             lowering = options.of_lowering(strategy, factor, self.target)
-            entries.append(lowered_form(model, strategy, lowering, self.folder))
-        lengths = _lengths(source, {name: array.shape for name, array in trial.feeds.items()})
+            entries.append(make_lowered_entry(model, strategy, lowering, self.folder))
+        lengths = _sequence_lengths(source, {name: array.shape for name, array in trial.feeds.items()})
         threads = options.threads
         if runtime is not None and threads and not runtime.threads:
             notes.append(f"{runtime.title} has no option for the number of threads: it ran with its default")
@@ -242,7 +242,7 @@ class _Benchmark:
                 self._check(entry, judging if compares else None, trial, worker)
             self._measure(entries, trial, worker)
         return BenchResult(
-            variants=_timed(entries, max(lengths, default=None)),
+            variants=_with_timings(entries, max(lengths, default=None)),
             inputs={name: f"{array.dtype}{list(array.shape)}" for name, array in trial.feeds.items()},
             lengths=lengths,
             threads=threads,
@@ -322,7 +322,7 @@ class _Benchmark:
                 entry.latencies += latencies
 
 
-def _notes(frozen: ir.Model, trial: Trial) -> list[str]:
+def _notes_on_open_inputs(frozen: ir.Model, trial: Trial) -> list[str]:
     """Return notes on dynamic dimensions of the inputs, and their sizes in the benchmark."""
     notes = []
     for value in frozen.graph.inputs:
@@ -337,7 +337,7 @@ def _notes(frozen: ir.Model, trial: Trial) -> list[str]:
     return notes
 
 
-def _lengths(source: ParsedModel, shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
+def _sequence_lengths(source: ParsedModel, shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
     """Return the time steps of each recurrent node; nothing if a shape is unknown."""
     nodes = gather_facts(source.proto, shapes).recurrent
     lengths = [node.x_dims[1 if node.layout else 0] if node.x_dims else None for node in nodes]
@@ -345,7 +345,7 @@ def _lengths(source: ParsedModel, shapes: Mapping[str, tuple[int, ...]]) -> list
     return known if len(known) == len(nodes) else []
 
 
-def _timed(entries: Sequence[Entry], steps: int | None) -> list[BenchVariant]:
+def _with_timings(entries: Sequence[Entry], steps: int | None) -> list[BenchVariant]:
     native = Timing.of(entries[0].latencies).median if entries[0].is_timed else None
     variants = []
     for entry in entries:

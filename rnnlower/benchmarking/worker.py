@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rnnlower.engines.child import timed
-from rnnlower.engines.session import Array, first_line, prepared_run, to_array
+from rnnlower.engines.child import time_runs
+from rnnlower.engines.session import Array, first_line, prepare_run, to_array
 from rnnlower.folders import temporary_folder
 from rnnlower.processes import Child, ChildDiedError
 
@@ -56,12 +56,12 @@ class Worker:
 
     def _ask(self, action: Callable[..., Any], path: str, *arguments: Any) -> Any:
         try:
-            return self._child.call(_told, action, os.path.abspath(path), self._threads, *arguments)
+            return self._child.call(_call, action, os.path.abspath(path), self._threads, *arguments)
         except ChildDiedError as error:
             raise WorkerError(f"onnxruntime {error}") from error
 
 
-def _told(action: Callable[..., Any], *arguments: Any) -> Any:
+def _call(action: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of the action; any error is a WorkerError, since onnxruntime's have no base class."""
     try:
         return action(*arguments)
@@ -72,7 +72,7 @@ def _told(action: Callable[..., Any], *arguments: Any) -> Any:
 def _check(path: str, threads: int, feeds: dict[str, Array]) -> tuple[dict[str, Any], int | None]:
     with temporary_folder() as folder:
         session = _session(path, threads, os.path.join(folder, "profile"))
-        outputs = [to_array(value) for value in prepared_run(session, feeds)()]
+        outputs = [to_array(value) for value in prepare_run(session, feeds)()]
         with open(session.end_profiling(), encoding="utf-8") as file:
             events = json.load(file)
     kernels = sum(event["name"].endswith("_kernel_time") for event in events)
@@ -86,7 +86,7 @@ def _measure(
     start = time.perf_counter()
     session = _session(path, threads)
     seconds = time.perf_counter() - start
-    return seconds, timed(prepared_run(session, feeds), warmup, runs)[0]
+    return seconds, time_runs(prepare_run(session, feeds), warmup, runs)[0]
 
 
 def _session(path: str, threads: int, profile: str = "") -> Any:

@@ -73,7 +73,7 @@ _OWN_CODES: dict[str, dict[int, str]] = {
 
 
 class Command(TyperCommand):
-    """A command whose help has its panels in one order, and no type for a switch."""
+    """A command whose help lists the panels in a fixed order."""
 
     def get_params(self, ctx: Any) -> Any:
         parameters = without_types(super().get_params(ctx))

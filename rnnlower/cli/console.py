@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rnnlower.cli.running import discard_stdout
-from rnnlower.cli.values import with_names_of_streams
+from rnnlower.cli.values import restore_stream_names
 
 _GAP = 2
 _UNBROKEN = 24
@@ -63,10 +63,10 @@ class Table:
             yield from self._records(width)
             return
         for row in zip(*columns.values(), strict=True):
-            yield from _beside(row, widths)
+            yield from _row_lines(row, widths)
         if absent:
             told = f"not shown in {width} columns: {', '.join(absent)} (a wider terminal and --json show all)"
-            yield from _wrapped(Text(told, "dim"), width)
+            yield from _wrap(Text(told, "dim"), width)
 
     def _records(self, width: float) -> Iterator[Text]:
         for number, row in enumerate(self.rows):
@@ -74,16 +74,16 @@ class Table:
                 yield Text()
             for name, cell in zip(self.columns, row, strict=True):
                 if cell:
-                    yield from _wrapped(Text.assemble((f"{name}: ", "bold"), cell), width)
+                    yield from _wrap(Text.assemble((f"{name}: ", "bold"), cell), width)
 
 
 def write(what: Table | Text | str) -> None:
     """Write a table or a line to stdout, at full width if stdout is not a terminal."""
     console = _Console(highlight=False, markup=False, soft_wrap=True)
-    what = with_names_of_streams(what) if isinstance(what, str) else what
+    what = restore_stream_names(what) if isinstance(what, str) else what
     try:
         width = console.width if sys.stdout.isatty() else math.inf
-        for line in what.lines(width) if isinstance(what, Table) else _wrapped(what, width):
+        for line in what.lines(width) if isinstance(what, Table) else _wrap(what, width):
             console.print(line)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -118,9 +118,9 @@ def _least_width(cell: Text) -> int:
     )
 
 
-def _beside(row: Sequence[Text], widths: Sequence[int]) -> Iterator[Text]:
+def _row_lines(row: Sequence[Text], widths: Sequence[int]) -> Iterator[Text]:
     """Yield the lines of a row: its cells next to each other."""
-    cells = [_wrapped(cell, width) for cell, width in zip(row, widths, strict=True)]
+    cells = [_wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
     for number in range(max(map(len, cells))):
         line = Text()
         for cell, width in zip(cells, widths, strict=True):
@@ -130,7 +130,7 @@ def _beside(row: Sequence[Text], widths: Sequence[int]) -> Iterator[Text]:
         yield line
 
 
-def _wrapped(what: Text | str, width: float) -> list[Text]:
+def _wrap(what: Text | str, width: float) -> list[Text]:
     """Return the lines of a text, broken between words, after / and before [ and within long names."""
     text = what if isinstance(what, Text) else Text(what)
     if text.cell_len <= width:

@@ -1,4 +1,4 @@
-"""Commands, made of functions whose parameters name options.
+"""The decorator that makes commands of functions whose parameters name options.
 
 A parameter that is a dataclass, such as the options of a public function, stands for its fields. So names and
 defaults agree with those of Python.
@@ -21,7 +21,7 @@ from rnnlower.errors import OptionError
 
 
 def check_verifying(verify: bool, given: Iterable[str]) -> None:
-    """Refuse options of a verification that is turned off."""
+    """Refuse options of the verification if it is turned off."""
     if not verify and (option := next(iter(given), "")):
         option = option.replace("states", "state")
         raise OptionError(
@@ -30,7 +30,7 @@ def check_verifying(verify: bool, given: Iterable[str]) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Comparing:
+class Comparison:
     """The options of the comparison of source and result."""
 
     verify: bool = True
@@ -54,8 +54,8 @@ class Comparing:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Showing:
-    """The options for the output of a command."""
+class Display:
+    """The options for what a command prints and reports."""
 
     report: pathlib.Path | None = None
     json_: bool = False
@@ -82,7 +82,7 @@ def command(*absent: str) -> Callable[[Callable[..., None]], Callable[..., None]
             own = {each: fields[each].default for each in fields if each not in (*absent, "progress")}
             groups[name] = (kind, [*own])
             defaults |= own
-        places = {each: _place(function.__name__, each) for each in defaults}
+        places = {each: _option_key(function.__name__, each) for each in defaults}
         grouped = {each for _, own in groups.values() for each in own}
         flags = {each: OPTIONS[place] for each, place in places.items() if place in OPTIONS}
 
@@ -112,7 +112,7 @@ def command(*absent: str) -> Callable[[Callable[..., None]], Callable[..., None]
     return decorate
 
 
-def _place(command: str, name: str) -> str:
+def _option_key(command: str, name: str) -> str:
     """Return the key of an argument or option of a command."""
     own = f"{command}.{name}"
     return own if own in OPTIONS or own in ARGUMENTS else name

@@ -28,18 +28,18 @@ _KINDS: dict[str | None, Any] = {
     "REC.npz|R.json": pathlib.Path,
     None: bool,
 }
-"""The type of a value by its name in --help, where it is not a text; a switch has no value."""
+"""The type of a value by its placeholder, unless it is a string; a switch has no value."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """An option as the command line has it; one that is repeatable, as its description says, takes a list.
+    """An option of the command line; it takes a list if its description says that it is repeatable.
 
     Attributes:
-        form: Its names, and its value in --help, if it takes one.
-        help: Its description; where it is empty, that of `HELP`.
-        read: Makes of its text what the parameter takes.
-        least: Its least value.
+        form: Its names, and the placeholder of its value, if it takes one.
+        help: Its description; if empty, the one in `HELP`.
+        read: Converts its text to the value of the parameter.
+        least: The minimum.
     """
 
     form: str
@@ -48,7 +48,7 @@ class Flag:
     least: float | None = None
 
     def parameter(self, name: str, default: Any, panel: str) -> inspect.Parameter:
-        """Return the parameter from which typer makes the option in a panel of --help."""
+        """Return the parameter of which typer makes the option."""
         words = self.form.replace(", ", " ").split()
         names, value = [word for word in words if word[0] == "-"], words[-1] if words[-1][0] != "-" else None
         optional = default in (None, inspect.Parameter.empty)
@@ -66,7 +66,7 @@ class Flag:
 
 
 def keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
-    """Return a parameter that is given by its name."""
+    """Return a keyword-only parameter."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -84,7 +84,7 @@ ARGUMENTS: dict[str, tuple[type[Any], str]] = {
     ),
     "probe.engine": (str, "A name of `rnnlower engines`, or cmd:..."),
 }
-"""The values that follow a command without a name."""
+"""The positional arguments."""
 
 _FLAGS: dict[str, dict[str, Flag]] = {
     MODEL: {
@@ -282,7 +282,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
 
 
 def _described(name: str, flag: Flag) -> Flag:
-    """Return an option with a description: its own, or that of Python's argument."""
+    """Return an option with a description: its own, or that of the Python argument."""
     command, _, argument = name.rpartition(".")
     text = flag.help or HELP.get(f"{command.capitalize()}Options.{argument}") or HELP[argument]
     return dataclasses.replace(flag, help=text.replace("``None``:", "Default:").replace("``", ""))

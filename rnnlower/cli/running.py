@@ -1,4 +1,4 @@
-"""Common parts of the commands: errors to exit codes, the verification, messages and progress on stderr.
+"""The common parts of the commands: exit codes, the verification, messages and progress on stderr.
 
 Progress is shown for work that takes longer than a second, if stderr is a terminal.
 """
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from rnnlower.cli.values import files_for_streams, one_model, with_names_of_streams
+from rnnlower.cli.values import connect_models, replace_streams, restore_stream_names
 from rnnlower.errors import (
     OptionError,
     RnnLowerError,
@@ -48,7 +48,7 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
     def guarded(*arguments: Any, **options: Any) -> None:
         json_ = bool(options.get("json_"))
         try:
-            with command_line_words(), one_model(options) as one, files_for_streams(one) as given:
+            with command_line_words(), connect_models(options) as one, replace_streams(one) as given:
                 command(*arguments, **given)
         except RnnLowerError as error:
             _fail(error, exit_code(error), json_, error)
@@ -62,7 +62,7 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except Exception as error:
-            if problem := _shortage(error):
+            if problem := _missing_resource(error):
                 _fail(UnsupportedModelError(f"{problem} for this model"), REFUSED, json_, error)
             # A traceback would end with exit code 1, which means that two models differ.
             traceback.print_exc()
@@ -73,8 +73,8 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
     return guarded
 
 
-def _shortage(error: Exception) -> str:
-    """Return what the process has too little of; empty if the error has another cause."""
+def _missing_resource(error: Exception) -> str:
+    """Return the resource that ran out, as a phrase; empty if the error has another cause."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     # CPython has no type of its own for a thread that the system has no memory for.
@@ -112,7 +112,7 @@ def emit_json(result: Mapping[str, Any]) -> None:
 def emit(text: str) -> None:
     """Print on stdout; a reader that stopped does not want the rest, and the exit code stands."""
     try:
-        typer.echo(with_names_of_streams(text))
+        typer.echo(restore_stream_names(text))
         sys.stdout.flush()
     except BrokenPipeError:
         discard_stdout()
@@ -121,7 +121,7 @@ def emit(text: str) -> None:
 def to_stderr(text: str) -> None:
     """Print on stderr; a reader that stopped must not prevent the result from being written."""
     try:
-        typer.echo(with_names_of_streams(text), err=True)
+        typer.echo(restore_stream_names(text), err=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
@@ -134,7 +134,7 @@ def discard_stdout() -> None:
 def verify_files(
     reference: pathlib.Path, candidate: pathlib.Path, settings: dict[str, Any], tell: Tell
 ) -> VerificationResult:
-    """Return the result of a verification, and tell of its progress."""
+    """Verify one file against another and show the progress."""
     from rnnlower.verification import verify
 
     tell("verifying", 0, 0)
@@ -154,7 +154,7 @@ def write_report(
     quiet: bool,
     seconds: Mapping[str, float] | None = None,
 ) -> None:
-    """Write the page of a command: what it did, and the conclusion, which is good, bad or neither."""
+    """Write the report of a command; its conclusion is good, bad or neither."""
     from rnnlower.reporting.page import Page, write_page
 
     command = shlex.join(["rnnlower", *sys.argv[1:]])
@@ -170,7 +170,7 @@ def report_page(
     phases: Phases,
     quiet: bool,
 ) -> None:
-    """Write the page of a command that compares; ``done`` is what it did."""
+    """Write the report of a command that compares; ``done`` is the page's title."""
     from rnnlower.reporting.content import verification_sections
 
     good = None if verification is None else bool(verification)
@@ -179,8 +179,8 @@ def report_page(
     write_report(report, done, (verdicts[good], good), every, quiet, phases.rounded())
 
 
-def other_comparison(verification: VerificationResult, settings: Mapping[str, Any]) -> str:
-    """Advise on numbers that differ, with options that are not among the settings of the comparison.
+def advise_comparison(verification: VerificationResult, settings: Mapping[str, Any]) -> str:
+    """Suggest the options of the comparison that were not given, for numbers that differ.
 
     Empty if nothing was compared: a model lacks an output or does not run.
     """
@@ -193,8 +193,8 @@ def other_comparison(verification: VerificationResult, settings: Mapping[str, An
     return ", ".join(words for names, words in advice.items() if not settings.keys() & {*names})
 
 
-def tell_difference(error: RnnLowerError, what_else: str) -> NoReturn:
-    """Report that models differ, and in two lines what can be done."""
+def exit_with_difference(error: RnnLowerError, what_else: str) -> NoReturn:
+    """Report that models differ, with the remedies, and exit."""
     to_stderr(f"rnnlower: error: {error.problem}")
     for line in filter(None, (error.remedy, what_else)):
         to_stderr(f"  {line}")
@@ -231,13 +231,13 @@ def warn(suspicions: Iterable[Suspicion]) -> None:
 
 
 def say(text: str, quiet: bool) -> None:
-    """Print on stderr, unless it is to be quiet."""
+    """Print on stderr, unless quiet."""
     if not quiet:
         to_stderr(text)
 
 
 def say_notes(notes: Iterable[str], quiet: bool) -> None:
-    """Print the notes for the user on stderr, unless it is to be quiet."""
+    """Print notes on stderr, unless quiet."""
     for note in notes:
         say(f"rnnlower: note: {note}", quiet)
 
@@ -294,7 +294,7 @@ def progress(
     """
     phases = phases or Phases(False)
     phases.begin(activity)
-    with _shown(activity, quiet, estimated) as show:
+    with _progress_bar(activity, quiet, estimated) as show:
 
         def tell(activity: str, done: int, total: int) -> None:
             phases.begin(activity)
@@ -310,7 +310,7 @@ def _lines(activity: str, done: int, total: int) -> None:
 
 
 @contextlib.contextmanager
-def _shown(activity: str, quiet: bool, estimated: bool) -> Iterator[Tell]:
+def _progress_bar(activity: str, quiet: bool, estimated: bool) -> Iterator[Tell]:
     """Yield the callback that writes to the terminal, if there is one."""
     if quiet or not sys.stderr.isatty():
         yield _lines if estimated and not quiet else lambda activity, done, total: None

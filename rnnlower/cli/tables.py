@@ -108,7 +108,7 @@ def print_verification(result: VerificationResult, *, verbose: bool = False) -> 
         write(f"note: {reason}")
     sets = f"{counted(result.trials, 'set')} of inputs"
     verdict = Text("Verified", "bold green") if result else Text("DIFFERENT", "bold red")
-    write(verdict.append(f": {', '.join([sets, *_engines(result)])}", "default"))
+    write(verdict.append(f": {', '.join([sets, *_engine_labels(result)])}", "default"))
 
 
 def _print_outputs(outputs: Sequence[OutputComparison], verbose: bool) -> None:
@@ -134,7 +134,7 @@ def _place(output: OutputComparison) -> str:
     return "" if output.worst_index is None else str(list(output.worst_index))
 
 
-def _engines(result: VerificationResult) -> list[str]:
+def _engine_labels(result: VerificationResult) -> list[str]:
     """Return the engines of the two models."""
     versions = {engine: f"{engine} {version}".rstrip() for engine, version in result.versions.items()}
     named = {role: versions.get(engine, engine) for role, engine in result.engines.items()}
@@ -162,7 +162,7 @@ def print_inspection(
         write(f"padded: {rows.padded_lengths(pad)}")
         write(_table(rows.padded_values(pad)))
     for kind, ports in (("input", summary.inputs), ("output", summary.outputs)):
-        shapes = [(rows.shape_of(port) or "?") + " with a default" * port.default for port in ports]
+        shapes = [(rows.shape_text(port) or "?") + " with a default" * port.default for port in ports]
         named = [(port.name, port.dtype or "?", shape) for port, shape in zip(ports, shapes, strict=True)]
         write(_table(((kind, "dtype", "shape"), named)))
     optional = ("outputs", "inputs", "place", "weights")
@@ -201,7 +201,7 @@ def print_check(target: Target, report: CheckReport, *, verbose: bool) -> None:
     _print_recurrent(report, recurrent, verbose=verbose)
     why = ("why not", "what to do", "guess")
     if others and verbose:
-        named = [(m.name, m.op_type, rows.place_of(m.path), m.reason, m.remedy, _guess(m)) for m in others]
+        named = [(m.name, m.op_type, rows.place_text(m.path), m.reason, m.remedy, _guess(m)) for m in others]
         write(_table((("node", "op", "place", *why), named), optional=("place",)))
         for op_type, names in dict.fromkeys((each.op_type, each.alternatives) for each in others):
             if names:
@@ -228,7 +228,7 @@ def _print_recurrent(checked: CheckReport, misfits: Sequence[Misfit], *, verbose
     columns = ("node", "op", "place", "fits", "why not", "what to do", "guess")
     table = Table(columns, optional=("place",))
     for located in checked.recurrent:
-        row = [located.name, located.node.op_type, rows.place_of(located.path)]
+        row = [located.name, located.node.op_type, rows.place_text(located.path)]
         first, *others = found.get((located.path, located.name), [None])
         if first is None:
             table.add_row(*row, Text("yes", "green"), "", "", "")
@@ -293,8 +293,7 @@ def print_bench(result: BenchResult) -> None:
             write(f"{variant.name} {_STATUS[variant.status]}: {variant.reason}")
     inputs = ", ".join(f"{name} {shape}" for name, shape in result.inputs.items())
     steps = f", {result.length}" if result.length else ""
-    threads = f"{result.threads or 'all'} thread{'' if result.threads == 1 else 's'}"
     where = f"onnxruntime {result.environment['onnxruntime']}"
     if result.runtime is not None:
         where = result.runtime.label
-    write(f"{where}, {threads}, {result.runs} runs of each form; inputs {inputs}{steps}")
+    write(f"{where}, {result.threads_in_words}, {result.runs} runs of each form; inputs {inputs}{steps}")

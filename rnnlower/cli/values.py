@@ -1,7 +1,7 @@
-"""Values as commands take them: those of the texts of options, and a file for each stream.
+"""The parsing of option values, and the replacement of streams by files.
 
-A model is read more than once (the verification runs it), and a result is written whole or not at all. So a
-file stands for standard input, a pipe and standard output while a command runs.
+A model is read more than once (the verification runs it), and a result is written whole or not at all. While
+a command runs, files therefore stand in for standard input, pipes and standard output.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ parse_axes = _pairs("--time-axis", "INPUT:AXIS", "X:0", lambda axis: axis.remove
 
 
 def parse_connections(texts: list[str] | None) -> dict[str, str] | None:
-    """Return inputs, with the outputs that feed them."""
+    """Return the output that feeds each connected input."""
     read = _pairs("--connect", "OUT=IN", "encoder_out=am", bool, str)
     pairs = [pair for text in texts or () for pair in read([text]).items()]
     found = {name: output for output, name in pairs}
@@ -117,7 +117,7 @@ def _read_array(place: str, option: str) -> Any:
 
 
 def parse_chunk(chunk: str) -> int | str | None:
-    """Return the time steps per call; ``None``: any number of them; a text: a duration."""
+    """Return the time steps per call; ``None``: any number; a string: a duration."""
     return None if chunk == "any" else int(chunk) if chunk.isdecimal() else chunk
 
 
@@ -130,20 +130,20 @@ def check_external_data(mode: str) -> None:
 _STREAM = "-"
 _STDIN = (_STREAM, "/dev/stdin")
 _MODELS = ("model", "reference", "candidate")
-_names: dict[str, str] = {}
-"""Names of streams by the paths of their files, for messages."""
+_stream_names: dict[str, str] = {}
+"""The names of streams by the paths of their files, for messages."""
 
 
-def with_names_of_streams(text: str) -> str:
-    """Return the text with streams in the place of the files that stand for them."""
-    for path, name in _names.items():
+def restore_stream_names(text: str) -> str:
+    """Replace the paths of files that stand in for streams by the names of the streams."""
+    for path, name in _stream_names.items():
         text = text.replace(path, name)
     return text
 
 
 @contextlib.contextmanager
-def one_model(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the options of a command with one file in the place of several that are connected."""
+def connect_models(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the options of a command with several connected models replaced by one file."""
     given = dict(options)
     paths = given.get("model")
     with contextlib.ExitStack() as stack:
@@ -157,13 +157,13 @@ def one_model(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 given["model"] = file = folder / f"{'_'.join(path.stem for path in paths)}.onnx"
                 given["connect"] = None
                 file.write_bytes(compose_files(paths, connections).SerializeToString())
-                _names[str(file)] = " + ".join(map(str, paths))
+                _stream_names[str(file)] = " + ".join(map(str, paths))
         yield given
 
 
 @contextlib.contextmanager
-def files_for_streams(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the options of a command with files in the place of streams.
+def replace_streams(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the options of a command with streams replaced by files.
 
     With ``-`` for OUT, the result goes to stdout after the block, and what the block prints to stderr.
 
@@ -181,12 +181,12 @@ def files_for_streams(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if models or to_stdout:
             folder = stack.enter_context(temporary_folder())
         for name in models:
-            given[name] = _copied(given[name], folder / f"{name}.onnx")
+            given[name] = _copy_stream(given[name], folder / f"{name}.onnx")
         if not to_stdout:
             yield given
             return
         result = folder / ("result.onnx" if "model" in given else "result.toml")
-        given["output"], _names[str(result)] = result, "standard output"
+        given["output"], _stream_names[str(result)] = result, "standard output"
         with contextlib.redirect_stdout(sys.stderr):
             yield given
         with result.open("rb") as file:
@@ -218,12 +218,12 @@ def _check_output(options: dict[str, Any]) -> None:
         options["external_data"] = "never"
 
 
-def _copied(path: pathlib.Path, file: pathlib.Path) -> pathlib.Path:
+def _copy_stream(path: pathlib.Path, file: pathlib.Path) -> pathlib.Path:
     """Return a file with the content of a stream."""
     is_stdin = str(path) in _STDIN
     if is_stdin and (sys.stdin is None or sys.stdin.isatty()):
         raise OptionError("no model comes from standard input: give a path, or a command that writes one")
-    _names[str(file)] = "standard input" if is_stdin else str(path)
+    _stream_names[str(file)] = "standard input" if is_stdin else str(path)
     with contextlib.ExitStack() as stack:
         source: BinaryIO = sys.stdin.buffer if is_stdin else stack.enter_context(path.open("rb"))
         with file.open("wb") as target:

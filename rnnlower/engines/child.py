@@ -54,7 +54,7 @@ class Model(SimpleNamespace):
 
         return run
 
-    def call(self, *words: str) -> str:
+    def run_program(self, *words: str) -> str:
         """Run a program in the folder and return its output; it is first looked up next to Python.
 
         Raises:
@@ -150,7 +150,7 @@ def _serve(name: str, file: str, gigabytes: float) -> None:
     outgoing = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    _limit(gigabytes)
+    _limit_memory(gigabytes)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     _load_file(file)
     load = ADAPTERS[name].load
@@ -174,12 +174,12 @@ def _serve(name: str, file: str, gigabytes: float) -> None:
 def _run(run: Run, inputs: str, outputs: str, warmup: int, runs: int) -> Sequence[float]:
     """Run on the arrays of a file, write the outputs of the last run, and return the time of each run."""
     feeds = read_arrays(inputs)
-    latencies, results = timed(lambda: run(feeds), warmup, runs)
+    latencies, results = time_runs(lambda: run(feeds), warmup, runs)
     write_arrays(outputs, results)
     return latencies
 
 
-def timed(run: Callable[[], Any], warmup: int, runs: int) -> tuple[list[float], Any]:
+def time_runs(run: Callable[[], Any], warmup: int, runs: int) -> tuple[list[float], Any]:
     """Return the seconds of each run after some others, and the result of the last."""
     latencies, result = [], None
     for number in range(warmup + runs):
@@ -190,7 +190,7 @@ def timed(run: Callable[[], Any], warmup: int, runs: int) -> tuple[list[float], 
     return latencies, result
 
 
-def _limit(gigabytes: float) -> None:
+def _limit_memory(gigabytes: float) -> None:
     """Limit the process's data memory, but not its address space: some runtimes reserve far more."""
     try:
         import resource

@@ -18,8 +18,8 @@ from rnnlower.engines import child
 from rnnlower.errors import OptionError
 
 _SECONDS_TO_ASK = 60.0
-_COARSE = "float16"
-PLACES = ("{model}", "{inputs}", "{outputs}")
+_FLOAT16 = "float16"
+PLACEHOLDERS = ("{model}", "{inputs}", "{outputs}")
 """The words of a command that stand for the names of files."""
 
 
@@ -68,7 +68,7 @@ class Engine:
     @property
     def is_coarse(self) -> bool:
         """True if it computes in a smaller type than float32."""
-        return self.precision == _COARSE
+        return self.precision == _FLOAT16
 
     @property
     def is_here(self) -> bool:
@@ -88,7 +88,7 @@ class Engine:
 
 def engine_names() -> list[str]:
     """Return the names of the known runtimes."""
-    return sorted(_adapters())
+    return sorted(_load_adapters())
 
 
 def engines() -> list[Engine]:
@@ -103,23 +103,23 @@ def find_engine(name: str) -> Engine:
         OptionError: There is no such runtime, or the command lacks one of its placeholders.
     """
     if name.startswith("cmd:"):
-        words, precision = _command(name)
+        words, precision = _parse_command(name)
         return Engine(name, f"the command {words[0]}", command=words, precision=precision)
     if name not in engine_names():
         raise OptionError(
             f"there is no engine {name!r}; it must be one of {', '.join(engine_names())}, "
             "or a command as in 'cmd:PROGRAM {model} {inputs} {outputs}'"
         )
-    about = _adapters()[name].about
+    about = _load_adapters()[name].about
     variable = f"RNNLOWER_PYTHON_{name.replace('-', '_').upper()}"
     python = os.environ.get(variable) or sys.executable
     engine = Engine(name, python=python, **about)
     pip = f"pip install {' '.join(package.split('|')[0] for package in engine.packages)}"
-    version, missing = _look(engine, variable)
+    version, missing = _find_installation(engine, variable)
     return dataclasses.replace(engine, install=engine.install or pip, version=version, missing=missing)
 
 
-def _command(line: str) -> tuple[Sequence[str], str]:
+def _parse_command(line: str) -> tuple[Sequence[str], str]:
     """Split ``cmd:PROGRAM {model} {inputs} {outputs}`` into words as a shell would.
 
     Returns:
@@ -130,14 +130,14 @@ def _command(line: str) -> tuple[Sequence[str], str]:
     """
     example = "'cmd:./run.sh {model} {inputs} {outputs}'"
     text = line.removeprefix("cmd:")
-    precision = _COARSE if text.startswith(f"{_COARSE}:") else "float32"
+    precision = _FLOAT16 if text.startswith(f"{_FLOAT16}:") else "float32"
     try:
-        words = shlex.split(text.removeprefix(f"{_COARSE}:"))
+        words = shlex.split(text.removeprefix(f"{_FLOAT16}:"))
     except ValueError as error:
         raise OptionError(
             f"the engine {line!r} cannot be split into words: {error}; as in {example}"
         ) from error
-    missing = [place for place in PLACES if not any(place in word for word in words)]
+    missing = [place for place in PLACEHOLDERS if not any(place in word for word in words)]
     if missing:
         raise OptionError(f"the engine {line!r} has no place for {missing[0]}; as in {example}")
     return words, precision
@@ -145,21 +145,21 @@ def _command(line: str) -> tuple[Sequence[str], str]:
 
 def adapter_file(engine: Engine) -> Path:
     """Return the file from which the child loads the runtime."""
-    return Path(_adapters()[engine.name].load.__code__.co_filename)
+    return Path(_load_adapters()[engine.name].load.__code__.co_filename)
 
 
-def _adapters() -> dict[str, child.Adapter]:
+def _load_adapters() -> dict[str, child.Adapter]:
     """Return the adapters by the names of their runtimes."""
     from rnnlower.engines.runtimes import converters, readers  # noqa: F401 (they add to the adapters)
 
     return child.ADAPTERS
 
 
-def _look(engine: Engine, variable: str) -> tuple[str | None, str]:
+def _find_installation(engine: Engine, variable: str) -> tuple[str | None, str]:
     """Return the installed version, and what is missing."""
     if shutil.which(engine.python) is None:
         return None, f"{variable} is {engine.python!r}, which is not a program"
-    own_way = _adapters()[engine.name].version
+    own_way = _load_adapters()[engine.name].version
     if own_way is not None:
         version: str | None = own_way()
         missing = [] if version else [engine.title]

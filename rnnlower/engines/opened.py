@@ -18,8 +18,8 @@ import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.engines import child
-from rnnlower.engines.known import PLACES, Engine, adapter_file
-from rnnlower.engines.session import Array, LacksKernelError, as_declared, brief
+from rnnlower.engines.known import PLACEHOLDERS, Engine, adapter_file
+from rnnlower.engines.session import Array, LacksKernelError, brief, restore_bfloat16
 from rnnlower.folders import temporary_folder
 from rnnlower.processes import ending, killed_after, limit_set, longest_call
 
@@ -27,7 +27,7 @@ from rnnlower.processes import ending, killed_after, limit_set, longest_call
 LARGE = 2**31 - 2**20
 # Nothing listens at this address.
 _NOWHERE = "http://127.0.0.1:9"
-_LAST_WORDS = 300
+_LOG_TAIL = 300
 
 
 class EngineError(LacksKernelError):
@@ -42,13 +42,13 @@ class EngineError(LacksKernelError):
         self.how = how
 
 
-class Opened(ABC):
+class OpenedModel(ABC):
     """A model on a runtime: a folder with a copy of it, through which arrays are exchanged."""
 
     def __init__(self, engine: Engine, model: onnx.ModelProto) -> None:
         self._engine = engine
-        self._home = ExitStack()
-        self._folder = self._home.enter_context(temporary_folder())
+        self._resources = ExitStack()
+        self._folder = self._resources.enter_context(temporary_folder())
         self._model, self._inputs, self._outputs, self._log = (
             self._folder / name for name in ("model.onnx", "inputs.npz", "outputs.npz", "log.txt")
         )
@@ -67,7 +67,7 @@ class Opened(ABC):
             arrays = child.read_arrays(str(self._outputs))
         except ValueError as error:
             raise EngineError(f"the output of {self._engine.label} cannot be read: {error}") from error
-        return {name: as_declared(array, self._types.get(name, 0)) for name, array in arrays.items()}
+        return {name: restore_bfloat16(array, self._types.get(name, 0)) for name, array in arrays.items()}
 
     def measure(self, feeds: Mapping[str, Array], warmup: int, runs: int) -> tuple[float, list[float]]:
         """Return the seconds for loading, and for each of the runs after ``warmup`` others."""
@@ -76,18 +76,18 @@ class Opened(ABC):
             child.write_arrays(str(self._inputs), feeds)
         except ValueError as error:
             raise EngineError(f"the inputs do not fit an .npz file: {error}") from error
-        return self._timed(warmup, runs)
+        return self._measure_runs(warmup, runs)
 
     def close(self) -> None:
         """End the process and remove its files."""
-        self._home.close()
+        self._resources.close()
 
     @abstractmethod
-    def _timed(self, warmup: int, runs: int) -> tuple[float, list[float]]:
+    def _measure_runs(self, warmup: int, runs: int) -> tuple[float, list[float]]:
         """Run on the inputs in the folder; see `measure`."""
 
 
-def open_on(engine: Engine, model: onnx.ModelProto, threads: int = 0) -> Opened:
+def open_on(engine: Engine, model: onnx.ModelProto, threads: int = 0) -> OpenedModel:
     """Open a copy of the model on the runtime.
 
     Raises:
@@ -96,18 +96,18 @@ def open_on(engine: Engine, model: onnx.ModelProto, threads: int = 0) -> Opened:
     """
     if engine.missing:
         raise EngineError(f"{engine.title} is not installed: {engine.missing}; {engine.install}")
-    return _Command(engine, model) if engine.command else _Adapter(engine, model, threads)
+    return _CommandModel(engine, model) if engine.command else _AdapterModel(engine, model, threads)
 
 
-class _Command(Opened):
+class _CommandModel(OpenedModel):
     """A program that runs again for every set of inputs."""
 
-    def _timed(self, warmup: int, runs: int) -> tuple[float, list[float]]:
-        return 0.0, child.timed(self._call, warmup, runs)[0]
+    def _measure_runs(self, warmup: int, runs: int) -> tuple[float, list[float]]:
+        return 0.0, child.time_runs(self._call, warmup, runs)[0]
 
     def _call(self) -> None:
         label, words = self._engine.label, self._engine.command
-        for place, path in zip(PLACES, (self._model, self._inputs, self._outputs), strict=True):
+        for place, path in zip(PLACEHOLDERS, (self._model, self._inputs, self._outputs), strict=True):
             words = [word.replace(place, str(path)) for word in words]
         with self._log.open("wb") as log:
             try:
@@ -123,17 +123,17 @@ class _Command(Opened):
             with killed_after(longest_call(), lambda: _kill(process)) as late:
                 status = process.wait()
         if late.is_set():
-            raise _late(label, "running")
+            raise _timeout_error(label, "running")
         if status:
-            raise EngineError(f"{label} ended {_ending(status, self._log)}")
+            raise EngineError(f"{label} ended {_describe_end(status, self._log)}")
 
 
-class _Process:
+class _ChildProcess:
     """A child process that loads models and runs the one loaded last."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self._label, self._log = engine.label, folder / "log.txt"
-        words = (engine.python, child.__file__, engine.name, adapter_file(engine), gigabytes())
+        words = (engine.python, child.__file__, engine.name, adapter_file(engine), memory_limit())
         with self._log.open("wb") as file:
             self._process = subprocess.Popen(
                 [*map(str, words)],
@@ -157,9 +157,9 @@ class _Process:
             except OSError:
                 line = b""
         if late.is_set():
-            raise _late(self._label, doing)
+            raise _timeout_error(self._label, doing)
         if not line.endswith(b"\n"):
-            how = _ending(process.wait(), self._log)
+            how = _describe_end(process.wait(), self._log)
             raise EngineError(f"{self._label} ended its process while {doing} the model, {how}", "crashes")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
@@ -172,16 +172,16 @@ class _Process:
         self._process.communicate()
 
 
-class _Adapter(Opened):
+class _AdapterModel(OpenedModel):
     """A model loaded in a child process of its own, or in one that is lent."""
 
     def __init__(
-        self, engine: Engine, model: onnx.ModelProto, threads: int, process: _Process | None = None
+        self, engine: Engine, model: onnx.ModelProto, threads: int, process: _ChildProcess | None = None
     ) -> None:
         super().__init__(engine, model)
-        self._process = process or _Process(engine, self._folder)
+        self._process = process or _ChildProcess(engine, self._folder)
         if process is None:
-            self._home.callback(self._process.close)
+            self._resources.callback(self._process.close)
         initialized = {tensor.name for tensor in model.graph.initializer}
         inputs = [value for value in model.graph.input if value.name not in initialized]
         try:
@@ -189,9 +189,9 @@ class _Adapter(Opened):
                 "loading",
                 path=str(self._model),
                 folder=str(self._folder),
-                inputs={value.name: _sizes(value) for value in inputs},
-                outputs={value.name: _sizes(value) for value in model.graph.output},
-                dtypes={value.name: _dtype(value) for value in model.graph.output},
+                inputs={value.name: _static_sizes(value) for value in inputs},
+                outputs={value.name: _static_sizes(value) for value in model.graph.output},
+                dtypes={value.name: _dtype_name(value) for value in model.graph.output},
                 threads=threads,
             )
         except EngineError:
@@ -199,7 +199,7 @@ class _Adapter(Opened):
             raise
         self._seconds = float(answer["seconds"])
 
-    def _timed(self, warmup: int, runs: int) -> tuple[float, list[float]]:
+    def _measure_runs(self, warmup: int, runs: int) -> tuple[float, list[float]]:
         files = {"inputs": str(self._inputs), "outputs": str(self._outputs)}
         return self._seconds, self._process.ask("running", **files, warmup=warmup, runs=runs)["latencies"]
 
@@ -218,7 +218,7 @@ class Attempts(ExitStack):
         self._engine = engine
         self._folder = self.enter_context(temporary_folder())
         self.callback(self._end)
-        self._process: _Process | None = None
+        self._process: _ChildProcess | None = None
         self._models = 0
 
     def run(self, model: onnx.ModelProto, *trials: Mapping[str, Array]) -> list[dict[str, Any]]:
@@ -236,14 +236,14 @@ class Attempts(ExitStack):
                 self._end()
             raise
 
-    def _open(self, model: onnx.ModelProto) -> Opened:
+    def _open(self, model: onnx.ModelProto) -> OpenedModel:
         if self._engine.missing or self._engine.command:
             return open_on(self._engine, model)
         if self._models % self._MODELS_A_PROCESS == 0:
             self._end()
         self._models += 1
-        self._process = self._process or _Process(self._engine, self._folder)
-        return _Adapter(self._engine, model, 0, self._process)
+        self._process = self._process or _ChildProcess(self._engine, self._folder)
+        return _AdapterModel(self._engine, model, 0, self._process)
 
     def _end(self) -> None:
         if self._process is not None:
@@ -251,7 +251,7 @@ class Attempts(ExitStack):
         self._process = None
 
 
-def gigabytes() -> float:
+def memory_limit() -> float:
     """Return how much memory a runtime may write to: RNNLOWER_ENGINE_GIGABYTES, by default 8."""
     return limit_set("RNNLOWER_ENGINE_GIGABYTES", 8.0)
 
@@ -287,19 +287,19 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
 
 
-def _ending(status: int, log: Path) -> str:
+def _describe_end(status: int, log: Path) -> str:
     """Describe how a process ended, with its last output in one line."""
-    text = log.read_bytes()[-4 * _LAST_WORDS :].decode(errors="replace") if log.exists() else ""
+    text = log.read_bytes()[-4 * _LOG_TAIL :].decode(errors="replace") if log.exists() else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return ": ".join([ending(status, "exit status"), *(line[:_LAST_WORDS] for line in lines[-1:])])
+    return ": ".join([ending(status, "exit status"), *(line[:_LOG_TAIL] for line in lines[-1:])])
 
 
-def _late(label: str, doing: str) -> EngineError:
+def _timeout_error(label: str, doing: str) -> EngineError:
     variable = "RNNLOWER_ENGINE_SECONDS allows more"
     return EngineError(f"{label} was still {doing} after {longest_call():g} s; {variable}", "hangs")
 
 
-def _sizes(value: onnx.ValueInfoProto) -> list[int | None] | None:
+def _static_sizes(value: onnx.ValueInfoProto) -> list[int | None] | None:
     """Return the sizes of a value's axes, ``None`` for a dynamic one; ``None`` if the rank is not known."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
@@ -310,6 +310,6 @@ def _sizes(value: onnx.ValueInfoProto) -> list[int | None] | None:
     ]
 
 
-def _dtype(value: onnx.ValueInfoProto) -> str:
+def _dtype_name(value: onnx.ValueInfoProto) -> str:
     kind = value.type.tensor_type.elem_type
     return np.dtype(tensor_dtype_to_np_dtype(kind)).name if kind else ""

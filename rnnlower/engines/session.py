@@ -22,7 +22,7 @@ from rnnlower.processes import Child, ChildDiedError
 Array = NDArray[Any]
 
 # onnxruntime's messages for faults that are not the model's.
-_LACKING = (
+_MISSING_KERNEL = (
     "Could not find an implementation",
     "NOT_IMPLEMENTED",
     "Batchwise recurrent operations",
@@ -96,22 +96,22 @@ class Session:
                 source, options, providers=["CPUExecutionProvider"], disabled_optimizers=_UNSOUND_OPTIMIZERS
             )
         except self._failures as error:
-            lacking = any(text in str(error) for text in _LACKING)
-            raise (LacksKernelError if lacking else LoadError)(first_line(error)) from None
+            lacks_kernel = any(text in str(error) for text in _MISSING_KERNEL)
+            raise (LacksKernelError if lacks_kernel else LoadError)(first_line(error)) from None
         self._names = [output.name for output in self._session.get_outputs()]
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """Return all graph outputs by name."""
         try:
-            values = prepared_run(self._session, feeds)()
+            values = prepare_run(self._session, feeds)()
             return {name: to_array(value) for name, value in zip(self._names, values, strict=True)}
         except self._failures as error:
-            if any(text in str(error) for text in _LACKING):
+            if any(text in str(error) for text in _MISSING_KERNEL):
                 raise LacksKernelError(first_line(error)) from None
             raise RunError(first_line(error)) from None
 
 
-def prepared_run(session: Any, feeds: Mapping[str, Array]) -> Callable[[], Sequence[Any]]:
+def prepare_run(session: Any, feeds: Mapping[str, Array]) -> Callable[[], Sequence[Any]]:
     """Return a function for one run of a session, whose results `to_array` makes arrays of.
 
     onnxruntime's NumPy bridge does not support bfloat16, which is passed as raw bits in its own values, and
@@ -145,7 +145,7 @@ def to_array(value: Any) -> Any:
     return np.frombuffer(raw, np.uint16).view(ml_dtypes.bfloat16).reshape(shape)
 
 
-def as_declared(array: Array, elem_type: int) -> Array:
+def restore_bfloat16(array: Array, elem_type: int) -> Array:
     """Return an array of a file in its declared type: NumPy stores bfloat16 as two bytes of no type."""
     raw = array.dtype.kind == "V" and array.dtype.itemsize == 2
     return array.view(ml_dtypes.bfloat16) if raw and elem_type == _BFLOAT16 else array

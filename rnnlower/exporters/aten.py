@@ -24,12 +24,12 @@ STRATEGIES: dict[str, tuple[Any, Any]] = {
 }
 # PyTorch has the gates in the order i f g o and r z n, ONNX in i o f c and z r h.
 _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
-_FORMS: dict[str, dict[str, Any]] = {
-    "lstm": {"op_type": "LSTM", "attributes": {}},
+_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lstm": ("LSTM", {}),
     # The reset gate of PyTorch's GRU is always applied after the product.
-    "gru": {"op_type": "GRU", "attributes": {"linear_before_reset": 1}},
-    "rnn_tanh": {"op_type": "RNN", "attributes": {}},
-    "rnn_relu": {"op_type": "RNN", "attributes": {"activations": ["Relu"]}},
+    "gru": ("GRU", {"linear_before_reset": 1}),
+    "rnn_tanh": ("RNN", {}),
+    "rnn_relu": ("RNN", {"activations": ["Relu"]}),
 }
 
 
@@ -53,8 +53,7 @@ class Translation:
     """
 
     def __init__(self, name: str, strategy: str | None, numbers: Iterator[int]) -> None:
-        self._op_type: str = _FORMS[name]["op_type"]
-        self._attributes: dict[str, Any] = dict(_FORMS[name]["attributes"])
+        self._op_type, self._attributes = _FORMS[name]
         self._strategy, self._numbers = strategy, numbers
 
     def emit(
@@ -80,13 +79,13 @@ class Translation:
             time, batch = batch, time
         directions = 2 if bidirectional else 1
         initial = [None if _is_zero(state) else state for state in states]
-        layers = list(_layers(params, num_layers, directions, has_biases))
+        layers = list(_group_parameters(params, num_layers, directions, has_biases))
         final: list[list[ir.Value]] = []
         for number, layer in enumerate(layers):
-            own = [None if state is None else _rows(state, number, directions) for state in initial]
+            own = [None if state is None else _layer_state(state, number, directions) for state in initial]
             x, *ends = self._layer(x, [time, batch, width], own, layer)
             final.append(ends)
-            width = _size(layer[0].r, 1) * directions
+            width = _static_size(layer[0].r, 1) * directions
         joined = [
             ends[0] if len(ends) == 1 else op.Concat(*ends, axis=0) for ends in zip(*final, strict=True)
         ]
@@ -96,15 +95,15 @@ class Translation:
         self, x: ir.Value, sizes: list[Any], initial: list[ir.Value | None], layer: Sequence[_Direction]
     ) -> list[ir.Value]:
         """Emit a layer of one or two directions; return ``[time, batch, features]`` and the final states."""
-        count, units = len(layer), _size(layer[0].r, 0) // len(_GATES[self._op_type])
-        w = [self._reordered(each.w, units) for each in layer]
-        r = [self._reordered(each.r, units) for each in layer]
+        count, units = len(layer), _static_size(layer[0].r, 0) // len(_GATES[self._op_type])
+        w = [self._reorder_gates(each.w, units) for each in layer]
+        r = [self._reorder_gates(each.r, units) for each in layer]
         if layer[0].projection is not None:
-            x, sizes, w = self._start_in_input(x, sizes, initial, w, r)
+            x, sizes, w = self._feed_initial_state(x, sizes, initial, w, r)
             # The product of R and the projection reads the state before the projection.
             r = [op.MatMul(matrix, each.projection) for matrix, each in zip(r, layer, strict=True)]
             initial = [None, *initial[1:]]
-        b = [op.Concat(*(self._reordered(bias, units) for bias in each.biases), axis=0)
+        b = [op.Concat(*(self._reorder_gates(bias, units) for bias in each.biases), axis=0)
              for each in layer if each.biases]  # fmt: skip
         inputs = [x, _stack(w), _stack(r), _stack(b) if b else None, None, *initial]
         gates = len(_GATES[self._op_type]) * units
@@ -112,7 +111,7 @@ class Translation:
             sizes, [count, gates, sizes[2]], [count, gates, units], [count, 2 * gates], None,
             *[[count, sizes[1], units]] * len(initial),
         ]  # fmt: skip
-        y, *ends = self._node(inputs, shapes, units, layer[0].w.dtype)
+        y, *ends = self._emit_node(inputs, shapes, units, layer[0].w.dtype)
         if layer[0].projection is not None:
             matrix = _stack([op.Transpose(each.projection, perm=[1, 0]) for each in layer])
             y, ends[0] = op.MatMul(y, matrix), op.MatMul(ends[0], matrix)
@@ -121,17 +120,17 @@ class Translation:
         joined = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), op.Constant(value_ints=[0, 0, -1]))
         return [joined, *ends]
 
-    def _start_in_input(
+    def _feed_initial_state(
         self, x: ir.Value, sizes: list[Any], initial: Sequence[ir.Value | None], w: list[Any], r: list[Any]
     ) -> tuple[ir.Value, list[Any], list[Any]]:
         """Feed the initial H, already projected, as features of the first step, with R as their weights."""
         if initial[0] is None:
             return x, sizes, w
-        width = _size(initial[0], 2)
+        width = _static_size(initial[0], 2)
         before = op.Sub(op.Shape(x, start=0, end=1), op.Constant(value_ints=[1]))
         none, parts, weights = op.Constant(value_ints=[0]), [x], []
         for number, matrix in enumerate(r):
-            rows = initial[0] if len(r) == 1 else _rows(initial[0], number, 1)
+            rows = initial[0] if len(r) == 1 else _layer_state(initial[0], number, 1)
             ends = (none, before) if number == 0 else (before, none)
             pads = op.Concat(ends[0], none, none, ends[1], none, none, axis=0)
             parts.append(op.Pad(rows, pads))
@@ -140,13 +139,13 @@ class Translation:
         wider = [op.Concat(own, *more, axis=1) for own, more in zip(w, weights, strict=True)]
         return op.Concat(*parts, axis=2), [*sizes[:2], sizes[2] + width * len(r)], wider
 
-    def _reordered(self, tensor: ir.Value, units: int) -> ir.Value:
+    def _reorder_gates(self, tensor: ir.Value, units: int) -> ir.Value:
         order = _GATES[self._op_type]
         return (
             tensor if len(order) == 1 else op.Concat(*(_cut(tensor, i * units, units) for i in order), axis=0)
         )
 
-    def _node(self, inputs: list[Any], shapes: list[Any], units: int, dtype: Any) -> Sequence[ir.Value]:
+    def _emit_node(self, inputs: list[Any], shapes: list[Any], units: int, dtype: Any) -> Sequence[ir.Value]:
         attributes = {"hidden_size": units, **self._attributes}
         if shapes[1][0] == 2:
             attributes["direction"] = "bidirectional"
@@ -155,9 +154,9 @@ class Translation:
         if self._strategy is None:
             outputs: Sequence[ir.Value] = getattr(op, self._op_type)(*inputs, **attributes)
             return outputs
-        return _splice(self._lowered(inputs, shapes, attributes, dtype), inputs)
+        return _splice(self._lower_node(inputs, shapes, attributes, dtype), inputs)
 
-    def _lowered(
+    def _lower_node(
         self, inputs: list[Any], shapes: list[Any], attributes: dict[str, Any], dtype: Any
     ) -> ir.Graph:
         """Return a graph that computes the node in primitive ops; it lacks the absent inputs."""
@@ -204,7 +203,7 @@ def _splice(graph: ir.Graph, inputs: Sequence[Any]) -> Sequence[ir.Value]:
     return outputs
 
 
-def _layers(
+def _group_parameters(
     params: Sequence[ir.Value], layers: int, directions: int, has_biases: bool
 ) -> Iterator[list[_Direction]]:
     each = len(params) // (layers * directions)
@@ -224,7 +223,7 @@ def _is_zero(state: ir.Value) -> bool:
     return tensor is not None and not tensor.numpy().any()
 
 
-def _rows(state: ir.Value, layer: int, directions: int) -> Any:
+def _layer_state(state: ir.Value, layer: int, directions: int) -> Any:
     rows = _cut(state, layer * directions, directions)
     assert state.shape is not None
     rows.shape = ir.Shape([directions, *state.shape.dims[1:]])
@@ -241,7 +240,7 @@ def _stack(matrices: Sequence[ir.Value]) -> Any:
     return stacked[0] if len(stacked) == 1 else op.Concat(*stacked, axis=0)
 
 
-def _size(value: ir.Value, axis: int) -> int:
+def _static_size(value: ir.Value, axis: int) -> int:
     assert value.shape is not None
     size = value.shape[axis]
     assert isinstance(size, int)

@@ -113,23 +113,23 @@ def export(
         wanted = kind(**options)
     except TypeError as error:
         raise OptionError(f"the options do not fit strategy {strategy!r}: {error}") from error
-    program = _exported(module, args, dict(kwargs or {}), given)
-    model = load_model(_with_own_shapes(program.model_proto))
+    program = _export_program(module, args, dict(kwargs or {}), given)
+    model = load_model(_infer_dynamic_shapes(program.model_proto))
     steps = max((node.seq_len for node in inspect_model(model) if isinstance(node.seq_len, int)), default=1)
     function.run(model, wanted)
     with staged(model, pathlib.Path(path)) as stage:
-        result = _compared(module, args, dict(kwargs or {}), stage.path, (atol, rtol, steps))
+        result = _compare_with_module(module, args, dict(kwargs or {}), stage.path, (atol, rtol, steps))
         if not result:
             raise VerificationError(f"the result differs from the module: {result}")
         stage.accepted = True
     return result
 
 
-def _exported(module: Any, args: Any, kwargs: Any, given: Mapping[str, Any]) -> Any:
+def _export_program(module: Any, args: Any, kwargs: Any, given: Mapping[str, Any]) -> Any:
     """Return the ONNX program; a size that is asked to be dynamic and is not is PyTorch's error."""
     try:
         # torch.onnx.export alone would fix such a size to the example's.
-        with _sizes_alone(), torch.fx.experimental._config.patch(backed_size_oblivious=True):
+        with _skip_layer_steps(), torch.fx.experimental._config.patch(backed_size_oblivious=True):
             program = torch.export.export(
                 module, args, kwargs, dynamic_shapes=given.get("dynamic_shapes"), strict=False
             )
@@ -151,7 +151,7 @@ def _exported(module: Any, args: Any, kwargs: Any, given: Mapping[str, Any]) -> 
 
 
 @contextlib.contextmanager
-def _sizes_alone() -> Iterator[None]:
+def _skip_layer_steps() -> Iterator[None]:
     """Let PyTorch learn the sizes of a layer's results without its steps, which would fix their number."""
 
     def sized(*args: Any) -> Any:
@@ -172,7 +172,7 @@ def _sizes_alone() -> Iterator[None]:
             layer._dispatch_cache.clear()
 
 
-def _with_own_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+def _infer_dynamic_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Infer shapes anew where sizes are dynamic: after a layer, PyTorch declares the example's."""
     shapes = [value.type.tensor_type.shape for value in model.graph.input]
     if any(dim.dim_param for shape in shapes for dim in shape.dim):
@@ -183,7 +183,7 @@ def _with_own_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _compared(
+def _compare_with_module(
     module: Any, args: Any, kwargs: Any, path: pathlib.Path, limits: tuple[float | None, float | None, int]
 ) -> VerificationResult:
     """Compare the file with the module on the arguments, and on random numbers in place of their floats."""
@@ -194,7 +194,7 @@ def _compared(
     names = [each.name for each in session.get_inputs()]
     outputs = [each.name for each in session.get_outputs()]
     worst: dict[str, OutputComparison] = {}
-    for trial, (own, keywords) in enumerate(_trials(args, kwargs)):
+    for trial, (own, keywords) in enumerate(_trial_arguments(args, kwargs)):
         tensors = [each for each in pytree.tree_leaves((own, keywords)) if isinstance(each, torch.Tensor)]
         with torch.no_grad():
             expected = [each for each in pytree.tree_leaves(module(*own, **keywords)) if each is not None]
@@ -222,7 +222,7 @@ def _compared(
     )
 
 
-def _trials(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+def _trial_arguments(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
     generator = torch.Generator().manual_seed(0)
 
     def random(value: Any) -> Any:

@@ -18,7 +18,7 @@ from rnnlower.probing.node_probes import probe_recurrent_rules
 from rnnlower.probing.quantized_probes import probe_quantized_rules
 from rnnlower.probing.writing import PROBED, merge_earlier, toml_text
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
-from rnnlower.targets.reading import parse_target, read_toml, with_sources
+from rnnlower.targets.reading import fill_in_sources, parse_target, read_toml
 from rnnlower.targets.target import Target
 from rnnlower.wording import counted
 
@@ -64,7 +64,7 @@ def probe(
         raise UnverifiableError(
             f"{runtime.title} is not installed ({runtime.missing})", remedy=runtime.install
         )
-    before = with_sources(read_toml(path)) if path is not None and path.exists() else {}
+    before = fill_in_sources(read_toml(path)) if path is not None and path.exists() else {}
     # The answers, until they are written.
     partial = None if path is None else path.with_name(f"{path.name}.partial")
     groups = _Progress(progress or (lambda *told: None))

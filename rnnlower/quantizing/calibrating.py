@@ -1,4 +1,4 @@
-"""Calibration data: what a model reads in each call, with its states carried, as other tools take it."""
+"""Calibration data for other tools: the inputs of each call of a model, with its states carried."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, get_args
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.arguments import check_choice
+from rnnlower.engines.child import write_arrays
 from rnnlower.errors import OptionError
 from rnnlower.files.model_io import to_proto
 from rnnlower.folders import whole_file
 from rnnlower.passes.command_options import CalibrateOptions, Given
 from rnnlower.quantizing.model_preparation import prepare
 from rnnlower.quantizing.observing import Ranges, find_ranges, ranges_to_json
-from rnnlower.quantizing.recordings import Feeds, Recordings, list_of, open_source
+from rnnlower.quantizing.recordings import Feeds, Recordings, as_list, open_source
 
 Format = Literal["npz", "rknn", "qnn", "python"]
 
@@ -73,16 +74,19 @@ class Calibration:
                 ``python``: a CalibrationDataReader of onnxruntime.quantization, with its data beside.
 
         Raises:
-            OptionError: There is no such format, or the calls differ in shape and are to be one array.
+            OptionError: There is no such format, no folder for the file, or something in place of a folder;
+                or the calls differ in shape and are to be one array.
         """
         check_choice("the format is", format, get_args(Format))
+        _check_parent(pathlib.Path(path))
         _WRITERS[format](self, pathlib.Path(path))
 
     def save_ranges(self, path: str | os.PathLike[str]) -> None:
         """Write the ranges."""
         assert self.ranges is not None
         text = ranges_to_json(self.ranges)
-        with _file(pathlib.Path(path)) as part:
+        _check_parent(pathlib.Path(path))
+        with whole_file(pathlib.Path(path)) as part:
             part.write_text(text, encoding="utf-8")
 
 
@@ -92,7 +96,7 @@ def calibrate_model(
     """Run the float model over recordings, as `rnnlower.calibrate`; the model is prepared in place."""
     notes = prepare(model, options)
     source = to_proto(model)
-    given = Recordings(source, list_of(recordings))
+    given = Recordings(source, as_list(recordings))
     calls: list[Feeds] = []
     with contextlib.closing(open_source(source)) as session:
         for number, sequence in enumerate(given.sequences):
@@ -114,13 +118,16 @@ def _write_npz(calibration: Calibration, path: pathlib.Path) -> None:
                 "choose the format rknn, qnn or python, or give recordings of one length"
             )
     arrays = {name: np.stack([call[name] for call in calibration.calls]) for name in names}
-    with _file(path) as part:
-        _save(part, arrays)
+    with whole_file(path) as part:
+        write_arrays(str(part), arrays)
 
 
 def _write_files(calibration: Calibration, path: pathlib.Path, listed: str, suffix: str, entry: str) -> None:
-    """Write a file for each input of each call, and one that lists those of a call in each line."""
-    with _folder(path) as folder:
+    """Write a file for each input of each call, and a list with a line for each call."""
+    if path.exists():
+        raise OptionError(f"{path} exists; give a folder that does not")
+    with whole_file(path) as folder:
+        folder.mkdir()
         lines = []
         for number, call in enumerate(calibration.calls):
             files = {name: f"{number}_{index}{suffix}" for index, name in enumerate(call)}
@@ -131,6 +138,7 @@ def _write_files(calibration: Calibration, path: pathlib.Path, listed: str, suff
                     (folder / files[name]).write_bytes(array.tobytes())
             lines.append(" ".join(entry.format(name=name, file=file) for name, file in files.items()))
         (folder / listed).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        folder.chmod(0o755)
 
 
 def _write_python(calibration: Calibration, path: pathlib.Path) -> None:
@@ -138,9 +146,9 @@ def _write_python(calibration: Calibration, path: pathlib.Path) -> None:
     calls = calibration.calls
     arrays = {f"{number}/{name}": array for number, call in enumerate(calls) for name, array in call.items()}
     text = _READER.format(data=data.name, names=list(calls[0]), count=len(calls))
-    with _file(data) as part:
-        _save(part, arrays)
-    with _file(path) as part:
+    with whole_file(data) as part:
+        write_arrays(str(part), arrays)
+    with whole_file(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
@@ -150,34 +158,6 @@ _WRITERS: Mapping[str, Callable[[Calibration, pathlib.Path], None]] = {
     "qnn": functools.partial(_write_files, listed="input_list.txt", suffix=".raw", entry="{name}:={file}"),
     "python": _write_python,
 }
-
-
-def _save(path: pathlib.Path, arrays: Mapping[str, Any]) -> None:
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
-
-
-@contextlib.contextmanager
-def _file(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    _check_parent(path)
-    with whole_file(path) as part:
-        yield part
-
-
-@contextlib.contextmanager
-def _folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield a folder that becomes `path` at the end, whole or not at all.
-
-    Raises:
-        OptionError: There is something at this path.
-    """
-    _check_parent(path)
-    if path.exists():
-        raise OptionError(f"{path} exists; give a folder that does not")
-    with whole_file(path) as folder:
-        folder.mkdir()
-        yield folder
-        folder.chmod(0o755)
 
 
 def _check_parent(path: pathlib.Path) -> None:

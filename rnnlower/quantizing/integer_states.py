@@ -1,4 +1,4 @@
-"""States of a step model that come in and go out as the integers that stand for them."""
+"""The states of a step model as integer inputs and outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnlower.quantizing.placement import MOVES
 
 
 def carry_integers(model: ir.Model) -> list[str]:
-    """Make int16 of the state inputs and outputs; return notes with the scales.
+    """Make the state inputs and outputs int16; return notes with the scales.
 
     The recurrence quantizes a state to the same integers again.
 
@@ -32,7 +32,7 @@ def carry_integers(model: ir.Model) -> list[str]:
         into = inputs.get(stream.states.get(output.name or ""))
         if into is None:
             continue
-        parameters = {_sixteen_bits(node) for node in _readers(into)}
+        parameters = {_int16_parameters(node) for node in _readers(into)}
         found = parameters.pop() if len(parameters) == 1 else None
         if found is None or stream.start.get(into.name or "", 0):
             raise UnsupportedModelError(
@@ -41,12 +41,12 @@ def carry_integers(model: ir.Model) -> list[str]:
             )
         scale = constant_of(found[0])
         assert scale is not None
-        inside = _node("DequantizeLinear", into, found, names)
+        inside = _make("DequantizeLinear", into, found, names)
         into.replace_all_uses_with(inside.outputs[0])
         inside.replace_input_with(0, into)
         inside.outputs[0].shape, inside.outputs[0].type = into.shape, into.type
         graph.insert_before(graph[0], inside)
-        outside = _node("QuantizeLinear", output, found, names)
+        outside = _make("QuantizeLinear", output, found, names)
         graph.append(outside)
         outer = outside.outputs[0]
         outer.name, output.name = output.name, outer.name
@@ -56,13 +56,13 @@ def carry_integers(model: ir.Model) -> list[str]:
     return notes
 
 
-def _node(op_type: str, value: ir.Value, parameters: tuple[ir.Value, ir.Value], names: NameSource) -> ir.Node:
+def _make(op_type: str, value: ir.Value, parameters: tuple[ir.Value, ir.Value], names: NameSource) -> ir.Node:
     name = names.fresh(f"{value.name}/{op_type}")
     return ir.node(op_type, [value, *parameters], outputs=[ir.Value(name=name)], name=name)
 
 
 def _readers(value: ir.Value) -> Iterator[ir.Node]:
-    """Yield what reads a value, behind operators that only move it."""
+    """Yield the readers of a value, looking through operators that only move it."""
     for node, _ in value.uses():
         if node.op_type in MOVES:
             yield from _readers(node.outputs[0])
@@ -70,8 +70,8 @@ def _readers(value: ir.Value) -> Iterator[ir.Node]:
             yield node
 
 
-def _sixteen_bits(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
-    """Return scale and zero point of a quantizer to 16 bits around 0."""
+def _int16_parameters(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+    """Return the scale and zero point of a symmetric int16 quantizer; ``None`` for other nodes."""
     if node.op_type != "QuantizeLinear" or len(node.inputs) != 3:
         return None
     _, scale, zero = node.inputs

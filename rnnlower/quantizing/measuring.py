@@ -24,7 +24,7 @@ _QUARTERS = 4
 
 @dataclasses.dataclass
 class Noise:
-    """The power of an output and of its error.
+    """The power of an output (signal) and of its error (noise).
 
     Attributes:
         signal: Sums of squares by quarter of the sequence.
@@ -129,10 +129,10 @@ def measure(
     try:
         noises: dict[str, dict[str, Noise]] = {}
         for sequence, length in zip(held, steps, strict=True):
-            wanted = _whole(recordings, floats, sequence)
+            wanted = _run_sequence(recordings, floats, sequence)
             for kind, session in sessions.items():
                 try:
-                    got = _whole(carrying, session, sequence)
+                    got = _run_sequence(carrying, session, sequence)
                 except UnverifiableError as error:
                     where = on if kind == "on" else "onnxruntime"
                     raise UnverifiableError(
@@ -141,7 +141,7 @@ def measure(
                     ) from error
                 for name, array in wanted.items():
                     noise = noises.setdefault(name, {}).setdefault(kind, Noise())
-                    noise.add(array, got[name], _axis(recordings, name, array, length))
+                    noise.add(array, got[name], _time_axis(recordings, name, array, length))
     finally:
         for session in sessions.values():
             session.close()
@@ -157,14 +157,14 @@ def measure(
     ]
 
 
-def _axis(recordings: Recordings, name: str, array: Array, steps: int | None) -> int | None:
-    """Return the axis of time of an output: the first that has a size for each time step."""
+def _time_axis(recordings: Recordings, name: str, array: Array, steps: int | None) -> int | None:
+    """Return the time axis of an output: the first whose size is the number of time steps."""
     if recordings.stream is not None:
         return recordings.stream.outputs.get(name)
     return next((axis for axis, size in enumerate(array.shape) if size == steps), None)
 
 
-def _whole(recordings: Recordings, session: Session, sequence: Feeds) -> dict[str, Array]:
+def _run_sequence(recordings: Recordings, session: Session, sequence: Feeds) -> dict[str, Array]:
     """Return the outputs of a sequence: those of a step model joined along time, without its states."""
     calls = [call.outputs for call in recordings.calls(session, sequence)]
     names = [name for name in calls[0] if name not in recordings.states]

@@ -18,7 +18,7 @@ from rnnlower.recurrent.finding import find_recurrent
 
 
 def fold_weights(work: Work) -> None:
-    """Fold weights, however large they become: 8 bits are less than what they are cut from.
+    """Fold weights, even if they grow: in 8 bits they are smaller than their source.
 
     Before: weights that follow from constants. After: constants.
     """
@@ -26,7 +26,7 @@ def fold_weights(work: Work) -> None:
 
 
 def infer_types(work: Work) -> None:
-    """Infer the shapes of what recurrent nodes read.
+    """Infer the shapes of the inputs of recurrent nodes.
 
     Before: only inputs declare shapes. After: recurrent nodes know their number of steps, if it is fixed.
     """

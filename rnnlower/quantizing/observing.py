@@ -1,6 +1,6 @@
 """Ranges by role: the float recurrence runs over recordings, with the values of each role as outputs.
 
-The observer is told the same roles, by the same lowering, as the quantizer.
+The same lowering announces the same roles to the observer and to the quantizer.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class Range:
     least: float
     largest: float
 
-    def joined(self, other: Range) -> Range:
+    def union(self, other: Range) -> Range:
         return Range(min(self.least, other.least), max(self.largest, other.largest))
 
-    def times(self, factor: float) -> Range:
+    def scaled(self, factor: float) -> Range:
         return Range(self.least * factor, self.largest * factor)
 
-    def halved(self, seen: Range) -> Range:
-        """Return a half, a quarter, ... of the range, as long as what was seen is within it."""
-        half = self.times(0.5)
+    def tightened(self, seen: Range) -> Range:
+        """Return the range halved as often as it still contains the range that was seen."""
+        half = self.scaled(0.5)
         inside = half.least <= seen.least and seen.largest <= half.largest
-        return half.halved(seen) if inside and half.largest > _SMALLEST else self
+        return half.tightened(seen) if inside and half.largest > _SMALLEST else self
 
 
 Ranges = dict[Role, Range]
@@ -65,18 +65,18 @@ Ranges = dict[Role, Range]
 _SMALLEST = 2.0**-20
 """Where halving ends: all values may be 0."""
 
-OPPOSITE = "1-"
-"""How the roles of gates begin that are subtracted from 1; their range is that of the gate."""
+COMPLEMENT = "1-"
+"""The prefix of the role of 1 minus a gate; its range follows from the gate's."""
 
 FACTOR = " factor"
-"""How the roles of what goes into a product end; the values have another role already."""
+"""The suffix of the role of a factor of a product; the value itself has another role already."""
 
 
-def _observer(located: Located, seen: dict[ir.Value, Role]) -> Listener:
-    """Return what notes the values of each role of a node, and leaves them as they are."""
+def _make_observer(located: Located, seen: dict[ir.Value, Role]) -> Listener:
+    """Return a listener that records the role of each value of a node and leaves the values unchanged."""
 
     def note(e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:
-        if constant_of(value) is None and not (role.endswith(FACTOR) or role.startswith(OPPOSITE)):
+        if constant_of(value) is None and not (role.endswith(FACTOR) or role.startswith(COMPLEMENT)):
             seen.setdefault(value, Role(str(located), direction, role))
         return value
 
@@ -94,23 +94,23 @@ def observed_values(model: ir.Model, feeds: Iterable[Feeds]) -> Iterator[tuple[R
         for call in feeds:
             key = tuple((name, array.shape) for name, array in call.items())
             if key not in opened:
-                opened[key] = _observed(model, dict(key))
+                opened[key] = _open_observed(model, dict(key))
                 stack.callback(opened[key][0].close)
             session, roles = opened[key]
             outputs = session.run(call)
             yield from ((role, outputs[name]) for name, role in roles.items())
 
 
-def _observed(
+def _open_observed(
     model: ir.Model, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[IsolatedSession, dict[str, Role]]:
-    """Open the model with Scans for its recurrences, and return the roles of its further outputs."""
+    """Open the model with its recurrences as Scans; return the session and the roles of the added outputs."""
     own = model.clone()
     seen: dict[ir.Value, Role] = {}
     sizes = {name: list(shape) for name, shape in shapes.items()}
     options = LoweringOptions("scan", input_shapes=sizes, fold=False, gates="fused")
-    lower_model(own, options, lambda located: _observer(located, seen))
-    roles = dict(_expose(own, seen))
+    lower_model(own, options, lambda located: _make_observer(located, seen))
+    roles = dict(_expose_roles(own, seen))
     return open_model(to_proto(own), optimize=False), roles
 
 
@@ -129,12 +129,12 @@ def find_ranges(model: ir.Model, feeds: Iterable[Feeds]) -> Ranges:
             )
         if values.size:
             found = Range(float(np.min(values)), float(np.max(values)))
-            ranges[role] = found.joined(ranges.get(role, found))
+            ranges[role] = found.union(ranges.get(role, found))
     return ranges
 
 
-def _expose(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tuple[str, Role]]:
-    """Make outputs of values in the main graph and in the bodies of its Scans."""
+def _expose_roles(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tuple[str, Role]]:
+    """Make values of the main graph and of the bodies of its Scans graph outputs; yield their names."""
     owners = {body: node for node in model.graph for body in subgraphs_of(node)}
     produced = {value for node, _ in walk(model.graph) for value in node.outputs}
     for number, (value, role) in enumerate(seen.items()):
@@ -145,7 +145,7 @@ def _expose(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tuple[st
         if graph is None or (node is not None and value not in produced):
             # It was emitted to measure names, and is not part of the model.
             continue
-        copy = _copied(value, f"rnnlower.role.{number}")
+        copy = _make_identity(value, f"rnnlower.role.{number}")
         outer = copy.outputs[0]
         graph.append(copy)
         if graph is not model.graph:
@@ -159,19 +159,19 @@ def _expose(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tuple[st
                     f"or unroll Loops first: `{unrolling}`",
                 )
             graph.outputs.append(outer)
-            outer = _scanned(owner, f"rnnlower.role.{number}.steps")
+            outer = _add_scan_output(owner, f"rnnlower.role.{number}.steps")
         model.graph.outputs.append(outer)
         yield str(outer.name), role
 
 
-def _copied(value: ir.Value, name: str) -> ir.Node:
+def _make_identity(value: ir.Value, name: str) -> ir.Node:
     """Return an Identity: an output of a body must be none of its inputs, nor another output."""
     type_ = value.type or ir.TensorType(ir.DataType.FLOAT)
     return ir.node("Identity", [value], outputs=[ir.Value(name=name, type=type_)])
 
 
-def _scanned(scan: ir.Node, name: str) -> ir.Value:
-    """Return a new output of a Scan whose body has one more."""
+def _add_scan_output(scan: ir.Node, name: str) -> ir.Value:
+    """Add an output to a Scan whose body has one more, and return it."""
     scan.resize_outputs(len(scan.outputs) + 1)
     value = scan.outputs[-1]
     value.name, value.type = name, ir.TensorType(ir.DataType.FLOAT)
@@ -184,7 +184,7 @@ def _scanned(scan: ir.Node, name: str) -> ir.Value:
 
 
 def ranges_to_json(ranges: Ranges) -> str:
-    """Return the text of the file."""
+    """Return the ranges as the text of a JSON file."""
     entries = [
         role.to_dict() | {"min": ranges[role].least, "max": ranges[role].largest} for role in sorted(ranges)
     ]
@@ -192,7 +192,7 @@ def ranges_to_json(ranges: Ranges) -> str:
 
 
 def read_ranges(paths: Iterable[pathlib.Path]) -> Ranges:
-    """Read files, and pool what they say of a role.
+    """Read files of ranges, and pool the ranges of each role.
 
     Raises:
         OptionError: One is not such a file.
@@ -203,7 +203,7 @@ def read_ranges(paths: Iterable[pathlib.Path]) -> Ranges:
             for entry in json.loads(path.read_text(encoding="utf-8"))["ranges"]:
                 role = Role(entry["node"], entry["direction"], entry["role"])
                 found = Range(float(entry["min"]), float(entry["max"]))
-                ranges[role] = found.joined(ranges.get(role, found))
+                ranges[role] = found.union(ranges.get(role, found))
         except (ValueError, KeyError, TypeError) as error:
             raise OptionError(
                 f"{path} is no file of ranges ({error!r}); `rnnlower calibrate --ranges` writes one"

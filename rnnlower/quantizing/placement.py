@@ -1,4 +1,4 @@
-"""The place of a DequantizeLinear whose result is read in a body or branch.
+"""The placement of a DequantizeLinear whose result is read in a body or branch.
 
 onnxruntime (1.31) moves a DequantizeLinear behind the Reshape that follows it, and aborts its process if an
 If captures the result: QDQPropagationTransformer takes what a branch captures for an input of the If.
@@ -13,13 +13,13 @@ from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import is_read, walk
 
 MOVES = frozenset({"Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
-"""Operators that move numbers and integers alike."""
+"""Operators that commute with DequantizeLinear."""
 
 _LOOKED_FOR = frozenset({"DequantizeLinear", "Where"})
 
 
 def capture_integers(model: ir.Model) -> None:
-    """Let branches capture integers, and dequantize them inside."""
+    """Make branches capture integers and dequantize them inside."""
     names = NameSource(names_in(model))
     made: dict[tuple[ir.Graph, ir.Value], ir.Value] = {}
     for graph in list(model.graph.subgraphs()):
@@ -27,17 +27,17 @@ def capture_integers(model: ir.Model) -> None:
             for index, value in enumerate(node.inputs):
                 if value is None or value.producer() is None or value.graph is graph:
                     continue
-                chain = _chain(value)
+                chain = _trace_to_dequantize(value)
                 if chain is None:
                     continue
                 if (graph, value) not in made:
-                    made[graph, value] = _dequantized(graph, chain, names)
+                    made[graph, value] = _dequantize_inside(graph, chain, names)
                 node.replace_input_with(index, made[graph, value])
     _remove_unread(model.graph)
 
 
-def own_constants(model: ir.Model) -> None:
-    """Give each body constants of its own, where several graphs read the same.
+def localize_constants(model: ir.Model) -> None:
+    """Give each body its own copy of a constant that several graphs read.
 
     onnxruntime looks for the integers of a product, and for the constant branch of a Where (it aborts if that
     is further out: WhereDummyDq), in the body that reads them.
@@ -57,7 +57,7 @@ def own_constants(model: ir.Model) -> None:
                     reader.replace_input_with(index, own)
 
 
-def _chain(value: ir.Value) -> list[ir.Node] | None:
+def _trace_to_dequantize(value: ir.Value) -> list[ir.Node] | None:
     """Return the nodes from a DequantizeLinear to the value, the last one first."""
     nodes: list[ir.Node] = []
     while (node := value.producer()) is not None:
@@ -70,7 +70,7 @@ def _chain(value: ir.Value) -> list[ir.Node] | None:
     return None
 
 
-def _dequantized(graph: ir.Graph, chain: list[ir.Node], names: NameSource) -> ir.Value:
+def _dequantize_inside(graph: ir.Graph, chain: list[ir.Node], names: NameSource) -> ir.Value:
     """Return the value at the end of the chain, dequantized in the graph instead of before the chain."""
     *moves, first = chain
     integers = first.inputs[0]

@@ -1,4 +1,4 @@
-"""The way of a model from float to integers: ranges, the rest, the recurrence, and the measurement."""
+"""Quantization of a model: the ranges, the rest, the recurrence, and the measurement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,9 @@ from rnnlower.quantizing.integer_states import carry_integers
 from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_steps, measure
 from rnnlower.quantizing.model_preparation import prepare
 from rnnlower.quantizing.observing import Ranges, Role, find_ranges, read_ranges
-from rnnlower.quantizing.placement import capture_integers, own_constants
+from rnnlower.quantizing.placement import capture_integers, localize_constants
 from rnnlower.quantizing.quantizers import Quantization, Quantizers
-from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, list_of, open_model, open_source
+from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, as_list, open_model, open_source
 from rnnlower.quantizing.rest import quantize_rest
 from rnnlower.quantizing.schemes import Scheme, TfliteScheme
 from rnnlower.recurrent.finding import find_recurrent
@@ -121,14 +121,14 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
             # With scales too small to round, the result must be what the float model computes.
             options.tell("verifying")
             held = [[call.feeds for call in data.recordings.calls(floats, each)] for each in data.held]
-            fine = dataclasses.replace(quantization, fine=True, encodings={}, bare=set())
+            fine = dataclasses.replace(quantization, fine=True, encodings={}, unquantized=set())
             known = [*feeds, *held[0]]
-            _prove_placement(floats, to_proto(_lowered(model.clone(), strategy, fine)), known[0])
+            _prove_placement(floats, to_proto(_lower_quantized(model.clone(), strategy, fine)), known[0])
         options.tell("quantizing")
-        rest, words = _rest(source, feeds, options, scheme)
+        rest, words = _quantize_rest(source, feeds, options, scheme)
         notes += words
-        result = _lowered(load_model(rest), strategy, quantization, options.runtime)
-        for role in sorted(quantization.bare):
+        result = _lower_quantized(load_model(rest), strategy, quantization, options.runtime)
+        for role in sorted(quantization.unquantized):
             raise VerificationError(f"{role.name!r} of node {role.node!r} has no quantizers")
         if options.integer_states:
             notes += carry_integers(result)
@@ -139,24 +139,22 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
             steps = count_steps(model, data.recordings, held)
             outputs = measure(data.recordings, data.held, steps, floats, to_proto(result), options.on)
             clipped = clipped_shares(model, held, quantization)
-    notes += _left_out(quantization, options.runtime)
-    warnings = [_narrow()] if options.activations == "int8-only" else []
-    warnings += _saturating(outputs)
+    notes += _notes_on_ignored(quantization, options.runtime)
     report = QuantizeReport(
-        [_entry(role, quantization, clipped) for role in sorted(quantization.encodings)],
+        [_scale_entry(role, quantization, clipped) for role in sorted(quantization.encodings)],
         strategy,
         len(data.calibrated),
         len(data.held),
         outputs,
         notes,
-        warnings,
+        list(_warnings(options, outputs)),
     )
     model.graph, model.ir_version = result.graph, result.ir_version
     return report
 
 
 def _check_target(options: QuantizeOptions) -> None:
-    """Refuse a target without quantizers, or types in which it is known not to compute products."""
+    """Refuse a target that lacks quantizers, or does not compute products of the activations' type."""
     target = options.runtime
     if target is None:
         return
@@ -174,8 +172,8 @@ def _check_target(options: QuantizeOptions) -> None:
         )
 
 
-def _left_out(quantization: Quantization, target: Target | None) -> list[str]:
-    """Return a note on quantizers that the target is known to leave out."""
+def _notes_on_ignored(quantization: Quantization, target: Target | None) -> list[str]:
+    """Return a note on quantizers that the target is known to ignore."""
     if target is None or target.arithmetic is None:
         return []
     found = {each.dtype.name.lower() for each in quantization.encodings.values()}
@@ -195,7 +193,7 @@ class _Data:
 
     @classmethod
     def read(cls, model: onnx.ModelProto, options: QuantizeOptions) -> _Data:
-        given, inputs, verify = list_of(options.calibration), options.inputs, options.verify
+        given, inputs, verify = as_list(options.calibration), options.inputs, options.verify
         files = [None if isinstance(each, Mapping) else pathlib.Path(each) for each in given]
         of_ranges = [file for file in files if file is not None and file.suffix == ".json"]
         ranges = read_ranges(of_ranges) if of_ranges else None
@@ -224,35 +222,31 @@ class _Data:
         return cls(recordings, *parts, ranges)
 
 
-def _narrow() -> Suspicion:
-    return Suspicion(
-        "the model",
-        "all activations have 8 bits",
-        "a recurrence with long memory loses most of its accuracy",
-        f"where the device has 16 bits, {wording.option('activations', 'int16')} keeps it",
-    )
-
-
-def _saturating(outputs: Sequence[MeasuredOutput]) -> list[Suspicion]:
-    """Warn of a default session that is less accurate than the file, for a reason of the processor's."""
-    lost = [each for each in outputs if each.sqnr - each.sqnr_default > _LOSS]
-    if not lost or not products_saturate():
-        return []
-    where = "in onnxruntime's default session here"
-    return [
-        Suspicion(
+def _warnings(options: QuantizeOptions, outputs: Sequence[MeasuredOutput]) -> Iterator[Suspicion]:
+    """Warn of 8-bit activations, and of a default session that loses accuracy on this processor."""
+    int16 = wording.option("activations", "int16")
+    if options.activations == "int8-only":
+        yield Suspicion(
             "the model",
-            f"output {lost[0].name!r} has {lost[0].sqnr_default:.1f} dB {where}",
-            f"its {SATURATION}",
-            f"for such a processor, {wording.option('activations', 'int16')} keeps the accuracy",
+            "all activations have 8 bits",
+            "a recurrence with long memory loses most of its accuracy",
+            f"where the device has 16 bits, {int16} keeps it",
         )
-    ]
+    lost = [each for each in outputs if each.sqnr - each.sqnr_default > _LOSS]
+    if lost and products_saturate():
+        found = f"output {lost[0].name!r} has {lost[0].sqnr_default:.1f} dB"
+        yield Suspicion(
+            "the model",
+            f"{found} in onnxruntime's default session here",
+            f"its {SATURATION}",
+            f"for such a processor, {int16} keeps the accuracy",
+        )
 
 
-def _rest(
+def _quantize_rest(
     source: onnx.ModelProto, feeds: Sequence[Feeds], options: QuantizeOptions, scheme: Scheme
 ) -> tuple[onnx.ModelProto, list[str]]:
-    """Return the model with its rest quantized, or a note on why it stays in float."""
+    """Quantize the rest of the model; if it stays in float, return a note on the reason."""
     if options.recurrent_only:
         return source, []
     if scheme.powers:
@@ -271,7 +265,7 @@ def _strategy(model: ir.Model, options: QuantizeOptions) -> str:
     return "unroll" if short else next((op.lower() for op in ("Scan", "Loop") if op in ops), "unroll")
 
 
-def _lowered(
+def _lower_quantized(
     model: ir.Model, strategy: str, quantization: Quantization, target: Target | None = None
 ) -> ir.Model:
     # Folded constants would be weights in float again.
@@ -280,7 +274,7 @@ def _lowered(
     )
     lower_model(model, options, functools.partial(Quantizers, quantization))
     capture_integers(model)
-    own_constants(model)
+    localize_constants(model)
     # onnxruntime looks for the integers of a product in the body that reads them.
     move_next_to_readers(model.graph, list(model.graph.initializers.values()), least_depth=1)
     return model
@@ -300,13 +294,13 @@ def _prove_placement(floats: Session, fine: onnx.ModelProto, feeds: Feeds) -> No
         largest = max(float(np.abs(array).max(initial=0.0)), 1e-6)
         difference = float(np.abs(got[name].astype(np.float64) - array).max(initial=0.0))
         if not difference <= _EQUAL * largest:
-            _refuse_unstable(floats, feeds, name, array, difference)
+            _refuse_if_unstable(floats, feeds, name, array, difference)
             raise VerificationError(
                 f"with scales too small to round, {name} differs by {difference:g}: a quantizer is misplaced"
             )
 
 
-def _refuse_unstable(floats: Session, feeds: Feeds, name: str, wanted: Array, difference: float) -> None:
+def _refuse_if_unstable(floats: Session, feeds: Feeds, name: str, wanted: Array, difference: float) -> None:
     """Refuse a model whose own result moves that much when its inputs move by a millionth."""
     rng, moved = np.random.default_rng(0), 0.0
     for _ in range(_DRAWS):
@@ -322,7 +316,7 @@ def _refuse_unstable(floats: Session, feeds: Feeds, name: str, wanted: Array, di
         )
 
 
-def _entry(role: Role, quantization: Quantization, clipped: Mapping[Role, float]) -> dict[str, Any]:
+def _scale_entry(role: Role, quantization: Quantization, clipped: Mapping[Role, float]) -> dict[str, Any]:
     encoding = quantization.encodings[role]
     return role.to_dict() | {
         "type": encoding.dtype.name.lower(),

@@ -14,7 +14,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import Located
 from rnnlower.lowering.node_emitter import NodeEmitter
-from rnnlower.quantizing.observing import FACTOR, OPPOSITE, Range, Ranges, Role
+from rnnlower.quantizing.observing import COMPLEMENT, FACTOR, Range, Ranges, Role
 from rnnlower.quantizing.schemes import Encoding, Scheme
 
 _WEIGHT, _ADDEND = " weight", "addend"
@@ -29,17 +29,17 @@ class Quantization:
     Attributes:
         scheme: The choice of types.
         ranges: The ranges of the roles.
-        fine: Whether scales are too small for any rounding to be seen, and nothing is clipped. Such a model
-            computes what the float model does, if every quantizer is where it belongs.
+        fine: Whether scales are so small that rounding has no visible effect, and nothing is clipped. Such a
+            model computes the same as the float model if every quantizer is in its place.
         encodings: The encodings that were used.
-        bare: The roles of values that need quantizers, and have none.
+        unquantized: The roles of values that need quantizers, and have none.
     """
 
     scheme: Scheme
     ranges: Ranges
     fine: bool = False
     encodings: dict[Role, Encoding] = dataclasses.field(default_factory=dict)
-    bare: set[Role] = dataclasses.field(default_factory=set)
+    unquantized: set[Role] = dataclasses.field(default_factory=set)
 
     def encoding(self, located: Located, role: str, direction: str) -> Encoding:
         """Return the encoding of a role.
@@ -64,15 +64,15 @@ class Quantization:
                     remedy="calibrate on this model (`rnnlower calibrate`), with recordings that take each "
                     f"branch, or fix the shapes of its inputs ({wording.option('input-shape')})",
                 )
-            seen = functools.reduce(Range.joined, found)
-            if role.startswith(OPPOSITE):
+            seen = functools.reduce(Range.union, found)
+            if role.startswith(COMPLEMENT):
                 seen = Range(1 - seen.largest, 1 - seen.least)
             self.encodings[key] = self.scheme.encoding(role, seen)
         return self.encodings[key]
 
 
 class Quantizers:
-    """The quantizers of a node, which the lowering tells the roles of values."""
+    """The listener that inserts the quantizers of a node, by the roles that the lowering announces."""
 
     def __init__(self, quantization: Quantization, located: Located) -> None:
         self._all, self._located = quantization, located
@@ -81,7 +81,7 @@ class Quantizers:
         self._scale_of_weight = 0.0
 
     def __call__(self, e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:
-        """Return the value after its quantizers.
+        """Emit the quantizers of a value and return the result.
 
         Raises:
             UnsupportedModelError: It is a weight that is not constant, or no range is known.
@@ -91,18 +91,18 @@ class Quantizers:
             return value
         key = (e, value, role)
         if key not in self._made:
-            made = self._made[key] = self._quantized(e, value, role, direction)
+            made = self._made[key] = self._quantize(e, value, role, direction)
             self._read.add(made)
             if made is value and not role.endswith((_ADDEND, _WEIGHT)) and constant_of(value) is None:
-                self._all.bare.add(Role(str(self._located), direction, role))
+                self._all.unquantized.add(Role(str(self._located), direction, role))
         return self._made[key]
 
-    def _quantized(self, e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:
+    def _quantize(self, e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:
         if role.endswith(_WEIGHT):
-            return self._weight(e, value)
+            return self._quantize_weight(e, value)
         tensor = constant_of(value)
         if tensor is not None:
-            return self._constant(e, value, tensor.numpy(), role)
+            return self._quantize_constant(e, value, tensor.numpy(), role)
         if role.endswith(_ADDEND):
             # A product of X, which has its quantizers.
             return value
@@ -110,34 +110,34 @@ class Quantizers:
         if self._all.fine:
             # Of a power of two, even the values of a model that grows are multiples.
             step = e.scalar(max(encoding.rounded().scale * _FINE, _LEAST_STEP))
-            return _one(e, "Mul", _one(e, "Round", _one(e, "Div", value, step)), step)
+            return _emit_one(e, "Mul", _emit_one(e, "Round", _emit_one(e, "Div", value, step)), step)
         scale, zero_point = _parameters(e, encoding)
-        return _one(
-            e, "DequantizeLinear", _one(e, "QuantizeLinear", value, scale, zero_point), scale, zero_point
+        return _emit_one(
+            e, "DequantizeLinear", _emit_one(e, "QuantizeLinear", value, scale, zero_point), scale, zero_point
         )
 
-    def _constant(self, e: NodeEmitter, value: ir.Value, array: np.ndarray, role: str) -> ir.Value:
+    def _quantize_constant(self, e: NodeEmitter, value: ir.Value, array: np.ndarray, role: str) -> ir.Value:
         if self._all.fine or not array.any():
             return value
         if self._all.scheme.integer_bias and role == f"x {_ADDEND}":
-            return self._bias(e, value, array)
+            return self._quantize_bias(e, value, array)
         scheme = dataclasses.replace(self._all.scheme, headroom=1.0)
         encoding = scheme.encoding(role, Range(float(array.min()), float(array.max())))
         info = np.iinfo(encoding.dtype.numpy())
         integers = np.rint(array / encoding.scale) + encoding.zero_point
         scale, zero_point = _parameters(e, encoding)
         stored = np.clip(integers, info.min, info.max).astype(encoding.dtype.numpy())
-        return _one(e, "DequantizeLinear", e.constant(stored, name=value.name or ""), scale, zero_point)
+        return _emit_one(e, "DequantizeLinear", e.constant(stored, name=value.name or ""), scale, zero_point)
 
-    def _bias(self, e: NodeEmitter, value: ir.Value, array: np.ndarray) -> ir.Value:
-        """Return a bias with the scale of the product that it is added to."""
+    def _quantize_bias(self, e: NodeEmitter, value: ir.Value, array: np.ndarray) -> ir.Value:
+        """Emit a bias in int32, with the scale of the product that it is added to."""
         scale = self._all.encoding(self._located, "x", "").scale * self._scale_of_weight
         info = np.iinfo(np.int32)
         integers = np.clip(np.rint(array / scale), info.min, info.max).astype(np.int32)
         stored = e.constant(integers, name=value.name or "")
-        return _one(e, "DequantizeLinear", stored, e.constant(np.array(scale, np.float32)))
+        return _emit_one(e, "DequantizeLinear", stored, e.constant(np.array(scale, np.float32)))
 
-    def _weight(self, e: NodeEmitter, value: ir.Value) -> ir.Value:
+    def _quantize_weight(self, e: NodeEmitter, value: ir.Value) -> ir.Value:
         tensor = constant_of(value)
         if tensor is None:
             raise UnsupportedModelError(
@@ -166,5 +166,5 @@ def _parameters(e: NodeEmitter, encoding: Encoding) -> tuple[ir.Value, ir.Value]
     return e.often_read(scale, "q"), e.often_read(ir.Tensor(zero_point), "z")
 
 
-def _one(e: NodeEmitter, op_type: str, *inputs: ir.Value) -> ir.Value:
+def _emit_one(e: NodeEmitter, op_type: str, *inputs: ir.Value) -> ir.Value:
     return e.ops(op_type, *inputs, outputs=1)[0]

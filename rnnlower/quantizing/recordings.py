@@ -1,4 +1,4 @@
-"""Recordings: the inputs of whole sequences, and the calls of a model that they become."""
+"""Recordings: the inputs of whole sequences, and the model calls that run them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.engines.child import read_arrays
 from rnnlower.engines.known import find_engine
-from rnnlower.engines.opened import EngineError, Opened, open_on
+from rnnlower.engines.opened import EngineError, OpenedModel, open_on
 from rnnlower.engines.session import IsolatedSession, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.passes.command_options import Given
 from rnnlower.verification.chunk_procedure import initial_states
+from rnnlower.verification.models import required_inputs
 from rnnlower.wording import counted
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]
-Session = IsolatedSession | Opened
+Session = IsolatedSession | OpenedModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +54,7 @@ class Recordings:
     """
 
     def __init__(self, model: onnx.ModelProto, given: Sequence[Given]) -> None:
-        initialized = {tensor.name for tensor in model.graph.initializer}
-        self._inputs = {value.name: value for value in model.graph.input if value.name not in initialized}
+        self._inputs = {value.name: value for value in required_inputs(model.graph)}
         self.stream = StreamMetadata.read({entry.key: entry.value for entry in model.metadata_props})
         self.sequences = [feeds for each in given for feeds in self._sequences(each)]
         if given and not self.sequences:
@@ -99,14 +99,14 @@ class Recordings:
             }
 
     def _sizes(self, sequence: Feeds) -> tuple[int, int]:
-        """Return the steps of a call, and those of a sequence."""
+        """Return the number of time steps of a call and of a sequence."""
         assert self.stream is not None
         axes = self.stream.inputs.items()
         steps = min(sequence[name].shape[axis] for name, axis in axes if name in sequence)
         return self.stream.chunk or 1, steps
 
     def notes(self) -> list[str]:
-        """Return a note if the last steps of sequences fill no chunk."""
+        """Return a note if the last steps of a sequence do not fill a chunk."""
         if self.stream is None:
             return []
         carried = [each for each in self.sequences if not set(self.states.values()) <= each.keys()]
@@ -156,15 +156,13 @@ class Recordings:
         ]
 
 
-def list_of(given: Given | Sequence[Given]) -> list[Given]:
-    """Return recordings as a list, also if there is only one."""
-    if isinstance(given, str | os.PathLike | Mapping):
-        return [given]
-    return list(given)
+def as_list(given: Given | Sequence[Given]) -> list[Given]:
+    """Return recordings as a list, even if there is only one."""
+    return [given] if isinstance(given, str | os.PathLike | Mapping) else list(given)
 
 
 def open_source(model: onnx.ModelProto) -> Session:
-    """Open the float model on onnxruntime, or in NumPy where that lacks a kernel.
+    """Open the float model on onnxruntime, or in NumPy if onnxruntime lacks a kernel.
 
     Raises:
         UnverifiableError: Neither takes it.

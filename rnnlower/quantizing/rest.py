@@ -49,8 +49,8 @@ def _grouped(graph: ir.Graph) -> list[str]:
     return [str(node.name) for node in found if node.attributes.get_int("group", 1) > 1]
 
 
-def _counting(graph: ir.Graph) -> list[str]:
-    """Return the names of the nodes whose floats become whole numbers, such as positions: they stay exact."""
+def _position_nodes(graph: ir.Graph) -> list[str]:
+    """Return the names of nodes that compute integers in floats, such as positions: they stay exact."""
     casts = (node for node in graph if node.op_type == "Cast")
     whole = {node for node in casts if ir.DataType(node.attributes["to"].as_int()).is_integer()}
     for node in reversed(graph):
@@ -102,7 +102,7 @@ def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool, hea
                 per_channel=per_channel,
                 activation_type=getattr(QuantType, kind),
                 weight_type=QuantType.QInt8,
-                nodes_to_exclude=_counting(graph) + (_grouped(graph) if per_channel else []),
+                nodes_to_exclude=_position_nodes(graph) + (_grouped(graph) if per_channel else []),
                 extra_options=options,
             )
             return (folder / "model.onnx").read_bytes()

@@ -19,7 +19,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import Located
 from rnnlower.lowering.replacing import Gates
 from rnnlower.passes.command_options import Activations, QuantizeOptions
-from rnnlower.quantizing.observing import FACTOR, OPPOSITE, Range
+from rnnlower.quantizing.observing import COMPLEMENT, FACTOR, Range
 from rnnlower.recurrent.parsing import parse_recurrent
 
 LARGEST_WEIGHT = 127
@@ -52,10 +52,10 @@ class Encoding:
 
     def rounded(self) -> Encoding:
         """Return the encoding with the next power of two as its scale."""
-        return dataclasses.replace(self, scale=float(_power(self.scale)))
+        return dataclasses.replace(self, scale=float(_next_power_of_two(self.scale)))
 
     def clipped(self, values: NDArray[np.float32]) -> int:
-        """Return how many of the values cannot be expressed: more than a step beyond the bounds."""
+        """Return how many of the values are clipped: more than a step beyond the bounds."""
         least, largest = self.bounds.least - self.scale, self.bounds.largest + self.scale
         return int(np.count_nonzero((values < least) | (values > largest)))
 
@@ -85,18 +85,18 @@ class Scheme:
 
     @classmethod
     def of(cls, options: QuantizeOptions) -> Scheme:
-        """Return the choice that the options make."""
+        """Return the scheme for the options."""
         return cls(options.activations, options.headroom, options.per_tensor, options.scheme == "pow2")
 
     def check(self, located: Located) -> None:
-        """Refuse a node that the scheme is not for."""
+        """Refuse a node that the scheme does not support."""
 
     def observed(self, role: str) -> str:
         """Return the role whose range is that of this role."""
-        return role.removesuffix(FACTOR).removeprefix(OPPOSITE)
+        return role.removesuffix(FACTOR).removeprefix(COMPLEMENT)
 
     def fixed(self, role: str) -> Encoding | None:
-        """Return the encoding of a role if it does not depend on what was seen."""
+        """Return the encoding of a role if it does not depend on observations."""
         return None
 
     def dtype(self, role: str) -> ir.DataType:
@@ -110,15 +110,15 @@ class Scheme:
         return eight if narrow else ir.DataType.INT16
 
     def encoding(self, role: str, seen: Range) -> Encoding:
-        """Return the encoding of a role in whose values this range was seen."""
+        """Return the encoding of a role with this observed range."""
         dtype = self.dtype(role)
-        fixed = None if role.startswith(OPPOSITE) else _BOUNDS.get(role.split()[-1])
+        fixed = None if role.startswith(COMPLEMENT) else _BOUNDS.get(role.split()[-1])
         if fixed is None and role.endswith(FACTOR) and seen.least >= -1 and seen.largest <= 1:
             fixed = _UNIT
         if fixed is not None:
-            return _fixed(dtype, fixed.halved(seen.times(self.headroom)))
+            return _power_of_two_encoding(dtype, fixed.tightened(seen.scaled(self.headroom)))
         if dtype.itemsize == 2:
-            seen = seen.times(self.headroom)
+            seen = seen.scaled(self.headroom)
         if not dtype.is_signed():
             return asymmetric(dtype, seen)
         encoding = symmetric(dtype, seen)
@@ -130,13 +130,13 @@ class Scheme:
         scale = (largest / LARGEST_WEIGHT).astype(np.float32)
         # Weights that are too small for a scale are 0.
         scale = np.where(scale > 0, scale, np.float32(1.0 / LARGEST_WEIGHT))
-        scale = _power(scale).astype(np.float32) if self.powers else scale
+        scale = _next_power_of_two(scale).astype(np.float32) if self.powers else scale
         integers = np.clip(np.rint(array / scale), -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int8)
         return integers, scale
 
 
-def _fixed(dtype: ir.DataType, bounds: Range) -> Encoding:
-    """Return a power of two that reaches up to the bounds: 1/256 or 1/128 at 8 bits."""
+def _power_of_two_encoding(dtype: ir.DataType, bounds: Range) -> Encoding:
+    """Return the encoding of the bounds with a power of two as scale: 1/256 or 1/128 at 8 bits."""
     values = 2 ** (8 * dtype.itemsize)
     if dtype.is_signed():
         return Encoding(dtype, 2 * bounds.largest / values, 0)
@@ -145,13 +145,13 @@ def _fixed(dtype: ir.DataType, bounds: Range) -> Encoding:
 
 
 def symmetric(dtype: ir.DataType, seen: Range) -> Encoding:
-    """Return the encoding of a range around 0."""
+    """Return the symmetric encoding that covers a range."""
     steps = np.iinfo(dtype.numpy()).max
     return Encoding(dtype, float(np.float32(max(-seen.least, seen.largest) / steps)) or 1.0 / steps, 0)
 
 
 def asymmetric(dtype: ir.DataType, seen: Range) -> Encoding:
-    """Return the encoding of a range, with 0 in it."""
+    """Return the asymmetric encoding of a range, extended to include 0."""
     least, largest = min(seen.least, 0.0), max(seen.largest, 0.0)
     info = np.iinfo(dtype.numpy())
     steps = info.max - info.min
@@ -159,8 +159,8 @@ def asymmetric(dtype: ir.DataType, seen: Range) -> Encoding:
     return Encoding(dtype, scale, info.min + round(-least / scale))
 
 
-def _power(scale: Any) -> Any:
-    """Return the next power of two that is not smaller."""
+def _next_power_of_two(scale: Any) -> Any:
+    """Return the least power of two that is not smaller."""
     return 2.0 ** np.ceil(np.log2(scale))
 
 
@@ -190,7 +190,7 @@ class TfliteScheme(Scheme):
         return cls(headroom=options.headroom, per_tensor=True)
 
     def check(self, located: Located) -> None:
-        """Refuse a node that TensorFlow Lite's operator cannot be.
+        """Refuse a node that TensorFlow Lite's operator cannot express.
 
         Raises:
             UnsupportedModelError: It is a GRU or RNN, or has other activations, or a clip.
@@ -225,4 +225,4 @@ class TfliteScheme(Scheme):
         if name != "c":
             # Peepholes.
             return symmetric(ir.DataType.INT16, seen)
-        return symmetric(ir.DataType.INT16, seen.times(self.headroom)).rounded()
+        return symmetric(ir.DataType.INT16, seen.scaled(self.headroom)).rounded()

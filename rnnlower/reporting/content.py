@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +14,8 @@ from rnnlower.errors import RnnLowerError
 from rnnlower.files.model_io import read_model, size_on_disk
 from rnnlower.inspection import Port, RecurrentNode, inspect_model, summarize
 from rnnlower.reporting import rows
-from rnnlower.reporting.drawing import draw_node, draw_step, step_of
-from rnnlower.reporting.page import Section, bars, escape, over_time, paragraphs, shares, table
+from rnnlower.reporting.drawing import draw_node, draw_step, find_step
+from rnnlower.reporting.page import Section, draw_bars, draw_errors, draw_shares, escape, paragraphs, table
 from rnnlower.wording import counted, steps_of_call
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def model_facts(path: pathlib.Path, title: str = "The model") -> ModelFacts:
         InvalidModelError: The file cannot be read.
     """
     model = read_model(path)
-    summary, nodes = summarize(model), _recurrent_nodes(path)
+    summary = summarize(model)
     facts = [
         ("file", str(path)),
         ("size", f"{size_on_disk(path, model):,} bytes"),
@@ -57,6 +58,10 @@ def model_facts(path: pathlib.Path, title: str = "The model") -> ModelFacts:
         *(("output", _signature(port)) for port in summary.outputs),
     ]
     recurrent = paragraphs(["No recurrent node."])
+    nodes: Sequence[RecurrentNode] = ()
+    # This model may be one that convert accepts and inspection refuses.
+    with contextlib.suppress(RnnLowerError):
+        nodes = inspect_model(model)
     if nodes:
         cells = rows.recurrent_nodes(nodes, ("time steps", "batch", "input", "units"))
         recurrent = f"<h3>Recurrent nodes</h3>\n{table(*cells)}"
@@ -72,15 +77,7 @@ def result_section(path: pathlib.Path, written: bool) -> Section:
 
 
 def _signature(port: Port) -> str:
-    return f"{port.name}: {port.dtype or '?'} {rows.shape_of(port) or 'of unknown shape'}"
-
-
-def _recurrent_nodes(path: pathlib.Path) -> Sequence[RecurrentNode]:
-    try:
-        return inspect_model(read_model(path))
-    except RnnLowerError:
-        # This model may be one that convert accepts and inspection refuses.
-        return ()
+    return f"{port.name}: {port.dtype or '?'} {rows.shape_text(port) or 'of unknown shape'}"
 
 
 def lowering_sections(source: ModelFacts, lowered: ir.Model, report: Report) -> Iterator[Section]:
@@ -110,7 +107,7 @@ def _drawings(source: ModelFacts, lowered: ir.Model, report: Report) -> Iterator
     for node in report.nodes:
         kind = (node.op_type, node.direction, node.strategy)
         found = before.get((node.path, node.name))
-        step = draw_step(step_of(lowered, node.name, node.steps))
+        step = draw_step(find_step(lowered, node.name, node.steps))
         if kind in drawn or found is None or not step or len(drawn) == _MOST_DRAWN:
             continue
         drawn.add(kind)
@@ -126,7 +123,7 @@ def _prices(report: Report) -> Iterator[str]:
     for node in report.nodes:
         if len(node.prices) > 1:
             prices = [(name, price, f"{price:,.1f} us", False) for name, price in node.prices.items()]
-            yield f"<h3>{escape(node.name)}: the cheapest is taken</h3>\n{bars(prices)}"
+            yield f"<h3>{escape(node.name)}: the cheapest is taken</h3>\n{draw_bars(prices)}"
 
 
 def _op_counts(before: Mapping[str, int], after: Mapping[str, int]) -> str:
@@ -208,7 +205,7 @@ def _outputs(outputs: Sequence[OutputComparison]) -> str:
         ("equal" if each.equal else "DIFFERENT") + (f", {each.note}" if each.note else "") for each in outputs
     ]
     shown = table((*header, "verdict"), [(*row, words) for row, words in zip(cells, verdicts, strict=True)])
-    plot = shares([(each.name, each.used or 0.0, not each.equal) for each in outputs[:_MOST_PLOTTED]])
+    plot = draw_shares([(each.name, each.used or 0.0, not each.equal) for each in outputs[:_MOST_PLOTTED]])
     caption = "Share of the allowed error that is used, on a logarithmic scale (dashed: the limit)"
     return f"{shown}<h3>{caption}</h3>\n{plot}"
 
@@ -217,7 +214,7 @@ def _time_plots(outputs: Sequence[OutputComparison]) -> Iterator[str]:
     for output in [each for each in outputs if len(each.errors_over_time) > 1][:_MOST_PLOTTED]:
         caption = "largest absolute error at each step (dashed: allowed at the worst element)"
         yield f"<h3>{escape(output.name)}: {caption}</h3>\n"
-        yield over_time(output.errors_over_time, output.allowed)
+        yield draw_errors(output.errors_over_time, output.allowed)
 
 
 def bench_sections(result: BenchResult) -> Iterator[Section]:
@@ -230,6 +227,6 @@ def bench_sections(result: BenchResult) -> Iterator[Section]:
     facts += [("threads", result.threads or "all"), ("timed runs", result.runs)]
     latencies = [(v.name, v.latency.median, f"{v.latency.median:.3f} ms", False) for v in timed if v.latency]
     sessions = [(v.name, v.session.median, f"{v.session.median:.1f} ms", False) for v in timed if v.session]
-    yield Section("Latency of a run", bars(latencies) + forms + paragraphs(result.notes))
-    yield Section("Session creation", bars(sessions))
+    yield Section("Latency of a run", draw_bars(latencies) + forms + paragraphs(result.notes))
+    yield Section("Session creation", draw_bars(sessions))
     yield Section("Measured on", table((), facts))

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import reached, walk
 from rnnlower.inspection import RecurrentNode
-from rnnlower.reporting.page import escape, shortened
+from rnnlower.reporting.page import escape, shorten
 
 _MOST_NODES = 60
 _BOX, _TALL, _LAYER = 118, 36, 62
@@ -43,7 +43,7 @@ _RECURRENT = {"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"}
 _COLORS = {"product": "var(--blue)", "recurrent": "var(--orange)", "other": "var(--dim)"}
 
 
-def step_of(model: ir.Model, name: str, steps: int | None) -> list[ir.Node]:
+def find_step(model: ir.Model, name: str, steps: int | None) -> list[ir.Node]:
     """Return the nodes of one time step of the replacement of the recurrent node of this name.
 
     It is the body of its Scan or Loop, or the second step of its straight line (the first has no recurrent
@@ -68,7 +68,7 @@ def step_of(model: ir.Model, name: str, steps: int | None) -> list[ir.Node]:
 
 
 def _one_step(made: Mapping[str | None, ir.Value], state: re.Match[str], position: int) -> set[ir.Node]:
-    """The nodes that compute H and C of a step, as far as their values are named after the step."""
+    """Return the nodes that compute H and C of a step, as far as their values are named after the step."""
     numbers = [str(position), *(f"{position:0{width}}" for width in (2, 3, 4))]
     for number in numbers:
         if state["full"]:
@@ -117,15 +117,15 @@ def draw_step(nodes: Sequence[ir.Node]) -> str:
                 drawing.edges.append((boxes[makers[value]], boxes[node]))
             elif value.const_value is None and not value.is_initializer():
                 if value not in outside:
-                    outside[value] = drawing.add(_outside(value), "", "value", depths[node] - 1)
+                    outside[value] = drawing.add(_outside_label(value), "", "value", depths[node] - 1)
                 drawing.edges.append((outside[value], boxes[node]))
     return drawing.svg()
 
 
-def _outside(value: ir.Value) -> str:
+def _outside_label(value: ir.Value) -> str:
     """Return the label of a value from outside; only products read H."""
     last = (value.name or "").rpartition("/")[2]
-    what = _what(value)
+    what = _role_name(value)
     if what == "state":
         users = {use.node.op_type for use in value.uses()}
         return "H(t-1)" if users & {*_PRODUCTS, "Concat"} else "C(t-1)"
@@ -136,10 +136,10 @@ def _outside(value: ir.Value) -> str:
     if maker.op_type in _PRODUCTS:
         return "X W"
     moved = maker.inputs[0] if maker.op_type in _MOVES else None
-    return last if moved is None else _outside(moved)
+    return last if moved is None else _outside_label(moved)
 
 
-def _what(value: ir.Value) -> str:
+def _role_name(value: ir.Value) -> str:
     match = _WHAT.fullmatch(value.name or "")
     return (match.group(1) or match.group(2)) if match else ""
 
@@ -166,7 +166,7 @@ def _role(node: ir.Node) -> str:
     if _kind(node) == "product":
         weights = [value.name or "" for value in node.inputs if value is not None and value.is_initializer()]
         return f"with {', '.join(weights)}" if weights else ""
-    made = [_what(value) for value in node.outputs]
+    made = [_role_name(value) for value in node.outputs]
     return " ".join(_NEW_STATES.get(each, each) for each in made if each in _GATES or each in _NEW_STATES)
 
 
@@ -227,14 +227,14 @@ class _Drawing:
 
 
 def _width(title: str, subtitle: str, kind: str, layer: int) -> int:
-    text = _LETTER * max(len(shortened(text, _MOST_LETTERS)) for text in (title, subtitle))
+    text = _LETTER * max(len(shorten(text, _MOST_LETTERS)) for text in (title, subtitle))
     return max(40, text) if kind == "value" else max(_BOX, text + 2 * _LETTER)
 
 
 def _text(x: float, y: float, text: str, attributes: str) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle"{attributes}>'
-        f"<title>{escape(text)}</title>{escape(shortened(text, _MOST_LETTERS))}</text>"
+        f"<title>{escape(text)}</title>{escape(shorten(text, _MOST_LETTERS))}</text>"
     )
 
 
@@ -278,7 +278,7 @@ def place(widths: Sequence[float], layers: Sequence[int], edges: Sequence[tuple[
     room = {each: widths[each[0]] if each[0] >= 0 else _LINE for each in near}
     middles: dict[_Place, float] = {}
     right = 0.0
-    for part in _parts(near):
+    for part in _connected_parts(near):
         own = _middles(part, near, room)
         left = min(own[each] - room[each] / 2 for each in part) - right
         middles |= {each: x - left for each, x in own.items()}
@@ -287,7 +287,7 @@ def place(widths: Sequence[float], layers: Sequence[int], edges: Sequence[tuple[
     return Layout([middles[each] for each in enumerate(layers)], paths, right - _BETWEEN)
 
 
-def _parts(near: Mapping[_Place, Sequence[_Place]]) -> list[list[_Place]]:
+def _connected_parts(near: Mapping[_Place, Sequence[_Place]]) -> list[list[_Place]]:
     """Return the connected parts, in the order in which they first occur."""
     found: list[list[_Place]] = []
     seen: set[_Place] = set()
@@ -317,14 +317,14 @@ def _middles(
                 wanted[each] = statistics.fmean([middles[other] for other in others or [each]])
             if not both:
                 row.sort(key=wanted.__getitem__)
-            middles.update(_spread(row, wanted, room))
+            middles.update(_resolve_overlaps(row, wanted, room))
     return middles
 
 
-def _spread(
+def _resolve_overlaps(
     row: Sequence[_Place], wanted: Mapping[_Place, float], room: Mapping[_Place, float]
 ) -> dict[_Place, float]:
-    """Return positions for a row close to the wanted ones; overlapping boxes move as one."""
+    """Return positions close to the wanted ones; boxes that would overlap move as a block."""
     offsets: dict[_Place, float] = {}
     end = 0.0
     for each in row:

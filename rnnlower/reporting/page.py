@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rnnlower.errors import OptionError
 from rnnlower.files.publishing import check_companion
 from rnnlower.folders import whole_file
-from rnnlower.reporting.rows import share as share_of_limit
+from rnnlower.reporting.rows import share_text
 
 if TYPE_CHECKING:
     from rnnlower.benchmarking.bench_result import BenchResult
@@ -87,7 +87,7 @@ def write_page(page: Page, path: pathlib.Path) -> None:
 
 def _render(page: Page) -> str:
     kind = {True: " good", False: " bad", None: ""}[page.good]
-    sections = [*page.sections, Section("Command and versions", _origin(page))]
+    sections = [*page.sections, Section("Command and versions", _describe_origin(page))]
     body = "\n".join(f"<section><h2>{escape(s.title)}</h2>\n{s.html}</section>" for s in sections)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
@@ -98,7 +98,7 @@ def _render(page: Page) -> str:
     )
 
 
-def _origin(page: Page) -> str:
+def _describe_origin(page: Page) -> str:
     from rnnlower.engines.child import versions
 
     names = ("rnnlower", "onnx", "onnx-ir", "onnxruntime", "numpy")
@@ -106,12 +106,12 @@ def _origin(page: Page) -> str:
     # onnxruntime also has packages of other names.
     rows = [(name, found.get(name, "?")) for name in names]
     rows += [("Python", platform.python_version()), ("machine", f"{platform.system()} {platform.machine()}")]
-    times = f"<h3>Time of each phase</h3>\n{table((), _phases(page.seconds))}" if page.seconds else ""
+    times = f"<h3>Time of each phase</h3>\n{table((), _phase_rows(page.seconds))}" if page.seconds else ""
     return f"<pre>{escape(page.command)}</pre>\n{table((), rows)}{times}"
 
 
-def _phases(seconds: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Return the time of each phase and of all; ``a: b`` is a part of ``a`` that ``a`` does not include."""
+def _phase_rows(seconds: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return the time of each phase and the total; the time of ``a: b`` is not included in that of ``a``."""
     whole = {phase.partition(":")[0] for phase in seconds if ":" in phase}
     names = {phase: f"{phase}: the rest" if phase in whole else phase for phase in seconds}
     order = sorted(seconds, key=lambda phase: phase in whole)
@@ -124,8 +124,8 @@ def escape(text: object) -> str:
     return html.escape(str(text))
 
 
-def shortened(text: str, most: int) -> str:
-    """Return the end of a text that is too long for its place."""
+def shorten(text: str, most: int) -> str:
+    """Return the end of a text if it is too long."""
     return text if len(text) <= most else f"...{text[3 - most :]}"
 
 
@@ -139,15 +139,15 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     body = [["" if value is None else value for value in row] for row in rows]
     columns = list(zip(*body, strict=True))
     shown = [number for number, column in enumerate(columns) if any(value != "" for value in column)]
-    kinds = {number: _kind(columns[number]) for number in shown}
+    kinds = {number: _column_class(columns[number]) for number in shown}
     lines = [
-        "".join(f"<{tag}{kinds[number]}>{escape(_shown(row[number]))}</{tag}>" for number in shown)
+        "".join(f"<{tag}{kinds[number]}>{escape(_format_cell(row[number]))}</{tag}>" for number in shown)
         for tag, row in [*([("th", header)] if header else []), *(("td", row) for row in body)]
     ]
     return f'<div class="wide"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>\n'
 
 
-def _kind(column: Sequence[object]) -> str:
+def _column_class(column: Sequence[object]) -> str:
     """Return the class of a column: numbers, or names so long that they may be broken anywhere."""
     if all(isinstance(v, int | float) or v == "" or _NUMBER.fullmatch(str(v)) for v in column):
         return ' class="number"'
@@ -155,7 +155,7 @@ def _kind(column: Sequence[object]) -> str:
     return ' class="long"' if max(map(len, words), default=0) > _LONG else ""
 
 
-def _shown(value: object) -> object:
+def _format_cell(value: object) -> object:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -168,14 +168,14 @@ _LOWEST_SHARE, _MOST_TICKS = -4, 8
 _MOST_POINTS = 500
 
 
-def bars(rows: Sequence[tuple[str, float, str, bool]]) -> str:
+def draw_bars(rows: Sequence[tuple[str, float, str, bool]]) -> str:
     """Draw horizontal bars, given as (label, length, text after the bar, is bad)."""
     scale = _SPAN / (max([length for _, length, _, _ in rows], default=0.0) or 1.0)
-    parts = _bars((label, length * scale, text, bad) for label, length, text, bad in rows)
+    parts = _draw_rows((label, length * scale, text, bad) for label, length, text, bad in rows)
     return _svg(_WIDTH, len(rows) * _ROW + 4, parts)
 
 
-def shares(rows: Sequence[tuple[str, float, bool]]) -> str:
+def draw_shares(rows: Sequence[tuple[str, float, bool]]) -> str:
     """Draw shares of a limit, given as (label, share, is bad), on a logarithmic axis; the limit is dashed."""
     known = [share for _, share, _ in rows if 0 < share < math.inf]
     low = max(math.floor(math.log10(min(known, default=0.1))), _LOWEST_SHARE)
@@ -197,18 +197,18 @@ def shares(rows: Sequence[tuple[str, float, bool]]) -> str:
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="{line}"/>'
             f'<text x="{x:.1f}" y="{height + 14}" text-anchor="middle" class="dim">{tick}</text>'
         )
-    drawn = _bars((label, width_of(share), share_of_limit(share), bad) for label, share, bad in rows)
+    drawn = _draw_rows((label, width_of(share), share_text(share), bad) for label, share, bad in rows)
     return _svg(_WIDTH, height + 20, [*drawn, *parts])
 
 
-def _bars(rows: Iterable[tuple[str, float, str, bool]]) -> list[str]:
-    """Return a bar for each row, whose lengths are in pixels."""
+def _draw_rows(rows: Iterable[tuple[str, float, str, bool]]) -> list[str]:
+    """Draw a bar for each row; the lengths are in pixels."""
     parts = []
     for number, (label, width, text, bad) in enumerate(rows):
         top, width = number * _ROW, max(width, 1.0)
         color = "var(--bad)" if bad else "var(--blue)"
         parts.append(
-            f'<text x="{_LABELS - 8}" y="{top + 16}" text-anchor="end">{escape(shortened(label, 26))}</text>'
+            f'<text x="{_LABELS - 8}" y="{top + 16}" text-anchor="end">{escape(shorten(label, 26))}</text>'
             f'<rect x="{_LABELS}" y="{top + 4}" width="{width:.1f}" height="{_ROW - 8}" rx="2" '
             f'fill="{color}"/>'
             f'<text x="{_LABELS + width + 6:.1f}" y="{top + 16}" class="dim">{escape(text)}</text>'
@@ -216,7 +216,7 @@ def _bars(rows: Iterable[tuple[str, float, str, bool]]) -> list[str]:
     return parts
 
 
-def over_time(errors: Sequence[float], allowed: float | None = None) -> str:
+def draw_errors(errors: Sequence[float], allowed: float | None = None) -> str:
     """Plot the largest error at each time step on a logarithmic axis, with a line at the allowed error.
 
     Thousands of steps are thinned out: each point is then the largest of its neighbors.
@@ -269,7 +269,7 @@ def _svg(width: float, height: float, parts: Sequence[str]) -> str:
 
 
 def require_chart_path(path: pathlib.Path) -> None:
-    """Refuse a chart that cannot be drawn into this file, before anything is measured.
+    """Refuse a chart that could not be written to this path, before anything is measured.
 
     Raises:
         OptionError: Another format than PNG or SVG, no folder to put it in, a folder in its place, or no
@@ -300,10 +300,8 @@ def draw_chart(result: BenchResult, path: pathlib.Path, title: str) -> None:
         axes[0].bar_label(bars, ratios, padding=4)
         axes[1].barh(names, [session.median for session in sessions], color="tab:orange")
         axes[2].barh(names, [(variant.file_bytes or 0) / 1e3 for variant in variants], color="tab:green")
-        threads = f"{result.threads or 'all'} thread{'' if result.threads == 1 else 's'}"
-        for axis, label in zip(
-            axes, (f"latency, ms ({threads})", "session creation, ms", "file, kB"), strict=True
-        ):
+        labels = (f"latency, ms ({result.threads_in_words})", "session creation, ms", "file, kB")
+        for axis, label in zip(axes, labels, strict=True):
             axis.set_xlabel(label)
             axis.margins(x=0.2)
             axis.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""The rows of the tables on results, which the terminal and the page show alike.
+"""The rows of the tables of results, shared by the terminal and the HTML page.
 
 Each function returns the names of the columns, and the rows: words, numbers, and ``None`` for nothing.
 """
@@ -22,8 +22,8 @@ Rows = list[tuple[Any, ...]]
 Cells = tuple[tuple[str, ...], Rows]
 
 
-def place_of(path: str) -> str:
-    """Return where a node lives."""
+def place_text(path: str) -> str:
+    """Return the location of a node as tables show it."""
     return path or "main graph"
 
 
@@ -32,7 +32,7 @@ def lowered_nodes(nodes: Sequence[LoweredNode]) -> Cells:
     columns = ("node", "op", "place", "direction", "strategy", "steps", "emitted ops")
     return columns, [
         (
-            *(node.name, node.op_type, place_of(node.path), node.direction, node.strategy),
+            *(node.name, node.op_type, place_text(node.path), node.direction, node.strategy),
             *("dynamic" if node.steps is None else node.steps, node.emitted_ops),
         )
         for node in nodes
@@ -51,7 +51,7 @@ def adapted_nodes(report: OpsetReport) -> Cells:
     """Return the nodes that had to change for the opset."""
     return ("node", "op", "place", "step", "change"), [
         (
-            *(each.name or f"(makes {each.output})", each.op_type, place_of(each.path)),
+            *(each.name or f"(makes {each.output})", each.op_type, place_text(each.path)),
             *(f"{each.old} -> {each.new}", each.reason),
         )
         for each in report.adapted
@@ -68,7 +68,7 @@ def adapted_operators(report: OpsetReport) -> Cells:
 def lifted_nodes(nodes: Sequence[LiftedNode]) -> Cells:
     """Return what became a recurrent node."""
     return ("node", "place", "form", "becomes", "direction", "units"), [
-        (node.name, place_of(node.path), node.form, node.op_type, node.direction, node.hidden_size)
+        (node.name, place_text(node.path), node.form, node.op_type, node.direction, node.hidden_size)
         for node in nodes
         if node.op_type is not None
     ]
@@ -85,7 +85,7 @@ def padded_values(metadata: PadMetadata) -> Cells:
 
 
 def padded_lengths(metadata: PadMetadata) -> str:
-    """Return a sentence on the inputs that say how long the sequences are."""
+    """Return a sentence on the inputs that hold the lengths of the sequences."""
     given = ", ".join(f"{name} ({symbol})" for symbol, name in metadata.lengths.items())
     return f"the {metadata.form}{' of each row' if metadata.rows else ''} is given in {given}"
 
@@ -96,9 +96,9 @@ def recurrent_nodes(nodes: Sequence[RecurrentNode], sizes: Sequence[str]) -> Cel
     columns = ("node", "op", *["domain"] * foreign, "place", "direction", *sizes, "dtype")
     return (*columns, "inputs", "outputs", "attributes", "weights"), [
         (
-            *(node.name, node.op_type, *[node.domain or "ai.onnx"] * foreign, place_of(node.path)),
+            *(node.name, node.op_type, *[node.domain or "ai.onnx"] * foreign, place_text(node.path)),
             node.direction,
-            *(size_of(size) for size in (node.seq_len, node.batch, node.input_size, node.hidden_size)),
+            *(size_text(size) for size in (node.seq_len, node.batch, node.input_size, node.hidden_size)),
             *(node.dtype or "?", " ".join(node.inputs), " ".join(node.outputs)),
             *(" ".join(f"{name}={value}" for name, value in node.attributes.items()), node.weights),
         )
@@ -106,12 +106,12 @@ def recurrent_nodes(nodes: Sequence[RecurrentNode], sizes: Sequence[str]) -> Cel
     ]
 
 
-def shape_of(port: Port) -> str:
+def shape_text(port: Port) -> str:
     """Return the shape of a graph input or output; nothing if its rank is not known."""
-    return "" if port.shape is None else f"[{', '.join(str(size_of(size)) for size in port.shape)}]"
+    return "" if port.shape is None else f"[{', '.join(str(size_text(size)) for size in port.shape)}]"
 
 
-def size_of(size: int | str | None) -> int | str:
+def size_text(size: int | str | None) -> int | str:
     """Return the size of a dimension as tables show it."""
     return "?" if size is None else size
 
@@ -127,10 +127,10 @@ def _allowed(output: OutputComparison) -> tuple[str, str]:
     if output.used is None:
         # Nothing differs, or rounding decides between two correct results.
         return "" if output.allowed is None else f"{output.allowed:.2g}", ""
-    return "0" if output.allowed is None else f"{output.allowed:.2g}", share(output.used)
+    return "0" if output.allowed is None else f"{output.allowed:.2g}", share_text(output.used)
 
 
-def share(used: float) -> str:
+def share_text(used: float) -> str:
     """Return a share of a limit: as a percentage, or as a multiple from 10 on; nothing if it is infinite."""
     if not math.isfinite(used):
         return ""

@@ -1,4 +1,4 @@
-"""A runtime's own recurrent operator with what it lacks put around it."""
+"""A runtime's own recurrent operator, adapted by ops around it."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from rnnlower.lowering.sketching import sketch_emitter
 from rnnlower.recurrent.node import KEEPS_INITIAL, ResolvedNode
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.targets.format import RecurrentRule
-from rnnlower.targets.native import OnTarget
+from rnnlower.targets.native import NativeCheck
 
-_TURN_BACK = {"Y": [2, 0, 1, 3], "Y_h": [1, 0, 2], "Y_c": [1, 0, 2]}
+_BATCH_PERM = {"Y": [2, 0, 1, 3], "Y_h": [1, 0, 2], "Y_c": [1, 0, 2]}
 _DIRECTION_AXIS = {"Y": 1, "Y_h": 0, "Y_c": 0}
 
 
-def find_changes(place: OnTarget) -> frozenset[str] | None:
-    """Return the changes that make the target run the node: nothing if it runs the node as it is.
+def find_changes(check: NativeCheck) -> frozenset[str] | None:
+    """Return the changes that make the target run the node: none if it runs the node as it is.
 
-    ``None``: none that may be made are enough.
+    ``None``: no allowed changes suffice.
     """
-    if not place.misfits():
+    if not check.misfits():
         return frozenset()
-    node = place.node
-    if place.target.profile or node.is_quantized or node.dtype is None or node.inputs["X"].shape is None:
+    node = check.node
+    if check.target.profile or node.is_quantized or node.dtype is None or node.inputs["X"].shape is None:
         return None
-    found = (_changes_for(place, rule) for rule in place.rules if rule.adapt)
+    found = (_changes_for(check, rule) for rule in check.rules if rule.adapt)
     return next((changes for changes in found if changes is not None), None)
 
 
-def _changes_for(place: OnTarget, rule: RecurrentRule) -> frozenset[str] | None:
-    """Return the same, for one rule: what the node lacks is changed, then what the result still lacks."""
+def _changes_for(check: NativeCheck, rule: RecurrentRule) -> frozenset[str] | None:
+    """Return the changes for one rule: change what violates it, until the result violates nothing."""
     changes: frozenset[str] = frozenset()
-    located, node, lacks = place.located, place.node, place.lacking(rule)
-    while lacks:
-        if lacks <= changes or not lacks <= {*rule.adapt}:
+    located, node, violated = check.located, check.node, check.violated_keys(rule)
+    while violated:
+        if violated <= changes or not violated <= {*rule.adapt}:
             return None
         # A Slice of negative steps over an open size does not run everywhere; a Scan takes either order.
-        if "reverse" in lacks and node.seq_length is None:
+        if "reverse" in violated and node.seq_length is None:
             return None
-        changes |= lacks
-        e = sketch_emitter(node, located.opset, place.target)
+        changes |= violated
+        e = sketch_emitter(node, located.opset, check.target)
         form = AdaptedNode(e, node, changes)
         try:
             form.emit()
             inner = [dataclasses.replace(located, node=each) for each in form.recurrent]
-            places = [dataclasses.replace(place, located=each) for each in inner]
-            lacks = frozenset[str]().union(*(each.lacking(rule) for each in places))
+            checks = [dataclasses.replace(check, located=each) for each in inner]
+            violated = frozenset[str]().union(*(each.violated_keys(rule) for each in checks))
         except (OpsetError, MissingOperatorError):
             return None
         finally:
@@ -62,15 +62,15 @@ def _changes_for(place: OnTarget, rule: RecurrentRule) -> frozenset[str] | None:
 
 
 class AdaptedNode:
-    """A runtime's own operator with what it lacks put around it, to be emitted.
+    """A runtime's own recurrent operator, adapted by ops around it, to be emitted.
 
     Args:
         e: The emitter.
         node: The node.
-        changes: What is to be changed, each by the key of `OnTarget.lacking`. What cannot be changed stays.
+        changes: The keys of `NativeCheck.violated_keys` to correct. Those that cannot be corrected stay.
 
     Attributes:
-        recurrent: The recurrent nodes of the form.
+        recurrent: The emitted recurrent nodes.
     """
 
     def __init__(self, e: Emitter, node: ResolvedNode, changes: Collection[str]) -> None:
@@ -80,10 +80,9 @@ class AdaptedNode:
         self._changes = changes
         # The other changes are written for time first.
         self._batch_first = bool(node.layout)
-        own = all(
+        self._own_activations = all(
             [each.name for each in functions] == [*node.cell.activations] for functions in node.activations
         )
-        self._own_activations = own
 
     def emit(self) -> dict[str, ir.Value]:
         """Emit the form; return a new value for each output of the node that is used."""
@@ -98,25 +97,27 @@ class AdaptedNode:
                 {name: self._lane(name, value, index) for name, value in inputs.items()} if splits else inputs
             )
             direction = ("reverse" if reverse else "forward") if splits else node.direction
-            lanes.append(self._run(lane, direction, 1 if splits else node.num_directions))
+            lanes.append(self._emit(lane, direction, 1 if splits else node.num_directions))
         results = {
             name: self.e.concat([lane[name] for lane in lanes], _DIRECTION_AXIS[name])
             for name in lanes[0]
             if node.used(name)
         }
         if self._batch_first:
-            results = {name: self.e.transpose(value, _TURN_BACK[name]) for name, value in results.items()}
+            results = {name: self.e.transpose(value, _BATCH_PERM[name]) for name, value in results.items()}
         return results
 
     def _inputs(self) -> dict[str, ir.Value]:
-        """Return the node's inputs, with what is to be written out."""
+        """Return the node's inputs, including the defaults that the changes write out."""
         node, e = self._node, self.e
         given = dict(node.inputs)
         if self._batch_first:
             for name in ("X", *node.state_names):
                 if name in given:
                     given[name] = self._transposed(given[name])
-        if "sequence_lens" in self._changes and self._is_full(given.get("sequence_lens")):
+        lengths = constant_of(given.get("sequence_lens"))
+        are_full = lengths is not None and bool(np.all(lengths.numpy() == node.seq_length))
+        if "sequence_lens" in self._changes and are_full:
             del given["sequence_lens"]
         directions, size = node.num_directions, node.hidden_size
         if "B" in self._changes and "B" not in given:
@@ -131,16 +132,11 @@ class AdaptedNode:
         tensor = constant_of(value)
         if tensor is not None:
             return self.e.constant(np.ascontiguousarray(tensor.numpy().transpose(1, 0, 2)))
-        turned = self.e.transpose(value, [1, 0, 2])
-        turned.type = value.type
+        transposed = self.e.transpose(value, [1, 0, 2])
+        transposed.type = value.type
         if value.shape is not None:
-            turned.shape = ir.Shape([value.shape[axis] for axis in (1, 0, 2)])
-        return turned
-
-    def _is_full(self, lengths: ir.Value | None) -> bool:
-        """Return whether every row is known to be as long as X."""
-        tensor = constant_of(lengths)
-        return tensor is not None and bool(np.all(tensor.numpy() == self._node.seq_length))
+            transposed.shape = ir.Shape([value.shape[axis] for axis in (1, 0, 2)])
+        return transposed
 
     def _lane(self, name: str, value: ir.Value, index: int) -> ir.Value:
         """Return one direction's part of an input."""
@@ -155,11 +151,11 @@ class AdaptedNode:
             part.shape = ir.Shape([1, *list(value.shape)[1:]])
         return part
 
-    def _run(self, inputs: Mapping[str, ir.Value], direction: str, directions: int) -> dict[str, ir.Value]:
-        """Return the outputs of a recurrent node, in forward order of time."""
-        turns = direction == "reverse" and "reverse" in self._changes and "sequence_lens" not in inputs
-        if turns:
-            inputs = {**inputs, "X": self._turn(inputs["X"])}
+    def _emit(self, inputs: Mapping[str, ir.Value], direction: str, directions: int) -> dict[str, ir.Value]:
+        """Emit a recurrent node; return its outputs in forward order of time."""
+        reverses = direction == "reverse" and "reverse" in self._changes and "sequence_lens" not in inputs
+        if reverses:
+            inputs = {**inputs, "X": self._reverse_time(inputs["X"])}
             direction = "forward"
         order = [inputs.get(name) for name in INPUT_NAMES]
         while order[-1] is None:
@@ -174,17 +170,17 @@ class AdaptedNode:
         self.e.everything.append(made)
         self.recurrent.append(made)
         outputs = {name: value for name, value in zip(OUTPUT_NAMES, made.outputs, strict=False) if value.name}
-        if turns and self._node.used("Y"):
-            outputs["Y"] = self._turn(outputs["Y"])
+        if reverses and self._node.used("Y"):
+            outputs["Y"] = self._reverse_time(outputs["Y"])
         return outputs
 
-    def _turn(self, value: ir.Value) -> ir.Value:
+    def _reverse_time(self, value: ir.Value) -> ir.Value:
         """Return the value with its first axis, time, from end to start."""
         steps = self._node.seq_length
         assert steps is not None
-        turned = self.e.op("Gather", value, self.e.integers(*reversed(range(steps))), axis=0)
-        turned.type, turned.shape = value.type, value.shape
-        return turned
+        flipped = self.e.op("Gather", value, self.e.integers(*reversed(range(steps))), axis=0)
+        flipped.type, flipped.shape = value.type, value.shape
+        return flipped
 
     def _attributes(self, direction: str) -> list[ir.Attr]:
         node = self._node
@@ -198,14 +194,14 @@ class AdaptedNode:
             *kept,
         ]
 
-    def _wants(self, name: str) -> bool:
+    def _is_wanted(self, name: str) -> bool:
         return self._node.used(name) or name in self._changes
 
     def _outputs(self, directions: int) -> list[ir.Value]:
-        """Return those that are used or have to be there; others before them have no name."""
+        """Return the outputs that are used or required; omitted ones before them have no name."""
         node = self._node
         names = OUTPUT_NAMES[: 3 if node.op_type == "LSTM" else 2]
-        wanted = [self._wants(name) for name in names]
+        wanted = [self._is_wanted(name) for name in names]
         while not wanted[-1]:
             wanted.pop()
         X = node.inputs["X"].shape

@@ -1,4 +1,4 @@
-"""The choice of how a node runs on a target: its own operator, as it is or adapted, or lowered, by price.
+"""The choice, by price, of how a node runs on a target: as it is, adapted, or lowered.
 
 All candidates are in one list. The target's costs price them (`sketching.py`); if none are known, rules
 choose.
@@ -22,7 +22,7 @@ from rnnlower.lowering.replacing import Plan
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.targets.adapting import AdaptedNode, find_changes
-from rnnlower.targets.native import OnTarget
+from rnnlower.targets.native import NativeCheck
 from rnnlower.targets.target import Target
 
 _MOST_UNROLLED = 256
@@ -39,7 +39,7 @@ class KeptNode:
     Attributes:
         name: Its name.
         op_type: Its operator.
-        path: Where it lives.
+        path: Its subgraph or function.
         reason: Why it stays.
         prices: The estimated cost of each candidate, in microseconds per run.
     """
@@ -90,29 +90,30 @@ class Chooser:
 
     def choose(self, located: Located) -> Choice:
         """Return the decision on a node whose types and sizes are noted."""
-        place = OnTarget(located, self.target, self.semantics)
-        changes = None if self.native == "lower" else find_changes(place)
+        check = NativeCheck(located, self.target, self.semantics)
+        changes = None if self.native == "lower" else find_changes(check)
         if changes is None:
             return Choice("lower")
-        own = self._own(place, changes)
+        own = self._native_candidate(check, changes)
         if self.target.profile:
             return Choice("keep", "it conforms")
-        reason = _why_kept(place) if own.strategy == "keep" else ""
+        reason = _why_kept(check) if own.strategy == "keep" else ""
         if self.native == "keep" or own.price is None:
             return Choice(own.strategy, reason, changes=changes)
-        found = [own, *self._others(place)]
+        found = [own, *self._lowered_candidates(check)]
         prices = _prices(found)
         if sketching.cheapest(found).strategy not in ("keep", "adapt"):
             return Choice("lower", prices=prices)
         if len(found) > 1:
-            reason = "; ".join(filter(None, (reason, _cheapest_of(prices))))
+            reason = "; ".join(filter(None, (reason, _price_reason(prices))))
         return Choice(own.strategy, reason, prices, changes)
 
     def candidates(self, located: Located) -> list[sketching.Candidate]:
         """Return the ways to run a node whose types and sizes are noted; the target's own operator first."""
-        place = OnTarget(located, self.target, self.semantics)
-        changes = find_changes(place)
-        return [*([] if changes is None else [self._own(place, changes)]), *self._others(place)]
+        check = NativeCheck(located, self.target, self.semantics)
+        changes = find_changes(check)
+        own = [] if changes is None else [self._native_candidate(check, changes)]
+        return [*own, *self._lowered_candidates(check)]
 
     def plan(
         self,
@@ -135,38 +136,38 @@ class Chooser:
             MissingOperatorError: There is no candidate.
         """
         strategies, reason = ([strategy], "asked for") if strategy else _strategies(self.target, node)
-        found = self._lowered(node, weights, opset, strategies, compared=bool(native) or not strategy)
+        found = self._sketches_of(node, weights, opset, strategies, compared=bool(native) or not strategy)
         best = sketching.cheapest(found)
         prices = {**(native or {}), **_prices(found)}
         factor = 1 if best.strategy == "unroll" and strategy is None else self.preferences.unroll_factor
         assert best.form is not None
-        return Plan(best.strategy, factor, reason or _cheapest_of(prices), best.form, prices, best.needs)
+        return Plan(best.strategy, factor, reason or _price_reason(prices), best.form, prices, best.needs)
 
-    def _own(self, place: OnTarget, changes: frozenset[str]) -> sketching.Candidate:
-        """Return the target's own operator, as it is or with these changes."""
-        node, target = place.node, self.target
+    def _native_candidate(self, check: NativeCheck, changes: frozenset[str]) -> sketching.Candidate:
+        """Return the candidate that is the target's own operator, with these changes."""
+        node, target = check.node, self.target
         strategy = "adapt" if changes else "keep"
         if node.dtype is None or node.inputs["X"].shape is None or not target.prices.native:
             return sketching.Candidate(strategy, None, {}, Counts())
-        e = sketching.sketch_emitter(node, place.located.opset, target)
+        e = sketching.sketch_emitter(node, check.located.opset, target)
         try:
             AdaptedNode(e, node, changes).emit()
             return sketching.native_candidate(e, node, target, strategy)
         finally:
             detach(e.everything)
 
-    def _others(self, place: OnTarget) -> list[sketching.Candidate]:
-        """Return the lowered forms; none where the node cannot be lowered."""
-        node = place.node
+    def _lowered_candidates(self, check: NativeCheck) -> list[sketching.Candidate]:
+        """Return the candidates that are lowered forms; none if the node cannot be lowered."""
+        node = check.node
         if node.dtype is None or not node.hidden_size:
             return []
         strategies, _ = _strategies(self.target, node)
         try:
-            return self._lowered(node, Weights(self.private, node.dtype), place.located.opset, strategies)
+            return self._sketches_of(node, Weights(self.private, node.dtype), check.located.opset, strategies)
         except (MissingOperatorError, OpsetError):
             return []
 
-    def _lowered(
+    def _sketches_of(
         self,
         node: ResolvedNode,
         weights: Weights,
@@ -179,8 +180,8 @@ class Chooser:
         return sketching.candidates(task, strategies, self.sketches, compared=compared)
 
 
-def _why_kept(place: OnTarget) -> str:
-    rule, target = place.rule(), place.target
+def _why_kept(check: NativeCheck) -> str:
+    rule, target = check.rule(), check.target
     if rule is not None and rule.tried and target.tried is not None:
         return f"{target.name} {target.tried.version} ran this form right at {rule.tried}"
     return f"{target.name} says that it takes this form, which was not tried"
@@ -190,32 +191,32 @@ def _prices(found: Sequence[sketching.Candidate]) -> dict[str, float]:
     return {str(each): round(each.price, 1) for each in found if each.price is not None}
 
 
-def _cheapest_of(prices: Mapping[str, float]) -> str:
+def _price_reason(prices: Mapping[str, float]) -> str:
     return f"the cheapest of {', '.join(f'{name} {price:g} us' for name, price in prices.items())}"
 
 
 def _strategies(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
-    """Return the strategies among which prices choose; one with the reason where a rule does."""
+    """Return the strategies to choose from by price; or the one that a rule chooses, with its reason."""
     steps, loops = node.seq_length, target.control_flow.ops
     if target.costs is None or steps is None:
-        return _preferred(target, node)
+        return _strategy_by_rule(target, node)
     found = [strategy for strategy, op_type in (("scan", "Scan"), ("loop", "Loop")) if op_type in loops]
-    if _is_captured(target, node):
+    if _needs_loop(target, node):
         found.remove("scan")
     open_batch = _is_open_batch(target, node)
     if not found or (steps <= _MOST_UNROLLED and not open_batch):
         found.insert(0, "unroll")
     found = [each for each in found if not target.costs.strategies or each in target.costs.strategies]
-    return (found, "") if found else _preferred(target, node)
+    return (found, "") if found else _strategy_by_rule(target, node)
 
 
 def _is_open_batch(target: Target, node: ResolvedNode) -> bool:
-    """Return whether several steps may not be unrolled because the batch size is open."""
+    """Return whether unrolling is ruled out because the batch size is dynamic."""
     return target.control_flow.unroll_batch and node.batch_size is None and node.seq_length != 1
 
 
-def _is_captured(target: Target, node: ResolvedNode) -> bool:
-    """Return whether the steps read weights that are not constant, and must therefore be a Loop."""
+def _needs_loop(target: Target, node: ResolvedNode) -> bool:
+    """Return whether the target needs a Loop because the steps read weights that are not constant."""
     names = {*node.inputs} & {"R", "B", "P"}
     return (
         target.control_flow.captured == "Loop"
@@ -224,8 +225,8 @@ def _is_captured(target: Target, node: ResolvedNode) -> bool:
     )
 
 
-def _preferred(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
-    """Return the strategy for a target whose costs are not known, and why."""
+def _strategy_by_rule(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
+    """Return the strategy for a target without known costs, and the reason."""
     steps, loops = node.seq_length, target.control_flow.ops
     guarded = steps is not None or "If" in loops or target.control_flow.empty_scan
     if not {"Scan", "Loop"} & {*loops}:
@@ -238,7 +239,7 @@ def _preferred(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
         length = "the batch size is dynamic"
     if steps is None and target.control_flow.dynamic == "Loop" and "Loop" in loops:
         return ["loop"], f"{length}, for which {target.name} needs a Loop"
-    if _is_captured(target, node):
+    if _needs_loop(target, node):
         return ["loop"], f"{length}, and {target.name} needs a Loop for weights that are not constant"
     if "Scan" in loops and guarded:
         return ["scan"], length

@@ -25,7 +25,7 @@ _PLAIN: Mapping[type[inspect.Type], tuple[Any, str]] = {
     inspect.DictType: (dict, "a table"),
     inspect.StructType: (dict, "a table"),
 }
-_OF_ATTRIBUTES: Mapping[ir.AttributeType, Any] = {
+_PYTHON_TYPES: Mapping[ir.AttributeType, Any] = {
     ir.AttributeType.INT: int,
     ir.AttributeType.FLOAT: (int, float),
     ir.AttributeType.STRING: str,
@@ -56,14 +56,14 @@ def _faults(value: Any, expected: inspect.Type, where: str) -> Iterator[str]:
         yield from _faults(value, expected.type, where)
         known = (expected.extra or {}).get("known")
         if known and value not in known and not ("domains" in (expected.extra or {}) and "." in value):
-            yield f"{where} names {value!r}, which is unknown" + _nearest(value, known)
+            yield f"{where} names {value!r}, which is unknown" + _suggestion(value, known)
         return
     if isinstance(expected, inspect.UnionType):
         (expected,) = (each for each in expected.types if not isinstance(each, inspect.NoneType))
         yield from _faults(value, expected, where)
         return
     plain, named = _PLAIN.get(type(expected), (object, ""))
-    if not _is(value, plain):
+    if not _has_type(value, plain):
         yield f"{where} is {value!r}; it must be {named}"
     elif isinstance(expected, inspect.IntType) and expected.ge is not None and value < expected.ge:
         yield f"{where} is {value}; it must be at least {expected.ge}"
@@ -78,19 +78,19 @@ def _faults(value: Any, expected: inspect.Type, where: str) -> Iterator[str]:
             yield from _faults(key, expected.key_type, where)
             yield from _faults(item, expected.value_type, f"{where}.{key}")
     elif isinstance(expected, inspect.StructType):
-        yield from _faults_of_table(value, expected, where)
+        yield from _table_faults(value, expected, where)
 
 
-def _faults_of_table(table: Mapping[str, Any], expected: inspect.StructType, where: str) -> Iterator[str]:
+def _table_faults(table: Mapping[str, Any], expected: inspect.StructType, where: str) -> Iterator[str]:
     known = {field.name: field for field in expected.fields}
     for key, value in table.items():
         if key in known:
             yield from _faults(value, known[key].type, f"{where}.{key}" if where else key)
         elif where:
-            yield f"{where} has an unknown key {key!r}" + _nearest(key, known)
+            yield f"{where} has an unknown key {key!r}" + _suggestion(key, known)
         else:
             named = ", for a target is named by its file" if key == "name" else ""
-            yield f"unknown key {key!r} at the top{named}" + _nearest(key, known)
+            yield f"unknown key {key!r} at the top{named}" + _suggestion(key, known)
     missing = [name for name, field in known.items() if field.required and name not in table]
     if missing:
         yield f"{f'{where} has no' if where else 'no table'} {', '.join(missing)}"
@@ -100,18 +100,18 @@ def _faults_of_table(table: Mapping[str, Any], expected: inspect.StructType, whe
         yield f"{where} has no source; it must have {words}"
 
 
-def _is(value: Any, plain: Any) -> bool:
-    """Return whether a value has a type; in TOML, a truth value is not a number."""
+def _has_type(value: Any, plain: Any) -> bool:
+    """Return whether a value has a type; in TOML, a boolean is not a number."""
     return isinstance(value, plain) and (plain is bool or plain is object or not isinstance(value, bool))
 
 
-def _nearest(given: Any, known: Collection[str]) -> str:
+def _suggestion(given: Any, known: Collection[str]) -> str:
     listed = f"; known are {', '.join(known)}" if len(known) <= _MOST_LISTED else ""
     return did_you_mean(str(given), known) or listed
 
 
 def contradictions(target: Target) -> Iterator[str]:
-    """Yield the faults that concern several keys."""
+    """Yield the faults that involve several keys."""
     first, last = target.opset.range
     if first > last:
         yield f"opset.range is [{first}, {last}]; it must be [first, last]"
@@ -129,28 +129,28 @@ def contradictions(target: Target) -> Iterator[str]:
     for index, limit in enumerate(target.limits):
         where, types = f"limits[{index}]", dict[str, ir.AttributeType]()
         for op_type in limit.ops:
-            types |= _attributes_of(op_type)
+            types |= _attribute_types(op_type)
         for name in limit.written:
             if name not in types:
-                yield f"{where}.written names {name!r}, which is unknown" + _nearest(name, types)
-        yield from _faults_of_attributes(limit.attributes, types, f"{where}.attributes")
+                yield f"{where}.written names {name!r}, which is unknown" + _suggestion(name, types)
+        yield from _attribute_faults(limit.attributes, types, f"{where}.attributes")
     for index, rule in enumerate(target.recurrent):
-        yield from _faults_of_attributes(rule.attributes, ATTRIBUTE_TYPES, f"recurrent[{index}].attributes")
+        yield from _attribute_faults(rule.attributes, ATTRIBUTE_TYPES, f"recurrent[{index}].attributes")
 
 
-def _faults_of_attributes(
+def _attribute_faults(
     attributes: Mapping[str, Collection[Any]], types: Mapping[str, ir.AttributeType], where: str
 ) -> Iterator[str]:
     for name, values in attributes.items():
         if name not in types:
-            yield f"{where} names {name!r}, which is unknown" + _nearest(name, types)
+            yield f"{where} names {name!r}, which is unknown" + _suggestion(name, types)
             continue
         for value in values:
-            if not _is(value, _OF_ATTRIBUTES.get(types[name], object)):
+            if not _has_type(value, _PYTHON_TYPES.get(types[name], object)):
                 yield f"{where}.{name} has {value!r}; the attribute is of type {types[name].name}"
 
 
-def _attributes_of(op_type: str) -> dict[str, ir.AttributeType]:
+def _attribute_types(op_type: str) -> dict[str, ir.AttributeType]:
     """Return the attributes of an operator, of all its versions."""
     return {
         name: ir.AttributeType(attribute.type)

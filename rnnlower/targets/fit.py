@@ -1,4 +1,4 @@
-"""The search for nodes of a model that a target does not run, and what a lowering for it requires."""
+"""The search for nodes that a target does not run, and the requirements of a lowering for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.sonnx import departures
 from rnnlower.targets.format import CONTROL_FLOW, Limit
 from rnnlower.targets.misfits import Misfit, alternatives, remedy_for
-from rnnlower.targets.native import Reason, natives_of_model, repeated_by
+from rnnlower.targets.native import Reason, find_native_misfits, find_repeating_op
 from rnnlower.targets.target import Target
 
 
@@ -40,15 +40,15 @@ def find_misfits(
         target: The target.
         semantics: Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.
         emitted: Check only nodes that a lowering has emitted, or all but those; ``None``: all nodes.
-        facts: The facts about the model, if there are any yet.
+        facts: Facts about the model, if they exist already.
 
     Raises:
         OptionError: The semantics do not exist.
     """
     check_semantics(semantics)
-    found = [] if emitted else [*_of_model(model, target), *_of_inputs(model, target)]
+    found = [] if emitted else [*_opset_misfits(model, target), *_input_misfits(model, target)]
     facts = facts or Facts(model)
-    natives = {} if emitted else natives_of_model(model, target, semantics, facts)
+    natives = {} if emitted else find_native_misfits(model, target, semantics, facts)
     names = {located.node: located.name for located in find_recurrent(model, carries_state)}
     for node, path in walk_all(model):
         if emitted is not None and emitted != (EMITTED in node.meta):
@@ -57,7 +57,7 @@ def find_misfits(
         if node in natives:
             found += natives[node]
             continue
-        reasons = _of_node(node, target, facts, node.op_identifier() in model.functions)
+        reasons = _node_reasons(node, target, facts, node.op_identifier() in model.functions)
         found += [
             Misfit(
                 path,
@@ -75,7 +75,7 @@ def find_misfits(
 
 
 def profile_notes(model: ir.Model, target: Target) -> list[str]:
-    """Return what only some implementations of the target's profile refuse."""
+    """Return notes on features that only some implementations of the target's profile refuse."""
     if not target.profile:
         return []
     return [
@@ -86,7 +86,7 @@ def profile_notes(model: ir.Model, target: Target) -> list[str]:
     ]
 
 
-def runs_op(target: Target, node: ir.Node) -> bool:
+def has_operator(target: Target, node: ir.Node) -> bool:
     """Return whether the target has a node's operator at all."""
     if node.domain:
         return target.has_foreign(node.domain, node.op_type)
@@ -96,10 +96,11 @@ def runs_op(target: Target, node: ir.Node) -> bool:
 def refuses(target: Target, node: ir.Node, opset: int) -> bool:
     """Return whether the target lacks a node's operator, or a limit excludes the node."""
     limits = [limit for limit in target.limits if node.op_type in limit.ops and not node.domain]
-    return not runs_op(target, node) or any(True for limit in limits for _ in _beyond(limit, node, opset))
+    violations = (each for limit in limits for each in _limit_violations(limit, node, opset))
+    return not has_operator(target, node) or any(violations)
 
 
-def _of_model(model: ir.Model, target: Target) -> list[Misfit]:
+def _opset_misfits(model: ir.Model, target: Target) -> list[Misfit]:
     first, last = target.opset.range
     opset = default_opset(model)
     if first <= opset <= last:
@@ -109,7 +110,7 @@ def _of_model(model: ir.Model, target: Target) -> list[Misfit]:
     return [Misfit("", "opset", "(model)", reason, remedy, target.opset.source, target.opset.guess)]
 
 
-def _of_inputs(model: ir.Model, target: Target) -> list[Misfit]:
+def _input_misfits(model: ir.Model, target: Target) -> list[Misfit]:
     if not target.shapes.static:
         return []
     return [
@@ -127,9 +128,9 @@ def _of_inputs(model: ir.Model, target: Target) -> list[Misfit]:
     ]
 
 
-def _of_node(node: ir.Node, target: Target, facts: Facts, is_call: bool) -> Iterator[Reason]:
+def _node_reasons(node: ir.Node, target: Target, facts: Facts, is_call: bool) -> Iterator[Reason]:
     if node.domain:
-        yield from _of_foreign_node(node, target, is_call)
+        yield from _foreign_node_reasons(node, target, is_call)
         return
     if node.op_type in CONTROL_FLOW and node.op_type not in target.control_flow.ops:
         yield f"{target.name} has no {node.op_type}", target.control_flow
@@ -138,15 +139,15 @@ def _of_node(node: ir.Node, target: Target, facts: Facts, is_call: bool) -> Iter
         yield f"{target.name} has no {node.op_type}", target.ops
         return
     values = [value for value in (*node.inputs, *node.outputs) if value is not None]
-    dtypes = {dtype for value in values if (dtype := _dtype(facts.type(value))) is not None}
+    dtypes = {dtype for value in values if (dtype := _dtype_name(facts.type(value))) is not None}
     for dtype in sorted(dtypes - {"int64", *target.dtypes.allowed}):
         yield f"type {dtype} is not one of {', '.join(target.dtypes.allowed)}", target.dtypes
     for limit in target.limits:
         if node.op_type in limit.ops:
-            yield from ((what, limit) for what in _beyond(limit, node, facts.opset, facts))
+            yield from ((what, limit) for what in _limit_violations(limit, node, facts.opset, facts))
 
 
-def _of_foreign_node(node: ir.Node, target: Target, is_call: bool) -> Iterator[Reason]:
+def _foreign_node_reasons(node: ir.Node, target: Target, is_call: bool) -> Iterator[Reason]:
     if is_call and not target.ops.functions:
         yield f"{target.name} takes no model-local functions", target.ops
     elif not is_call and node.domain not in target.domains:
@@ -155,15 +156,15 @@ def _of_foreign_node(node: ir.Node, target: Target, is_call: bool) -> Iterator[R
         yield f"{target.name} has no {qualified_op_type(node)}", target.ops
 
 
-def _dtype(type_: ir.TypeProtocol | None) -> str | None:
+def _dtype_name(type_: ir.TypeProtocol | None) -> str | None:
     if type_ is None or type_.dtype == ir.DataType.UNDEFINED:
         return None
     return "string" if type_.dtype == ir.DataType.STRING else str(type_.dtype.numpy())
 
 
-def _beyond(limit: Limit, node: ir.Node, opset: int, facts: Facts | None = None) -> Iterator[str]:
+def _limit_violations(limit: Limit, node: ir.Node, opset: int, facts: Facts | None = None) -> Iterator[str]:
     first, version = operand(node, 0), version_at(node.op_type, opset)
-    dtype = None if first is None else _dtype(first.type if facts is None else facts.type(first))
+    dtype = None if first is None else _dtype_name(first.type if facts is None else facts.type(first))
     if limit.dtypes is not None and dtype is not None and dtype not in limit.dtypes:
         yield f"its input has type {dtype}, not {' or '.join(limit.dtypes)}"
     for index in limit.constant:
@@ -186,11 +187,11 @@ def _beyond(limit: Limit, node: ir.Node, opset: int, facts: Facts | None = None)
             yield f"its {what} has rank {len(shape)}, above {limit.max_rank}"
     if limit.max_outputs is not None and len(node.outputs) > limit.max_outputs:
         yield f"it has {len(node.outputs)} outputs, more than {limit.max_outputs}"
-    if op_type := repeated_by(first, limit.alone_behind, alone=True):
+    if op_type := find_repeating_op(first, limit.alone_behind, alone=True):
         yield f"its input is what {op_type} repeats, and nothing else reads that"
     for name, allowed in limit.attributes.items():
-        if name in node.attributes and _plain(node.attributes[name].value) not in allowed:
-            given = _plain(node.attributes[name].value)
+        if name in node.attributes and _as_list(node.attributes[name].value) not in allowed:
+            given = _as_list(node.attributes[name].value)
             yield f"attribute {name} is {given!r}, not {' or '.join(map(repr, allowed)) or 'absent'}"
     for name in limit.written:
         if name not in node.attributes and version is not None and name in version.attributes:
@@ -201,7 +202,7 @@ def _beyond(limit: Limit, node: ir.Node, opset: int, facts: Facts | None = None)
         yield f"{version} is not one of version {', '.join(map(str, limit.versions))}"
 
 
-def _plain(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple | list) else value
 
 
@@ -214,7 +215,7 @@ def check_opset(target: Target, opset: int) -> None:
         )
 
 
-def require_known(target: Target, node: ResolvedNode, located: Located) -> None:
+def require_supported(target: Target, node: ResolvedNode, located: Located) -> None:
     """Refuse a node whose sizes or type the target does not support."""
     if target.shapes.static:
         sizes = {"batch size": node.batch_size, "sequence length": node.seq_length}
@@ -244,29 +245,27 @@ def require_known(target: Target, node: ResolvedNode, located: Located) -> None:
 
 def require_static_inputs(model: ir.Model, target: Target) -> None:
     """Refuse dynamic sizes of the inputs if the target does not support them."""
-    problem, remedy = _open_inputs(model, target)
-    if problem:
-        raise UnsupportedModelError(problem, remedy=remedy)
+    names = ", ".join(repr(each.name) for each in model.graph.inputs if is_open(each))
+    if not (target.shapes.static and names):
+        return
+    options, pad = options_for_sizes(model.graph.inputs), wording.call("pad")
+    or_pad = f", or pad sequences of any length to a maximum (`{pad}`)" if options.dims else ""
+    raise UnsupportedModelError(
+        f"target {target.name} takes static shapes only, and sizes of input {names} are open",
+        remedy=f"give them numbers ({options}){or_pad}",
+    )
 
 
 def note_open_inputs(model: ir.Model, target: Target) -> list[str]:
-    """Return the note that inputs have dynamic sizes, with what fixes them."""
-    problem, remedy = _open_inputs(model, target)
-    return [f"{problem}: {remedy}"] if problem else []
+    """Return a note instead of the error of `require_static_inputs`."""
+    try:
+        require_static_inputs(model, target)
+    except UnsupportedModelError as error:
+        return [f"{error.problem}: {error.remedy}"]
+    return []
 
 
-def _open_inputs(model: ir.Model, target: Target) -> tuple[str, str]:
-    """Return that inputs have dynamic sizes, which the target does not support, and the remedy."""
-    names = ", ".join(repr(each.name) for each in model.graph.inputs if is_open(each))
-    if not (target.shapes.static and names):
-        return "", ""
-    options, pad = options_for_sizes(model.graph.inputs), wording.call("pad")
-    or_pad = f", or pad sequences of any length to a maximum (`{pad}`)" if options.dims else ""
-    problem = f"target {target.name} takes static shapes only, and sizes of input {names} are open"
-    return problem, f"give them numbers ({options}){or_pad}"
-
-
-def wants_numbers(target: Target) -> bool:
+def needs_static_length(target: Target) -> bool:
     """Return whether every node's sequence length must be static."""
     return target.shapes.static or not {"Scan", "Loop"} & {*target.control_flow.ops}
 
@@ -287,7 +286,7 @@ def cautions(target: Target, nodes: Sequence[ResolvedNode]) -> list[str]:
 
 
 def require_emitted_fit(model: ir.Model, target: Target, facts: Facts | None = None) -> None:
-    """Refuse a result with an emitted node that does not fit: then data and forms disagree."""
+    """Refuse a result with an emitted node that does not fit: the target's data and the forms disagree."""
     misfits = find_misfits(model, target, emitted=True, facts=facts)
     if misfits:
         raise UnsupportedModelError(

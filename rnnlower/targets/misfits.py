@@ -11,11 +11,11 @@ from rnnlower import wording
 from rnnlower.graph.open_sizes import decided_by, options_for_sizes
 from rnnlower.graph.versions import version_at
 from rnnlower.recurrent.state_operators import is_state_operator
-from rnnlower.targets.format import CONTROL_FLOW, Claim, Limit
+from rnnlower.targets.format import Claim, Limit
 from rnnlower.targets.reading import find_target, target_names
 from rnnlower.targets.target import Target
 
-_FIRST = 3
+_MOST_NODES = 3
 _OTHERS = 2
 
 
@@ -52,21 +52,21 @@ class Misfit:
         return f"{self.op_type} {self.place!r}: {self.reason}" + (" (a guess)" if self.guess else "")
 
 
-def grouped(misfits: Sequence[Misfit]) -> list[str]:
-    """Return a line for each operator and reason: the number of nodes, the first of them, and the remedy."""
+def group_misfits(misfits: Sequence[Misfit]) -> list[str]:
+    """Return a line for each operator and reason: the number of nodes, some names, and the remedy."""
     groups: dict[tuple[str, str, str, bool], list[Misfit]] = {}
     for each in misfits:
         groups.setdefault((each.op_type, each.reason, each.remedy, each.guess), []).append(each)
-    return [_line(group) for group in groups.values()]
+    return [_describe_group(group) for group in groups.values()]
 
 
-def _line(group: Sequence[Misfit]) -> str:
+def _describe_group(group: Sequence[Misfit]) -> str:
     first = group[0]
     remedy = f"; {first.remedy}" if first.remedy else ""
     if len(group) == 1:
         return f"{first}{remedy}"
-    names = ", ".join(repr(each.place) for each in group[:_FIRST])
-    more = f" and {len(group) - _FIRST} more" if len(group) > _FIRST else ""
+    names = ", ".join(repr(each.place) for each in group[:_MOST_NODES])
+    more = f" and {len(group) - _MOST_NODES} more" if len(group) > _MOST_NODES else ""
     guess = " (a guess)" if first.guess else ""
     return f"{len(group)} {first.op_type} nodes ({names}{more}): {first.reason}{guess}{remedy}"
 
@@ -78,10 +78,10 @@ def remedy_for(model: ir.Model, node: ir.Node, target: Target, claim: Claim) -> 
     that has the operator; ``""`` if nothing is known.
     """
     if isinstance(claim, Limit):
-        return claim.remedy or _opset_of(node, target, claim) or _settled(model, node, claim.constant)
+        return claim.remedy or _opset_remedy(node, target, claim) or _set_inputs(model, node, claim.constant)
     if claim is target.control_flow:
-        return _settled_control(model, node) or _replaced(node, target)
-    return _replaced(node, target) if claim is target.ops else ""
+        return _control_flow_options(model, node) or _replacement(node, target)
+    return _replacement(node, target) if claim is target.ops else ""
 
 
 def alternatives(node: ir.Node, target: Target, claim: Claim) -> tuple[str, ...]:
@@ -92,24 +92,24 @@ def alternatives(node: ir.Node, target: Target, claim: Claim) -> tuple[str, ...]
     if node.domain or not target.runtime or claim not in (target.ops, target.control_flow):
         return ()
     known = (find_target(name) for name in target_names())
-    found = [each for each in known if each.runtime and _has(each, node.op_type)]
-    # Those that were tried, then those with most operators.
+    found = [each for each in known if each.runtime and each.has(node.op_type)]
+    # Targets that were tried come first, then those with more operators.
     found.sort(key=lambda each: (each.tried is None, -len(each.op_types)))
     return tuple(each.name for each in found)
 
 
-def _settled_control(model: ir.Model, node: ir.Node) -> str:
+def _control_flow_options(model: ir.Model, node: ir.Node) -> str:
     if node.op_type == "Scan":
         return str(options_for_sizes(model.graph.inputs))
-    return _settled(model, node, range(1 if node.op_type == "If" else 2))
+    return _set_inputs(model, node, range(1 if node.op_type == "If" else 2))
 
 
-def _settled(model: ir.Model, node: ir.Node, indices: Sequence[int]) -> str:
+def _set_inputs(model: ir.Model, node: ir.Node, indices: Sequence[int]) -> str:
     return decided_by(model, *(node.inputs[index] for index in indices if index < len(node.inputs)))
 
 
-def _opset_of(node: ir.Node, target: Target, limit: Limit) -> str:
-    """Return the last opset of the target at which the operator has a supported version."""
+def _opset_remedy(node: ir.Node, target: Target, limit: Limit) -> str:
+    """Return the command that converts to the last opset with a supported version of the operator."""
     first, last = target.opset.range
     for opset in range(last, first - 1, -1):
         version = version_at(node.op_type, opset)
@@ -118,7 +118,7 @@ def _opset_of(node: ir.Node, target: Target, limit: Limit) -> str:
     return ""
 
 
-def _replaced(node: ir.Node, target: Target) -> str:
+def _replacement(node: ir.Node, target: Target) -> str:
     if is_state_operator(node):
         return wording.call("lower", target=target.address)
     if node.domain:
@@ -128,7 +128,3 @@ def _replaced(node: ir.Node, target: Target) -> str:
         return "" if target.runtime else "replace it in the model"
     more = f" and {len(others) - _OTHERS} more" if len(others) > _OTHERS else ""
     return f"replace it in the model, or choose a target that has it ({', '.join(others[:_OTHERS])}{more})"
-
-
-def _has(target: Target, op_type: str) -> bool:
-    return op_type in (target.control_flow.ops if op_type in CONTROL_FLOW else target.op_types)

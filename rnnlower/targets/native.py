@@ -38,14 +38,14 @@ _VERDICTS = {
 }
 
 
-_ARRANGING = REARRANGING | {"Cast"}
+_LAYOUT_OPS = REARRANGING | {"Cast"}
 _SIZES = {"batch": "batch size", "time": "sequence length"}
 
 
-def natives_of_model(
+def find_native_misfits(
     model: ir.Model, target: Target, semantics: Semantics, facts: Facts
 ) -> dict[ir.Node, list[Misfit]]:
-    """Return why the target does not run each of the model's recurrent nodes as it is; empty if it does.
+    """Return, for each recurrent node, why the target does not run it as it is; an empty list if it does.
 
     The nodes are judged by the types and sizes that follow from the model's inputs, which are noted on their
     inputs, and nodes of functions at the calls, as in a lowering.
@@ -53,16 +53,16 @@ def natives_of_model(
     found = find_recurrent(model)
     pairs = [(located, located) for located in found]
     if any(located.path.startswith("function:") for located in found):
-        pairs = list(_at_calls(model, found))
+        pairs = list(_pair_with_calls(model, found))
     else:
         infer_input_types(model, facts)
     judged: dict[ir.Node, list[Misfit]] = {located.node: [] for located in found}
     for located, twin in pairs:
-        judged[located.node] += OnTarget(twin, target, semantics).misfits()
+        judged[located.node] += NativeCheck(twin, target, semantics).misfits()
     return {node: list(dict.fromkeys(misfits)) for node, misfits in judged.items()}
 
 
-def _at_calls(model: ir.Model, found: Sequence[Located]) -> Iterator[tuple[Located, Located]]:
+def _pair_with_calls(model: ir.Model, found: Sequence[Located]) -> Iterator[tuple[Located, Located]]:
     """Yield the nodes with their twins in a copy without functions, one for each call."""
     copy = model.clone()
     for located, twin in zip(found, find_recurrent(copy), strict=True):
@@ -77,8 +77,8 @@ def _at_calls(model: ir.Model, found: Sequence[Located]) -> Iterator[tuple[Locat
 
 
 @dataclasses.dataclass(frozen=True)
-class OnTarget:
-    """A recurrent node of known types and sizes, which a target may run.
+class NativeCheck:
+    """The check whether a target runs a recurrent node of known types and sizes as it is.
 
     Attributes:
         located: The node.
@@ -92,7 +92,7 @@ class OnTarget:
 
     @functools.cached_property
     def node(self) -> ResolvedNode:
-        """The node as it is read."""
+        """The node, parsed."""
         return parse_recurrent(self.located, self.semantics, lenient=True)
 
     @property
@@ -101,7 +101,7 @@ class OnTarget:
         rules = [rule for rule in self.target.recurrent if self.located.node.op_type in rule.ops]
         given = [{*(rule.semantics or ())} for rule in rules]
         return [
-            _agreed(rule) if "agreed" in words and self.semantics not in words else rule
+            _restrict_to_agreed(rule) if "agreed" in words and self.semantics not in words else rule
             for rule, words in zip(rules, given, strict=True)
         ]
 
@@ -120,12 +120,12 @@ class OnTarget:
         ]
 
     def rule(self) -> RecurrentRule | None:
-        """Return the rule by which the target runs the node as it is: one without `misfits`."""
-        return next((rule for rule in self.rules if not rule.profile and not self.lacking(rule)), None)
+        """Return the rule that the node fits, if there is one."""
+        return next((rule for rule in self.rules if not rule.profile and not self.violated_keys(rule)), None)
 
-    def lacking(self, rule: RecurrentRule) -> frozenset[str]:
-        """Return the properties of the node that a rule does not allow, as keys of its `wrong`."""
-        return frozenset(key for key, _ in self._broken(rule))
+    def violated_keys(self, rule: RecurrentRule) -> frozenset[str]:
+        """Return the properties of the node that violate a rule, as keys of its `wrong`."""
+        return frozenset(key for key, _ in self._violations(rule))
 
     def _reasons(self) -> list[Reason]:
         node, target = self.located.node, self.target
@@ -133,8 +133,8 @@ class OnTarget:
             return [(f"{target.name} has no {qualified_op_type(node)}", target.ops)]
         if any(attribute.is_ref() for attribute in node.attributes.values()):
             return [("its attributes depend on the function's caller", self.rules[0])]
-        judged = [(rule, list(self._broken(rule))) for rule in self.rules]
-        rule, broken = min(judged, key=lambda pair: len(pair[1]))
+        judged = [(rule, list(self._violations(rule))) for rule in self.rules]
+        rule, violations = min(judged, key=lambda pair: len(pair[1]))
         return [
             (
                 _VERDICTS["wrong" if key in rule.wrong else rule.otherwise].format(
@@ -142,11 +142,11 @@ class OnTarget:
                 ),
                 rule,
             )
-            for key, what in broken
+            for key, what in violations
         ]
 
-    def _broken(self, rule: RecurrentRule) -> Iterator[tuple[str, str]]:
-        """Yield the properties that a rule does not allow: the key of `wrong`, and a description."""
+    def _violations(self, rule: RecurrentRule) -> Iterator[tuple[str, str]]:
+        """Yield the properties that violate a rule: the key of `wrong`, and a description."""
         node, path = self.node, self.located.path
         if rule.semantics is not None and self.semantics not in rule.semantics:
             yield "semantics", wording.option("semantics", self.semantics)
@@ -154,8 +154,8 @@ class OnTarget:
             yield "type", "an unknown type" if node.dtype is None else f"type {node.dtype.numpy()}"
         if 0 in (node.seq_length, node.batch_size):
             yield "empty", "no time steps or no rows"
-        yield from _broken_sizes(rule, node, path)
-        if op_type := repeated_by(node.inputs["X"], rule.not_behind):
+        yield from _size_violations(rule, node, path)
+        if op_type := find_repeating_op(node.inputs["X"], rule.not_behind):
             yield "repeated", f"an X that {op_type} repeats"
         if rule.directions is not None and node.direction not in rule.directions:
             yield node.direction, f"direction {node.direction}"
@@ -166,7 +166,7 @@ class OnTarget:
             if name not in node.inputs and name not in node.outputs and name not in node.node.attributes:
                 yield name, f"no {name}"
         for name in rule.not_empty:
-            if name in _left_empty(node):
+            if name in _empty_names(node):
                 yield name, f"an empty name for {name}"
         if rule.most_inputs is not None and len(node.node.inputs) > rule.most_inputs:
             yield "inputs", f"{len(node.node.inputs)} inputs written, empty ones included,"
@@ -183,14 +183,14 @@ class OnTarget:
             if name in node.inputs and origin(node.inputs[name]) == "runtime":
                 yield name, f"an input {name} that constants do not determine"
         for name, allowed in rule.attributes.items():
-            value = _attribute(node, name)
+            value = _effective_attribute(node, name)
             # An attribute that must be absent may not be written with its default either.
             if (name in node.node.attributes) if not allowed else value not in (None, *allowed):
                 yield name, f"attribute {name} = {value}"
-        yield from _broken_activations(rule, node)
+        yield from _activation_violations(rule, node)
 
 
-def _agreed(rule: RecurrentRule) -> RecurrentRule:
+def _restrict_to_agreed(rule: RecurrentRule) -> RecurrentRule:
     """Restrict a rule to nodes that mean the same in both semantics.
 
     These differ in clip, rows without time steps, and the defaults of alpha and beta.
@@ -207,7 +207,7 @@ def _agreed(rule: RecurrentRule) -> RecurrentRule:
     )
 
 
-def _broken_sizes(rule: RecurrentRule, node: ResolvedNode, path: str) -> Iterator[tuple[str, str]]:
+def _size_violations(rule: RecurrentRule, node: ResolvedNode, path: str) -> Iterator[tuple[str, str]]:
     shape = node.inputs["X"].shape
     given = all(node.inputs[name].is_graph_input() for name in node.state_names if name in node.inputs)
     for name, axis in (("batch", 1 - node.layout), ("time", node.layout)):
@@ -228,7 +228,7 @@ def _broken_sizes(rule: RecurrentRule, node: ResolvedNode, path: str) -> Iterato
         yield "input_size", f"input_size {'unknown' if node.input_size is None else node.input_size}"
 
 
-def _left_empty(node: ResolvedNode) -> set[str]:
+def _empty_names(node: ResolvedNode) -> set[str]:
     """Return the inputs and outputs that are written as empty names."""
     inputs = {name for name, value in zip(INPUT_NAMES, node.node.inputs, strict=False) if value is None}
     return inputs | {
@@ -236,7 +236,7 @@ def _left_empty(node: ResolvedNode) -> set[str]:
     }
 
 
-def _broken_activations(rule: RecurrentRule, node: ResolvedNode) -> Iterator[tuple[str, str]]:
+def _activation_violations(rule: RecurrentRule, node: ResolvedNode) -> Iterator[tuple[str, str]]:
     names = [[activation.name for activation in functions] for functions in node.activations]
     used = sorted({name for functions in names for name in functions})
     own = all(functions == list(node.cell.activations) for functions in names)
@@ -247,7 +247,7 @@ def _broken_activations(rule: RecurrentRule, node: ResolvedNode) -> Iterator[tup
         yield "activations", "different activations for its directions"
 
 
-def _attribute(node: ResolvedNode, name: str) -> Any:
+def _effective_attribute(node: ResolvedNode, name: str) -> Any:
     """Return the effective value: the given one, or the default of the ONNX spec."""
     resolved = {
         "layout": node.layout,
@@ -262,8 +262,8 @@ def _attribute(node: ResolvedNode, name: str) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def repeated_by(value: ir.Value | None, op_types: Collection[str], *, alone: bool = False) -> str:
-    """Return which of the given operators repeats an axis of size 1 to compute the value, or ``""``.
+def find_repeating_op(value: ir.Value | None, op_types: Collection[str], *, alone: bool = False) -> str:
+    """Return the one of these operators that repeats an axis of size 1 to compute the value, or ``""``.
 
     Operators that only rearrange elements may follow it. With `alone`, nothing else may read the values in
     between, and a Concat with other values may follow, too.
@@ -274,18 +274,18 @@ def repeated_by(value: ir.Value | None, op_types: Collection[str], *, alone: boo
         if alone and len(value.uses()) > 1:
             return ""
         if producer.domain == "" and producer.op_type in op_types:
-            return producer.op_type if _may_repeat_one(producer.inputs[0], value) else ""
+            return producer.op_type if _may_expand(producer.inputs[0], value) else ""
         if alone and producer.domain == "" and producer.op_type == "Concat":
-            parts = (repeated_by(part, op_types) for part in producer.inputs)
+            parts = (find_repeating_op(part, op_types) for part in producer.inputs)
             return next(filter(None, parts), "")
-        if producer.domain or producer.op_type not in _ARRANGING:
+        if producer.domain or producer.op_type not in _LAYOUT_OPS:
             return ""
         value = producer.inputs[0]
     return ""
 
 
-def _may_repeat_one(before: ir.Value | None, after: ir.Value) -> bool:
-    """Return whether an axis of size 1 grows, as far as the shapes are known."""
+def _may_expand(before: ir.Value | None, after: ir.Value) -> bool:
+    """Return whether an axis of size 1 may grow, judging by the known shapes."""
     if before is None or before.shape is None:
         return True
     sizes = list(before.shape)

@@ -32,7 +32,7 @@ def find_target(name: str | os.PathLike[str]) -> Target:
     """
     if not isinstance(name, str | os.PathLike):
         raise OptionError(f"the target is {name!r}; it must be a name, or the path of a .toml file")
-    return _built_in(str(name)) if str(name) in target_names() else _read(pathlib.Path(name), name)
+    return _built_in(str(name)) if str(name) in target_names() else _read_file(pathlib.Path(name), name)
 
 
 _REMEDY = "`rnnlower targets --new FILE.toml` writes a start with all keys, --schema is for editors"
@@ -43,11 +43,11 @@ _ALIKE = 0.7
 @functools.cache
 def _built_in(name: str) -> Target:
     """Return a built-in target, cached because every lowering uses it."""
-    return _parse(name, _of_this_onnx(read_toml(_FOLDER / f"{name}.toml")))
+    return _parse(name, _drop_newer_operators(read_toml(_FOLDER / f"{name}.toml")))
 
 
-def _of_this_onnx(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a built-in file without operators that are newer than the installed onnx."""
+def _drop_newer_operators(data: dict[str, Any]) -> dict[str, Any]:
+    """Remove operators that are newer than the installed onnx from a built-in file."""
 
     def known(op_types: Sequence[str]) -> list[str]:
         return [name for name in op_types if "." in name or name in standard_operators()]
@@ -58,7 +58,7 @@ def _of_this_onnx(data: dict[str, Any]) -> dict[str, Any]:
     return data | {"limits": limits}
 
 
-def _read(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:
+def _read_file(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:
     if path.suffix == ".toml" and not path.is_file():
         remedy = f"`rnnlower targets --new {path}` writes a start"
         raise OptionError(f"target file {path} does not exist", remedy=remedy)
@@ -98,8 +98,8 @@ def parse_target(name: str, text: str, path: str = "") -> Target:
     return _parse(name, msgspec.toml.decode(text), path)
 
 
-def with_sources(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of a file in which every claim has its source; one that states none has the file's."""
+def fill_in_sources(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of a file with the file's source in every claim that states none."""
     source = data.get("source")
 
     def stated(claim: Any) -> Any:
@@ -114,13 +114,13 @@ def with_sources(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse(name: str, data: Mapping[str, Any], path: str = "") -> Target:
-    data = with_sources(data)
-    _refuse_first(format_faults(data))
+    data = fill_in_sources(data)
+    _raise_first(format_faults(data))
     target = msgspec.convert({"title": name, **data, "name": name, "path": path}, Target)
-    _refuse_first(contradictions(target))
+    _raise_first(contradictions(target))
     return target
 
 
-def _refuse_first(faults: Iterator[str]) -> None:
+def _raise_first(faults: Iterator[str]) -> None:
     for fault in faults:
         raise ValueError(fault)

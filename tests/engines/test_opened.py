@@ -171,12 +171,12 @@ def test_what_an_adapter_is_given_and_may_reach(adapter: Callable[[str], Engine]
 
 @pytest.mark.parametrize("text", ["never", "0", "-1", "inf"])
 def test_a_limit_is_a_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    from rnnlower.engines.opened import gigabytes
+    from rnnlower.engines.opened import memory_limit
     from rnnlower.errors import OptionError
 
     monkeypatch.setenv("RNNLOWER_ENGINE_GIGABYTES", text)
     with pytest.raises(OptionError, match="it must be a number above 0"):
-        gigabytes()
+        memory_limit()
 
 
 def test_arrays_of_any_name_and_type(tmp_path: Path) -> None:

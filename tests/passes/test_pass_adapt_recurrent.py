@@ -18,7 +18,7 @@ from rnnlower.passes import AdaptRecurrentPass, InferTypesPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.targets import find_target
 from rnnlower.targets.format import ADAPTABLE, RecurrentRule
-from rnnlower.targets.native import OnTarget
+from rnnlower.targets.native import NativeCheck
 from rnnlower.targets.target import Target
 
 EVERYTHING = (*ADAPTABLE,)
@@ -51,7 +51,7 @@ def adapted(config: Config, to: Target | None = None) -> tuple[onnx.ModelProto, 
     adapting(own)
     if adapting.adapted:
         InferTypesPass()(own)
-        assert not any(OnTarget(each, to or target(), "ort").misfits() for each in find_recurrent(own))
+        assert not any(NativeCheck(each, to or target(), "ort").misfits() for each in find_recurrent(own))
     result = ir.to_proto(own)
     onnx.checker.check_model(result, full_check=True)
     assert interface(result) == interface(source)

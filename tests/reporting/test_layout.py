@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from rnnlower.cli.app import app
 from rnnlower.files.model_io import read_model
-from rnnlower.reporting.drawing import draw_step, place, step_of
+from rnnlower.reporting.drawing import draw_step, find_step, place
 from rnnlower.reporting.page import table
 
 
@@ -44,7 +44,7 @@ def test_boxes_of_a_layer_do_not_overlap():
 def test_values_have_the_names_of_the_equations(strategy, name, outside, made, tmp_path):
     command = [strategy, str(MODELS / f"{name}.onnx"), "-o", str(tmp_path / "o.onnx"), "--no-verify", "-q"]
     assert CliRunner().invoke(app, command).exit_code == 0
-    nodes = step_of(read_model(tmp_path / "o.onnx"), f"{name[:4].upper().rstrip('1')}_0", 5)
+    nodes = find_step(read_model(tmp_path / "o.onnx"), f"{name[:4].upper().rstrip('1')}_0", 5)
     texts = {*re.findall(r"</title>([^<]*)<", draw_step(nodes))}
     assert outside | made <= texts
 

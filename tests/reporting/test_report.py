@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from rnnlower.cli.app import app
 from rnnlower.files.model_io import read_model
-from rnnlower.reporting.drawing import draw_step, step_of
-from rnnlower.reporting.page import Page, over_time, shares, table, write_page
+from rnnlower.reporting.drawing import draw_step, find_step
+from rnnlower.reporting.page import Page, draw_errors, draw_shares, table, write_page
 from rnnlower.verification.verdict.compare import errors_over_time
 
 MODEL = str(MODELS / "lstm14_defaults.onnx")
@@ -133,7 +133,9 @@ def test_the_phases_add_up(tmp_path):
 
 
 def test_the_scale_of_the_shares_is_labeled():
-    drawn = shares([("a", 0.002, False), ("b", 0.3, False), ("c", 2000.0, True), ("d", float("inf"), True)])
+    drawn = draw_shares(
+        [("a", 0.002, False), ("b", 0.3, False), ("c", 2000.0, True), ("d", float("inf"), True)]
+    )
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
     assert texts[-8:] == ["0.1%", "1%", "10%", "100%", "10x", "100x", "1,000x", "10,000x"]
     bars = [float(width) for width in re.findall(r'<rect[^>]* width="([\d.]+)"', drawn)]
@@ -212,7 +214,7 @@ def test_names_are_text(tmp_path):
 @pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
 def test_the_drawn_step_is_a_step(strategy, tmp_path):
     assert invoke(strategy, MODEL, "-o", str(tmp_path / "o.onnx"), "--no-verify") == 0
-    nodes = step_of(read_model(tmp_path / "o.onnx"), "LSTM_0", 5)
+    nodes = find_step(read_model(tmp_path / "o.onnx"), "LSTM_0", 5)
     counts = {op: sum(node.op_type == op for node in nodes) for op in ("Gemm", "Sigmoid", "Tanh", "Add")}
     assert counts == {"Gemm": 2, "Sigmoid": 1, "Tanh": 2, "Add": 1}
     assert draw_step(nodes).count("<rect") == len(nodes)
@@ -227,7 +229,7 @@ def test_labels_fit_into_their_boxes(tmp_path):
     onnx.save(model, tmp_path / "model.onnx")
     arguments = ["scan", str(tmp_path / "model.onnx"), "-o", str(tmp_path / "o.onnx"), "--no-verify"]
     assert invoke(*arguments) == 0
-    drawn = draw_step(step_of(read_model(tmp_path / "o.onnx"), "LSTM_0", 5))
+    drawn = draw_step(find_step(read_model(tmp_path / "o.onnx"), "LSTM_0", 5))
     boxes = [float(width) for width in re.findall(r'<rect[^>]* width="([\d.]+)"', drawn) for _ in range(2)]
     labels = re.findall(
         r"<rect[^>]*/>\n<text[^>]*><title>[^<]*</title>([^<]*)</text>(?:\n<text[^>]*class=\"dim\"><title>[^<]*</title>([^<]*)</text>)?",
@@ -241,7 +243,7 @@ def test_labels_fit_into_their_boxes(tmp_path):
 def test_the_only_step_is_drawn(tmp_path):
     dynamic = str(MODELS / "lstm14_dynamic.onnx")
     assert invoke("unroll", dynamic, "-o", str(tmp_path / "o.onnx"), "--no-verify", "--dim", "T=1") == 0
-    nodes = step_of(read_model(tmp_path / "o.onnx"), "LSTM_0", 1)
+    nodes = find_step(read_model(tmp_path / "o.onnx"), "LSTM_0", 1)
     assert {"Gemm", "Sigmoid", "Tanh", "Mul"} <= {node.op_type for node in nodes}
 
 
@@ -255,6 +257,6 @@ def test_errors_over_time_of_arrays_of_any_length():
 
 
 def test_thousands_of_steps_are_few_points():
-    drawn = over_time([1e-7] * 4000 + [1e-3])
+    drawn = draw_errors([1e-7] * 4000 + [1e-3])
     assert len(drawn) < 12_000
-    assert over_time([0.0, 0.0]) == "<p>No difference at any time step.</p>\n"
+    assert draw_errors([0.0, 0.0]) == "<p>No difference at any time step.</p>\n"

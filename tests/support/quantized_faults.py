@@ -50,7 +50,7 @@ QUANTIZER_FAULTS = {
 @contextlib.contextmanager
 def planted(fault: str, role: str) -> Iterator[None]:
     """Plant a fault into the quantizers of a role."""
-    right = Quantizers._quantized
+    right = Quantizers._quantize
 
     def wrong(self: Quantizers, e: NodeEmitter, value: ir.Value, name: str, direction: str) -> ir.Value:
         if name == role and fault == "pair left out":
@@ -61,8 +61,8 @@ def planted(fault: str, role: str) -> Iterator[None]:
             return QUANTIZER_FAULTS[fault](e, made, value)
         return made
 
-    Quantizers._quantized = wrong  # type: ignore[method-assign]
+    Quantizers._quantize = wrong  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Quantizers._quantized = right  # type: ignore[method-assign]
+        Quantizers._quantize = right  # type: ignore[method-assign]

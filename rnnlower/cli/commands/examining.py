@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rnnlower.cli import running
-from rnnlower.cli.defining import Comparing, Showing, command
+from rnnlower.cli.defining import Comparison, Display, command
 from rnnlower.cli.running import Phases, progress
 from rnnlower.errors import (
     OptionError,
@@ -57,7 +57,7 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
 
 
 @command("report")
-def check(*, model: pathlib.Path, options: CheckOptions, showing: Showing) -> None:
+def check(*, model: pathlib.Path, options: CheckOptions, display: Display) -> None:
     """List the nodes that a runtime does not run, and what to do about them."""
     from rnnlower import api
     from rnnlower.cli import tables
@@ -66,9 +66,9 @@ def check(*, model: pathlib.Path, options: CheckOptions, showing: Showing) -> No
     report = api.check_report(model, options)
     runtime, misfits, after = find_target(options.target), report.misfits, report.after
     lower = f"`{call('lower', target=options.target)}`"
-    told = [] if after is None else [f"{lower} {_told(after, runtime.name)}"]
-    running.say_notes([*report.notes, *told], showing.quiet)
-    if showing.json_:
+    told = [] if after is None else [f"{lower} {_describe_forecast(after, runtime.name)}"]
+    running.say_notes([*report.notes, *told], display.quiet)
+    if display.json_:
         guesses = [{"claim": name, "source": claim.source} for name, claim in runtime.claims() if claim.guess]
         result = {
             "target": runtime.name,
@@ -81,13 +81,13 @@ def check(*, model: pathlib.Path, options: CheckOptions, showing: Showing) -> No
         problem = f"target {runtime.name} does not run all of {model}"
         error = UnsupportedModelError(problem, remedy=f"{lower} shows what can be done about it")
         running.emit_result(result, error if misfits else None)
-    elif not showing.quiet:
-        tables.print_check(runtime, report, verbose=showing.verbose)
+    elif not display.quiet:
+        tables.print_check(runtime, report, verbose=display.verbose)
     if misfits:
         raise typer.Exit(running.DIFFERENT)
 
 
-def _told(after: Forecast, target: str) -> str:
+def _describe_forecast(after: Forecast, target: str) -> str:
     if after.refused:
         return f"refuses: {after.refused}"
     adapts = f", adapts {len(after.adapted)}" if after.adapted else ""
@@ -109,38 +109,38 @@ def verify(
     dequantize: bool = False,
     assume_linear_before_reset: bool = False,
     engine: str | None = None,
-    comparing: Comparing,
-    showing: Showing,
+    comparison: Comparison,
+    display: Display,
 ) -> None:
     """Run two models on the same inputs and compare their outputs."""
     from rnnlower.cli import tables
     from rnnlower.reporting.content import model_facts
     from rnnlower.reporting.page import require_report_path
 
-    require_report_path(showing.report, reference, candidate)
-    settings = comparing.settings()
+    require_report_path(display.report, reference, candidate)
+    settings = comparison.settings()
     if "on" in settings:
         running.installed_runtime(settings["on"])
     settings |= {"semantics": semantics, "engine": engine, "sets": sets or {}}
     settings |= {"dequantize": dequantize, "assume_linear_before_reset": assume_linear_before_reset}
-    phases = Phases(showing.verbose)
-    with progress("verifying", showing.quiet, phases) as tell:
+    phases = Phases(display.verbose)
+    with progress("verifying", display.quiet, phases) as tell:
         result = running.verify_files(reference, candidate, settings, tell)
     error = None if result else _difference(result, candidate, settings)
     phases.print()
-    if showing.report is not None:
+    if display.report is not None:
         sections = [model_facts(reference, "Reference").section, model_facts(candidate, "Candidate").section]
         done = f"rnnlower verify {reference.name} {candidate.name}"
-        quiet = showing.quiet or showing.json_
-        running.report_page(showing.report, done, result, sections, phases, quiet)
-    if showing.json_:
+        quiet = display.quiet or display.json_
+        running.report_page(display.report, done, result, sections, phases, quiet)
+    if display.json_:
         running.emit_result(result.to_dict() | {"seconds": phases.rounded()}, error)
-    elif not showing.quiet:
-        tables.print_verification(result, verbose=showing.verbose)
+    elif not display.quiet:
+        tables.print_verification(result, verbose=display.verbose)
     if error is not None:
         compared = (*result.outputs, *(() if result.on is None else result.on.outputs))
-        more = not showing.verbose and any(not output.equal for output in compared)
-        running.tell_difference(
+        more = not display.verbose and any(not output.equal for output in compared)
+        running.exit_with_difference(
             error, "-v shows the worst element of each output, and both of its values" if more else ""
         )
 
@@ -154,12 +154,12 @@ def _difference(
         where = f" on {result.on.label}"
     differ = sum(not output.equal for output in outputs)
     problem = next(iter(problems), f"{differ} of {len(outputs)} outputs differ") + where
-    return VerificationError(f"{candidate}: {problem}", remedy=running.other_comparison(result, settings))
+    return VerificationError(f"{candidate}: {problem}", remedy=running.advise_comparison(result, settings))
 
 
 @command("verbose")
 def bench(
-    *, model: pathlib.Path, options: BenchOptions, plot: pathlib.Path | None = None, showing: Showing
+    *, model: pathlib.Path, options: BenchOptions, plot: pathlib.Path | None = None, display: Display
 ) -> None:
     """Time the model as it is and lowered, on onnxruntime or another runtime on this machine."""
     from rnnlower.benchmarking.benchmark import measure
@@ -170,26 +170,26 @@ def bench(
         running.installed_runtime(options.on)
     if plot is not None:
         require_chart_path(plot)
-    require_report_path(showing.report, model)
-    with progress("reading", showing.quiet) as tell:
+    require_report_path(display.report, model)
+    with progress("reading", display.quiet) as tell:
         result = measure(model, dataclasses.replace(options, progress=tell))
-    running.say_notes(result.notes, showing.quiet)
+    running.say_notes(result.notes, display.quiet)
     problem = _problem(result)
-    if showing.json_:
+    if display.json_:
         running.emit_result(result.to_dict(), problem)
-    elif not showing.quiet:
+    elif not display.quiet:
         tables.print_bench(result)
     if plot is not None and result.timed:
         draw_chart(result, plot, model.name)
-        running.say(f"rnnlower: wrote {plot}", showing.quiet)
-    if showing.report is not None:
+        running.say(f"rnnlower: wrote {plot}", display.quiet)
+    if display.report is not None:
         from rnnlower.reporting.content import bench_sections, model_facts
 
         verdict = f"{counted(len(result.timed), 'form')} timed" if problem is None else problem.problem
         sections = [model_facts(model).section, *bench_sections(result)]
         good = False if problem else None
         running.write_report(
-            showing.report, f"rnnlower bench {model.name}", (verdict, good), sections, showing.quiet
+            display.report, f"rnnlower bench {model.name}", (verdict, good), sections, display.quiet
         )
     if problem is not None:
         running.to_stderr(f"rnnlower: error: {problem}")
@@ -233,7 +233,7 @@ def targets(*, schema: bool = False, new: pathlib.Path | None = None, json_: boo
 
     from rnnlower.cli import tables
     from rnnlower.targets import find_target, target_names
-    from rnnlower.targets.target_schema import schema as of_files
+    from rnnlower.targets.target_schema import schema as target_schema
 
     if new is not None:
         if schema:
@@ -245,7 +245,7 @@ def targets(*, schema: bool = False, new: pathlib.Path | None = None, json_: boo
             running.emit_json({"output": str(new)})
         return
     if schema:
-        running.emit(json.dumps(of_files(), indent=2))
+        running.emit(json.dumps(target_schema(), indent=2))
         return
     known = [find_target(name) for name in target_names()]
     if json_:

@@ -7,7 +7,7 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from rnnlower.cli import running
-from rnnlower.cli.defining import Showing, check_verifying, command
+from rnnlower.cli.defining import Display, check_verifying, command
 from rnnlower.cli.running import Phases, progress
 from rnnlower.cli.values import check_external_data
 from rnnlower.errors import VerificationError
@@ -30,14 +30,14 @@ def calibrate(
     options: CalibrateOptions,
     format: str = "npz",  # noqa: A002
     ranges: pathlib.Path | None = None,
-    showing: Showing,
+    display: Display,
 ) -> None:
     """Write calibration data: what a model reads in each call, with its states carried."""
     from rnnlower.files.model_io import read_model
     from rnnlower.files.publishing import check_companion
     from rnnlower.quantizing.calibrating import calibrate_model
 
-    quiet, json_ = showing.quiet, showing.json_
+    quiet, json_ = display.quiet, display.json_
     if ranges is not None:
         check_companion("--ranges", ranges, (".json",), "the ranges are a .json file")
     with progress("reading", quiet, Phases(False)) as tell:
@@ -75,7 +75,7 @@ def quantize(
     min_sqnr: float = 20.0,
     external_data: str = "auto",
     provenance: bool = True,
-    showing: Showing,
+    display: Display,
 ) -> None:
     """Quantize a model with recurrent nodes: integers inside the recurrence, one scale for each role."""
     from rnnlower.files.metadata import record_provenance
@@ -84,11 +84,11 @@ def quantize(
 
     check_external_data(external_data)
     options = dataclasses.replace(options, verify=verify, on=None if options.on == "none" else options.on)
-    quiet, json_ = showing.quiet, showing.json_
+    quiet, json_ = display.quiet, display.json_
     check_verifying(verify, [name for name in ("on", "inputs") if getattr(options, name) is not None])
     if options.on is not None:
         running.installed_runtime(options.on)
-    with progress("reading", quiet, Phases(showing.verbose)) as tell:
+    with progress("reading", quiet, Phases(display.verbose)) as tell:
         own = read_model(model)
         before = size_on_disk(model, own)
         report = quantize_model(own, dataclasses.replace(options, progress=tell))
@@ -111,9 +111,9 @@ def quantize(
         result = report.to_dict() | {"min_sqnr": min_sqnr, "bytes": {"source": before, "result": size}}
         running.emit_result(result | {"output": None if error else str(output)}, error)
     elif not quiet:
-        _print(report, showing.verbose)
+        _print(report, display.verbose)
     if error is not None:
-        running.tell_difference(error, "--min-sqnr 0 writes it all the same, for inspection")
+        running.exit_with_difference(error, "--min-sqnr 0 writes it all the same, for inspection")
     wrote = f"rnnlower: wrote {output} ({size:,} bytes; the source has {before:,})"
     running.say(wrote, quiet or json_)
 

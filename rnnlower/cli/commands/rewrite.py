@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rnnlower.cli import running
-from rnnlower.cli.defining import Comparing, Showing, command
+from rnnlower.cli.defining import Comparison, Display, command
 from rnnlower.cli.running import Phases, progress
-from rnnlower.cli.values import check_external_data, with_names_of_streams
+from rnnlower.cli.values import check_external_data, restore_stream_names
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
 from rnnlower.passes.command_options import ConvertOptions, LiftOptions, PadOptions, StreamOptions
 from rnnlower.passes.lowering_options import LoopOptions, LowerOptions, ScanOptions, UnrollOptions
@@ -59,8 +59,8 @@ class Rewriting:
         source: The path of the model.
         output: The path of the result.
         options: The options of the public function.
-        comparing: The options of the comparison.
-        showing: The options for the output.
+        comparison: The options of the comparison.
+        display: The options for the output.
         external_data: Whether tensors go into a separate file.
         provenance: Whether the metadata has the command and its options.
 
@@ -73,8 +73,8 @@ class Rewriting:
     source: pathlib.Path
     output: pathlib.Path
     options: Any
-    comparing: Comparing
-    showing: Showing
+    comparison: Comparison
+    display: Display
     external_data: str
     provenance: bool
 
@@ -82,13 +82,13 @@ class Rewriting:
         from rnnlower.reporting.page import require_report_path
 
         check_external_data(self.external_data)
-        require_report_path(self.showing.report, self.source, self.output)
-        self._settings = self.comparing.settings()
+        require_report_path(self.display.report, self.source, self.output)
+        self._settings = self.comparison.settings()
         runtime = self._settings.pop("on", None)
         self._absent: RuntimeTrial | None = None
         if runtime:
             running.installed_runtime(runtime)
-        elif self.comparing.verify and self.comparing.on is None and self.options.engine:
+        elif self.comparison.verify and self.comparison.on is None and self.options.engine:
             from rnnlower.engines.known import find_engine
             from rnnlower.verification import RuntimeTrial
 
@@ -99,7 +99,7 @@ class Rewriting:
             else:
                 self._absent = RuntimeTrial.of(engine, problem=f"{engine.title} is not installed")
         self._settings["also_on"] = runtime
-        self._phases = Phases(self.showing.verbose)
+        self._phases = Phases(self.display.verbose)
         self._op_types: set[str] = set()
         self._fixed_sizes: list[str] = []
         if self.name == "convert":
@@ -118,27 +118,27 @@ class Rewriting:
         from rnnlower.graph.walk import op_types
         from rnnlower.reporting import content
 
-        with progress("reading", self.showing.quiet, self._phases) as tell:
+        with progress("reading", self.display.quiet, self._phases) as tell:
             model = read_model(self.source)
             size, self._op_types = size_on_disk(self.source, model), op_types(model)
-            facts = None if self.showing.report is None else content.model_facts(self.source)
+            facts = None if self.display.report is None else content.model_facts(self.source)
             report = getattr(api, self.name).run(model, dataclasses.replace(self.options, progress=tell))
         record_provenance(model.metadata_props, self.name, self.options, wanted=self.provenance)
-        running.say_notes(report.notes, self.showing.quiet)
+        running.say_notes(report.notes, self.display.quiet)
         running.warn(getattr(report, "warnings", ()))
         stage, verification = self._write(model, report)
         kind = _KINDS.get(self.name, "lowering")
         if facts is not None:
             self._report(facts, verification, getattr(content, f"{kind}_sections")(facts, model, report))
         if self._shows_words:
-            getattr(tables, f"print_{kind}")(report, self.showing.verbose)
+            getattr(tables, f"print_{kind}")(report, self.display.verbose)
             if verification is not None:
-                tables.print_verification(verification, verbose=self.showing.verbose)
+                tables.print_verification(verification, verbose=self.display.verbose)
         differs = verification is not None and not verification
         if differs and getattr(getattr(report, "lowering", report), "rounds", False):
-            running.say_notes([_ROUNDING], self.showing.quiet)
+            running.say_notes([_ROUNDING], self.display.quiet)
         result = self._finished(report.to_dict(), verification)
-        wrote = f"rnnlower: wrote {self.output} ({_sizes(stage)}; the source has {size:,})"
+        wrote = f"rnnlower: wrote {self.output} ({_describe_size(stage)}; the source has {size:,})"
         running.say(wrote, not self._shows_words)
         if (code := getattr(report, "caller", None)) is not None:
             self._write_caller(code)
@@ -152,13 +152,13 @@ class Rewriting:
 
         verification = None
         with (
-            progress("writing", self.showing.quiet, self._phases) as tell,
+            progress("writing", self.display.quiet, self._phases) as tell,
             staged(model, self.output, self.external_data) as stage,
         ):
             self._op_types -= {"Loop", "Scan"} - op_types(model)
             if self.name != "stream" and (sizes := str(options_for_sizes(model.graph.inputs, "N"))):
                 self._fixed_sizes = [f"{sizes} fixes the sizes of the inputs, which some runtimes need"]
-            if self.comparing.verify:
+            if self.comparison.verify:
                 reading = self.options.reading() | {"sets": report.sets}
                 if reading.get("dequantize") and getattr(self.options, "nodes", None):
                     reading["dequantize"] = report.dequantized
@@ -183,10 +183,10 @@ class Rewriting:
     ) -> None:
         from rnnlower.reporting.content import result_section
 
-        assert self.showing.report is not None
+        assert self.display.report is not None
         written = verification is None or bool(verification)
         running.report_page(
-            self.showing.report,
+            self.display.report,
             f"rnnlower {self.name} {self.source.name}",
             verification,
             [facts.section, result_section(self.output, written), *sections],
@@ -197,7 +197,7 @@ class Rewriting:
     @property
     def _shows_words(self) -> bool:
         """True if the command reports what it did in words."""
-        return not self.showing.json_ and not self.showing.quiet
+        return not self.display.json_ and not self.display.quiet
 
     def _finished(self, result: dict[str, Any], verification: VerificationResult | None) -> dict[str, Any]:
         """Return the whole result for JSON; end with the exit code if nothing was written."""
@@ -209,9 +209,9 @@ class Rewriting:
             result["on"] = verified["on"]
         result |= {"output": str(self.output) if error is None else None, "seconds": self._phases.rounded()}
         if error is not None:
-            if self.showing.json_:
+            if self.display.json_:
                 running.emit_result(result, error)
-            running.tell_difference(error, "--no-verify writes it all the same, for inspection")
+            running.exit_with_difference(error, "--no-verify writes it all the same, for inspection")
         return result
 
     def _write_caller(self, code: str) -> None:
@@ -228,7 +228,7 @@ class Rewriting:
         problem = next(iter(verification.problems), f"the result differs from the source{where}")
         remedies = [
             *(self._other_forms() if where else ()),
-            running.other_comparison(verification, self._settings),
+            running.advise_comparison(verification, self._settings),
         ]
         return VerificationError(
             f"{problem}; {self.output} was not written", remedy="; ".join(filter(None, remedies))
@@ -249,7 +249,7 @@ class Rewriting:
             )
 
 
-def _sizes(stage: Stage) -> str:
+def _describe_size(stage: Stage) -> str:
     shares = ""
     if stage.shared:
         size = sum(file.stat().st_size for file in stage.shared)
@@ -267,19 +267,19 @@ def _rewriting(kind: type[Any], words: str) -> Callable[..., None]:
         model: pathlib.Path,
         output: pathlib.Path,
         options: Any,
-        comparing: Comparing,
+        comparison: Comparison,
         external_data: str = "auto",
         provenance: bool = True,
-        showing: Showing,
+        display: Display,
     ) -> None:
-        buckets = _buckets(options, output, showing)
+        buckets = _buckets(options, output, display)
         results = []
         for number, (each, path, shown) in enumerate(buckets):
-            if number and not showing.quiet and not showing.json_:
+            if number and not display.quiet and not display.json_:
                 print()
-            run = Rewriting(name, model, path, each, comparing, shown, external_data, provenance)
+            run = Rewriting(name, model, path, each, comparison, shown, external_data, provenance)
             results.append(run.run())
-        if showing.json_:
+        if display.json_:
             running.emit_result(results[0] if len(results) == 1 else {"buckets": results})
 
     rewrite.__name__, rewrite.__doc__ = name, words
@@ -287,23 +287,23 @@ def _rewriting(kind: type[Any], words: str) -> Callable[..., None]:
     return command(*_ABSENT.get(kind, ()))(rewrite)
 
 
-def _buckets(options: Any, output: pathlib.Path, showing: Showing) -> list[tuple[Any, pathlib.Path, Showing]]:
+def _buckets(options: Any, output: pathlib.Path, display: Display) -> list[tuple[Any, pathlib.Path, Display]]:
     """Return the options, the path and the page of each model: of `pad`, one for each maximum."""
     if not isinstance(options, PadOptions):
-        return [(options, output, showing)]
+        return [(options, output, display)]
     sizes_of: Mapping[str, Sequence[int]] = options.max  # type: ignore[assignment]
     combined = [*itertools.product(*sizes_of.values())]
     made = []
     for sizes in combined:
         each = dataclasses.replace(options, max=dict(zip(options.max, sizes, strict=True)))
         if len(combined) == 1:
-            return [(each, output, showing)]
-        if with_names_of_streams(str(output)) != str(output):
+            return [(each, output, display)]
+        if restore_stream_names(str(output)) != str(output):
             raise OptionError("several maxima write several files: -o - takes one model")
         of_bucket = "-".join(map(str, sizes))
-        page = showing.report and showing.report.with_stem(f"{showing.report.stem}-{of_bucket}")
+        page = display.report and display.report.with_stem(f"{display.report.stem}-{of_bucket}")
         path = output.with_stem(f"{output.stem}-{of_bucket}")
-        made.append((each, path, dataclasses.replace(showing, report=page)))
+        made.append((each, path, dataclasses.replace(display, report=page)))
     return made
 
 

@@ -16,7 +16,7 @@ from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
 Array = NDArray[Any]
 Semantics = Literal["ort", "spec"]
-Bound = Callable[[Array], Array]
+Elementwise = Callable[[Array], Array]
 
 
 def _sigmoid(x: Array, alpha: float, beta: float) -> Array:
@@ -59,7 +59,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def is_inexact_somewhere(op_type: str) -> bool:
+def is_approximated(op_type: str) -> bool:
     """Return whether some runtimes compute a function by rational functions or tables."""
     return op_type in ("Sigmoid", "Tanh", "ScaledTanh")
 
@@ -70,11 +70,11 @@ def _overflowing_softplus(dtype: np.dtype[Any]) -> Callable[[Array, float, float
     return lambda x, alpha, beta: np.where(x > largest, np.inf, _softplus(x, alpha, beta))
 
 
-def _thresholded_relu_of_the_text(x: Array, alpha: float, beta: float) -> Array:
+def _spec_thresholded_relu(x: Array, alpha: float, beta: float) -> Array:
     return np.where(x >= alpha, x, 0)
 
 
-def _find(name: str, ignore_case: bool, where: str) -> str:
+def _canonical_name(name: str, ignore_case: bool, where: str) -> str:
     for known in ACTIVATIONS:
         if name == known or (ignore_case and name.lower() == known.lower()):
             return known
@@ -97,8 +97,8 @@ def _parameter(
 
 
 def _bind(
-    function: Callable[[Array, float, float], Array], alpha: float, beta: float, inexact: Bound | None
-) -> Bound:
+    function: Callable[[Array, float, float], Array], alpha: float, beta: float, inexact: Elementwise | None
+) -> Elementwise:
     def bound(x: Array) -> Array:
         result = function(x, alpha, beta).astype(x.dtype, copy=False)
         return result if inexact is None else inexact(result)
@@ -115,8 +115,8 @@ def resolve_activations(
     ignore_case: bool,
     where: str,
     dtype: np.dtype[Any],
-    inexact: Bound | None = None,
-) -> list[Bound]:
+    inexact: Elementwise | None = None,
+) -> list[Elementwise]:
     """Return the functions of ``names`` with their parameters bound, for data of a type.
 
     ``alphas`` and ``betas`` are consumed in order, only by functions that take the parameter; entries
@@ -132,15 +132,15 @@ def resolve_activations(
     alpha_entries, beta_entries = list(alphas), list(betas)
     resolved = []
     for name in names:
-        known = _find(name, ignore_case, where)
+        known = _canonical_name(name, ignore_case, where)
         kind = ACTIVATIONS[known]
         place = f"{where}: activation {known}"
         alpha = _parameter("a", kind, alpha_entries, semantics, place)
         beta = _parameter("b", kind, beta_entries, semantics, place)
         function = kind.function
         if known == "ThresholdedRelu" and semantics == "spec":
-            function = _thresholded_relu_of_the_text
+            function = _spec_thresholded_relu
         if known == "Softplus" and semantics == "ort":
             function = _overflowing_softplus(dtype)
-        resolved.append(_bind(function, alpha, beta, inexact if is_inexact_somewhere(known) else None))
+        resolved.append(_bind(function, alpha, beta, inexact if is_approximated(known) else None))
     return resolved

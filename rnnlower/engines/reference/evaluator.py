@@ -26,7 +26,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from rnnlower.engines.reference.activation_functions import Array, Bound, Semantics, is_inexact_somewhere
+from rnnlower.engines.reference.activation_functions import Array, Elementwise, Semantics, is_approximated
 from rnnlower.engines.reference.old_ops import find_old_op
 from rnnlower.engines.reference.recurrent_ops import OMITTED, DynamicQuantizeLSTM, recurrent_ops
 from rnnlower.engines.reference.state_ops import STATE_OPS
@@ -47,7 +47,7 @@ def _stack(values: Sequence[Array], body: Any, index: int) -> Array:
 LONGEST_LOOP = 600.0
 
 
-def inputs_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+def read_names(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
     """Yield the names that nodes read, and their subgraphs from outside."""
     for node in nodes:
         yield from node.input
@@ -55,7 +55,7 @@ def inputs_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
             for graph in (attribute.g, *attribute.graphs):
                 own = {name for inner in graph.node for name in inner.output}
                 own |= {value.name for value in (*graph.input, *graph.initializer)}
-                yield from {*inputs_of(graph.node), *(value.name for value in graph.output)} - own
+                yield from {*read_names(graph.node), *(value.name for value in graph.output)} - own
 
 
 class _Body(OpRun):  # type: ignore[misc,unused-ignore]
@@ -73,7 +73,7 @@ class _Body(OpRun):  # type: ignore[misc,unused-ignore]
 
     @cached_property
     def _reads(self) -> set[str]:
-        return {*self.body.output_names, *inputs_of(self.body.nodes_)}
+        return {*self.body.output_names, *read_names(self.body.nodes_)}
 
     def _iterate(self, context: dict[str, Any], inputs: Sequence[Any]) -> list[Any]:
         feeds = {name: context[name] for name in self._reads if name in context}
@@ -108,7 +108,7 @@ class Loop(_Body):
         return (*state, *(_stack(s, self.body, first + k) for k, s in enumerate(stacks)))
 
 
-def _option(values: Sequence[int] | None, count: int) -> list[int]:
+def _per_value(values: Sequence[int] | None, count: int) -> list[int]:
     return list(values) if values else [0] * count
 
 
@@ -129,15 +129,15 @@ class Scan_9(_Body):  # noqa: N801 (named after the version)
     def _run(self, *args: Any, **attributes: Any) -> tuple[Any, ...]:
         count = attributes["num_scan_inputs"]
         states, scanned = list(args[: len(args) - count]), args[len(args) - count :]
-        axes = _option(attributes.get("scan_input_axes"), count)
-        backwards = _option(attributes.get("scan_input_directions"), count)
+        axes = _per_value(attributes.get("scan_input_axes"), count)
+        backwards = _per_value(attributes.get("scan_input_directions"), count)
         slices = [np.moveaxis(x, axis, 0) for x, axis in zip(scanned, axes, strict=True)]
         slices = [x[::-1] if back else x for x, back in zip(slices, backwards, strict=True)]
         if len({x.shape[0] for x in slices}) != 1:
             raise InvalidModelError(f"Scan node {self.onnx_node.name!r}: scan inputs differ in length")
         states, stacks = _scan(self, attributes["context"], states, slices, slices[0].shape[0])
-        out_axes = _option(attributes.get("scan_output_axes"), len(stacks))
-        out_backwards = _option(attributes.get("scan_output_directions"), len(stacks))
+        out_axes = _per_value(attributes.get("scan_output_axes"), len(stacks))
+        out_backwards = _per_value(attributes.get("scan_output_directions"), len(stacks))
         stacks = [s[::-1] if back else s for s, back in zip(stacks, out_backwards, strict=True)]
         return (*states, *(np.moveaxis(s, 0, axis) for s, axis in zip(stacks, out_axes, strict=True)))
 
@@ -147,7 +147,7 @@ class Scan_8(_Body):  # noqa: N801 (named after the version)
 
     def _run(self, sequence_lens: Array | None, *args: Any, **attributes: Any) -> tuple[Any, ...]:
         count = attributes["num_scan_inputs"]
-        backwards = _option(attributes.get("directions"), count)
+        backwards = _per_value(attributes.get("directions"), count)
         num_states = len(args) - count
         batch, length = args[num_states].shape[:2]
         lengths = np.full(batch, length) if sequence_lens is None else sequence_lens
@@ -203,11 +203,11 @@ class Evaluator:
         *,
         semantics: Semantics = "ort",
         precise: bool = True,
-        inexact: Bound | None = None,
+        inexact: Elementwise | None = None,
     ) -> None:
         if semantics not in ("ort", "spec"):
             raise ValueError(f"semantics must be 'ort' or 'spec', not {semantics!r}")
-        opsets = _opsets(model.opset_import)
+        opsets = _opset_versions(model.opset_import)
         settings = {
             "recurrent": {
                 cls.__name__: cls
@@ -218,7 +218,7 @@ class Evaluator:
                 ("com.microsoft", "DynamicQuantizeLSTM"): DynamicQuantizeLSTM,
                 **{("com.microsoft", cls.__name__): cls for cls in STATE_OPS},
             },
-            "local_functions": {_key(f.domain, f.name): f for f in model.functions},
+            "local_functions": {_function_key(f.domain, f.name): f for f in model.functions},
         }
         # The settings are class attributes, because the evaluator only passes the class to subgraphs.
         evaluator_class = type("_GraphEvaluator", (_GraphEvaluator,), settings)
@@ -236,7 +236,7 @@ class Evaluator:
         return dict(zip(self._evaluator.output_names, values, strict=True))
 
 
-def _naming_node(op: OpRun, node: onnx.NodeProto, inexact: Bound | None) -> OpRun:
+def _wrap_errors(op: OpRun, node: onnx.NodeProto, inexact: Elementwise | None) -> OpRun:
     """Make NumPy's errors name the node: alone they speak of arrays that the user has never seen."""
     run: Callable[..., Any] = op.run
 
@@ -256,11 +256,11 @@ def _naming_node(op: OpRun, node: onnx.NodeProto, inexact: Bound | None) -> OpRu
     return op
 
 
-def _key(domain: str, name: str) -> FunctionKey:
+def _function_key(domain: str, name: str) -> FunctionKey:
     return ("" if domain == "ai.onnx" else domain, name)
 
 
-def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+def _opset_versions(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     opsets = {entry.domain: entry.version for entry in imports}
     opsets[""] = opsets.get("", opsets.get("ai.onnx", 1))
     return opsets
@@ -276,10 +276,10 @@ class _GraphEvaluator(ReferenceEvaluator):
         sparse = [each for each in self.inits_ if isinstance(each, onnx.SparseTensorProto)]
         self.inits_ = [each for each in self.inits_ if not isinstance(each, onnx.SparseTensorProto)]
         super()._init()
-        self.rt_inits_.update((each.values.name, _dense(each)) for each in sparse)
+        self.rt_inits_.update((each.values.name, _to_dense(each)) for each in sparse)
         made = {name: index for index, node in enumerate(self.nodes_) for name in node.output if name}
         sources = {
-            index: {made[name] for name in inputs_of([node]) if name in made} - {index}
+            index: {made[name] for name in read_names([node]) if name in made} - {index}
             for index, node in enumerate(self.nodes_)
         }
         # Converters append nodes, and onnxruntime sorts them.
@@ -287,15 +287,15 @@ class _GraphEvaluator(ReferenceEvaluator):
             self.rt_nodes_ = [self.rt_nodes_[k] for k in TopologicalSorter(sources).static_order()]
 
     def _load_impl(self, node: onnx.NodeProto, input_types: Any = None) -> Any:
-        changed = _normalized(node, self.opsets[""])
+        changed = _normalize_node(node, self.opsets[""])
         implementation = self._find(changed, input_types)
-        inexact = self.inexact if is_inexact_somewhere(changed.op_type) else None
-        return lambda _, run_params: _naming_node(implementation(changed, run_params), changed, inexact)
+        inexact = self.inexact if is_approximated(changed.op_type) else None
+        return lambda _, run_params: _wrap_errors(implementation(changed, run_params), changed, inexact)
 
     def _find(self, node: onnx.NodeProto, input_types: Any) -> Callable[..., OpRun]:
-        function = self.local_functions.get(_key(node.domain, node.op_type))
+        function = self.local_functions.get(_function_key(node.domain, node.op_type))
         if function is not None:
-            return lambda n, run_params: _FunctionCall(n, run_params, type(self)(_bound(function, n)))
+            return lambda n, run_params: _FunctionCall(n, run_params, type(self)(_bind_call(function, n)))
         if node.domain == "":
             version = self.opsets[""]
             own: dict[str, Any] = {**self.recurrent, "Loop": Loop, "Scan": Scan_8 if version == 8 else Scan_9}
@@ -314,7 +314,7 @@ class _GraphEvaluator(ReferenceEvaluator):
             ) from error
 
 
-def _dense(sparse: onnx.SparseTensorProto) -> Array:
+def _to_dense(sparse: onnx.SparseTensorProto) -> Array:
     values, indices = onnx.numpy_helper.to_array(sparse.values), onnx.numpy_helper.to_array(sparse.indices)
     dense = np.zeros(tuple(sparse.dims), values.dtype)
     where = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dense.shape)
@@ -322,7 +322,7 @@ def _dense(sparse: onnx.SparseTensorProto) -> Array:
     return dense
 
 
-def _normalized(node: onnx.NodeProto, version: int) -> onnx.NodeProto:
+def _normalize_node(node: onnx.NodeProto, version: int) -> onnx.NodeProto:
     """Return ``node``, or a copy without what the evaluator cannot handle (see the module's docstring)."""
     consumed = version < 6 and any(a.name == "consumed_inputs" for a in node.attribute)
     if not (consumed or node.domain == "ai.onnx" or "" in node.output):
@@ -339,14 +339,14 @@ def _normalized(node: onnx.NodeProto, version: int) -> onnx.NodeProto:
     return copy
 
 
-def _bound(function: onnx.FunctionProto, call: onnx.NodeProto) -> onnx.FunctionProto:
+def _bind_call(function: onnx.FunctionProto, call: onnx.NodeProto) -> onnx.FunctionProto:
     """Return ``function`` with its attribute references replaced by the values of ``call``."""
     values = {a.name: a for a in function.attribute_proto}
     values.update((a.name, a) for a in call.attribute)
     bound = deepcopy(function)
     del bound.attribute[:], bound.attribute_proto[:]
     if not any(entry.domain == "" for entry in bound.opset_import):
-        bound.opset_import.add(domain="", version=_opsets(function.opset_import)[""])
+        bound.opset_import.add(domain="", version=_opset_versions(function.opset_import)[""])
     _bind_nodes(bound.node, values)
     return bound
 

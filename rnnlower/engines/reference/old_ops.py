@@ -9,7 +9,7 @@ opset 18; AveragePool up to 6 and RoiAlign up to 15; at every opset Conv and Con
 Not covered, and refused by the evaluator: LpPool-1 and GlobalLpPool-1, MaxRoiPool, Upsample with other modes
 or fractions, Resize-10, Multinomial, and the experimental operators (ATen, Crop, ImageScaler ...).
 
-Add an operator as a function with `_computes`, or as a row of :data:`OLD_OPS`: first and last opset, class.
+Add an operator as a function with `_register`, or as a row of :data:`OLD_OPS`: first and last opset, class.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ConvTranspose(OpRun):  # type: ignore[misc,unused-ignore]
         extra = attributes["output_padding"] or [0] * len(ones)
         grown = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in _zip(sizes, strides, kernel, dilations)]
         full = [n + e for n, e in _zip(grown, extra)]
-        begins, shape = _crop(full, [n * s for n, s in _zip(sizes, strides)], attributes)
+        begins, shape = _output_crop(full, [n * s for n, s in _zip(sizes, strides)], attributes)
 
         batch, group = len(X), attributes["group"]
         columns = W.reshape(group, len(W) // group, -1).swapaxes(1, 2) @ X.reshape(
@@ -52,9 +52,9 @@ class ConvTranspose(OpRun):  # type: ignore[misc,unused-ignore]
         columns = columns.reshape(batch, group * W.shape[1], *kernel, *sizes)
         room = [max(f, b + n) for f, b, n in _zip(full, begins, shape)]
         Y = np.zeros((*columns.shape[:2], *room), X.dtype)
-        for place, target in _places(kernel, dilations, strides, sizes):
-            Y[_of_image(*target)] += columns[_of_image(*place)]
-        Y = Y[_of_image(*(slice(b, b + n) for b, n in _zip(begins, shape)))]
+        for place, target in _kernel_positions(kernel, dilations, strides, sizes):
+            Y[_spatial_index(*target)] += columns[_spatial_index(*place)]
+        Y = Y[_spatial_index(*(slice(b, b + n) for b, n in _zip(begins, shape)))]
         return (Y if B is None else Y + B.reshape(-1, *ones),)
 
 
@@ -62,12 +62,12 @@ def _zip(*lists: Any) -> Any:
     return zip(*lists, strict=True)
 
 
-def _of_image(*indices: Any) -> tuple[Any, ...]:
+def _spatial_index(*indices: Any) -> tuple[Any, ...]:
     """Return the index of these places in the dimensions after batch and channel."""
     return (slice(None), slice(None), *indices)
 
 
-def _places(kernel: tuple[int, ...], dilations: list[int], strides: list[int], sizes: Any) -> Any:
+def _kernel_positions(kernel: tuple[int, ...], dilations: list[int], strides: list[int], sizes: Any) -> Any:
     """Yield each place of the kernel, and the slices of a padded image that it meets."""
     for place in np.ndindex(*kernel):
         first = [p * d for p, d in _zip(place, dilations)]
@@ -92,15 +92,15 @@ class Conv(OpRun):  # type: ignore[misc,unused-ignore]
         padded = np.pad(X, [(0, 0), (0, 0), *_zip(begins, ends)])
         shape = [(n - r) // s + 1 for n, r, s in _zip(padded.shape[2:], reach, strides)]
         columns = np.empty((*X.shape[:2], *kernel, *shape), X.dtype)
-        for place, met in _places(kernel, dilations, strides, shape):
-            columns[_of_image(*place)] = padded[_of_image(*met)]
+        for place, met in _kernel_positions(kernel, dilations, strides, shape):
+            columns[_spatial_index(*place)] = padded[_spatial_index(*met)]
         rows = W.reshape(group, len(W) // group, -1)
         Y = rows @ columns.reshape(len(X), group, rows.shape[2], -1)
         Y = Y.reshape(len(X), len(W), *shape)
         return (Y if B is None else Y + B.reshape(-1, *ones),)
 
 
-def _crop(full: list[int], same: list[int], attributes: dict[str, Any]) -> tuple[list[int], list[int]]:
+def _output_crop(full: list[int], same: list[int], attributes: dict[str, Any]) -> tuple[list[int], list[int]]:
     """Return where a transposed convolution's result begins within the full one, and its shape."""
     auto_pad, shape = attributes["auto_pad"], attributes["output_shape"]
     pads = attributes["pads"] or [0] * (2 * len(full))
@@ -123,7 +123,7 @@ def find_old_op(op_type: str, version: int) -> type[OpRun] | None:
     return row[2] if row and row[0] <= version <= row[1] else None
 
 
-def _computes(op_type: str, first: int, last: int, schema: int | None = None) -> Callable[[Compute], Compute]:
+def _register(op_type: str, first: int, last: int, schema: int | None = None) -> Callable[[Compute], Compute]:
     """Make a function compute an operator from one opset to another.
 
     The defaults of its attributes are those of the version ``schema``.
@@ -173,17 +173,17 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "Less": np.less,
 }
 for _name, _function in _BINARY.items():
-    _computes(_name, 1, 6)(_binary(_function))
+    _register(_name, 1, 6)(_binary(_function))
 
 
-@_computes("Gemm", 1, 6, schema=6)
+@_register("Gemm", 1, 6, schema=6)
 def _gemm(op: OpRun, A: Array, B: Array, C: Array, **attributes: Any) -> tuple[Array]:
     A = A.T if attributes["transA"] else A
     B = B.T if attributes["transB"] else B
     return ((attributes["alpha"] * (A @ B) + attributes["beta"] * C).astype(A.dtype),)
 
 
-@_computes("PRelu", 1, 6, schema=6)
+@_register("PRelu", 1, 6, schema=6)
 def _prelu(op: OpRun, x: Array, slope: Array, **attributes: Any) -> tuple[Array]:
     # One slope for all channels, or one per channel (axis 1).
     if slope.size != 1 and x.ndim > 1:
@@ -191,7 +191,7 @@ def _prelu(op: OpRun, x: Array, slope: Array, **attributes: Any) -> tuple[Array]
     return (np.where(x > 0, x, x * slope).astype(x.dtype),)
 
 
-@_computes("Cast", 1, 5, schema=1)
+@_register("Cast", 1, 5, schema=1)
 def _cast(op: OpRun, x: Array, to: str | int, **attributes: Any) -> tuple[Array]:
     # Some exporters write version 6's number instead of version 1's name.
     name = to.upper() if isinstance(to, str) else TensorProto.DataType.Name(to)
@@ -200,24 +200,24 @@ def _cast(op: OpRun, x: Array, to: str | int, **attributes: Any) -> tuple[Array]
     return (x.astype(tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name))),)
 
 
-@_computes("Clip", 1, 5, schema=1)
+@_register("Clip", 1, 5, schema=1)
 def _clip(op: OpRun, x: Array, **attributes: Any) -> tuple[Array]:
     low, high = attributes.get("min"), attributes.get("max")
     return (x if low is high is None else np.clip(x, low, high).astype(x.dtype),)
 
 
-@_computes("Concat", 1, 3, schema=1)
+@_register("Concat", 1, 3, schema=1)
 def _concat(op: OpRun, *inputs: Array, axis: int | None = None) -> tuple[Array]:
     return (np.concatenate(inputs, axis=1 if axis is None else axis),)
 
 
-@_computes("Reshape", 1, 4, schema=1)
+@_register("Reshape", 1, 4, schema=1)
 def _reshape(op: OpRun, x: Array, **attributes: Any) -> tuple[Array]:
     shape = attributes.get("shape") or []
     return (x.reshape([x.shape[i] if size == 0 else size for i, size in enumerate(shape)]),)
 
 
-@_computes("Tile", 1, 5, schema=1)
+@_register("Tile", 1, 5, schema=1)
 def _tile(op: OpRun, x: Array, tiles: Array, axis: Array | None = None) -> tuple[Array]:
     if axis is None:
         # Version 6's form, which some exporters write at older opsets.
@@ -227,7 +227,7 @@ def _tile(op: OpRun, x: Array, tiles: Array, axis: Array | None = None) -> tuple
     return (np.tile(x, repeats),)
 
 
-@_computes("Dropout", 1, 6, schema=1)
+@_register("Dropout", 1, 6, schema=1)
 def _dropout(op: OpRun, x: Array, **attributes: Any) -> tuple[Array, Array]:
     if attributes.get("is_test"):
         return x, np.ones_like(x)
@@ -236,13 +236,13 @@ def _dropout(op: OpRun, x: Array, **attributes: Any) -> tuple[Array, Array]:
     return (x * mask / (1 - ratio)).astype(x.dtype), mask.astype(x.dtype)
 
 
-@_computes("Selu", 1, 5, schema=1)
+@_register("Selu", 1, 5, schema=1)
 def _selu(op: OpRun, x: Array, **attributes: Any) -> tuple[Array]:
     negative = attributes["alpha"] * np.expm1(np.minimum(x, 0))
     return ((np.where(x > 0, x, negative) * attributes["gamma"]).astype(x.dtype),)
 
 
-@_computes("Upsample", 1, 8)
+@_register("Upsample", 1, 8)
 def _upsample(op: OpRun, x: Array, **attributes: Any) -> tuple[Array]:
     height, width = attributes.get("height_scale"), attributes.get("width_scale")
     scales = attributes.get("scales") or [1.0] * (x.ndim - 2) + [height, width]
@@ -255,7 +255,7 @@ def _upsample(op: OpRun, x: Array, **attributes: Any) -> tuple[Array]:
     return (x,)
 
 
-def _over_matrix(function: Callable[[Array], Array]) -> Compute:
+def _flattened(function: Callable[[Array], Array]) -> Compute:
     """Return an operator that flattens its input to two dimensions at an axis."""
 
     def run(op: OpRun, x: Array, axis: int = 1) -> tuple[Array]:
@@ -283,11 +283,11 @@ def _hardmax(x: Array) -> Array:
     return result
 
 
-for _name, _of_rows in (("Softmax", _softmax), ("LogSoftmax", _log_softmax), ("Hardmax", _hardmax)):
-    _computes(_name, 1, 12, schema=1)(_over_matrix(_of_rows))
+for _name, _over_rows in (("Softmax", _softmax), ("LogSoftmax", _log_softmax), ("Hardmax", _hardmax)):
+    _register(_name, 1, 12, schema=1)(_flattened(_over_rows))
 
 
-@_computes("BatchNormalization", 1, 13)
+@_register("BatchNormalization", 1, 13)
 def _batch_normalization(
     op: OpRun, x: Array, scale: Array, bias: Array, mean: Array, var: Array, **attributes: Any
 ) -> tuple[Array, ...]:
@@ -312,7 +312,7 @@ def _batch_normalization(
     return (y, *running, used_mean.astype(x.dtype), used_var.astype(x.dtype))
 
 
-@_computes("DequantizeLinear", 10, 18, schema=13)
+@_register("DequantizeLinear", 10, 18, schema=13)
 def _dequantize_linear(
     op: OpRun, x: Array, scale: Array, zero_point: Array | None = None, axis: int = 1, **attributes: Any
 ) -> tuple[Array]:

@@ -31,7 +31,7 @@ from onnx import NodeProto
 from onnx.defs import get_schema
 from onnx.reference.op_run import OpRun
 
-from rnnlower.engines.reference.activation_functions import Array, Bound, Semantics, resolve_activations
+from rnnlower.engines.reference.activation_functions import Array, Elementwise, Semantics, resolve_activations
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
 Step = Callable[[Array, Sequence[Array]], list[Array]]
@@ -44,8 +44,8 @@ class _Direction(NamedTuple):
     R: Array
     bias: Array
     peepholes: Array
-    activations: Sequence[Bound]
-    clip: Bound
+    activations: Sequence[Elementwise]
+    clip: Elementwise
     attributes: dict[str, Any]
 
 
@@ -65,8 +65,8 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
         self.version: int = run_params["opsets"].get("", 1)
         # DynamicQuantizeLSTM has those of LSTM-7.
         foreign = onnx_node.op_type == "DynamicQuantizeLSTM"
-        schema_of = ("LSTM", 7) if foreign else (onnx_node.op_type, self.version)
-        known = get_schema(*schema_of).attributes
+        schema_key = ("LSTM", 7) if foreign else (onnx_node.op_type, self.version)
+        known = get_schema(*schema_key).attributes
         for attribute in onnx_node.attribute:
             if attribute.name not in known:
                 raise UnsupportedModelError(
@@ -90,8 +90,8 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
         if layout:
             X = np.swapaxes(X, 0, 1)
             states = [None if s is None else np.swapaxes(s, 0, 1) for s in states]
-        of_states = dict(zip(("initial_h", "initial_c"), states, strict=False))
-        self._check_shapes(X, {"W": W, "R": R, "B": B, "P": P, **of_states}, attributes)
+        initial_states = dict(zip(("initial_h", "initial_c"), states, strict=False))
+        self._check_shapes(X, {"W": W, "R": R, "B": B, "P": P, **initial_states}, attributes)
         dtype = X.dtype
         compute = np.dtype(np.float64 if dtype.itemsize >= (4 if self.precise else 8) else np.float32)
         lengths = self._lengths(sequence_lens, X.shape[0], X.shape[1])
@@ -117,7 +117,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
         with np.errstate(over="ignore"):
             return tuple(np.ascontiguousarray(o.astype(dtype)) for o in outputs)
 
-    def _step(self, of: _Direction) -> Step:
+    def _step(self, direction: _Direction) -> Step:
         """Return one direction's step: ``(x [batch, input], states [batch, hidden]) -> states``, h first."""
         raise NotImplementedError
 
@@ -163,7 +163,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
 
     def _activations(
         self, attributes: dict[str, Any], num_directions: int, dtype: np.dtype[Any]
-    ) -> list[list[Bound]]:
+    ) -> list[list[Elementwise]]:
         per_direction = len(self.default_activations)
         names = attributes.get("activations") or list(self.default_activations) * num_directions
         # The default of RNN's schema has two names, whatever the direction.
@@ -185,7 +185,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
         )
         return [resolved[d * per_direction : (d + 1) * per_direction] for d in range(num_directions)]
 
-    def _clip(self, threshold: float | None) -> Bound:
+    def _clip(self, threshold: float | None) -> Elementwise:
         if threshold is None:
             return lambda x: x
         bound = float(threshold)
@@ -220,7 +220,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
                 raise InvalidModelError(f"{self.where}: {name} has shape {value.shape}, not {wanted[name]}")
 
 
-def _gates(values: Array, count: int) -> list[Array]:
+def _split_gates(values: Array, count: int) -> list[Array]:
     # np.split takes as long as the rest of a step.
     return [*values.reshape(len(values), count, values.shape[1] // count).swapaxes(0, 1)]
 
@@ -232,8 +232,8 @@ class LSTM(_Recurrent):
     default_activations = ("Sigmoid", "Tanh", "Tanh")
     state_count = 2
 
-    def _step(self, of: _Direction) -> Step:
-        W, R, bias, peepholes, (f, g, h), clip, attributes = of
+    def _step(self, direction: _Direction) -> Step:
+        W, R, bias, peepholes, (f, g, h), clip, attributes = direction
         input_bias, recurrent_bias = np.split(bias, 2)
         P_i, P_o, P_f = np.split(peepholes, 3)
         coupled = bool(attributes.get("input_forget"))
@@ -241,7 +241,7 @@ class LSTM(_Recurrent):
 
         def step(x: Array, states: Sequence[Array]) -> list[Array]:
             H, C = states
-            i, o, forget, c = _gates(x @ W.T + H @ R.T + input_bias + recurrent_bias, 4)
+            i, o, forget, c = _split_gates(x @ W.T + H @ R.T + input_bias + recurrent_bias, 4)
             i = f(clip(i + P_i * C))
             forget = 1 - i if coupled else f(clip(forget + P_f * C))
             C = forget * C + i * g(clip(c))
@@ -257,8 +257,8 @@ class GRU(_Recurrent):
     gates = 3
     default_activations = ("Sigmoid", "Tanh")
 
-    def _step(self, of: _Direction) -> Step:
-        W, R, bias, _, (f, g), clip, attributes = of
+    def _step(self, direction: _Direction) -> Step:
+        W, R, bias, _, (f, g), clip, attributes = direction
         R_z, R_r, R_h = np.split(R, 3)
         input_bias, recurrent_bias = np.split(bias, 2)
         Rb_z, Rb_r, Rb_h = np.split(recurrent_bias, 3)
@@ -266,7 +266,7 @@ class GRU(_Recurrent):
 
         def step(x: Array, states: Sequence[Array]) -> list[Array]:
             (H,) = states
-            x_z, x_r, x_h = _gates(x @ W.T + input_bias, 3)
+            x_z, x_r, x_h = _split_gates(x @ W.T + input_bias, 3)
             z = f(clip(x_z + H @ R_z.T + Rb_z))
             r = f(clip(x_r + H @ R_r.T + Rb_r))
             recurrent = r * (H @ R_h.T + Rb_h) if linear_before_reset else (r * H) @ R_h.T + Rb_h
@@ -282,8 +282,8 @@ class RNN(_Recurrent):
     default_activations = ("Tanh",)
     ignore_case = False
 
-    def _step(self, of: _Direction) -> Step:
-        W, R, bias, _, (f,), clip, _ = of
+    def _step(self, direction: _Direction) -> Step:
+        W, R, bias, _, (f,), clip, _ = direction
         input_bias, recurrent_bias = np.split(bias, 2)
 
         def step(x: Array, states: Sequence[Array]) -> list[Array]:
@@ -294,7 +294,7 @@ class RNN(_Recurrent):
 
 
 def recurrent_ops(
-    semantics: Semantics = "ort", *, precise: bool = True, inexact: Bound | None = None
+    semantics: Semantics = "ort", *, precise: bool = True, inexact: Elementwise | None = None
 ) -> list[type[OpRun]]:
     """Return the three operators for ``ReferenceEvaluator(model, new_ops=recurrent_ops())``.
 
@@ -315,7 +315,7 @@ def recurrent_ops(
 OMITTED = "<omitted output"
 """The prefix of the evaluator's names for omitted outputs."""
 
-_OF_LSTM = 5
+_LSTM_OPTIONAL_INPUTS = 5
 """The inputs of LSTM after R."""
 
 
@@ -331,14 +331,14 @@ class DynamicQuantizeLSTM(LSTM):
         self, X: Array, W: Array, R: Array, *optional: Array | None, **attributes: Any
     ) -> tuple[Any, ...]:
         weights = [
-            _dequantized(values, *optional[first : first + 2])
-            for values, first in ((W, _OF_LSTM), (R, _OF_LSTM + 2))
+            _dequantize(values, *optional[first : first + 2])
+            for values, first in ((W, _LSTM_OPTIONAL_INPUTS), (R, _LSTM_OPTIONAL_INPUTS + 2))
         ]
         lengths = self._lengths(optional[1], X.shape[0], X.shape[1])
         longest = lengths.max(initial=0)
         rounded = X.astype(np.float64)
-        rounded[:longest] = _rounded(X[:longest])
-        outputs = super()._run(rounded, *weights, *optional[:_OF_LSTM], **attributes)
+        rounded[:longest] = _round_to_8_bits(X[:longest])
+        outputs = super()._run(rounded, *weights, *optional[:_LSTM_OPTIONAL_INPUTS], **attributes)
         return tuple(None if value is None else value.astype(np.float32) for value in outputs)
 
     def _unroll(
@@ -352,7 +352,7 @@ class DynamicQuantizeLSTM(LSTM):
             active = t < lengths
             # Each row starts at the end of its own sequence.
             position = np.where(active, lengths - 1 - t, t) if reverse else np.full_like(rows, t)
-            new = step(X[position, rows], [_rounded(seen), *states[1:]])
+            new = step(X[position, rows], [_round_to_8_bits(seen), *states[1:]])
             states = [np.where(active[:, np.newaxis], n, s) for n, s in zip(new, states, strict=True)]
             Y[position[active], rows[active]] = states[0][active]
             # The kernel reads H from Y, which is 0 in rows that have ended, or else from Y_h.
@@ -360,7 +360,7 @@ class DynamicQuantizeLSTM(LSTM):
         return Y, [np.where((lengths == 0)[:, np.newaxis], 0, s) for s in states]
 
 
-def _dequantized(values: Array, scale: Array | None, zero_point: Array | None) -> Array:
+def _dequantize(values: Array, scale: Array | None, zero_point: Array | None) -> Array:
     """Return the dequantized weights in the layout of LSTM: ``[num_directions, rows, columns]``."""
     assert scale is not None
     assert zero_point is not None
@@ -369,7 +369,7 @@ def _dequantized(values: Array, scale: Array | None, zero_point: Array | None) -
     return np.swapaxes((values - center) * scale.reshape(per_column), 1, 2)
 
 
-def _rounded(values: Array) -> Array:
+def _round_to_8_bits(values: Array) -> Array:
     """Return the values after rounding to 8 bits in a range that contains 0."""
     narrow = values.astype(np.float32)
     low, high = np.float32(narrow.min(initial=0)), np.float32(narrow.max(initial=0))

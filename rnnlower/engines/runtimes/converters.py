@@ -11,7 +11,6 @@ import shutil
 import sys
 import tempfile
 import types
-from collections.abc import Iterable
 from typing import Any
 
 from rnnlower.engines.child import Arrays, Model, Run, adapter
@@ -44,7 +43,7 @@ def emx(model: Model) -> Run:
     with open(f"{model.folder}/mdl.c", "w", encoding="utf-8") as file:
         file.write(_compiler().compile(loaded))
     # Optimizing what many steps in a straight line give takes minutes, and times here mean nothing elsewhere.
-    model.call("gcc", "-std=gnu11", "-O0", "-w", "-shared", "-fPIC", "-o", "mdl.so", "mdl.c", "-lm")
+    model.run_program("gcc", "-std=gnu11", "-O0", "-w", "-shared", "-fPIC", "-o", "mdl.so", "mdl.c", "-lm")
     function = ctypes.CDLL(f"{model.folder}/mdl.so").mdl
     function.restype = None
 
@@ -82,7 +81,7 @@ def iree(model: Model) -> Run:
     words = [model.path, "-o", f"{model.folder}/model.mlir", "--opset-version", "17"]
     importer.main(importer.parse_arguments(words))
     cpu = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host")
-    model.call("iree-compile", "model.mlir", "-o", "model.vmfb", *cpu)
+    model.run_program("iree-compile", "model.mlir", "-o", "model.vmfb", *cpu)
     import iree.runtime
 
     config = iree.runtime.Config("local-sync")
@@ -99,7 +98,7 @@ def iree(model: Model) -> Run:
     return model.in_order(run)
 
 
-_OLDEST = (2, 4)
+_OLDEST_ONNX2TF = (2, 4)
 
 
 @adapter(
@@ -114,39 +113,39 @@ def litert(model: Model) -> Run:
     import numpy as np
 
     tflite = f"{model.folder}/model.tflite"
-    shutil.move(_converted(model), tflite)
+    shutil.move(_convert_to_tflite(model), tflite)
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(tflite)
     interpreter.allocate_tensors()
     runner = interpreter.get_signature_runner()
     # Letters of the names may be replaced, but the order is the graph's.
-    inputs = _paired(model.inputs, interpreter.get_input_details())
-    outputs = _paired(model.outputs, interpreter.get_output_details())
+    inputs = [each["name"] for each in interpreter.get_input_details()]
+    outputs = [each["name"] for each in interpreter.get_output_details()]
 
-    def run(feeds: Arrays) -> Arrays:
-        results: Any = runner(**{theirs: feeds[name] for name, theirs in inputs})
-        return {name: np.asarray(results[theirs]) for name, theirs in outputs}
+    def run(arrays: list[Any]) -> list[Any]:
+        results: Any = runner(**dict(zip(inputs, arrays, strict=True)))
+        return [np.asarray(results[name]) for name in outputs]
 
-    return run
+    return model.in_order(run)
 
 
-def _converted(model: Model) -> str:
+def _convert_to_tflite(model: Model) -> str:
     """Return the path of the model that onnx2tf makes."""
     os.environ["TQDM_DISABLE"] = "1"
     import onnx2tf
 
-    if tuple(map(int, onnx2tf.__version__.split(".")[:2])) < _OLDEST:
+    if tuple(map(int, onnx2tf.__version__.split(".")[:2])) < _OLDEST_ONNX2TF:
         # On the way through TensorFlow, a Transpose is guessed from its sizes: wrong where two are equal.
         raise RuntimeError(f"onnx2tf {onnx2tf.__version__} is too old: it must be 2.4 or newer")
-    made = _folder().name
-    tflite = f"{made}/model_float32.tflite"
+    folder = _folder().name
+    tflite = f"{folder}/model_float32.tflite"
     with contextlib.suppress(FileNotFoundError):
         os.remove(tflite)
     try:
         onnx2tf.convert(
             input_onnx_file_path=model.path,
-            output_folder_path=made,
+            output_folder_path=folder,
             keep_shape_absolutely_input_names=list(model.inputs),
             output_signaturedefs=True,
             not_use_onnxsim=True,
@@ -166,10 +165,6 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory()
 
 
-def _paired(names: Iterable[str], details: Iterable[Any]) -> list[tuple[str, str]]:
-    return list(zip(names, (each["name"] for each in details), strict=True))
-
-
 _CONVERT = "import sys, _tools; _tools.mnnconvert(['mnnconvert'] + sys.argv[1:])"
 
 
@@ -181,7 +176,7 @@ def mnn(model: Model) -> Run:
     """
     options = ("--bizCode", "x")
     files = ("--modelFile", model.path, "--MNNModel", "model.mnn")
-    printed = model.call(sys.executable, "-c", _CONVERT, "-f", "ONNX", *files, *options)
+    printed = model.run_program(sys.executable, "-c", _CONVERT, "-f", "ONNX", *files, *options)
     if not os.path.exists(f"{model.folder}/model.mnn"):
         lines = [line for line in printed.splitlines() if "rror" in line or "not supp" in line]
         raise RuntimeError(f"the converter wrote nothing: {' | '.join(lines[:3])}")
@@ -210,8 +205,8 @@ def ncnn(model: Model) -> Run:
     import numpy as np
     import pnnx
 
-    beside = os.path.join(os.path.dirname(pnnx.__file__), "pnnx")
-    model.call(beside if os.path.exists(beside) else "pnnx", "model.onnx", "fp16=0")
+    bundled = os.path.join(os.path.dirname(pnnx.__file__), "pnnx")
+    model.run_program(bundled if os.path.exists(bundled) else "pnnx", "model.onnx", "fp16=0")
     net = ncnn.Net()
     net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
     param, weights, script = (
@@ -313,7 +308,7 @@ def tvm(model: Model) -> Run:
 )
 def onnx2torch(model: Model) -> Run:
     """onnx2torch: PyTorch modules made from ONNX models."""
-    _stand_in_for_torchvision()
+    _stub_torchvision()
     import onnx
     import onnx2torch
     import torch
@@ -341,7 +336,7 @@ def onnx2torch(model: Model) -> Run:
     return model.in_order(run)
 
 
-def _stand_in_for_torchvision() -> None:
+def _stub_torchvision() -> None:
     """Replace torchvision, which onnx2torch imports for image operators that no recurrent model has."""
     if "torchvision" in sys.modules or importlib.util.find_spec("torchvision"):
         return

@@ -114,7 +114,7 @@ def ort_qnn(model: Model) -> Run:
     import onnxruntime
     import onnxruntime_qnn
 
-    devices = _devices(onnxruntime_qnn.get_library_path())
+    devices = _qnn_devices(onnxruntime_qnn.get_library_path())
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     # Otherwise, nodes that it cannot run would run on the CPU, and seem to work.
@@ -128,7 +128,7 @@ def ort_qnn(model: Model) -> Run:
 
 
 @functools.cache
-def _devices(library: str) -> list[Any]:
+def _qnn_devices(library: str) -> list[Any]:
     """Return QNN's devices; its library can be registered only once in a process."""
     import onnxruntime
 
@@ -140,17 +140,17 @@ def _devices(library: str) -> list[Any]:
     return devices
 
 
-def _version_of_web() -> str | None:
+def _web_version() -> str | None:
     """Return the version that Node.js finds."""
     try:
-        with open(os.path.join(_package(), "package.json"), encoding="utf-8") as file:
+        with open(os.path.join(_web_package(), "package.json"), encoding="utf-8") as file:
             found: str = json.load(file)["version"]
     except OSError:
         return None
     return found
 
 
-def _package() -> str:
+def _web_package() -> str:
     folder = os.path.abspath(os.environ.get("RNNLOWER_NODE") or ".")
     return os.path.join(folder, "node_modules", "onnxruntime-web")
 
@@ -160,13 +160,13 @@ def _package() -> str:
     install="npm install onnxruntime-web, in the folder that RNNLOWER_NODE names, or here",
     needs=("node",),
     tried="1.30.0",
-    version=_version_of_web,
+    version=_web_version,
 )
 def ort_web(model: Model) -> Run:
     """onnxruntime-web, the build for browsers, on WebAssembly in Node.js."""
     import numpy as np
 
-    ask = _node()
+    ask = _start_node()
 
     def run(feeds: Arrays) -> Arrays:
         values = {}
@@ -184,12 +184,12 @@ def ort_web(model: Model) -> Run:
 
 
 @functools.cache
-def _node() -> Callable[[Any], Any]:
+def _start_node() -> Callable[[Any], Any]:
     """Start a node process, which takes long and holds the last loaded model, and return how to ask it."""
     import subprocess
 
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ort_web.mjs")
-    node = subprocess.Popen(["node", script, _package()], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    node = subprocess.Popen(["node", script, _web_package()], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(request: Any) -> Any:
         assert node.stdin is not None
@@ -198,7 +198,7 @@ def _node() -> Callable[[Any], Any]:
         node.stdin.flush()
         line = node.stdout.readline()
         if not line:
-            _node.cache_clear()
+            _start_node.cache_clear()
             raise RuntimeError("node ended")
         answer = json.loads(line)
         if "error" in answer:

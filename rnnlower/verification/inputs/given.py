@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.engines import child
-from rnnlower.engines.session import Array, as_declared
+from rnnlower.engines.session import Array, restore_bfloat16
 from rnnlower.errors import OptionError
 from rnnlower.verification.models import required_inputs
 
@@ -130,7 +130,7 @@ def _check(entries: dict[str, Array], graph: onnx.GraphProto, required: set[str]
     checked = {}
     for name, array in entries.items():
         tensor = types[name].tensor_type
-        array = as_declared(np.asarray(array), tensor.elem_type)
+        array = restore_bfloat16(np.asarray(array), tensor.elem_type)
         wanted = np.dtype(tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else array.dtype
         if array.dtype != wanted and not (wanted.kind == "O" and array.dtype.kind in "US"):
             raise OptionError(f"input {name!r} has dtype {array.dtype}, the model needs {wanted}")
