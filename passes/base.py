@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.restoring import undone_on_failure
+from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.walk import is_read, walk
 from rnnlower.recurrent.finding import find_recurrent
 
@@ -44,9 +44,9 @@ def nothing_is_dead(model: ir.Model, owner: object) -> bool:
     return all(any(is_read(out) for out in node.outputs) for node, _ in walk(model.graph))
 
 
-def nothing_is_found(model: ir.Model, owner: Any) -> bool:
+def finds_nothing(model: ir.Model, owner: Any) -> bool:
     """Return whether the pass finds no node or output to change."""
-    return not owner.found(model)
+    return not owner.find(model)
 
 
 class Pass(ir.passes.InPlacePass):
@@ -72,7 +72,7 @@ class Pass(ir.passes.InPlacePass):
     ) -> ir.passes.PassResult:
         model = model_or_result if isinstance(model_or_result, ir.Model) else model_or_result.model
         self.facts = Facts(model) if facts is None else facts
-        with undone_on_failure(model) if facts is None else contextlib.nullcontext():
+        with rollback_on_failure(model) if facts is None else contextlib.nullcontext():
             result = super().__call__(model_or_result)
         if result.modified and not self.KEEPS_FACTS:
             self.facts.forget()

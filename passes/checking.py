@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import RnnLowerError
-from rnnlower.graph.walk import Located, count_ops, default_opset
+from rnnlower.graph.walk import LocatedNode, count_ops, default_opset
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.passes.command_options import CheckOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import LOWER
 from rnnlower.passes.steps import emitting, shared
-from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run
+from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run_steps
 from rnnlower.recurrent.finding import carries_state, find_recurrent
 from rnnlower.targets.fit import find_misfits, note_open_inputs, profile_notes
 from rnnlower.targets.misfits import Misfit, grouped
@@ -55,7 +55,7 @@ class CheckReport:
     """
 
     misfits: list[Misfit]
-    recurrent: Sequence[Located]
+    recurrent: Sequence[LocatedNode]
     nodes: int
     notes: Sequence[str]
     after: Forecast | None = None
@@ -67,8 +67,8 @@ def check_model(model: ir.Model, options: CheckOptions) -> CheckReport:
     Raises:
         OptionError: A size or value does not fit the model.
     """
-    options.tell("checking")
-    work = run(CHECK, Work(model, options))
+    options.report_progress("checking")
+    work = run_steps(CHECK, Work(model, options))
     misfits = find_misfits(model, work.target, options.semantics)
     notes = [*work.notes, *profile_notes(model, work.target), *note_open_inputs(model, work.target)]
     return CheckReport(misfits, find_recurrent(model, carries_state), sum(count_ops(model).values()), notes)
@@ -96,7 +96,7 @@ def forecast(model: ir.Model, options: CheckOptions) -> Forecast:
         lowering = LoweringOptions(
             "target", target=options.runtime, **{name: getattr(options, name) for name in names}
         )
-        work = run(steps, LoweringWork(model, lowering))
+        work = run_steps(steps, LoweringWork(model, lowering))
         if work.opset is not None and work.opset < default_opset(model):
             ConvertOpsetPass(work.opset, keep=is_selected)(model, work.facts)
     except RnnLowerError as error:

@@ -71,7 +71,7 @@ class StreamOptions(RecurrentOptions):
         """True if the recurrent nodes are lowered as well."""
         return self.strategy != "none" or self.runtime is not None
 
-    def of_lowering(self) -> LoweringOptions:
+    def make_lowering_options(self) -> LoweringOptions:
         """Return the options by which the recurrent nodes of the chunk are lowered."""
         shared = ("semantics", "compute_type", "gates", "progress")
         return LoweringOptions(
@@ -96,7 +96,7 @@ class StreamOptions(RecurrentOptions):
                 remedy=f"say how to lower them ({how})",
             )
         if self.lowers:
-            self.of_lowering()
+            self.make_lowering_options()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -251,7 +251,9 @@ class BenchOptions(RecurrentOptions):
         for name, bound, value in (*least, ("warm-up", 0, self.warmup)):
             integer(name, value, bound)
 
-    def of_lowering(self, strategy: str, unroll_factor: int, target: Target | None) -> LoweringOptions:
+    def make_lowering_options(
+        self, strategy: str, unroll_factor: int, target: Target | None
+    ) -> LoweringOptions:
         """Return the options by which a form is made, with folding for a target or where inputs are set."""
         natives: Mapping[str, Native] = {"adapt": "keep", "lower": "auto"}
         shared = ("dims", "input_shapes", "nodes", "compute_type", "gates")

@@ -57,7 +57,7 @@ class ConvertOpsetPass(Pass):
         return ir.passes.PassResult(model, modified=self.report.changed)
 
 
-def move(
+def convert_to_first_possible(
     model: ir.Model, opsets: Iterable[int], facts: Facts, keep: NodePredicate | None = None
 ) -> list[str]:
     """Convert the model to the first of the opsets that can express it; return the conversion's notes.

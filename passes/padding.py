@@ -21,11 +21,11 @@ from rnnlower.padding.validity_walk import PadFlow
 from rnnlower.passes.base import Pass
 from rnnlower.passes.command_options import PadOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass
-from rnnlower.passes.convert_opset import move
+from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.reports import PadReport
 from rnnlower.passes.steps import lifting_steps, shared
-from rnnlower.passes.steps.work import Step, Work, run
+from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.wording import option
 
 
@@ -102,15 +102,15 @@ class PadLengthsPass(Pass):
         InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
         opset = max(needed_opset(model), FIRST_OPSET)
         if opset > default_opset(model):
-            self.notes = move(model, range(opset, LAST_OPSET + 1), self.facts)
+            self.notes = convert_to_first_possible(model, range(opset, LAST_OPSET + 1), self.facts)
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
-        open_axes(model, self.maxima, self.time_axes or {})
+        make_axes_dynamic(model, self.maxima, self.time_axes or {})
         unfold_groups(model)
         inputs = self._axes(model)
-        rows = _rows(model, inputs) if self.per_row else {}
+        rows = _row_axes(model, inputs) if self.per_row else {}
         flow = PadFlow(model, self.maxima, inputs, by_mask=self.by_mask, rows=rows).run()
-        self.metadata = _metadata(model, flow, self.maxima, inputs)
+        self.metadata = _make_metadata(model, flow, self.maxima, inputs)
         self.metadata.write(model.metadata_props)
         self._fix(model, flow)
         return ir.passes.PassResult(model, modified=True)
@@ -161,7 +161,7 @@ class PadLengthsPass(Pass):
                 )
 
 
-def open_axes(model: ir.Model, maxima: Mapping[str, int], time_axes: Mapping[str, int]) -> None:
+def make_axes_dynamic(model: ir.Model, maxima: Mapping[str, int], time_axes: Mapping[str, int]) -> None:
     """Give the static time axes of inputs the name of the length.
 
     Raises:
@@ -181,7 +181,7 @@ def open_axes(model: ir.Model, maxima: Mapping[str, int], time_axes: Mapping[str
         )
 
 
-def _metadata(
+def _make_metadata(
     model: ir.Model, flow: PadFlow, maxima: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]]
 ) -> PadMetadata:
     outputs = {}
@@ -193,7 +193,7 @@ def _metadata(
                 remedy="let the model give what is computed from it",
             )
         for axis, size in axes.items():
-            outputs[str(value.name)] = {"axis": axis, "size": _expression(value, size, flow)}
+            outputs[str(value.name)] = {"axis": axis, "size": _size_expression(value, size, flow)}
     ends = (*model.graph.inputs, *model.graph.outputs)
     return PadMetadata(
         max=dict(maxima),
@@ -207,7 +207,7 @@ def _metadata(
     )
 
 
-def _rows(model: ir.Model, inputs: Mapping[str, Mapping[int, str]]) -> dict[str, int]:
+def _row_axes(model: ir.Model, inputs: Mapping[str, Mapping[int, str]]) -> dict[str, int]:
     """Return the axis of rows of each input: the first one that is not time, and equal ones elsewhere."""
     found, dims = {}, set()
     for value in model.graph.inputs:
@@ -235,7 +235,7 @@ def _rows(model: ir.Model, inputs: Mapping[str, Mapping[int, str]]) -> dict[str,
     return found
 
 
-def _expression(value: ir.Value, size: Size, flow: PadFlow) -> str:
+def _size_expression(value: ir.Value, size: Size, flow: PadFlow) -> str:
     try:
         return size.expression(flow.least[size.symbol])
     except NoRuleError as error:
@@ -263,17 +263,17 @@ def pad_model(model: ir.Model, options: PadOptions) -> PadReport:
         OptionError: An option does not fit the model.
         UnsupportedModelError: A node does with padding what no rule undoes.
     """
-    options.tell("preparing")
-    work = run(PAD, PadWork(model, options))
+    options.report_progress("preparing")
+    work = run_steps(PAD, PadWork(model, options))
     return PadReport(metadata=work.metadata, **work.summary())
 
 
-def _open_axes(work: PadWork) -> None:
+def _make_axes_dynamic(work: PadWork) -> None:
     """Open the length.
 
     Before: inputs of a static length. After: the length has its name, unless a shape that is given fixes it.
     """
-    open_axes(work.model, work.options.max, work.options.time_axes or {})
+    make_axes_dynamic(work.model, work.options.max, work.options.time_axes or {})
     work.facts.forget()
 
 
@@ -282,7 +282,7 @@ def _pad(work: PadWork) -> None:
 
     Before: a model of any length. After: one of the maximal length, which takes the length as an input.
     """
-    work.options.tell("following time")
+    work.options.report_progress("following time")
     options = work.options
     padding = PadLengthsPass(
         options.max, by_mask=options.mask, time_axes=options.time_axes, per_row=options.per_row
@@ -294,7 +294,7 @@ def _pad(work: PadWork) -> None:
 
 
 PAD: Sequence[Step[PadWork]] = (
-    Step(_open_axes, "Sizes that follow from the length are not to be folded."),
+    Step(_make_axes_dynamic, "Sizes that follow from the length are not to be folded."),
     Step(shared.freeze_dims, "Later steps know more if sizes are static.", when=("fixes_sizes",)),
     Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
     Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
@@ -302,7 +302,7 @@ PAD: Sequence[Step[PadWork]] = (
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
     Step(lifting_steps.lift, "A recurrent node has a rule; a Loop has none.", when=("lift",)),
     Step(_pad, "What is constant, and which nodes run, is known."),
-    Step(lifting_steps.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
+    Step(lifting_steps.note_zero_steps, "Only nodes that stay differ.", when=("lift",)),
     Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of pad, in order."""

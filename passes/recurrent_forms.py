@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.rewiring import remove_orphans
-from rnnlower.graph.walk import Located, default_opset
+from rnnlower.graph.walk import LocatedNode, default_opset
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import EMITTED, Emitters, LoweredNode, replace_node
 from rnnlower.passes.base import Pass, no_function_is_recurrent
@@ -73,10 +73,10 @@ class AdaptRecurrentPass(Pass):
     ENSURES = (_adapted_nodes_are_gone,)
 
     target: Target
-    nodes: Mapping[Located, frozenset[str]] | None = None
+    nodes: Mapping[LocatedNode, frozenset[str]] | None = None
     semantics: Semantics = "ort"
     adapted: list[LoweredNode] = field(init=False, default_factory=list)
-    replaced: list[Located] = field(init=False, default_factory=list)
+    replaced: list[LocatedNode] = field(init=False, default_factory=list)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Adapt the nodes.
@@ -147,7 +147,7 @@ class ConformSonnxPass(Pass):
     REQUIRES = (no_function_is_recurrent,)
     ENSURES = (_nodes_conform,)
 
-    def __init__(self, nodes: Sequence[Located] | None = None) -> None:
+    def __init__(self, nodes: Sequence[LocatedNode] | None = None) -> None:
         self._nodes = nodes
         self.conformed: list[LoweredNode] = []
 
@@ -170,7 +170,7 @@ class ConformSonnxPass(Pass):
                 node = parse_recurrent(located)
                 if node.dtype is not None and node.inputs["X"].shape is not None:
                     e = emitters.at(located.name, node.dtype)
-                    located = dataclasses.replace(located, node=_conform(e, node))
+                    located = dataclasses.replace(located, node=_replace_by_conforming(e, node))
                     reason = "the profile keeps the operator"
                     self.conformed.append(
                         LoweredNode.of(
@@ -183,7 +183,7 @@ class ConformSonnxPass(Pass):
         return ir.passes.PassResult(model, modified=bool(self.conformed))
 
 
-def _conform(e: Emitter, node: ResolvedNode) -> ir.Node:
+def _replace_by_conforming(e: Emitter, node: ResolvedNode) -> ir.Node:
     """Replace a node by one without correctable departures."""
     form = _ConformingNode(e, node)
     results = form.emit()
@@ -226,11 +226,11 @@ class _ConformingNode(AdaptedNode):
     def _run(self, inputs: Mapping[str, ir.Value], direction: str, directions: int) -> dict[str, ir.Value]:
         outputs = super()._run(inputs, direction, directions)
         if self._node.used("Y_h") and last_steps(self._node) is not None:
-            outputs["Y_h"] = _last_state(self.e, self._node, outputs["Y"])
+            outputs["Y_h"] = _emit_last_state(self.e, self._node, outputs["Y"])
         return outputs
 
 
-def _last_state(e: Emitter, node: ResolvedNode, Y: ir.Value) -> ir.Value:
+def _emit_last_state(e: Emitter, node: ResolvedNode, Y: ir.Value) -> ir.Value:
     """Emit Y_h from Y, whose rows all have the same length."""
     steps = last_steps(node)
     assert steps is not None
@@ -277,7 +277,7 @@ class DequantizeRecurrentPass(Pass):
     REQUIRES = (no_function_is_recurrent,)
     ENSURES = (_nodes_are_floats,)
 
-    def __init__(self, nodes: Sequence[Located] | None = None, *, keep_integers: bool = True) -> None:
+    def __init__(self, nodes: Sequence[LocatedNode] | None = None, *, keep_integers: bool = True) -> None:
         self._nodes = nodes
         self._keep_integers = keep_integers
 
@@ -294,12 +294,12 @@ class DequantizeRecurrentPass(Pass):
         keep_integers = self._keep_integers and default_opset(model) >= _PER_AXIS
         for located, node in quantized:
             e = emitters.at(located.name, ir.DataType.FLOAT)
-            weights = [_weight(e, node, name, keep_integers) for name in "WR"]
-            _replace(located.node, weights, e.nodes)
+            weights = [_emit_weight(e, node, name, keep_integers) for name in "WR"]
+            _turn_into_lstm(located.node, weights, e.nodes)
         return ir.passes.PassResult(model, modified=bool(quantized))
 
 
-def _replace(node: ir.Node, weights: Sequence[ir.Value], emitted: Sequence[ir.Node]) -> None:
+def _turn_into_lstm(node: ir.Node, weights: Sequence[ir.Value], emitted: Sequence[ir.Node]) -> None:
     """Turn the node into an LSTM with these weights; it keeps its name, its outputs and its other inputs."""
     assert node.graph is not None
     node.graph.insert_before(node, emitted)
@@ -311,30 +311,31 @@ def _replace(node: ir.Node, weights: Sequence[ir.Value], emitted: Sequence[ir.No
     remove_orphans(old)
 
 
-def _weight(e: Emitter, node: ResolvedNode, name: str, keep_integers: bool) -> ir.Value:
+def _emit_weight(e: Emitter, node: ResolvedNode, name: str, keep_integers: bool) -> ir.Value:
     """Emit W or R in the layout of LSTM, ``[num_directions, 4 * hidden_size, columns]``."""
     parts = [node.inputs[part] for part in (name, f"{name}_scale", f"{name}_zero_point")]
     tensors = [constant_of(value) for value in parts]
     known = [tensor.numpy() for tensor in tensors if tensor is not None]
     if len(known) < len(parts):
-        return _at_run_time(e, *parts)
+        return _dequantize_at_run_time(e, *parts)
     values, scale, zero_point = known
     values = np.ascontiguousarray(values.transpose(0, 2, 1))
     if not keep_integers:
-        centered = values.astype(np.float32) - _columns(zero_point.astype(np.float32))
-        return e.constant(centered * _columns(scale), name=parts[0].name or "")
+        centered = values.astype(np.float32) - _as_columns(zero_point.astype(np.float32))
+        return e.constant(centered * _as_columns(scale), name=parts[0].name or "")
     lanes = [
-        _dequantized(e, values[[d]], scale[d], zero_point[d], parts[0].name or "") for d in range(len(values))
+        _emit_dequantized(e, values[[d]], scale[d], zero_point[d], parts[0].name or "")
+        for d in range(len(values))
     ]
     return e.concat(lanes, axis=0)
 
 
-def _columns(array: np.ndarray) -> np.ndarray:
+def _as_columns(array: np.ndarray) -> np.ndarray:
     """Return scales or zero points in a shape that broadcasts to the weights of LSTM."""
     return array.reshape(len(array), -1, 1)
 
 
-def _dequantized(
+def _emit_dequantized(
     e: Emitter, values: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, name: str
 ) -> ir.Value:
     """Emit one direction's weights; a scale and a zero point for all of it, or for each row."""
@@ -344,7 +345,7 @@ def _dequantized(
     return e.op("DequantizeLinear", *operands, axis=1) if scale.ndim else e.op("DequantizeLinear", *operands)
 
 
-def _at_run_time(e: Emitter, values: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:
+def _dequantize_at_run_time(e: Emitter, values: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:
     shape = e.integers(0, 1, -1)
     center = e.op("Reshape", e.cast(zero_point, e.dtype), shape, since=5)
     centered = e.op("Sub", e.cast(values, e.dtype), center)

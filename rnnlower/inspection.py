@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import Located, count_ops, is_read, op_types, origin
+from rnnlower.graph.walk import LocatedNode, count_ops, is_read, op_types, origin
 from rnnlower.recurrent.finding import carries_state, find_recurrent, infer_input_types, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
@@ -171,7 +171,7 @@ def find_warnings(model: ir.Model, liftable: Sequence[LiftedNode]) -> list[Suspi
     return [*find_suspicions(model), *forgetful, *other_recurrences(model, lifted)]
 
 
-def _describe(located: Located) -> RecurrentNode:
+def _describe(located: LocatedNode) -> RecurrentNode:
     node = located.node
     resolved = parse_recurrent(located, lenient=True)
     X = node.inputs[0]

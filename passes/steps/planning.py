@@ -17,17 +17,17 @@ from rnnlower.lowering.weights import Weights, private_weights
 from rnnlower.passes.folding import FoldWeightsPass
 from rnnlower.passes.lower_recurrent import dtype_of
 from rnnlower.passes.recurrent_forms import AdaptRecurrentPass, ConformSonnxPass
-from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass, with_static_lengths
+from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass, resolve_static_lengths
 from rnnlower.passes.steps.contracts import (
     contract,
     lengths_are_numbers,
+    nodes_are_in_model,
     nodes_are_outside_functions,
     nodes_are_planned,
-    nodes_are_there,
-    nodes_can_be_read,
+    nodes_are_valid,
     nodes_have_one_fate,
 )
-from rnnlower.passes.steps.work import LoweringWork, leave_out
+from rnnlower.passes.steps.work import LoweringWork, deselect
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import MOST_INPUTS, STATE_INPUTS, WEIGHT_INPUTS
@@ -40,7 +40,7 @@ from rnnlower.targets.fit import cautions, require_known
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
-def settle_native(work: LoweringWork) -> None:
+def choose_native(work: LoweringWork) -> None:
     """Decide on each node whether the target's own operator runs it.
 
     Before: marked nodes. After: those that stay as they are lose the mark; the others have a `Choice`.
@@ -53,11 +53,11 @@ def settle_native(work: LoweringWork) -> None:
         if choice.kind == "keep":
             name, op_type, path = located.name, located.node.op_type, located.path
             work.kept.append(KeptNode(name, op_type, path, choice.reason, choice.prices))
-            leave_out(located.node)
+            deselect(located.node)
     work.nodes = [each for each in work.nodes if work.choices[each.node].kind != "keep"]
 
 
-@contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate, nodes_are_there])
+@contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate, nodes_are_in_model])
 def adapt_recurrent(work: LoweringWork) -> None:
     """Adapt nodes to the target's own operator.
 
@@ -78,14 +78,14 @@ def adapt_recurrent(work: LoweringWork) -> None:
     work.nodes = [each for each in work.nodes if each not in adapting.replaced]
 
 
-@contract(ensures=[nodes_can_be_read])
-def read_nodes(work: LoweringWork) -> None:
+@contract(ensures=[nodes_are_valid])
+def check_nodes(work: LoweringWork) -> None:
     """Refuse nodes that break the ONNX spec. The graph stays as it is."""
     for located in work.nodes:
         parse_recurrent(located, work.options.semantics, lenient=True)
 
 
-@contract(requires=[nodes_can_be_read])
+@contract(requires=[nodes_are_valid])
 def conform_to_profile(work: LoweringWork) -> None:
     """Make nodes conform to a profile.
 
@@ -103,7 +103,7 @@ def conform_to_profile(work: LoweringWork) -> None:
     work.nodes = [each for each in find_recurrent(model) if (each.path, each.name) in conformed]
 
 
-@contract(requires=[nodes_can_be_read], ensures=[nodes_are_there])
+@contract(requires=[nodes_are_valid], ensures=[nodes_are_in_model])
 def fold_weights(work: LoweringWork) -> None:
     """Fold what nodes read.
 
@@ -114,13 +114,13 @@ def fold_weights(work: LoweringWork) -> None:
     work.apply(InferTypesPass())
 
 
-@contract(requires=[nodes_can_be_read], ensures=[lengths_are_numbers])
-def fix_lengths(work: LoweringWork) -> None:
+@contract(requires=[nodes_are_valid], ensures=[lengths_are_numbers])
+def make_lengths_static(work: LoweringWork) -> None:
     """Make the sequence lengths numbers.
 
     Before: lengths may follow from shapes. After: every node to be unrolled has a known one.
     """
-    work.nodes, unreachable, impossible = with_static_lengths(
+    work.nodes, unreachable, impossible = resolve_static_lengths(
         work.model, work.nodes, work.options.runtime, work.options.semantics, work.facts
     )
     work.unreachable += unreachable
@@ -158,7 +158,7 @@ def _chooser(work: LoweringWork) -> Chooser:
     )
 
 
-@contract(requires=[nodes_can_be_read, nodes_are_outside_functions], ensures=[nodes_are_planned])
+@contract(requires=[nodes_are_valid, nodes_are_outside_functions], ensures=[nodes_are_planned])
 def plan_nodes(work: LoweringWork) -> None:
     """Choose strategy, form and opset of each node. The graph stays as it is."""
     options, nodes = work.options, []

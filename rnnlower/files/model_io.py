@@ -23,9 +23,9 @@ from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.files import beyond_ir
 from rnnlower.files.checks import check_external_data, check_proto, read_proto
 from rnnlower.files.publishing import check_destination, place, staged_beside, staging_folder
-from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.suppression import paused_collection, quiet_libraries
-from rnnlower.graph.walk import all_graphs, roots, subgraphs_of, walk_all
+from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.suppression import paused_gc, quiet_libraries
+from rnnlower.graph.walk import all_graphs, root_graphs, subgraphs_of, walk_all
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -124,7 +124,7 @@ def _root_cause(error: BaseException) -> BaseException:
 def _sort(model: ir.Model, label: str) -> None:
     """Sort nodes so that each comes after those that it or its bodies read."""
     try:
-        for graph in roots(model):
+        for graph in root_graphs(model):
             if not _is_sorted(graph, set()):
                 graph.sort()
     except ValueError as error:
@@ -144,8 +144,8 @@ def _is_sorted(graph: ir.Graph, seen: set[ir.Node]) -> bool:
 
 def _separate_names(model: ir.Model) -> None:
     """Rename the initializers of bodies that share their name, and their content, with one outside."""
-    if repeated := [value for graph in roots(model) for value in _repeated(graph, set())]:
-        names = NameSource(names_in(model))
+    if repeated := [value for graph in root_graphs(model) for value in _repeated(graph, set())]:
+        names = NameSource(all_names(model))
         for value in repeated:
             value.name = names.fresh(str(value.name))
 
@@ -200,7 +200,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     """Return the model as a protobuf, with its external data if it fits, so that it can be saved anywhere."""
     if _size(model) < _PROTOBUF_LIMIT:
         _embed_external_data(_initializers(model))
-    with _serializing(), paused_collection():
+    with _serializing(), paused_gc():
         proto = ir.to_proto(model)
     beyond_ir.restore(model, proto)
     return proto
@@ -302,7 +302,7 @@ def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
             for value in _initializers(model)
             if value.const_value is not None and value.const_value.nbytes <= _STAYS_IN_MODEL
         )
-    with _serializing(), paused_collection():
+    with _serializing(), paused_gc():
         ir.save(model, path, external_data=data_file, size_threshold_bytes=_STAYS_IN_MODEL)
     if beyond_ir.find(model) is not None:
         proto = onnx.load_model(path, load_external_data=False)

@@ -190,11 +190,11 @@ class NodeEmitter:
 
     def often_read(self, tensor: ir.TensorProtocol, letter: str) -> ir.Value:
         """Return an initializer with a name of a letter or two, as thousands of nodes may read it."""
-        return self._initializers.of(tensor, letter, short=True)
+        return self._initializers.intern(tensor, letter, short=True)
 
     def tensor_constant(self, tensor: ir.TensorProtocol, name: str = "") -> ir.Value:
         """Return an initializer that holds the tensor; external tensors stay external."""
-        return self._initializers.of(tensor, name)
+        return self._initializers.intern(tensor, name)
 
     def scalar(self, number: float) -> ir.Value:
         """Return a constant of shape ``[]`` in the type of the arithmetic."""

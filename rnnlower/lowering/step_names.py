@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.names import NameSource, Scope, letters
+from rnnlower.graph.names import NameSource, Scope, letter_names
 
 BYTES_OF_STEP = 400
 """The bytes that a step may add to the file, as far as that depends on names."""
@@ -147,7 +147,7 @@ class StepScope(Scope):
     def __init__(self, source: NameSource, names: StepNames, position: int) -> None:
         super().__init__(source, "")
         self._names, self._position = names, position
-        self._letters = letters("abdegjlnpqst")
+        self._letters = letter_names("abdegjlnpqst")
         self._given: set[str] = set()
 
     def fresh(self, what: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from rnnlower.graph.walk import resolve_references, values_of
+from rnnlower.graph.walk import resolve_references, walk_values
 from rnnlower.opset.step import Adapter, Row, Step
 from rnnlower.opset.value_types import ValueTypes
 from rnnlower.opset.version_fit import present
@@ -95,7 +95,7 @@ def expand(step: Step) -> None:
     function.graph.opset_imports[""] = step.opset
     body = ir.Model(function.graph, ir_version=10)
     step.session.types.adopt(ValueTypes(body))
-    for value in values_of(function.graph):
+    for value in walk_values(function.graph):
         value.name = (
             step.session.fresh(f"{step.node.name or step.node.op_type}_{value.name}") if value.name else ""
         )

@@ -12,7 +12,7 @@ from rnnlower.errors import InvalidModelError, OpsetError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.walk import values_of
+from rnnlower.graph.walk import walk_values
 from rnnlower.opset.conversion_state import Session
 from rnnlower.opset.value_types import ValueTypes
 
@@ -79,7 +79,7 @@ def _outputs_of_calls(model: ir.Model) -> dict[str, ir.Value]:
 
 def _restore(model: ir.Model, outputs: dict[str, ir.Value]) -> None:
     """Restore annotations of call outputs: inlining keeps their names, but not their metadata."""
-    for value in values_of(model.graph):
+    for value in walk_values(model.graph):
         old = outputs.get(str(value.name))
         if old is None:
             continue
@@ -104,7 +104,7 @@ def convert_training(
     rest = beyond_ir.find(model)
     if rest is None or not rest.training_info:
         return None
-    known = {str(value.name): value for value in values_of(model.graph)}
+    known = {str(value.name): value for value in walk_values(model.graph)}
     converted = []
     for info in rest.training_info:
         copy = onnx.TrainingInfoProto()

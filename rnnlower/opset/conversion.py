@@ -14,16 +14,16 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.restoring import undone_on_failure
+from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.versions import (
     Version,
     changed_in,
     first_version,
     needed_opset,
-    note_on_operator,
+    note_on_newer_operator,
     version_at,
 )
-from rnnlower.graph.walk import default_opset, is_read, roots, subgraphs_of, walk
+from rnnlower.graph.walk import default_opset, is_read, root_graphs, subgraphs_of, walk
 from rnnlower.opset.beyond_graph import convert_training, drop_uncalled, inline_all, meeting_point
 from rnnlower.opset.conversion_state import Adaptation, NodePredicate, OpsetReport, Session, Subject, describe
 from rnnlower.opset.step import Row, Step
@@ -67,7 +67,7 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
     if not _needs_work(model, target):
         return OpsetReport(source, target, model.ir_version)
     report = OpsetReport(source, target, model.ir_version, changed=True)
-    with undone_on_failure(model):
+    with rollback_on_failure(model):
         types = ValueTypes(model)
         training = convert_training(model, types, lambda part: convert_opset(part, target))
         _perform(Session(model, types, report, keep))
@@ -78,7 +78,7 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
 
 
 def _needs_work(model: ir.Model, target: int) -> bool:
-    imports = [graph.opset_imports for graph in roots(model)]
+    imports = [graph.opset_imports for graph in root_graphs(model)]
     return "" not in imports[0] or any(
         each.get("", each.get("ai.onnx", target)) != target for each in imports
     )
@@ -86,7 +86,7 @@ def _needs_work(model: ir.Model, target: int) -> bool:
 
 def _perform(session: Session) -> None:
     model, source, target = session.model, session.source, session.target
-    for graph in roots(model):
+    for graph in root_graphs(model):
         if "ai.onnx" in graph.opset_imports:
             graph.opset_imports.setdefault("", graph.opset_imports.pop("ai.onnx"))
     initializers = len(model.graph.initializers)
@@ -124,7 +124,7 @@ def _move_graph(session: Session, root: ir.Graph, source: int, target: int, path
     direction = 1 if target > source else -1
     for node, where in walk(root, path, session.labels):
         if _is_judged(session, node) and (first := _version(node, source, where).since) > source:
-            note = note_on_operator(node.op_type, source, first)
+            note = note_on_newer_operator(node.op_type, source, first)
             session.report.notes += [] if note in session.report.notes else [note]
     for opset in range(source, target, direction):
         changed = changed_in(max(opset, opset + direction))

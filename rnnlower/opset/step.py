@@ -11,11 +11,11 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
-from rnnlower.graph.evaluation import infer
+from rnnlower.graph.evaluation import infer_outputs
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.rewiring import set_input
 from rnnlower.graph.versions import Version, version_at
-from rnnlower.graph.walk import called, is_read
+from rnnlower.graph.walk import display_name, is_read
 from rnnlower.opset.conversion_state import Session, Subject, describe
 from rnnlower.opset.version_fit import misfit, present
 
@@ -187,12 +187,12 @@ class Step:
             self.node.resize_outputs(count)
         for value in self.node.outputs[:count]:
             if not value.name:
-                value.name = self.session.fresh(called(self.node))
+                value.name = self.session.fresh(display_name(self.node))
 
     def const(self, contents: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
         """Add a constant of `dtype` next to the node."""
         array = np.asarray(contents, dtype.numpy())
-        name = self.session.fresh(f"{called(self.node)}_const")
+        name = self.session.fresh(f"{display_name(self.node)}_const")
         tensor = ir.Tensor(array, dtype=dtype, name=name)
         if self.opset >= 9 or dtype in FLOATS:
             node = ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)})
@@ -222,11 +222,11 @@ class Step:
         """Add a node with one output next to the node, and return its output."""
         given = {name: value for name, value in attributes.items() if value is not None}
         node = ir.node(op_type, list(inputs), given)
-        return self._insert(node, f"{called(self.node)}_{op_type.lower()}")
+        return self._insert(node, f"{display_name(self.node)}_{op_type.lower()}")
 
     def emit_reference(self, reference: ir.Attr) -> ir.Value:
         """Add a Constant whose value is a parameter of the enclosing function."""
-        return self._insert(ir.node("Constant", [], {reference.name: reference}), called(self.node))
+        return self._insert(ir.node("Constant", [], {reference.name: reference}), display_name(self.node))
 
     def replace_with_initializer(self, tensor: ir.TensorProtocol) -> None:
         """Remove a Constant; an initializer of the main graph gets its content and its name."""
@@ -314,7 +314,7 @@ class Step:
     def place(self, node: ir.Node) -> None:
         """Put a finished node, whose outputs are named, next to the node."""
         if not node.name:
-            node.name = self.session.fresh(f"{called(self.node)}_{node.op_type}")
+            node.name = self.session.fresh(f"{display_name(self.node)}_{node.op_type}")
         node.metadata_props.update(self.node.metadata_props)
         origins = self.session.origins
         origins[node] = origins.get(self.node) or describe(self.node)
@@ -347,7 +347,7 @@ class Step:
         if any(each is None and value is not None for each, value in zip(dtypes, node.inputs, strict=True)):
             return
         try:
-            found = infer(
+            found = infer_outputs(
                 node,
                 [None if dtype is None else ir.TensorType(dtype) for dtype in dtypes],
                 [None if (shape := types.shape(value)) is None else tuple(shape) for value in node.inputs],

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import default_opset, dim_name, given_ints
+from rnnlower.graph.walk import default_opset, dim_name, ints_of_attribute_or_input
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
@@ -128,7 +128,7 @@ class Examples:
         """Return integers at the example lengths: an attribute, or an input."""
         unknown = NoRuleError(f"takes its {name} from a computation that is not followed")
         contents = [lambda value, world=world: world.constant(self.origin(value)) for world in self._worlds]
-        found = [given_ints(node, name, index, content, unknown) for content in contents]
+        found = [ints_of_attribute_or_input(node, name, index, content, unknown) for content in contents]
         return [each for each in found if each is not None] or None
 
     def dtype(self, value: ir.Value) -> ir.DataType:

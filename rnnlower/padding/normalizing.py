@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.names import NameSource, all_names
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import Axes, NoRuleError
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -100,7 +100,7 @@ def unfold_groups(model: ir.Model) -> None:
 
     PyTorch writes GroupNorm so below opset 21; time would be folded behind the channels of a group.
     """
-    facts, pool = Facts(model), InitializerPool(model, NameSource(names_in(model)))
+    facts, pool = Facts(model), InitializerPool(model, NameSource(all_names(model)))
     for node in model.graph:
         value = node.inputs[0] if node.op_type == "InstanceNormalization" else None
         before = value.producer() if value is not None and len(value.uses()) == 1 else None

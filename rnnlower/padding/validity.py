@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.names import NameSource, Scope, all_names
 from rnnlower.graph.walk import is_read
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.examples import Examples
@@ -48,7 +48,7 @@ class Validity(Examples):
         self.rows: Size | None = None
         self._replaced: list[ir.Node] = []
         self._start = next(iter(model.graph))
-        self._names = NameSource(names_in(model))
+        self._names = NameSource(all_names(model))
         self._pool = InitializerPool(model, self._names)
         self._numbers: dict[ir.Value, ir.Value] = {}
         # Contents that follow from lengths: one for the maximum is not that for a length.

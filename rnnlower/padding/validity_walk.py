@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import captured, is_read, operand
+from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
+from rnnlower.graph.walk import captured_values, is_read, operand
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, unite
 from rnnlower.padding.validity import Validity
@@ -54,7 +54,7 @@ class PadFlow(Validity):
             try:
                 self._visit(node)
             except NoRuleError as error:
-                decided = decided_by(self.model, node.inputs[0]) if node.op_type == "If" else ""
+                decided = describe_deciding_inputs(self.model, node.inputs[0]) if node.op_type == "If" else ""
                 raise UnsupportedModelError(
                     f"{error}: what it computes at the end of a sequence would depend on the padding",
                     node=located(self.model, node),
@@ -119,7 +119,7 @@ class PadFlow(Validity):
     def _visit(self, node: ir.Node) -> None:
         from rnnlower.padding.padding_rules import RULES
 
-        if any(self.axes_of(each) or self.origin(each) in self._sized for each in captured(node)):
+        if any(self.axes_of(each) or self.origin(each) in self._sized for each in captured_values(node)):
             raise NoRuleError("has a body that reads values over time")
         controls = () if node.domain else CONTROLS.get(node.op_type, ())
         self._fix_controls(node, controls)

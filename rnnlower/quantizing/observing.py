@@ -20,7 +20,7 @@ from rnnlower.engines.session import IsolatedSession
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.model_io import to_proto
 from rnnlower.graph.initializers import constant_of
-from rnnlower.graph.walk import Located, subgraphs_of, walk
+from rnnlower.graph.walk import LocatedNode, subgraphs_of, walk
 from rnnlower.lowering.node_emitter import Listener, NodeEmitter
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
@@ -72,7 +72,7 @@ FACTOR = " factor"
 """How the roles of what goes into a product end; the values have another role already."""
 
 
-def _observer(located: Located, seen: dict[ir.Value, Role]) -> Listener:
+def _observer(located: LocatedNode, seen: dict[ir.Value, Role]) -> Listener:
     """Return what notes the values of each role of a node, and leaves them as they are."""
 
     def note(e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import Located, default_opset, dim_name, walk, walk_all
+from rnnlower.graph.walk import LocatedNode, default_opset, dim_name, walk, walk_all
 from rnnlower.recurrent.operators import MOST_INPUTS, SIGNATURES
 from rnnlower.recurrent.state_operators import is_state_operator
 
@@ -19,7 +19,7 @@ def is_recurrent(node: ir.Node) -> bool:
     return (node.domain, node.op_type) in SIGNATURES
 
 
-def matches(located: Located, pattern: str) -> bool:
+def matches(located: LocatedNode, pattern: str) -> bool:
     """Return whether a shell wildcard matches the node; a name with brackets also matches itself."""
     return located.name == pattern or fnmatch.fnmatchcase(located.name, pattern)
 
@@ -29,7 +29,7 @@ def carries_state(node: ir.Node) -> bool:
     return is_recurrent(node) or is_state_operator(node)
 
 
-def find_recurrent(model: ir.Model, wanted: Callable[[ir.Node], bool] = is_recurrent) -> list[Located]:
+def find_recurrent(model: ir.Model, wanted: Callable[[ir.Node], bool] = is_recurrent) -> list[LocatedNode]:
     """List every recurrent node of the model, functions included.
 
     Args:
@@ -45,7 +45,7 @@ def find_recurrent(model: ir.Model, wanted: Callable[[ir.Node], bool] = is_recur
     found = [(node, path) for node, path in walk_all(model) if carries_state(node)]
     names = NameSource(node.name for node, _ in found if node.name)
     located = [
-        Located(node, node.name or names.fresh(f"{node.op_type}_{index}"), path, opsets.get(node, opset))
+        LocatedNode(node, node.name or names.fresh(f"{node.op_type}_{index}"), path, opsets.get(node, opset))
         for index, (node, path) in enumerate(found)
     ]
     return [each for each in located if wanted(each.node)]

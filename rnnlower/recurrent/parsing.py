@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 from rnnlower.graph.initializers import constant_of
-from rnnlower.graph.walk import Located
+from rnnlower.graph.walk import LocatedNode
 from rnnlower.recurrent.node import Activation, ResolvedNode, Semantics
 from rnnlower.recurrent.operators import (
     ATTRIBUTE_TYPES,
@@ -29,7 +29,9 @@ _ZERO_POINTS = ("W_zero_point", "R_zero_point")
 _QUANTIZED = ("W", "W_zero_point", "R", "R_zero_point")
 
 
-def parse_recurrent(located: Located, semantics: Semantics = "ort", *, lenient: bool = False) -> ResolvedNode:
+def parse_recurrent(
+    located: LocatedNode, semantics: Semantics = "ort", *, lenient: bool = False
+) -> ResolvedNode:
     """Parse an LSTM, GRU or RNN node.
 
     Args:
@@ -48,7 +50,7 @@ def parse_recurrent(located: Located, semantics: Semantics = "ort", *, lenient: 
 class _Parser:
     """A parser of one node: its attributes, inputs, outputs and shapes; all errors name the node."""
 
-    def __init__(self, located: Located, semantics: Semantics, lenient: bool) -> None:
+    def __init__(self, located: LocatedNode, semantics: Semantics, lenient: bool) -> None:
         self.node = located.node
         self.lenient = lenient
         self.located = located

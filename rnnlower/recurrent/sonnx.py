@@ -21,7 +21,7 @@ from typing import Literal
 
 from rnnlower import wording
 from rnnlower.graph.initializers import constant_of
-from rnnlower.graph.walk import Located, origin
+from rnnlower.graph.walk import LocatedNode, origin
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 
@@ -76,7 +76,7 @@ def _sizes(joint: str) -> str:
     return wording.option("dim") + joint + wording.option("input-shape")
 
 
-def departures(located: Located) -> Iterator[Departure]:
+def departures(located: LocatedNode) -> Iterator[Departure]:
     """Yield every departure of a recurrent node.
 
     Raises:

@@ -19,14 +19,14 @@ from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import (
     REARRANGING,
     SHAPE_READERS,
-    Located,
-    called,
-    captured,
+    LocatedNode,
+    captured_values,
+    display_name,
     is_read,
-    names_of,
-    reached,
-    read_by,
+    node_names,
+    reachable,
     subgraphs_of,
+    values_read_by,
     walk,
     walk_all,
 )
@@ -77,14 +77,16 @@ def _unknown_operators(model: ir.Model) -> Iterator[Suspicion]:
         if known or not _RECURRENT_NAME.search(node.op_type):
             continue
         yield Suspicion(
-            f"{node.op_type} node {'/'.join(filter(None, (path, called(node))))!r}",
+            f"{node.op_type} node {'/'.join(filter(None, (path, display_name(node))))!r}",
             f"operator {node.domain or 'ai.onnx'}.{node.op_type} has the name of a recurrence",
             "it is not a known operator and stays as it is",
             "export the model with LSTM, GRU or RNN if its target lacks the operator",
         )
 
 
-def _lengths_left_out(model: ir.Model, nodes: Sequence[tuple[Located, ResolvedNode]]) -> Iterator[Suspicion]:
+def _lengths_left_out(
+    model: ir.Model, nodes: Sequence[tuple[LocatedNode, ResolvedNode]]
+) -> Iterator[Suspicion]:
     """Yield the first node if none has sequence_lens, and nothing reads an input that may hold lengths."""
     if not nodes or any("sequence_lens" in node.inputs for _, node in nodes):
         return
@@ -100,7 +102,7 @@ def _lengths_left_out(model: ir.Model, nodes: Sequence[tuple[Located, ResolvedNo
             )
 
 
-def _reset_before_product(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _reset_before_product(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a GRU whose reset gate is applied before the product, against its framework."""
     linear = located.node.attributes.get("linear_before_reset")
     if located.node.op_type != "GRU" or (linear is not None and (linear.is_ref() or linear.as_int() != 0)):
@@ -133,7 +135,7 @@ def _has_recurrent_bias(node: ResolvedNode) -> bool:
     return bool(np.any(np.split(tensor.numpy(), 2, axis=-1)[1]))
 
 
-def _directions_mixed(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _directions_mixed(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a bidirectional node whose directions are merged with the units outside."""
     for reader in _readers(node, "Y"):
         perm = reader.attributes.get("perm")
@@ -141,7 +143,7 @@ def _directions_mixed(model: ir.Model, located: Located, node: ResolvedNode) -> 
         if is_mixed and _is_by(model, "pytorch") and node.direction == "bidirectional":
             yield Suspicion(
                 located.label,
-                f"Transpose node {called(reader)!r} moves the directions of Y after its units",
+                f"Transpose node {display_name(reader)!r} moves the directions of Y after its units",
                 "PyTorch puts the forward units first and the reverse ones after them, and its exporter "
                 "interleaved them (torch up to 0.4.1: pytorch/pytorch#10838), so later nodes read the wrong "
                 "features",
@@ -149,7 +151,7 @@ def _directions_mixed(model: ir.Model, located: Located, node: ResolvedNode) -> 
             )
 
 
-def _not_turned_back(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _not_turned_back(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a reverse layer of Keras whose sequence stays in processing order."""
     if not _is_by(model, "keras2onnx") or node.direction != "reverse":
         return
@@ -164,7 +166,7 @@ def _not_turned_back(model: ir.Model, located: Located, node: ResolvedNode) -> I
         )
 
 
-def _masked_tail(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _masked_tail(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a masked layer of Keras whose Y is used: past the end Keras repeats, ONNX has zeros."""
     if _is_of_keras(model) and "sequence_lens" in node.inputs and node.used("Y"):
         yield Suspicion(
@@ -176,7 +178,7 @@ def _masked_tail(model: ir.Model, located: Located, node: ResolvedNode) -> Itera
         )
 
 
-def _activations_left_out(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _activations_left_out(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a bidirectional layer of Keras, whose activations tf2onnx drops."""
     is_both = node.direction == "bidirectional"
     if is_both and _is_by(model, "tf2onnx") and "activations" not in located.node.attributes:
@@ -189,7 +191,7 @@ def _activations_left_out(model: ir.Model, located: Located, node: ResolvedNode)
         )
 
 
-def _baked_batch(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _baked_batch(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a constant initial state of several rows where the batch of X is dynamic."""
     if isinstance(_size_of_x(node, 1 - node.layout), int):
         return
@@ -211,7 +213,7 @@ def _sizes() -> str:
     return f"{wording.option('dim')}, {wording.option('input-shape')}"
 
 
-def _baked_lengths(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _baked_lengths(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield constant sequence_lens where the batch or the length of X is dynamic."""
     tensor = constant_of(node.inputs.get("sequence_lens"))
     if tensor is None or all(isinstance(_size_of_x(node, axis), int) for axis in (0, 1)):
@@ -252,10 +254,10 @@ def _behind(node: ResolvedNode, name: str) -> list[ir.Node]:
         outputs = reader.outputs if reader.op_type in REARRANGING else ()
         return [use.node for out in outputs for use in out.uses()]
 
-    return reached(_readers(node, name), behind)
+    return reachable(_readers(node, name), behind)
 
 
-_CHECKS: tuple[Callable[[ir.Model, Located, ResolvedNode], Iterator[Suspicion]], ...] = (
+_CHECKS: tuple[Callable[[ir.Model, LocatedNode, ResolvedNode], Iterator[Suspicion]], ...] = (
     _reset_before_product,
     _directions_mixed,
     _not_turned_back,
@@ -280,10 +282,10 @@ def other_recurrences(model: ir.Model, lifted: Collection[tuple[str, str]] = ())
 
     Those of the names and paths in `lifted` are left out.
     """
-    found, names = [], names_of(model)
+    found, names = [], node_names(model)
     for node, path in walk_all(model):
         if (names[node], path) not in lifted and (states := list(_multiplied_states(node))):
-            name = called(node)
+            name = display_name(node)
             found.append(_written_out(node, f"{path}/{name}" if path else name, states))
     return found
 
@@ -319,7 +321,7 @@ def _behind_products(body: ir.Graph, state: ir.Value) -> set[ir.Value]:
     """Return the values of a body that depend on a product with the state."""
     touched, behind = {state}, set[ir.Value]()
     for node in body:
-        reads = {value for value in node.inputs if value is not None} | captured(node)
+        reads = {value for value in node.inputs if value is not None} | captured_values(node)
         inside = {inner.op_type for graph in subgraphs_of(node) for inner, _ in walk(graph)}
         if reads & touched:
             touched |= {*node.outputs}
@@ -328,7 +330,7 @@ def _behind_products(body: ir.Graph, state: ir.Value) -> set[ir.Value]:
     return behind
 
 
-def forgotten_states(nodes: Iterable[tuple[Located, int | None]]) -> list[Suspicion]:
+def forgotten_states(nodes: Iterable[tuple[LocatedNode, int | None]]) -> list[Suspicion]:
     """List the nodes of one time step that start from scratch in each call; `nodes` are (node, steps)."""
     return [
         _forgetful(located)
@@ -354,7 +356,7 @@ def forgetful_operators(model: ir.Model, facts: Facts) -> list[Suspicion]:
     ]
 
 
-def _forgetful(located: Located) -> Suspicion:
+def _forgetful(located: LocatedNode) -> Suspicion:
     names = OUTPUT_NAMES if located.node.op_type == "LSTM" else OUTPUT_NAMES[:2]
     written = dict(zip(names, (value.name for value in located.node.outputs), strict=False))
     states = [output for output in _STATES.values() if output in names]
@@ -372,7 +374,7 @@ def _holds_data(value: ir.Value | None) -> bool:
 
     def following(this: ir.Value) -> list[ir.Value | None]:
         producer = this.producer()
-        return [] if producer is None or producer.op_type in SHAPE_READERS else read_by(producer)
+        return [] if producer is None or producer.op_type in SHAPE_READERS else values_read_by(producer)
 
-    found = [] if value is None else reached([value], following)
+    found = [] if value is None else reachable([value], following)
     return any(each.producer() is None and constant_of(each) is None for each in found)

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope, names_in
-from rnnlower.graph.rewiring import remove_orphans, replace_outputs, set_input, take_place
+from rnnlower.graph.names import NameSource, Scope, all_names
+from rnnlower.graph.rewiring import remove_orphans, replace_with_values, set_input, take_place_of
 from rnnlower.graph.walk import operand
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.streaming.analysis import Analysis
@@ -33,7 +33,7 @@ class StreamRewriter:
         self._model = model
         self._graph = model.graph
         self._opset = opset
-        self._names = NameSource(names_in(model))
+        self._names = NameSource(all_names(model))
         self._pool = InitializerPool(model, self._names)
         self._states: dict[str, str] = {}
         self._starts: dict[str, Any] = {}
@@ -276,7 +276,7 @@ class StreamRewriter:
         """Emit the rows of a table for a chunk; return their number, and them."""
         table, first = edit.table, position
         if not isinstance(table, ir.Value):
-            table = self._pool.of(ir.Tensor(np.array(table, order="C")))
+            table = self._pool.intern(ir.Tensor(np.array(table, order="C")))
         if edit.holds is not None:
             limit = emitter.integers(edit.holds)
             is_before = emitter.op("Less", position, limit, since=9)
@@ -322,12 +322,12 @@ class StreamRewriter:
         total = emitter.reshape(total, [*sizes[:axis], edit.frames * hop, *sizes[axis + 1 :]])
         self._graph.insert_before(node, emitter.nodes)
         emitter.nodes.clear()
-        replace_outputs(node, [total])
+        replace_with_values(node, [total])
 
     # Other edits.
 
     def _replace(self, edit: edits.Replaced) -> None:
-        new = None if edit.array is None else self._pool.of(ir.Tensor(np.array(edit.array, order="C")))
+        new = None if edit.array is None else self._pool.intern(ir.Tensor(np.array(edit.array, order="C")))
         self._set_input(edit.node, edit.index, new)
 
     def _set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
@@ -346,7 +346,7 @@ class StreamRewriter:
         others = [each for each in edit.node.inputs if each is not None and each is not value]
         identity = ir.node("Identity", [value])
         self._graph.insert_before(edit.node, identity)
-        take_place(identity.outputs[0], out)
+        take_place_of(identity.outputs[0], out)
         self._graph.remove(edit.node, safe=True)
         remove_orphans(others)
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.metadata import state_stem
-from rnnlower.graph.walk import operand, sources
+from rnnlower.graph.walk import ancestors, operand
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.timeflow.flow import located
 from rnnlower.timeflow.recurrence import STATES, moved_from, moved_to
@@ -57,7 +57,7 @@ def _given(
 
 def _fits(output: ir.Value, value: ir.Value) -> bool:
     """Return whether an output may be what an input takes in the next call."""
-    if output.dtype != value.dtype or value not in sources(output):
+    if output.dtype != value.dtype or value not in ancestors(output):
         return False
     if output.shape is None or value.shape is None:
         return True

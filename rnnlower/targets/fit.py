@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.graph.dynamic_sizes import has_dynamic_size, options_for_sizes
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
-from rnnlower.graph.open_sizes import is_open, options_for_sizes
 from rnnlower.graph.versions import version_at
-from rnnlower.graph.walk import Located, called, default_opset, operand, qualified_op_type, walk_all
+from rnnlower.graph.walk import LocatedNode, default_opset, display_name, operand, qualified_op_type, walk_all
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.recurrent.finding import carries_state, find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
@@ -53,7 +53,7 @@ def find_misfits(
     for node, path in walk_all(model):
         if emitted is not None and emitted != (EMITTED in node.meta):
             continue
-        name = names.get(node) or called(node)
+        name = names.get(node) or display_name(node)
         if node in natives:
             found += natives[node]
             continue
@@ -123,7 +123,7 @@ def _of_inputs(model: ir.Model, target: Target) -> list[Misfit]:
             target.shapes.guess,
         )
         for value in model.graph.inputs
-        if is_open(value)
+        if has_dynamic_size(value)
     ]
 
 
@@ -214,7 +214,7 @@ def check_opset(target: Target, opset: int) -> None:
         )
 
 
-def require_known(target: Target, node: ResolvedNode, located: Located) -> None:
+def require_known(target: Target, node: ResolvedNode, located: LocatedNode) -> None:
     """Refuse a node whose sizes or type the target does not support."""
     if target.shapes.static:
         sizes = {"batch size": node.batch_size, "sequence length": node.seq_length}
@@ -257,7 +257,7 @@ def note_open_inputs(model: ir.Model, target: Target) -> list[str]:
 
 def _open_inputs(model: ir.Model, target: Target) -> tuple[str, str]:
     """Return that inputs have dynamic sizes, which the target does not support, and the remedy."""
-    names = ", ".join(repr(each.name) for each in model.graph.inputs if is_open(each))
+    names = ", ".join(repr(each.name) for each in model.graph.inputs if has_dynamic_size(each))
     if not (target.shapes.static and names):
         return "", ""
     options, pad = options_for_sizes(model.graph.inputs), wording.call("pad")

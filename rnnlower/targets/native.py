@@ -16,7 +16,7 @@ from rnnlower.errors import OpsetError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.walk import REARRANGING, Located, origin, qualified_op_type
+from rnnlower.graph.walk import REARRANGING, LocatedNode, origin, qualified_op_type
 from rnnlower.recurrent.finding import find_recurrent, infer_input_types, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
@@ -62,7 +62,7 @@ def natives_of_model(
     return {node: list(dict.fromkeys(misfits)) for node, misfits in judged.items()}
 
 
-def _at_calls(model: ir.Model, found: Sequence[Located]) -> Iterator[tuple[Located, Located]]:
+def _at_calls(model: ir.Model, found: Sequence[LocatedNode]) -> Iterator[tuple[LocatedNode, LocatedNode]]:
     """Yield the nodes with their twins in a copy without functions, one for each call."""
     copy = model.clone()
     for located, twin in zip(found, find_recurrent(copy), strict=True):
@@ -86,7 +86,7 @@ class OnTarget:
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
     """
 
-    located: Located
+    located: LocatedNode
     target: Target
     semantics: Semantics
 

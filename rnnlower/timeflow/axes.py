@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.graph.open_sizes import branch_decided_by
+from rnnlower.graph.dynamic_sizes import describe_branch_inputs
 from rnnlower.graph.walk import dim_name, subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.timeflow.flow import located
@@ -121,7 +121,7 @@ def _refuse_branches(model: ir.Model) -> None:
             raise UnsupportedModelError(
                 f"{located(model, node).label} holds the recurrent nodes, and time is followed through "
                 "the main graph alone",
-                remedy=branch_decided_by(model, held[0]),
+                remedy=describe_branch_inputs(model, held[0]),
             )
 
 

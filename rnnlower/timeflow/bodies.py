@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.walk import VIEWS, captured, operand, root, walk
+from rnnlower.graph.walk import VIEWS, captured_values, look_through_identities, operand, walk
 from rnnlower.timeflow.edits import Replaced
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest
@@ -59,7 +59,7 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     if node.inputs[1] is not None and (condition is None or not condition.all()):
         raise CoupledError("has a condition that is not known")
     after = flow.whole.constant(body.outputs[0])
-    if root(body.outputs[0]) is not body.inputs[1] and (after is None or not after.all()):
+    if look_through_identities(body.outputs[0]) is not body.inputs[1] and (after is None or not after.all()):
         raise CoupledError("ends by a condition that it computes")
     readers = _readers(flow, body)
     tracks = {(reader, 0): flow.tracked(reader) for reader in readers}
@@ -67,7 +67,7 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     if len(frames) != 1 or frames != {int(trips.reshape(-1)[0])}:
         raise CoupledError("does not take one step of each sequence in each iteration")
     _refuse_captured(flow, node, readers)
-    if any(each in flow.latest for each in captured(node)):
+    if any(each in flow.latest for each in captured_values(node)):
         raise CoupledError("combines every step with the last one")
     track, calls = wait_for_all(flow, tracks)
     if int(chunk_trips.reshape(-1)[0]) != track.chunk:
@@ -128,7 +128,7 @@ def _carry(
     for number in range(count):
         value, out = inputs[number], outputs[number]
         name = value.name or f"state_{number}"
-        if root(out) is value:
+        if look_through_identities(out) is value:
             continue
         shape, final = flow.shape(node, first + number), flow.shape_of(node.outputs[number])
         if flow.is_sized(operand(node, first + number)) or final not in (None, shape) or 0 in shape:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import default_opset, given_ints, operand
+from rnnlower.graph.walk import default_opset, ints_of_attribute_or_input, operand
 from rnnlower.timeflow.tracks import MODERN_OPSET, CoupledError, Sample, fix_shapes, newer_opset
 
 
@@ -73,8 +73,8 @@ class Contents:
     def ints(self, node: ir.Node, name: str, index: int) -> tuple[list[int], list[int]] | None:
         """Return integers for the sequence and for a chunk: an attribute, or in newer versions an input."""
         unknown = CoupledError(f"takes its {name} from a computation that is not followed")
-        whole = given_ints(node, name, index, self.content, unknown)
-        chunk = given_ints(node, name, index, self.chunk_content, unknown)
+        whole = ints_of_attribute_or_input(node, name, index, self.content, unknown)
+        chunk = ints_of_attribute_or_input(node, name, index, self.chunk_content, unknown)
         return None if whole is None or chunk is None else (whole, chunk)
 
     def axes(self, node: ir.Node, index: int = 1) -> list[int] | None:

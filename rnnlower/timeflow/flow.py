@@ -9,9 +9,9 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array
-from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import Located, captured, operand, qualified_op_type
+from rnnlower.graph.walk import LocatedNode, captured_values, operand, qualified_op_type
 from rnnlower.recurrent.finding import carries_state
 from rnnlower.timeflow.contents import Contents
 from rnnlower.timeflow.edits import Blanked, Cached, Edit, Replaced, SetAttribute, Start
@@ -269,9 +269,9 @@ class Flow(Contents):
             raise first
 
     def _follow(self, node: ir.Node) -> None:
-        in_body = captured(node)
+        in_body = captured_values(node)
         if any(map(self.is_over_time, in_body)) and node.op_type not in BODIES:
-            remedy = decided_by(self.model, node.inputs[0]) if node.op_type == "If" else ""
+            remedy = describe_deciding_inputs(self.model, node.inputs[0]) if node.op_type == "If" else ""
             raise CoupledError(
                 "has a body that reads values over time; only the main graph is streamed", remedy
             )
@@ -345,7 +345,7 @@ class Flow(Contents):
                 self.scores[out] = one
                 if shape is None:
                     # A mask may be shorter than the example.
-                    self.whole.replaced(one.product.outputs[0], out)
+                    self.whole.transfer(one.product.outputs[0], out)
                     self.whole.assume(out, self._known_shape(one.product.outputs[0], "a result"))
                 continue
             elif isinstance(one, CoupledError):
@@ -361,13 +361,13 @@ class Flow(Contents):
         return shape if track is None else (*shape[: track.axis], track.chunk_size, *shape[track.axis + 1 :])
 
 
-def located(model: ir.Model, node: ir.Node) -> Located:
+def located(model: ir.Model, node: ir.Node) -> LocatedNode:
     """Return a node of the main graph with its name; unnamed ones are named after operator and number."""
     name = node.name
     if not name:
         twins = [other for other in model.graph if other.op_type == node.op_type]
         name = f"{node.op_type}_{twins.index(node)}"
-    return Located(node, name, "", model.opset_imports.get("", 1))
+    return LocatedNode(node, name, "", model.opset_imports.get("", 1))
 
 
 BODIES = frozenset(("Loop", "Scan"))

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array, evaluate
-from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import is_read, operand, reached, read_by, sources
+from rnnlower.graph.walk import ancestors, is_read, operand, reachable, values_read_by
 from rnnlower.recurrent import state_operators
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
@@ -82,14 +82,19 @@ def _lengths(flow: Flow, node: ir.Node, track: Track) -> None:
         return
     content = flow.content(lens)
     if content is None:
-        remedies = ["make them the full length, or remove the input", decided_by(flow.model, lens)]
+        remedies = [
+            "make them the full length, or remove the input",
+            describe_deciding_inputs(flow.model, lens),
+        ]
         raise CoupledError(
             f"takes sequence_lens at run time (from {lens.name!r}), and a stream never ends",
             "; ".join(filter(None, remedies)),
         )
     if (content != track.frames).any():
         raise CoupledError("has sequence_lens that are shorter than the sequence")
-    makers = {made.op_type for value in reached([lens], _contents) if (made := value.producer()) is not None}
+    makers = {
+        made.op_type for value in reachable([lens], _contents) if (made := value.producer()) is not None
+    }
     if bounds := makers & {"Clip", "Max", "Min", "Mod", "Where"}:
         raise CoupledError(f"has sequence_lens that {min(bounds)} may bound, and the stream goes on")
     flow.edits.append(Replaced(node, 4, None))
@@ -98,7 +103,11 @@ def _lengths(flow: Flow, node: ir.Node, track: Track) -> None:
 def _contents(value: ir.Value) -> list[ir.Value | None]:
     """Return what the elements of a value follow from, and not how many there are."""
     node = value.producer()
-    return read_by(node)[:1] if node is not None and node.op_type in ("Expand", "Tile") else read_by(node)
+    return (
+        values_read_by(node)[:1]
+        if node is not None and node.op_type in ("Expand", "Tile")
+        else values_read_by(node)
+    )
 
 
 def _outcomes(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -> list[Outcome]:
@@ -163,7 +172,7 @@ def _kept(node: ir.Node, name: str, value: ir.Value, index: int) -> tuple[ir.Val
     """Return a state that the model takes already: its input, and the output that holds the final state."""
     moved = moved_from(value)
     ends = [this for this in moved if (made := this.producer()) is not None and made.op_type not in MOVES]
-    inputs = [each for each in {*moved}.union(*map(sources, ends)) if each.is_graph_input()]
+    inputs = [each for each in {*moved}.union(*map(ancestors, ends)) if each.is_graph_input()]
     if len(inputs) != 1:
         raise CoupledError(f"has an {name} that is computed: neither a constant nor an input of the model")
     final = node.outputs[index] if index < len(node.outputs) else None
@@ -229,7 +238,7 @@ def moved_from(value: ir.Value | None) -> list[ir.Value]:
             return ()
         return producer.inputs if producer.op_type == "Concat" else producer.inputs[:1]
 
-    return reached([] if value is None else [value], before)
+    return reachable([] if value is None else [value], before)
 
 
 def moved_to(value: ir.Value | None) -> list[ir.Value]:
@@ -239,7 +248,7 @@ def moved_to(value: ir.Value | None) -> list[ir.Value]:
         readers = (node for node, place in this.uses() if place == 0 or node.op_type == "Concat")
         return [out for node in readers if node.op_type in MOVES for out in node.outputs]
 
-    return reached([] if value is None else [value], after)
+    return reachable([] if value is None else [value], after)
 
 
 def _cumulative(flow: Flow, node: ir.Node) -> Outcome:

@@ -147,7 +147,7 @@ class Rewriting:
     def _write(self, model: ir.Model, report: Any) -> tuple[Stage, VerificationResult | None]:
         """Write the model, unless the verification finds it different from the source."""
         from rnnlower.files.model_io import staged
-        from rnnlower.graph.open_sizes import options_for_sizes
+        from rnnlower.graph.dynamic_sizes import options_for_sizes
         from rnnlower.graph.walk import op_types
 
         verification = None
