@@ -45,10 +45,10 @@ def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptNodesPass) -> bool:
 
 
 class AdaptNodesPass(Pass):
-    """Expresses nodes by others of the same meaning where these are taken.
+    """Replaces nodes that a runtime refuses by equivalent ones that it accepts.
 
-    The forms are those of `FALLBACKS`, as for the nodes that a lowering emits; the last form is onnx's own
-    definition of an operator (`ExpandDefinitionsPass`). Many forms need known sizes.
+    The replacements come from `FALLBACKS`, as for the nodes that a lowering emits, or else from onnx's own
+    definition of the operator (`ExpandDefinitionsPass`). Many of them need known sizes.
 
     Before::
 
@@ -100,11 +100,11 @@ class AdaptNodesPass(Pass):
         pool, changed = InitializerPool(model, names), False
         for node in nodes:
             if node in refused:
-                # The standard's operators are better than others, even where these are refused, too.
+                # Standard operators are preferred to those of other domains, even if also refused.
                 may_not = (lambda each: bool(each.domain)) if node.domain else self._refused
                 changed |= self._adapt(node, _NodeWriter(node, facts, names, pool, may_not))
             elif changed:
-                # More is known of what follows a node of another domain, once that is expressed.
+                # Replacing a node of another domain makes more known about the nodes after it.
                 facts.visit(node)
         return changed
 
@@ -152,7 +152,7 @@ def _accepts(
     inputs: Sequence[ir.Value | None],
     attributes: Mapping[str, Any],
 ) -> bool:
-    """Return whether a form knows all inputs and attributes of a node."""
+    """Return whether a fallback accepts all inputs and attributes of a node."""
     try:
         inspect.signature(form).bind(writer, *inputs, **attributes)
     except TypeError:
@@ -161,7 +161,7 @@ def _accepts(
 
 
 class _NodeWriter(Emitter):
-    """An emitter of the nodes that replace one, with all that is known of the model's values."""
+    """An emitter of a node's replacement, with the facts about the model's values."""
 
     def __init__(
         self, node: ir.Node, facts: Facts, names: NameSource, pool: InitializerPool, refused: Refused
@@ -217,7 +217,7 @@ class _NodeWriter(Emitter):
 
 
 class ResolveSequencesPass(Pass):
-    """Replaces what reads a sequence by what reads its elements, where these are known one by one.
+    """Replaces operators that read a sequence by operators that read its elements, where these are known.
 
     They are known if the positions of insertions and the sizes of splits are constants, and no Loop builds
     the sequence. Nodes that build a sequence are removed when nothing reads it any more.
@@ -249,7 +249,7 @@ class ResolveSequencesPass(Pass):
 
 
 class _SequenceResolver:
-    """A walk over the nodes in order; ``_elements`` are those of each sequence that is known."""
+    """A walk over the nodes in order that records the elements of each known sequence."""
 
     def __init__(self, model: ir.Model, facts: Facts) -> None:
         self.modified = False
@@ -282,7 +282,7 @@ class _SequenceResolver:
         return None if value is None else self._elements.get(value)
 
     def _built_elements(self, node: ir.Node) -> list[ir.Value] | None:
-        """Return the elements of the sequence that a node builds; ``None`` if there are no known ones."""
+        """Return the elements of the sequence that a node builds; ``None`` if they are unknown."""
         kind = "" if node.domain else node.op_type
         if kind == "SequenceEmpty":
             return []
@@ -304,7 +304,7 @@ class _SequenceResolver:
         return [*elements[:place], element, *elements[place:]]
 
     def _position(self, node: ir.Node, index: int, length: int, last: int) -> int | None:
-        """Return the position that an input names, or else the last; ``None`` if unknown or invalid."""
+        """Return the position that an input gives, by default the last; ``None`` if unknown or invalid."""
         place = last
         if index < len(node.inputs) and node.inputs[index] is not None:
             constant = self._facts.constant(node.inputs[index])

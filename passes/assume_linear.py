@@ -1,4 +1,4 @@
-"""GRU nodes, changed to the form that PyTorch computes."""
+"""The pass that changes GRU nodes to the variant that PyTorch computes."""
 
 from __future__ import annotations
 

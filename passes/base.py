@@ -1,9 +1,9 @@
-"""The base of all passes, and the conditions that passes and steps require of a model and ensure, as data.
+"""The base class of all passes, and the pre- and postconditions that passes and steps declare.
 
 A condition is a function whose name states it. Its arguments are the model, and the pass or `Work` that
-declares it. A lowering checks none of them: `tests/passes/test_contracts.py` does, before and after every
-pass and step of many lowerings. In addition to its own conditions, every pass keeps the graph's inputs and
-outputs, and the model valid.
+declares it. A lowering does not check them: `tests/passes/test_contracts.py` does, before and after every
+pass and step of many lowerings. In addition, every pass keeps the graph's inputs and outputs, and the model
+valid.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def finds_nothing(model: ir.Model, owner: Any) -> bool:
 class Pass(ir.passes.InPlacePass):
     """A pass that completes, or leaves the model unchanged.
 
-    That is so for a pass on its own, which remembers the model. Called with facts, it is a part of a pipeline
-    or of another pass and remembers nothing: a pipeline works on a copy, which a failure throws away, and the
-    other pass remembers the model already.
+    A pass on its own takes a snapshot of the model, and restores it on failure. A pass that is called with
+    facts is part of a pipeline or of another pass and takes none: a pipeline works on a copy, which is
+    discarded on failure, and the outer pass has a snapshot already.
 
     Attributes:
         REQUIRES, ENSURES: Conditions that hold before and after the pass.
-        KEEPS_FACTS: Whether known facts hold after the pass, and no new ones follow.
+        KEEPS_FACTS: Whether all known facts stay valid after the pass, and no new ones become known.
         facts: The facts about the model: those of the caller, or the pass's own.
     """
 

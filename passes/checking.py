@@ -23,15 +23,15 @@ from rnnlower.targets.misfits import Misfit, grouped
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """The result that a lowering would have.
+    """The expected result of a lowering.
 
     Attributes:
         lowered: The names of the nodes that would be lowered.
-        adapted: Those of recurrent nodes that would be adapted.
-        kept: Those of recurrent nodes that would stay.
+        adapted: The names of the recurrent nodes that would be adapted.
+        kept: The names of the recurrent nodes that would be kept.
         misfits: What the target would still not run.
         left: The same in words, a line for each operator and reason.
-        refused: Why there would be no result, if it would be refused.
+        refused: Why the lowering would be refused, if it would.
     """
 
     lowered: Sequence[str] = ()
@@ -51,7 +51,7 @@ class CheckReport:
         recurrent: The recurrent nodes that were checked.
         nodes: The number of all nodes that were checked.
         notes: Messages for the user.
-        after: What a lowering would do and leave, if it was asked for and something does not fit.
+        after: The forecast of a lowering, if it was asked for and something does not fit.
     """
 
     misfits: list[Misfit]

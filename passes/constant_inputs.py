@@ -30,7 +30,7 @@ def _no_input_has_a_default(model: ir.Model, owner: object) -> bool:
 
 
 class FreezeInitializersPass(Pass):
-    """Takes initializers that are graph inputs, too, as constants, and removes these inputs.
+    """Turns initializers that are also graph inputs into constants, and removes these inputs.
 
     Before IR version 4 every initializer had to be an input, which nobody could feed; the version is raised.
 

@@ -1,4 +1,4 @@
-"""The pass that moves a model to another opset, or to the first possible one of several."""
+"""The pass that converts a model to another opset, or to the first possible one of several."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _opset_is_target(model: ir.Model, converting: ConvertOpsetPass) -> bool:
 
 
 class ConvertOpsetPass(Pass):
-    """Moves the model to the opset `target` of the default domain.
+    """Converts the model to the opset `target` of the default domain.
 
     Before, at opset 12::
 

@@ -29,7 +29,7 @@ class ConvertWork(Work):
 
 
 def convert_model(model: ir.Model, options: ConvertOptions) -> OpsetReport:
-    """Convert the model in place. A failure leaves it half changed: it is to be a copy.
+    """Convert the model in place. A failure leaves it half changed, so pass a copy.
 
     Raises:
         OptionError: A value does not fit the model.

@@ -1,4 +1,4 @@
-"""Passes that change the sizes which the model declares."""
+"""Passes that change declared sizes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SIZE_LIMIT = 2**63
 
 
 class CorrectShapesPass(Pass):
-    """Replaces declared shapes by those that follow from the inputs, and adds none where there is none.
+    """Replaces declared shapes by inferred ones; values without a declared shape get none.
 
-    Graph outputs keep their declared sizes, except numbers that contradict those that follow.
+    Graph outputs keep their declared sizes, except numbers that contradict the inferred ones.
 
     Before::
 
@@ -37,8 +37,8 @@ class CorrectShapesPass(Pass):
         }
 
     Args:
-        outputs: Whether to declare shapes of graph outputs without one, and to declare sizes of these and of
-            what bodies take and give: the number, or else a name. Some runtimes require it.
+        outputs: Whether to declare missing shapes of graph outputs, and missing sizes of graph outputs and of
+            the inputs and outputs of bodies: the number, or else a name. Some runtimes require it.
 
     Attributes:
         notes: A line for each graph output that declared another shape.
@@ -120,7 +120,7 @@ def _sizes_are_frozen(model: ir.Model, freezing: FreezeDimsPass) -> bool:
 
 
 class FreezeDimsPass(Pass):
-    """Gives numbers to symbolic dimensions, wherever they appear.
+    """Replaces symbolic dimensions by numbers, wherever they appear.
 
     Values between inputs and outputs lose a shape that names the dimension: the sizes there follow from the
     inputs. A declared size of -1, which some exporters write for an unknown one, becomes unknown.

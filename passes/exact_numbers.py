@@ -1,4 +1,4 @@
-"""Passes that keep numbers which a runtime would change."""
+"""Passes that preserve numbers which a runtime would change."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LAYOUT = REARRANGING | {"Cast", "Concat"}
 
 
 class KeepNaNPass(Pass):
-    """Keeps NaN after a Softmax whose input depends on an infinite constant, as masks are.
+    """Preserves NaN after a Softmax whose input depends on an infinite constant, such as a mask.
 
-    A unary operator gets a Where that passes NaN by. A Softmax gets an Add of twice the largest element of
+    A unary operator gets a Where that lets NaN through. A Softmax gets an Add of twice the largest element of
     the row less itself: NaN if that is infinite, else 0.
 
     A Softmax of a row that a mask fills with -inf is NaN, and so is all that is computed from it. Some
-    runtimes make zeros of such a row, or have kernels that make a number of NaN.
+    runtimes turn such a row into zeros, or have kernels that turn NaN into a number.
 
     Before::
 
@@ -85,7 +85,7 @@ class KeepNaNPass(Pass):
 
 
 class _NaNSearch:
-    """A walk in the order of the nodes, which notes what infinite constants and NaN may reach."""
+    """A walk over the nodes in order that records what infinite constants and NaN may reach."""
 
     def __init__(self, op_types: Collection[str]) -> None:
         self.found: list[ir.Node] = []
@@ -94,7 +94,7 @@ class _NaNSearch:
         self._nan: set[ir.Value] = set()
 
     def visit_graph(self, graph: ir.Graph) -> bool:
-        """Look at the nodes of a graph; return whether one of them may make NaN."""
+        """Visit the nodes of a graph; return whether one of them may produce NaN."""
         seen = [self._visit_node(node) for node in graph]
         return any(seen)
 
@@ -131,7 +131,7 @@ def _is_infinite(value: ir.Value | None) -> bool:
 
 
 def _emit_guarded(e: Emitter, node: ir.Node, facts: Facts) -> ir.Value:
-    """Emit a twin of the node, and what keeps NaN."""
+    """Emit a copy of the node, and the ops that preserve NaN."""
     twin = ir.Node("", node.op_type, node.inputs, node.attributes.values(), name=node.name)
     twin.meta.update(node.meta)
     twin.meta[_GUARDED] = True
@@ -151,10 +151,9 @@ def _emit_guarded(e: Emitter, node: ir.Node, facts: Facts) -> ir.Value:
 
 
 class SeparateSumsPass(Pass):
-    """Puts a Max between a sum and the operators that a runtime computes less exactly there.
+    """Inserts a Max between a sum and an operator that a runtime computes less exactly after one.
 
-    Products of matrices are sums, too. A sum also counts if ops that only change its shape or type stand
-    between.
+    Matrix products are sums, too. Ops in between that only change the shape or the type make no difference.
 
     A runtime that fuses an Add, a Gemm or a Conv with the Sigmoid or Tanh after it may compute the two less
     exactly than separately. The maximum of a value and itself is the value, and keeps them apart.

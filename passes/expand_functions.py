@@ -1,4 +1,4 @@
-"""Passes that replace calls of functions, and operators that are functions, by what they consist of."""
+"""Passes that replace function calls, and operators that onnx defines as functions, by their bodies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rnnlower.recurrent.finding import is_recurrent
 
 _DOMAIN = "rnnlower.definition"
 _RESOLVED_LATER = ("Constant", "ConstantOfShape", "Flatten", "Loop", "Range", "Scan", "Shape", "Size")
-"""Operators by which definitions compute sizes, which are folded later, or that have another form."""
+"""Operators that may stay in definitions: they compute sizes, folded later, or have another form."""
 _ROUNDS = 8
 
 
@@ -46,7 +46,7 @@ class ExpandDefinitionsPass(Pass):
     Args:
         unwanted: Whether to replace a node. It stays if its definition leads to such nodes again, except for
             nodes that may be folded or unrolled afterward.
-        expressible: Whether the caller expresses a node in another way.
+        expressible: Whether the caller replaces a node in another way.
 
     Attributes:
         expanded: The operators that were written out, with the names of their nodes.

@@ -1,4 +1,4 @@
-"""Passes that fold what follows from constants."""
+"""Passes for constant folding."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TYPED_CONSTANT = 9
 
 
 class FoldConstantsPass(Pass):
-    """Replaces what follows from constants and static sizes by initializers of the main graph.
+    """Replaces values computed from constants and static sizes by initializers of the main graph.
 
     A constant that is larger than its sources (DequantizeLinear of int8 weights, an expanded mask, a
     weight with other readers) stays computed, so that files do not grow.
@@ -88,7 +88,7 @@ class FoldConstantsPass(Pass):
 
 
 def reserved_names(model: ir.Model, constants: Container[ir.Value]) -> set[str]:
-    """Return names that must stay after folding; an initializer may take any other."""
+    """Return the names that stay in use after folding; a new initializer may have any other name."""
     counts = count_value_names(model)
     outputs = [out for node, _ in walk(model.graph) for out in node.outputs]
     return all_names(model) - {
@@ -117,7 +117,7 @@ class _Budget:
             self._sources[node] = frozenset(found)
 
     def allows(self, node: ir.Node, size: int) -> bool:
-        """Return whether this many bytes may be stored in the place of the node."""
+        """Return whether this many bytes may be stored in place of the node, and deduct them."""
         if size <= _SLACK_BYTES:
             return True
         sources = [value for value in self._sources[node] if self._left[value]]
@@ -131,7 +131,7 @@ class _Budget:
 
 
 def _replace_by_constant(out: ir.Value, tensor: ir.TensorProtocol, pool: InitializerPool, opset: int) -> bool:
-    """Put a constant in the place of a node's output; a graph output stays a node's output."""
+    """Replace a node's output by a constant; a graph output stays a node's output."""
     node = out.producer()
     assert node is not None
     assert node.graph is not None
@@ -248,7 +248,7 @@ def _values_computing(weight: ir.Value) -> set[ir.Value]:
 
 
 def _read_by_nothing_else(needed: dict[ir.Value, set[ir.Value]]) -> dict[ir.Value, set[ir.Value]]:
-    """Return the weights that alone read what computes them, so that folding them frees it."""
+    """Return the weights whose sources nothing else reads, so that folding frees these."""
     while True:
         inside = {value.producer() for values in needed.values() for value in values}
         closed = {

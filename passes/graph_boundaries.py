@@ -1,4 +1,4 @@
-"""Passes that change inputs and outputs of graphs for a runtime that gets them wrong."""
+"""Passes that change inputs and outputs of graphs for runtimes that get them wrong."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ _FIRST_BOOL_CONSTANT = 9
 
 
 class CopyOutputsPass(Pass):
-    """Gives every output of a graph or body that other nodes read a Cast to its own type.
+    """Copies, by a Cast to the same type, every output of a graph or body that nodes read as well.
 
-    An output also counts as read if a node like the one that computes it has the same inputs: a runtime may
-    make one of the two.
+    An output also counts as read if an equal node has the same inputs: a runtime may merge the two.
 
     Some runtimes overwrite such outputs, give them other axes, or refuse them. A reshaped value has no memory
-    of its own. A runtime that computes an element-wise op in place must not take that memory if the value is
-    an output, too.
+    of its own. A runtime that computes an element-wise op in place must not reuse that memory if the value is
+    also an output.
 
     Before::
 
@@ -46,8 +45,8 @@ class CopyOutputsPass(Pass):
         }
 
     Args:
-        op_types: Operators whose results get one, too, where they are outputs.
-        read: Whether outputs that other nodes read get one.
+        op_types: Operators whose results are copied, too, where they are outputs.
+        read: Whether outputs that nodes read are copied.
     """
 
     KEEPS_FACTS = True
@@ -110,10 +109,10 @@ def _insert_cast(graph: ir.Graph, index: int, names: NameSource, facts: Facts) -
 
 
 class PlainLoopInputsPass(Pass):
-    """Puts a Squeeze after the iteration number of each Loop, and a constant in the place of the condition.
+    """Inserts a Squeeze after the iteration number of each Loop, and replaces its condition by a constant.
 
-    Some runtimes pass wrong ones to the body. The number is a scalar. Where a runtime makes a matrix of it,
-    Gather by it and outputs computed from it have axes too many: a Squeeze without axes is right in both
+    Some runtimes pass wrong ones to the body. The number is a scalar. Where a runtime turns it into a matrix,
+    a Gather by it and outputs computed from it have too many axes: a Squeeze without axes is right in both
     cases. The condition is true whenever the body runs. A runtime that reads other memory for it ends the
     Loop too soon.
 

@@ -74,7 +74,7 @@ class LiftRecurrentPass(Pass):
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
 
     Attributes:
-        lifted: What was looked at: what was lifted, and for the rest why it stays.
+        lifted: All recurrences that were examined, with the reason for each that was not lifted.
     """
 
     ENSURES = (_lifted_nodes_are_gone,)
@@ -98,7 +98,7 @@ class LiftRecurrentPass(Pass):
         return ir.passes.PassResult(model, modified=is_modified)
 
     def _inline_liftable_functions(self, model: ir.Model) -> list[LiftedNode]:
-        """Inline the functions in which there is something to lift; return what stays in the others."""
+        """Inline the functions that hold something to lift; return what stays in the others."""
         wanted = {*_FRAMES, *(PRODUCTS if self.steps is not None else ())}
         functions = [
             function
@@ -121,7 +121,7 @@ class LiftRecurrentPass(Pass):
         return [node for node in tried if node.reason is not None and node not in known]
 
     def _lift_in_copy(self, model: ir.Model, functions: Sequence[ir.Function]) -> list[LiftedNode]:
-        """Return what would be lifted once functions are inlined, and what would stay."""
+        """Lift in a copy of the model in which these functions are inlined; return what was examined."""
         trial = model.clone()
         inline_functions(trial, [trial.functions[function.identifier()] for function in functions])
         lifting = copy.copy(self)
@@ -130,7 +130,7 @@ class LiftRecurrentPass(Pass):
         return lifting.lifted
 
     def _lift(self, model: ir.Model) -> bool:
-        """Lift what is outside functions; return whether anything was."""
+        """Lift recurrences outside functions; return whether there were any."""
         names = NameSource(all_names(model))
         self._names = node_names(model)
         lifter = Lifter(self.facts, names, self.semantics)

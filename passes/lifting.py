@@ -20,7 +20,7 @@ class LiftWork(Work):
     """The data that the steps of lift share.
 
     Attributes:
-        lifted: What was looked at: what was lifted, and for the rest why it stays.
+        lifted: All recurrences that were examined, with the reason for each that was not lifted.
     """
 
     options: LiftOptions
@@ -28,7 +28,7 @@ class LiftWork(Work):
 
 
 def lift_model(model: ir.Model, options: LiftOptions) -> LiftReport:
-    """Lift the model's recurrences in place. A failure leaves it half changed: it is to be a copy.
+    """Lift the model's recurrences in place. A failure leaves it half changed, so pass a copy.
 
     Raises:
         OptionError: An option does not fit the model.

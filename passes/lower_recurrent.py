@@ -77,7 +77,7 @@ class LowerRecurrentPass(Pass):
             bfloat16.
         gates: Whether gates share products: ``fused``, ``separate``, or ``auto`` for the fastest.
         tell: Called with the number of the node being lowered, and the number of nodes.
-        listen: Returns what is told the roles of the values in the steps of a node.
+        listen: Returns the listener for a node, which receives the roles of the values in its steps.
         namespaces: Whether the emitted nodes carry the metadata by which viewers fold them.
 
     Raises:
@@ -144,7 +144,7 @@ class LowerRecurrentPass(Pass):
         return ir.passes.PassResult(model, modified=bool(self.lowered))
 
     def _lower(self, model: ir.Model, found: Sequence[LocatedNode], private: Container[ir.Value]) -> None:
-        """Emit everything before any node is replaced, and with it values that others read."""
+        """Emit all replacements before any node is replaced, as nodes may read each other's outputs."""
         opset = default_opset(model)
         emitters = Emitters(model, self._dialect, namespaces=self.namespaces)
         plans = {located.node: self._plan(located, private, opset) for located in found}

@@ -43,7 +43,7 @@ def _maximum_is_fixed(model: ir.Model, padding: PadLengthsPass) -> bool:
 
 @dataclasses.dataclass(eq=False)
 class PadLengthsPass(Pass):
-    """Makes a model of any length a static one, right up to a maximum, which takes the length as an input.
+    """Turns a model of any length into a static one for lengths up to a maximum, with the length as an input.
 
     The input ``length`` says how many steps are valid. What couples the steps is masked, counted, or told the
     length, so that the valid part of each output does not depend on what follows it.
@@ -257,7 +257,7 @@ class PadWork(Work):
 
 
 def pad_model(model: ir.Model, options: PadOptions) -> PadReport:
-    """Pad the model in place. A failure leaves it half changed: it is to be a copy.
+    """Pad the model in place. A failure leaves it half changed, so pass a copy.
 
     Raises:
         OptionError: An option does not fit the model.
@@ -269,7 +269,7 @@ def pad_model(model: ir.Model, options: PadOptions) -> PadReport:
 
 
 def _make_axes_dynamic(work: PadWork) -> None:
-    """Open the length.
+    """Make static time axes dynamic.
 
     Before: inputs of a static length. After: the length has its name, unless a shape that is given fixes it.
     """

@@ -21,12 +21,12 @@ def lower_model(
     options: LoweringOptions,
     listen: Callable[[LocatedNode], Listener] | None = None,
 ) -> Report:
-    """Lower the recurrent nodes of the model in place. A failure leaves it half lowered: it is to be a copy.
+    """Lower the recurrent nodes of the model in place. A failure leaves it half lowered, so pass a copy.
 
     Args:
         model: The model.
         options: The options.
-        listen: Returns what is told the roles of the values in the steps of a node.
+        listen: Returns the listener for a node, which receives the roles of the values in its steps.
 
     Raises:
         OptionError: An option does not fit the model.

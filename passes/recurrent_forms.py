@@ -36,7 +36,7 @@ def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptRecurrentPass) -> bo
 
 @dataclasses.dataclass(eq=False)
 class AdaptRecurrentPass(Pass):
-    """Adapts the nodes that a target does not run as they are to what it runs, where its data allows that.
+    """Adapts nodes that a target does not run as they are to a form that it runs, where its data allows that.
 
     Undeclared types (`InferTypesPass`) and functions (`InlineFunctionsPass`) are handled by
     other passes. A node that cannot be adapted stays as it is.
@@ -113,7 +113,7 @@ def _nodes_conform(model: ir.Model, conforming: ConformSonnxPass) -> bool:
 
 
 class ConformSonnxPass(Pass):
-    """Makes LSTM nodes of the main graph and its subgraphs conform, or refuses them by name.
+    """Makes LSTM nodes of the main graph and its subgraphs conform to SONNX, or refuses them by name.
 
     Computed constants (`FoldWeightsPass`), undeclared types
     (`InferTypesPass`), functions (`InlineFunctionsPass`) and opsets below 14 (`ConvertOpsetPass`) are handled
@@ -166,7 +166,7 @@ class ConformSonnxPass(Pass):
             if not found:
                 continue
             if located.node.op_type == "LSTM" and default_opset(model) >= FIRST_OPSET:
-                # Located again: an input may be an output of a node that has just been replaced.
+                # Parsed only now: an input may be an output of a node that has just been replaced.
                 node = parse_recurrent(located)
                 if node.dtype is not None and node.inputs["X"].shape is not None:
                     e = emitters.at(located.name, node.dtype)
@@ -195,7 +195,7 @@ def _replace_by_conforming(e: Emitter, node: ResolvedNode) -> ir.Node:
 
 
 class _ConformingNode(AdaptedNode):
-    """An LSTM with all that the profile wants written out, as far as the sizes are known, to be emitted."""
+    """An LSTM to emit, with all that the profile requires written out, as far as the sizes are known."""
 
     def __init__(self, e: Emitter, node: ResolvedNode) -> None:
         states = () if node.batch_size is None else node.state_names
@@ -248,7 +248,7 @@ def _nodes_are_floats(model: ir.Model, dequantizing: DequantizeRecurrentPass) ->
 
 
 class DequantizeRecurrentPass(Pass):
-    """Makes DynamicQuantizeLSTM nodes of the main graph and its subgraphs LSTM nodes.
+    """Turns DynamicQuantizeLSTM nodes of the main graph and its subgraphs into LSTM nodes.
 
     X and H are no longer rounded to 8 bits, so the results are more precise.
 

@@ -1,4 +1,4 @@
-"""Passes that remove what nothing needs."""
+"""Passes that remove what is not needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SAME_IF_SAME_SHAPE = frozenset(["Expand", "Flatten", "Reshape", "Squeeze", "Til
 
 
 class RemoveNoopsPass(Pass):
-    """Removes Identity nodes, Dropout in inference, and casts and reshaping to what is there.
+    """Removes Identity nodes, Dropout in inference, and casts and reshapes without effect.
 
     A node that produces a graph output stays if the output would otherwise lose its name.
 

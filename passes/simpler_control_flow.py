@@ -16,9 +16,9 @@ def _no_state_is_loop_invariant(model: ir.Model, owner: object) -> bool:
 
 
 class CaptureStatesPass(Pass):
-    """Makes the bodies of Loops capture what they carried as a state and never changed.
+    """Makes Loop bodies capture loop-invariant values instead of carrying them as states.
 
-    A state stays that the body returns more than once, or whose final value is an output of a graph.
+    A state stays if the body returns it more than once, or if its final value is a graph output.
 
     Before::
 
@@ -44,7 +44,7 @@ class CaptureStatesPass(Pass):
             }>
         }
 
-    TensorFlow's loops carry their weights in this way. A constant then is one inside the body, too, and
+    TensorFlow's loops carry their weights in this way. Captured, a constant is known inside the body as well.
     OpenVINO refuses a body that returns one of its inputs.
     """
 
@@ -69,7 +69,7 @@ def _loop_invariant_states(node: ir.Node) -> list[int]:
 
 
 def _capture_states(node: ir.Node, same: Sequence[int]) -> None:
-    """Put a node without some states in the place of the node."""
+    """Replace the node by one without these states."""
     body, graph = node.attributes["body"].as_graph(), node.graph
     assert graph is not None
     for index in reversed(same):

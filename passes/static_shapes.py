@@ -28,7 +28,7 @@ _EXAMPLES = (16, 256)
 
 
 class InferTypesPass(Pass):
-    """Notes inferred types and shapes on the inputs of recurrent nodes, and nowhere else.
+    """Records inferred types and shapes on the inputs of recurrent nodes, and nowhere else.
 
     Anything that cannot be inferred stays unknown.
 
@@ -54,7 +54,7 @@ class InferTypesPass(Pass):
 
 
 class StaticShapesPass(Pass):
-    """Notes the shapes that follow from the model's inputs, as `InferTypesPass` does.
+    """Records the shapes that follow from the model's inputs, as `InferTypesPass` does.
 
     An If whose condition the shapes decide is replaced by the branch that runs if a node to be unrolled is in
     it: the other branch never runs, and the length of its sequences is not known.
@@ -202,7 +202,7 @@ def _find_sufficient_sizes(located: LocatedNode, model: ir.Model, name: str | No
 
 
 def _drop_unneeded_sizes(sizes: SizeOptions, located: LocatedNode, model: ir.Model) -> SizeOptions:
-    """Return the sizes without those that the length does not depend on."""
+    """Drop the sizes that the length does not depend on."""
     for field in ("dims", "input_shapes"):
         for name in getattr(sizes, field):
             others = {other: size for other, size in getattr(sizes, field).items() if other != name}

@@ -38,7 +38,7 @@ def _states_are_outside(model: ir.Model, streaming: StreamPass) -> bool:
 
 
 def _name_unknown_dims(model: ir.Model, axes: Mapping[str, int]) -> None:
-    """Name the nameless sizes of the inputs, apart from time, so that states can declare the same ones."""
+    """Name the unnamed sizes of the inputs, except time, so that states can declare the same ones."""
     inputs = [value for value in model.graph.inputs if value.shape is not None]
     names = NameSource(filter(None, (dim_name(dim) for value in inputs for dim in value.shape or ())))
     for value in inputs:
@@ -50,7 +50,7 @@ def _name_unknown_dims(model: ir.Model, axes: Mapping[str, int]) -> None:
 
 
 class StreamPass(Pass):
-    """Makes a model of whole sequences one of a chunk per call, with all states as inputs and outputs.
+    """Turns a model of whole sequences into one of a chunk per call, with all states as inputs and outputs.
 
     A convolution over time is preceded by the last frames of the previous chunk, and so are the other
     operators that need them. The metadata states which output feeds which input (``rnnlower.state``).
@@ -69,9 +69,9 @@ class StreamPass(Pass):
         }
 
     Args:
-        chunk: Time steps a call; ``None``: any number of them, another in each call.
+        chunk: Time steps per call; ``None``: any number, which may differ between calls.
         time_axes: The axis of time of inputs, where it does not follow from the recurrent nodes.
-        allow_delay: Whether convolutions may look ahead, at a delay.
+        allow_delay: Whether convolutions may look ahead, with a delay.
         states: States that the model has already: ``{output: input}``.
 
     Attributes:
@@ -157,7 +157,7 @@ class StreamWork(Work):
 
 
 def stream_model(model: ir.Model, options: StreamOptions, open_model: Opener) -> StreamReport:
-    """Stream the model in place. A failure leaves it half changed: it is to be a copy.
+    """Stream the model in place. A failure leaves it half changed, so pass a copy.
 
     Args:
         model: The model.

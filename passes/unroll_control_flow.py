@@ -33,10 +33,10 @@ def _unrolled_nodes_are_gone(model: ir.Model, unrolling: UnrollControlFlowPass) 
 
 @dataclasses.dataclass(eq=False)
 class UnrollControlFlowPass(Pass):
-    """Unrolls the Scan and Loop nodes whose number of iterations constants and static sizes tell.
+    """Unrolls the Scan and Loop nodes whose number of iterations follows from constants and static sizes.
 
-    Bodies may be nested and capture values. An If whose condition an iteration decides is replaced, and a
-    sequence that iterations fill becomes the tensors in it.
+    Bodies may be nested and capture values. An If with a condition that is known per iteration is replaced by
+    its branch, and a sequence that the iterations fill becomes the tensors in it.
 
     Before::
 
@@ -139,7 +139,7 @@ def _describe_obstacle(model: ir.Model, node: ir.Node) -> str:
 
 
 class _Writer:
-    """A writer of straight lines in the place of nodes."""
+    """A writer that replaces Scans and Loops by straight lines."""
 
     def __init__(self, model: ir.Model, facts: Facts) -> None:
         self.facts = facts

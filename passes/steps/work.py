@@ -39,7 +39,7 @@ class Work:
         opset: The opset that the result is to have; ``None``: the source's, raised as far as needed.
         nodes: The recurrent nodes that the steps are about.
         notes: Messages for the user.
-        warnings: Ways in which the result may not do what the user expects.
+        warnings: Ways in which the result may not behave as the user expects.
         sets: The inputs that were set, with their values.
         dequantized: Outputs of the quantized nodes that became float ones.
         facts: The facts about the model, which the steps share.
@@ -97,7 +97,7 @@ class LoweringWork(Work):
 
     Attributes:
         options: The options of the lowering.
-        listen: Returns what is told the roles of the values in the steps of a node.
+        listen: Returns the listener for a node, which receives the roles of the values in its steps.
         nodes: The recurrent nodes to be lowered, under the names and paths that they had in the source.
         state_nodes: The LinearAttention and CausalConvWithState nodes to be lowered, likewise.
         unreachable: Those that were removed with a branch that never runs.
@@ -143,7 +143,7 @@ AnyWork = TypeVar("AnyWork", bound=Work)
 
 @dataclasses.dataclass(frozen=True)
 class Step(Generic[AnyWork]):
-    """An entry of a pipeline. The contract of what it does stands with the function.
+    """An entry of a pipeline. The contract is declared with the function.
 
     Attributes:
         run: The function of the step.

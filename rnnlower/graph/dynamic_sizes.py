@@ -79,7 +79,7 @@ def describe_deciding_inputs(model: ir.Model, *values: ir.Value | None) -> str:
 
 
 def describe_branch_inputs(model: ir.Model, node: ir.Node) -> str:
-    """Return which inputs determine whether a node in branches of Ifs runs, worded as by `describe_deciding_inputs`."""
+    """Return which inputs determine whether a node in branches of Ifs runs, in words."""
     holders = subgraph_owners(model.graph)
     conditions: list[ir.Value | None] = []
     inner: ir.Node | None = node

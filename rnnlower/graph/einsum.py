@@ -1,4 +1,4 @@
-"""Einsum: its equation, and the operators that stand in for it."""
+"""Einsum: parsing of its equation, and the operators that replace it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Pair = tuple[ir.Value, str]
 
 
 class EinsumWriter(Protocol):
-    """A writer of the operators that stand in for an Einsum."""
+    """A writer of the operators that replace an Einsum."""
 
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value: ...
 

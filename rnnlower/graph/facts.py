@@ -27,11 +27,11 @@ _MOST_ITERATIONS = 1000
 
 
 class Facts(NodeFacts):
-    """The facts about each value of a model, derived node by node when they are asked for, and remembered.
+    """The facts about each value of a model, derived node by node on demand, and cached.
 
     Declared shapes are trusted for graph inputs and initializers only: inside a graph they are what an
-    exporter saw. Branches that are known not to be taken do not count. What is known of a value stays true
-    while values of the same meaning replace others; after any other change, `forget` it all.
+    exporter saw. Branches that are known not to be taken do not count. Facts stay valid while values are
+    replaced by equivalent ones; after any other change, `forget` them all.
 
     Args:
         model: The model; it is not changed.
@@ -55,7 +55,7 @@ class Facts(NodeFacts):
         return self._inlined_copies.get(value, [])
 
     def visit(self, *nodes: ir.Node) -> None:
-        """Derive the facts of what nodes compute, which may not be in the graph yet; a single node, again."""
+        """Derive the facts about the outputs of nodes, even outside the graph; a single node, again."""
         pending = [*reversed(nodes)]
         with self._visiting():
             while pending:
@@ -232,7 +232,7 @@ class Facts(NodeFacts):
         results: Sequence[ir.Value],
         shapes: list[Dims | None],
     ) -> list[Dims | None]:
-        """Run a body with shapes of its states that hold in every iteration, and return these shapes.
+        """Visit a body with shapes of its states that hold in every iteration; return these shapes.
 
         The states come first in `sources` and `results`; `shapes` are those in the first iteration.
         """
@@ -275,7 +275,7 @@ def _merge_shapes(shapes: Sequence[Dims | None]) -> Dims | None:
 
 
 def trip_count(facts: Facts, node: ir.Node) -> int | None:
-    """Return how many times the body of a Loop or Scan runs, or ``None`` if that is not known."""
+    """Return how many times the body of a Loop or Scan runs; ``None`` if that is not known."""
     if node.op_type == "Scan":
         return _scan_trip_count(facts, node)
     most = facts.constant(node.inputs[0])

@@ -1,4 +1,4 @@
-"""Shape inference that cannot take the process down.
+"""Shape inference that cannot crash the process.
 
 onnx's shape inference aborts the process at a Slice or GatherND of a value with a size below 0. Sizes
 fall below 0 where a pooling, a Split or the like takes more than there is, often because of a size given by
@@ -67,7 +67,7 @@ def infer_guarded(ops: Collection[str], infer: Callable[[onnx.ModelProto], T], m
 
 
 def _infer_in_child(infer: Callable[[onnx.ModelProto], object], serialized: bytes) -> None:
-    """Run the other process's side: it only matters whether the process survives."""
+    """Infer in the child process: it only matters whether that survives."""
     proto = onnx.ModelProto.FromString(serialized)
     # The caller's own run raises the same error again.
     with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""Constants: the test whether a value is one, and new ones in the main graph, which subgraphs can read."""
+"""Constants: a test for them, and a pool of new ones in the main graph, which subgraphs can read."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class InitializerPool:
 
 
 class ScratchPool(InitializerPool):
-    """Initializers outside of any model, for trial emission; large ones are not compared."""
+    """A pool outside of any model, for trial emission; large tensors are not compared."""
 
     def __init__(self, names: NameSource) -> None:
         super().__init__(ir.Model(ir.Graph([], [], nodes=[]), ir_version=8), names)

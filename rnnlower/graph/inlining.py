@@ -13,7 +13,7 @@ from rnnlower.graph.walk import walk, walk_all
 
 
 def functions_with(model: ir.Model, wanted: Callable[[ir.Node], bool]) -> list[ir.Function]:
-    """Return the functions that hold a wanted node, or call one that does."""
+    """Return the functions that contain a wanted node, or call one that does."""
     found: dict[ir.OperatorIdentifier, ir.Function] = {}
     while True:
         more = {

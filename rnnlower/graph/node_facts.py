@@ -144,7 +144,7 @@ class NodeFacts:
         return False
 
     def transfer(self, old: ir.Value, new: ir.Value) -> None:
-        """Record that a value has taken the place of another: what is known of that stays known."""
+        """Copy what is known about a value to the one that replaces it."""
         self._learn(new, self.type(old), self.dims(old))
         if (content := self.constant(old)) is not None:
             self._contents[new] = content
@@ -152,7 +152,7 @@ class NodeFacts:
             self._sizes[new] = sizes
 
     def assume(self, value: ir.Value, dims: Dims, dtype: ir.DataType | None = None) -> None:
-        """Take a shape, and a type if there is none, as given: the caller knows them by other means."""
+        """Set the shape, and the type if given, which the caller knows by other means."""
         self._dims[value] = dims
         if dtype is not None:
             self._types[value] = ir.TensorType(dtype)

@@ -51,7 +51,7 @@ def _inner_nodes(node: ir.Node) -> list[ir.Node]:
 
 
 def splice(model: ir.Model, node: ir.Node, graph: ir.Graph) -> None:
-    """Put the nodes of a node's subgraph without inputs in the place of the node.
+    """Replace a node by the nodes of one of its subgraphs, which has no inputs.
 
     The node's outputs keep their names if they are graph outputs.
     """
@@ -81,7 +81,7 @@ def replace_with_values(node: ir.Node, results: Sequence[ir.Value]) -> None:
 
 
 def take_place_of(new: ir.Value, old: ir.Value) -> None:
-    """Put a new value in the place of an old one, with its name, type, shape and readers."""
+    """Let a new value take over the name, type, shape and readers of an old one."""
     new.type, new.shape = old.type, old.shape
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     new.name, old.name = old.name, None

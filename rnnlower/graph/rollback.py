@@ -1,4 +1,4 @@
-"""A model as it was, when a pass fails halfway."""
+"""Rollback of a model when a pass fails halfway."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_VALUE = ("name", "type", "const_value", "shape", "doc_string")
 
 @contextlib.contextmanager
 def rollback_on_failure(model: ir.Model) -> Iterator[None]:
-    """Put the model back as it was if the block raises: the same nodes and values, not copies."""
+    """Restore the model if the block raises: the same nodes and values, not copies."""
     snapshot = _Snapshot(model)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The cuts of a Slice, which are attributes below opset 10."""
+"""The part of each axis that a Slice takes; below opset 10 they are attributes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AxisSlice(NamedTuple):
 def axis_slices(
     node: ir.Node | None, read: Callable[[ir.Value | None], Array | None]
 ) -> list[AxisSlice] | None:
-    """Return the cuts of a Slice; ``None`` for another operator, or if `read` does not know an input."""
+    """Return what a Slice takes of each axis; ``None`` for another operator or an input unknown to `read`."""
     if node is None or node.op_type != "Slice" or node.domain:
         return None
     given: list[Any] = [node.attributes.get_ints(name, ()) for name in ("starts", "ends", "axes")]

@@ -88,7 +88,7 @@ def _move_sizes(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Ar
 def infer_symbolic_shape(
     node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Dims | None]
 ) -> Dims | None:
-    """Return the shape of a node's output that the sizes in its inputs, or those of its inputs, determine."""
+    """Return the shape of a node's output if it follows from the sizes that its inputs hold or have."""
     if not node.domain and node.op_type in _SHAPE_RULES:
         given = [dims for dims, value in zip(shapes, node.inputs, strict=True) if value is not None]
         found = None if None in given else _SHAPE_RULES[node.op_type](node, inputs, given)
@@ -138,7 +138,7 @@ def _slice_shape(cuts: Sequence[AxisSlice], dims: Dims) -> Dims | None:
 
 
 def _clamp_position(place: Any, size: Any) -> Any:
-    """Return where a cut at `place` is in an axis of a symbolic size, or ``None`` if that depends on it."""
+    """Return `place` within an axis of a symbolic size; ``None`` if that depends on the size."""
     least = _offset_from_symbol(size)
     if isinstance(place, int):
         if place >= np.iinfo(np.int32).max:

@@ -149,7 +149,7 @@ def walk_values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def resolve_references(node: ir.Node, actuals: Mapping[str, ir.Attr]) -> None:
-    """Put `actuals` in the place of a function's parameters; a parameter without a value is removed."""
+    """Replace a function's parameters by `actuals`; a parameter without a value is removed."""
     for name, attribute in list(node.attributes.items()):
         if not attribute.is_ref():
             continue
@@ -245,7 +245,7 @@ def is_read(value: ir.Value) -> bool:
 
 
 def look_through(value: ir.Value, views: Collection[str] = VIEWS) -> ir.Value:
-    """Return the value of which operators make a view, such as a Reshape."""
+    """Return the value at the start of a chain of views such as Reshape."""
     producer = value.producer()
     while producer is not None and producer.op_type in views and not producer.domain:
         source = producer.inputs[0]
@@ -256,7 +256,7 @@ def look_through(value: ir.Value, views: Collection[str] = VIEWS) -> ir.Value:
 
 
 def look_through_identities(value: ir.Value) -> ir.Value:
-    """Return the value that Identity nodes pass on."""
+    """Return the value at the start of a chain of Identity nodes."""
     return look_through(value, ("Identity",))
 
 
