@@ -16,7 +16,7 @@ from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import LOWER
 from rnnlower.passes.steps import emitting, shared
 from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run_steps
-from rnnlower.recurrent.finding import carries_state, find_recurrent
+from rnnlower.recurrent.finding import find_recurrent, is_stateful
 from rnnlower.targets.fit import find_misfits, note_open_inputs, profile_notes
 from rnnlower.targets.misfits import Misfit, grouped
 
@@ -71,7 +71,7 @@ def check_model(model: ir.Model, options: CheckOptions) -> CheckReport:
     work = run_steps(CHECK, Work(model, options))
     misfits = find_misfits(model, work.target, options.semantics)
     notes = [*work.notes, *profile_notes(model, work.target), *note_open_inputs(model, work.target)]
-    return CheckReport(misfits, find_recurrent(model, carries_state), sum(count_ops(model).values()), notes)
+    return CheckReport(misfits, find_recurrent(model, is_stateful), sum(count_ops(model).values()), notes)
 
 
 CHECK: Sequence[Step[Work]] = (

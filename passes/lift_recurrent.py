@@ -25,7 +25,7 @@ from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.lifting.straightening import Straightener
 from rnnlower.passes.base import Pass
-from rnnlower.recurrent.finding import matches
+from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics
 
 _FRAMES = {"Loop": loop_frame, "Scan": scan_frame}
@@ -175,7 +175,7 @@ class LiftRecurrentPass(Pass):
         return LocatedNode(node, self._names.get(node) or display_name(node), path, self.facts.opset)
 
     def _is_wanted(self, located: LocatedNode) -> bool:
-        return self.nodes is None or any(matches(located, pattern) for pattern in self.nodes)
+        return self.nodes is None or any(matches_pattern(located, pattern) for pattern in self.nodes)
 
     def _lift_lines(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[Lifted], kept: list[LiftedNode]

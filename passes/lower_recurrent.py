@@ -19,11 +19,11 @@ from rnnlower.graph.walk import LocatedNode, default_opset
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.node_emitter import Listener
-from rnnlower.lowering.replacing import Emitters, Gates, LoweredNode, Plan, naming_node, replace_node
-from rnnlower.lowering.sequence import fail_like_node, lower_node
-from rnnlower.lowering.sketching import Preferences, Task, candidates, cheapest
+from rnnlower.lowering.replacing import Emitters, Gates, LoweredNode, Plan, located_errors, replace_node
+from rnnlower.lowering.sequence import emit_failing_outputs, lower_node
+from rnnlower.lowering.sketching import Preferences, Task, cheapest, find_candidates
 from rnnlower.lowering.strategies import STRATEGIES
-from rnnlower.lowering.weights import Weights, arithmetic, private_weights
+from rnnlower.lowering.weights import Weights, compute_type_of, private_weights
 from rnnlower.passes.base import Pass
 from rnnlower.passes.static_shapes import resolve_static_lengths
 from rnnlower.recurrent.finding import find_recurrent
@@ -155,12 +155,12 @@ class LowerRecurrentPass(Pass):
             steps = f", {node.seq_length} steps" if node.seq_length else ""
             self.tell(f"lowering {located.name}{steps}: node", number, len(found))
             dtype = dtype_of(node, located)
-            computed = arithmetic(dtype, self.compute_type)
+            computed = compute_type_of(dtype, self.compute_type)
             listener = None if self.listen is None else self.listen(located)
             outer = located.node.metadata_props.get("namespace", "")
             e = emitters.at(located.name, computed, listener, outer)
             plan, weights = plans[located.node], Weights(private, dtype)
-            with naming_node(located, "convert the model first (ConvertOpsetPass)"):
+            with located_errors(located, "convert the model first (ConvertOpsetPass)"):
                 outputs = lower_node(e, node, weights, plan.strategy, plan.form, plan.unroll_factor)
             emitted.append((located, e, outputs))
             reports.append(_report(located, e, plan, node.direction, node.seq_length))
@@ -189,7 +189,7 @@ class LowerRecurrentPass(Pass):
                 node=located,
                 remedy=decider or "take the branch out of the model, or give the inputs other shapes",
             )
-        return fail_like_node(e, located.node)
+        return emit_failing_outputs(e, located.node)
 
     def _plan(self, located: LocatedNode, private: Container[ir.Value], opset: int) -> Plan:
         if not isinstance(self.strategy, str):
@@ -197,9 +197,9 @@ class LowerRecurrentPass(Pass):
         node = parse_recurrent(located, self.semantics)
         weights = Weights(private, dtype_of(node, located))
         preferences = Preferences(self.unroll_factor, self.gates, self.compute_type)
-        with naming_node(located):
+        with located_errors(located):
             task = Task(node, weights, opset, self._dialect, preferences)
-            best = cheapest(candidates(task, [self.strategy], compared=False))
+            best = cheapest(find_candidates(task, [self.strategy], compared=False))
         assert best.form is not None
         return Plan(self.strategy, self.unroll_factor, form=best.form)
 

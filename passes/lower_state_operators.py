@@ -16,11 +16,11 @@ from rnnlower.graph.rewiring import detach, remove_orphans
 from rnnlower.graph.walk import LocatedNode, is_read
 from rnnlower.lowering.dialect import ANY, Dialect
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.replacing import Emitters, LoweredNode, naming_node, replace_node
+from rnnlower.lowering.replacing import Emitters, LoweredNode, located_errors, replace_node
 from rnnlower.lowering.state_lowering import (
-    ARITHMETIC,
+    COMPUTE_TYPE,
     ChunkForm,
-    chunk_form,
+    choose_chunk_form,
     lower_state_operator,
     needs_steps,
 )
@@ -106,13 +106,15 @@ class LowerStateOperatorsPass(Pass):
         emitted: list[tuple[StateNode, Emitter, ChunkForm | None, list[ir.Value]]] = []
         try:
             for node in nodes:
-                e = emitters.at(node.located.name, ARITHMETIC)
+                e = emitters.at(node.located.name, COMPUTE_TYPE)
                 form = None
                 if isinstance(node, AttentionNode):
-                    form = chunk_form(node, self.strategy, self.unroll_factor, priced=bool(self.reason))
+                    form = choose_chunk_form(
+                        node, self.strategy, self.unroll_factor, priced=bool(self.reason)
+                    )
                 values: list[ir.Value] = []
                 emitted.append((node, e, form, values))
-                with naming_node(node.located):
+                with located_errors(node.located):
                     values += lower_state_operator(e, node, form)
         except Exception:
             for _, e, _, _ in emitted:

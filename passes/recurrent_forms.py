@@ -20,7 +20,7 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import MOST_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.sonnx import FIRST_OPSET, departures, last_steps
+from rnnlower.recurrent.sonnx import FIRST_OPSET, find_departures, shared_length
 from rnnlower.targets.adapting import AdaptedNode, find_changes
 from rnnlower.targets.format import ADAPTABLE
 from rnnlower.targets.native import OnTarget
@@ -109,7 +109,7 @@ class AdaptRecurrentPass(Pass):
 def _nodes_conform(model: ir.Model, conforming: ConformSonnxPass) -> bool:
     nodes = find_recurrent(model) if conforming._nodes is None else conforming._nodes
     there = [located for located in nodes if located.node.graph is not None]
-    return not any(departure.level == "error" for located in there for departure in departures(located))
+    return not any(departure.level == "error" for located in there for departure in find_departures(located))
 
 
 class ConformSonnxPass(Pass):
@@ -162,7 +162,7 @@ class ConformSonnxPass(Pass):
         emitters = Emitters(model)
         refused = []
         for located in nodes:
-            found = [departure for departure in departures(located) if departure.level == "error"]
+            found = [departure for departure in find_departures(located) if departure.level == "error"]
             if not found:
                 continue
             if located.node.op_type == "LSTM" and default_opset(model) >= FIRST_OPSET:
@@ -177,7 +177,7 @@ class ConformSonnxPass(Pass):
                             located, "conform", len(e.nodes), reason, node.direction, node.seq_length
                         )
                     )
-            refused += [str(left) for left in departures(located) if left.level == "error"]
+            refused += [str(left) for left in find_departures(located) if left.level == "error"]
         if refused:
             raise UnsupportedModelError("\n".join(refused))
         return ir.passes.PassResult(model, modified=bool(self.conformed))
@@ -221,18 +221,18 @@ class _ConformingNode(AdaptedNode):
         return [*{**node.node.attributes, **written}.values()]
 
     def _wants(self, name: str) -> bool:
-        return super()._wants(name) and (name != "Y_h" or last_steps(self._node) is None)
+        return super()._wants(name) and (name != "Y_h" or shared_length(self._node) is None)
 
     def _run(self, inputs: Mapping[str, ir.Value], direction: str, directions: int) -> dict[str, ir.Value]:
         outputs = super()._run(inputs, direction, directions)
-        if self._node.used("Y_h") and last_steps(self._node) is not None:
+        if self._node.used("Y_h") and shared_length(self._node) is not None:
             outputs["Y_h"] = _emit_last_state(self.e, self._node, outputs["Y"])
         return outputs
 
 
 def _emit_last_state(e: Emitter, node: ResolvedNode, Y: ir.Value) -> ir.Value:
     """Emit Y_h from Y, whose rows all have the same length."""
-    steps = last_steps(node)
+    steps = shared_length(node)
     assert steps is not None
     lanes = []
     for direction, reverse in enumerate(node.reversed_directions):

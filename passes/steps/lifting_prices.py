@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.walk import walk
-from rnnlower.lowering.pricing import count
+from rnnlower.lowering.pricing import count_costs
 from rnnlower.lowering.sketching import USUAL_STEPS, cheapest
 from rnnlower.lowering.weights import private_weights
 from rnnlower.passes.lift_recurrent import LiftRecurrentPass, loops_and_scans
@@ -70,4 +70,4 @@ def _price_recurrent_nodes(model: ir.Model, known: set[ir.Node], target: Target)
 
 def _price_nodes(facts: Facts, nodes: Sequence[ir.Node], target: Target, steps: int = 1) -> float:
     """Return the price of nodes, of which Loops and Scans have `steps`."""
-    return count(nodes, facts, steps, target.prices.fused).price(target.prices.microseconds)
+    return count_costs(nodes, facts, steps, target.prices.fused).price(target.prices.microseconds)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.files import beyond_ir
 from rnnlower.graph.walk import default_opset
-from rnnlower.lowering.replacing import Gates, Plan, naming_node
+from rnnlower.lowering.replacing import Gates, Plan, located_errors
 from rnnlower.lowering.sketching import Preferences
 from rnnlower.lowering.weights import Weights, private_weights
 from rnnlower.passes.folding import FoldWeightsPass
@@ -32,8 +32,8 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import MOST_INPUTS, STATE_INPUTS, WEIGHT_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.sonnx import departures
-from rnnlower.recurrent.suspicions import forgetful_operators, forgotten_states
+from rnnlower.recurrent.sonnx import find_departures
+from rnnlower.recurrent.suspicions import find_forgetful_operators, find_forgotten_states
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Chooser, KeptNode
 from rnnlower.targets.fit import cautions, require_known
@@ -68,7 +68,7 @@ def adapt_recurrent(work: LoweringWork) -> None:
     native = {each: choice.changes for each, choice in chosen.items() if choice.kind == "adapt"}
     # Afterward a state of zeros stands where there was none.
     steps = [(each, parse_recurrent(each, options.semantics, lenient=True).seq_length) for each in native]
-    forgetting = {each: forgotten_states([(each, length)]) for each, length in steps}
+    forgetting = {each: find_forgotten_states([(each, length)]) for each, length in steps}
     adapting = work.apply(AdaptRecurrentPass(work.target, native, options.semantics))
     work.warnings += [warning for each in adapting.replaced for warning in forgetting[each]]
     for located, adapted in zip(adapting.replaced, adapting.adapted, strict=True):
@@ -94,11 +94,11 @@ def conform_to_profile(work: LoweringWork) -> None:
     nodes, behind_x = work.nodes, range(1, MOST_INPUTS)
     work.apply(FoldWeightsPass([each.node for each in nodes], positions=behind_x, may_grow=True))
     work.apply(InferTypesPass())
-    found = [departure for located in nodes for departure in departures(located)]
+    found = [departure for located in nodes for departure in find_departures(located)]
     if any(departure.subject == "batch_size" and departure.level == "error" for departure in found):
         work.apply(StaticShapesPass(nodes))
     model, work.lowered = work.model, work.apply(ConformSonnxPass(nodes)).conformed
-    work.notes += [str(note) for located in find_recurrent(model) for note in departures(located)]
+    work.notes += [str(note) for located in find_recurrent(model) for note in find_departures(located)]
     conformed = {(node.path, node.name) for node in work.lowered}
     work.nodes = [each for each in find_recurrent(model) if (each.path, each.name) in conformed]
 
@@ -133,7 +133,7 @@ def warn_of_forgotten_states(work: LoweringWork) -> None:
     found = [each for each in find_recurrent(work.model) if (each.path, each.name) in kept]
     nodes = [*work.nodes, *found]
     lengths = [(located, parse_recurrent(located, work.options.semantics).seq_length) for located in nodes]
-    work.warnings += [*forgotten_states(lengths), *forgetful_operators(work.model, work.facts)]
+    work.warnings += [*find_forgotten_states(lengths), *find_forgetful_operators(work.model, work.facts)]
 
 
 def preferences(work: LoweringWork) -> Preferences:
@@ -170,7 +170,7 @@ def plan_nodes(work: LoweringWork) -> None:
             require_known(options.runtime, node, located)
         weights = Weights(chooser.private, dtype_of(node, located))
         native = work.choices[located.node].prices if located.node in work.choices else {}
-        with naming_node(located):
+        with located_errors(located):
             plan = chooser.plan(node, weights, opset, strategy, native)
         nodes.append(node)
         work.plans[located.node] = plan

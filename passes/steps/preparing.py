@@ -27,7 +27,7 @@ from rnnlower.passes.steps.contracts import (
 )
 from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, select
 from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
-from rnnlower.recurrent.finding import carries_state, find_recurrent, is_recurrent, matches
+from rnnlower.recurrent.finding import find_recurrent, is_recurrent, is_stateful, matches_pattern
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.fit import refuses, require_static_inputs
 
@@ -62,13 +62,13 @@ def select_nodes(work: LoweringWork) -> None:
     Before: recurrent nodes as `inspect` shows them. After: those that the user asks for are marked.
     """
     work.options.report_progress("preparing")
-    found, patterns = find_recurrent(work.model, carries_state), work.options.nodes
+    found, patterns = find_recurrent(work.model, is_stateful), work.options.nodes
     for pattern in patterns or ():
-        if not any(matches(located, pattern) for located in found):
+        if not any(matches_pattern(located, pattern) for located in found):
             names = ", ".join(located.name for located in found) or "none"
             raise OptionError(f"no recurrent node matches {pattern!r}; the model has {names}")
     for located in found:
-        if patterns is None or any(matches(located, pattern) for pattern in patterns):
+        if patterns is None or any(matches_pattern(located, pattern) for pattern in patterns):
             select(located)
             (work.nodes if is_recurrent(located.node) else work.state_nodes).append(located)
 
@@ -163,7 +163,7 @@ def _has_unsupported_body(work: LoweringWork, node: ir.Node) -> bool:
     if work.options.runtime is None:
         return False
     inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
-    return any(not carries_state(each) and work.refuses(each) and not has_fallback(each) for each in inner)
+    return any(not is_stateful(each) and work.refuses(each) and not has_fallback(each) for each in inner)
 
 
 def resolve_sequences(work: LoweringWork) -> None:

@@ -17,7 +17,7 @@ from rnnlower.passes.folding import FoldConstantsPass
 from rnnlower.passes.removing import RemoveNoopsPass, RemoveUnusedPass, StripPass
 from rnnlower.passes.simpler_control_flow import CaptureStatesPass, TakeBranchesPass
 from rnnlower.passes.steps.work import Work
-from rnnlower.recurrent.suspicions import find_suspicions, other_recurrences
+from rnnlower.recurrent.suspicions import find_other_recurrences, find_suspicions
 from rnnlower.wording import call, counted
 
 
@@ -47,7 +47,7 @@ def warn_of_suspicions(work: Work) -> None:
 
 def warn_of_other_recurrences(work: Work) -> None:
     """Warn of Loops and Scans that are cells written out by hand. The graph stays as it is."""
-    work.warnings += other_recurrences(work.model)
+    work.warnings += find_other_recurrences(work.model)
 
 
 def set_inputs(work: Work) -> None:

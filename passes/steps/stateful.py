@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.graph.walk import LocatedNode, default_opset
 from rnnlower.lowering.replacing import LoweredNode
-from rnnlower.lowering.state_lowering import chunk_form
+from rnnlower.lowering.state_lowering import choose_chunk_form
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
 from rnnlower.passes.steps.contracts import contract, nodes_are_replaced, state_operators_are_replaced
@@ -137,7 +137,7 @@ def _choose_strategy(node: StateNode, target: Target | None) -> tuple[str, str]:
     """Return the strategy and the reason for it; without a target there are all operators."""
     if not isinstance(node, AttentionNode):
         return "unroll", "it needs no loop"
-    form = chunk_form(node, "unroll")
+    form = choose_chunk_form(node, "unroll")
     # The product of all chunks grows with the square of their number, and with each row that decays alone.
     few = _FEW_CHUNKS if form.strategy or node.decay_per_key else _FEW_IN_A_PRODUCT
     if node.steps is not None and node.steps <= few * form.steps:

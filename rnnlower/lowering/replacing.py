@@ -135,7 +135,7 @@ class Emitters:
 
 
 @contextlib.contextmanager
-def naming_node(located: LocatedNode, remedy: str = "") -> Iterator[None]:
+def located_errors(located: LocatedNode, remedy: str = "") -> Iterator[None]:
     """Name the node in errors about operators that its replacement needs."""
     try:
         yield

@@ -117,7 +117,7 @@ class StepNames:
         """Yield the forms, the most descriptive first."""
         stems = [
             stem
-            for stem in _stems(self._node)
+            for stem in _abbreviations(self._node)
             if stem == self._node or source.is_free(stem, f"{stem}/{self._letter}")
         ]
         yield from (_Form(stem, alike=True) for stem in stems)
@@ -170,7 +170,7 @@ class StepScope(Scope):
         return self._names.step(self._position)
 
 
-def size_of_step(
+def measure_step(
     nodes: Sequence[ir.Node],
     inputs: Collection[ir.Value],
     states: Collection[ir.Value | None],
@@ -205,7 +205,7 @@ def size_of_step(
     )
 
 
-def _stems(name: str) -> Iterator[str]:
+def _abbreviations(name: str) -> Iterator[str]:
     """Yield shorter and shorter forms of a node's name: fewer components of a path, then fewer letters."""
     starts = [0, *(match.end() for match in re.finditer("[/.:]+", name))]
     yield from (name[start:] for start in starts if start < len(name))

@@ -175,10 +175,10 @@ def parse_state_operators(
 
 def has_sizes(node: StateNode) -> bool:
     """Return whether all that a lowering needs is known of a node."""
-    return not _lacking(node)
+    return not _unknown_sizes(node)
 
 
-def _lacking(node: StateNode) -> str:
+def _unknown_sizes(node: StateNode) -> str:
     if node.dtype is None or node.state_dtype is None:
         return "the types of its inputs are"
     if isinstance(node, AttentionNode) and not (node.key_size and node.value_size):
@@ -196,7 +196,7 @@ def require_sizes(node: StateNode) -> None:
     """
     if not has_sizes(node):
         raise UnsupportedModelError(
-            f"{_lacking(node)} not known",
+            f"{_unknown_sizes(node)} not known",
             node=node.located,
             remedy="declare types and shapes of the model's inputs",
         )

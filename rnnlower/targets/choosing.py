@@ -176,7 +176,7 @@ class Chooser:
         compared: bool = True,
     ) -> list[sketching.Candidate]:
         task = sketching.Task(node, weights, opset, self.target, self.preferences)
-        return sketching.candidates(task, strategies, self.sketches, compared=compared)
+        return sketching.find_candidates(task, strategies, self.sketches, compared=compared)
 
 
 def _why_kept(place: OnTarget) -> str:

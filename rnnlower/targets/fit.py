@@ -16,9 +16,9 @@ from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import LocatedNode, default_opset, display_name, operand, qualified_op_type, walk_all
 from rnnlower.lowering.replacing import EMITTED
-from rnnlower.recurrent.finding import carries_state, find_recurrent
+from rnnlower.recurrent.finding import find_recurrent, is_stateful
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
-from rnnlower.recurrent.sonnx import departures
+from rnnlower.recurrent.sonnx import find_departures
 from rnnlower.targets.format import CONTROL_FLOW, Limit
 from rnnlower.targets.misfits import Misfit, alternatives, remedy_for
 from rnnlower.targets.native import Reason, natives_of_model, repeated_by
@@ -49,7 +49,7 @@ def find_misfits(
     found = [] if emitted else [*_of_model(model, target), *_of_inputs(model, target)]
     facts = facts or Facts(model)
     natives = {} if emitted else natives_of_model(model, target, semantics, facts)
-    names = {located.node: located.name for located in find_recurrent(model, carries_state)}
+    names = {located.node: located.name for located in find_recurrent(model, is_stateful)}
     for node, path in walk_all(model):
         if emitted is not None and emitted != (EMITTED in node.meta):
             continue
@@ -81,7 +81,7 @@ def profile_notes(model: ir.Model, target: Target) -> list[str]:
     return [
         str(departure)
         for located in find_recurrent(model)
-        for departure in departures(located)
+        for departure in find_departures(located)
         if departure.level == "note"
     ]
 

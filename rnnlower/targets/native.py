@@ -21,7 +21,7 @@ from rnnlower.recurrent.finding import find_recurrent, infer_input_types, is_rec
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.sonnx import departures
+from rnnlower.recurrent.sonnx import find_departures
 from rnnlower.targets.format import Claim, RecurrentRule
 from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.target import Target
@@ -112,7 +112,7 @@ class OnTarget:
             remedy = wording.call("lower", target=self.target.address)
             found = [(text, remedy, claim) for text, claim in self._reasons()]
         else:
-            errors = (each for each in departures(node) if each.level == "error")
+            errors = (each for each in find_departures(node) if each.level == "error")
             found = [(f"{each.subject} {each.what}", each.remedy, profile) for each in errors]
         return [
             Misfit(node.path, node.name, node.node.op_type, text, remedy, claim.source, claim.guess)

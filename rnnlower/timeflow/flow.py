@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import LocatedNode, captured_values, operand, qualified_op_type
-from rnnlower.recurrent.finding import carries_state
+from rnnlower.recurrent.finding import is_stateful
 from rnnlower.timeflow.contents import Contents
 from rnnlower.timeflow.edits import Blanked, Cached, Edit, Replaced, SetAttribute, Start
 from rnnlower.timeflow.tracks import ChunkError, CoupledError, Sample, Scores, Track, fix_batch
@@ -324,7 +324,7 @@ class Flow(Contents):
         return value not in self._is_sized
 
     def _apply(self, node: ir.Node) -> None:
-        rule = self._rules.get(node.op_type) if not node.domain or carries_state(node) else None
+        rule = self._rules.get(node.op_type) if not node.domain or is_stateful(node) else None
         if any(value in self.scores for value in node.inputs):
             rule = self._of_scores.get("" if node.domain else node.op_type)
             if rule is None:
