@@ -23,7 +23,7 @@ from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.streaming.analysis import Analysis, analyze
 from rnnlower.streaming.caller_in_c import Opener
-from rnnlower.streaming.callers import caller_code
+from rnnlower.streaming.callers import generate_caller
 from rnnlower.streaming.rewriter import StreamRewriter
 from rnnlower.streaming.single_steps import pair_states
 from rnnlower.streaming.slices import gather_slices
@@ -178,7 +178,7 @@ def stream_model(model: ir.Model, options: StreamOptions, open_model: Opener) ->
         delay=work.analysis.delay,
         states=work.states,
         lowering=work.lowering,
-        caller=None if options.emit is None else caller_code(model, options.emit, open_model),
+        caller=None if options.emit is None else generate_caller(model, options.emit, open_model),
         **work.summary(),
     )
 

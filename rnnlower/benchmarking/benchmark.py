@@ -23,7 +23,7 @@ from rnnlower.engines.opened import EngineError, Opened, open_on
 from rnnlower.engines.session import Array, LoadError, RunError, brief
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError, UnverifiableError
 from rnnlower.files.metadata import StreamMetadata
-from rnnlower.files.model_io import ModelLike, load_model, size_on_disk, staged
+from rnnlower.files.model_io import ModelLike, load_model, size_on_disk, stage_model
 from rnnlower.folders import temporary_folder
 from rnnlower.graph.versions import notes_on_newer_operators
 from rnnlower.graph.walk import count_ops
@@ -134,7 +134,7 @@ def lowered_form(model: ModelLike, strategy: str, options: LoweringOptions, fold
         variant = dataclasses.replace(variant, taken=tuple(dict.fromkeys(taken)))
     path = folder / f"{strategy}_{factor}.onnx"
     ops = sum(count_ops(lowered).values())
-    with staged(lowered, path) as stage:
+    with stage_model(lowered, path) as stage:
         stage.accepted = True
     return Entry(dataclasses.replace(variant, file_bytes=stage.size, ops=ops), str(path))
 

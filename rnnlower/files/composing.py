@@ -45,14 +45,14 @@ def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | N
     if len(models) == 1:
         raise OptionError("there is one file, and nothing to connect it with")
     makers = {out.name: name for name, model in models.items() for out in model.graph.output}
-    given = {name: _connected(models, makers, name, connections or {}) for name in models}
+    given = {name: _find_connections(models, makers, name, connections or {}) for name in models}
     _check(models, makers, given, connections or {})
     result = onnx.ModelProto()
     result.ir_version = max(model.ir_version for model in models.values())
     result.graph.name = " ".join(models)
     result.opset_import.extend(_opsets(models))
     used = {out for inputs in given.values() for out in inputs.values()}
-    for name in _in_order(models, makers, given):
+    for name in _topological_order(models, makers, given):
         _append(result, name, models[name], given[name], used)
     return result
 
@@ -65,7 +65,7 @@ def _with_constants(path: ModelLike) -> onnx.ModelProto:
     return to_proto(model)
 
 
-def _connected(
+def _find_connections(
     models: Mapping[str, onnx.ModelProto],
     makers: Mapping[str, str],
     name: str,
@@ -123,7 +123,7 @@ def _opsets(models: Mapping[str, onnx.ModelProto]) -> list[onnx.OperatorSetIdPro
     return [entry for _, entry in found.values()]
 
 
-def _in_order(
+def _topological_order(
     models: Mapping[str, onnx.ModelProto], makers: Mapping[str, str], given: Mapping[str, Mapping[str, str]]
 ) -> list[str]:
     """Return the names of the models, each after those that it takes outputs of."""

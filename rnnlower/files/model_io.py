@@ -22,7 +22,12 @@ from rnnlower.arguments import model_path
 from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.files import beyond_ir
 from rnnlower.files.checks import check_external_data, check_proto, read_proto
-from rnnlower.files.publishing import check_destination, place, staged_beside, staging_folder
+from rnnlower.files.publishing import (
+    check_destination,
+    move_to_destination,
+    staging_folder,
+    staging_path_beside,
+)
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.suppression import paused_gc, quiet_libraries
 from rnnlower.graph.walk import all_graphs, root_graphs, subgraphs_of, walk_all
@@ -78,7 +83,7 @@ def _own_copy(model: ir.Model) -> ir.Model:
             value.const_value = ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
         elif tensor is not None:
             value.const_value = copy.copy(tensor)
-    _settle_opsets(own, "the model")
+    _normalize_opset_imports(own, "the model")
     _pack_bools(own)
     return own
 
@@ -86,21 +91,21 @@ def _own_copy(model: ir.Model) -> ir.Model:
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
-    proto, rest = beyond_ir.take(proto)
+    proto, rest = beyond_ir.split_off(proto)
     try:
         with quiet_libraries():
             model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
     rest.attach(model)
-    _settle_opsets(model, label)
+    _normalize_opset_imports(model, label)
     _sort(model, label)
     _separate_names(model)
     _pack_bools(model)
     return model
 
 
-def _settle_opsets(model: ir.Model, label: str) -> None:
+def _normalize_opset_imports(model: ir.Model, label: str) -> None:
     """Give the default domain a version, under its short name."""
     importers: list[ir.Model | ir.Function] = [model, *model.functions.values()]
     for importer in importers:
@@ -144,19 +149,19 @@ def _is_sorted(graph: ir.Graph, seen: set[ir.Node]) -> bool:
 
 def _separate_names(model: ir.Model) -> None:
     """Rename the initializers of bodies that share their name, and their content, with one outside."""
-    if repeated := [value for graph in root_graphs(model) for value in _repeated(graph, set())]:
+    if repeated := [value for graph in root_graphs(model) for value in _shadowing_initializers(graph, set())]:
         names = NameSource(all_names(model))
         for value in repeated:
             value.name = names.fresh(str(value.name))
 
 
-def _repeated(graph: ir.Graph, outer: set[str]) -> Iterator[ir.Value]:
+def _shadowing_initializers(graph: ir.Graph, outer: set[str]) -> Iterator[ir.Value]:
     """Yield the initializers in bodies whose name an initializer outside of the body has, too."""
     around = outer | graph.initializers.keys()
     for node in graph:
         for body in subgraphs_of(node):
             yield from (value for name, value in body.initializers.items() if name in around)
-            yield from _repeated(body, around)
+            yield from _shadowing_initializers(body, around)
 
 
 def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
@@ -248,7 +253,7 @@ class Stage:
 
 
 @contextlib.contextmanager
-def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -> Iterator[Stage]:
+def stage_model(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -> Iterator[Stage]:
     """Write the model next to its destination; move it there at the end of the block if it was accepted.
 
     Args:
@@ -272,14 +277,14 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
     shared = data_files(model) if external_data == "share" else ()
     try:
         with staging_folder(output) as folder:
-            stage = Stage(staged_beside(folder) if shared else folder / output.name, shared=shared)
+            stage = Stage(staging_path_beside(folder) if shared else folder / output.name, shared=shared)
             data = folder / f"{output.name}.data" if writes_data else None
             _save(model, stage.path, data.name if data else None)
             data = data if data and data.exists() else None
             stage.size = sum(file.stat().st_size for file in (stage.path, data) if file)
             yield stage
             if stage.accepted:
-                place(stage.path, data, output)
+                move_to_destination(stage.path, data, output)
     except OSError as error:
         raise OptionError(f"{output} cannot be written: {error.strerror or error}") from error
 

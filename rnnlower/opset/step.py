@@ -17,7 +17,7 @@ from rnnlower.graph.rewiring import set_input
 from rnnlower.graph.versions import Version, version_at
 from rnnlower.graph.walk import display_name, is_read
 from rnnlower.opset.conversion_state import Session, Subject, describe
-from rnnlower.opset.version_fit import misfit, present
+from rnnlower.opset.version_fit import describe_misfit, trim_omitted
 
 # Constant-1 holds these types only; anything else must be an initializer below opset 9.
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
@@ -26,7 +26,7 @@ FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
 SHOWN = 64
 
 
-class Step:
+class VersionStep:
     """A node at one version step, up or down, and the edits that bring it to the other version.
 
     New nodes are put before the node, or after one of its outputs by `wrap_output`. `opset` is the opset that
@@ -75,7 +75,7 @@ class Step:
 
     def input(self, position: int) -> ir.Value | None:
         """Return the input at `position`, or ``None`` if it is omitted."""
-        values = present(self.node.inputs)
+        values = trim_omitted(self.node.inputs)
         return values[position] if position < len(values) else None
 
     def x(self, position: int = 0) -> ir.Value:
@@ -87,7 +87,7 @@ class Step:
 
     def output(self, position: int) -> ir.Value | None:
         """Return the output at `position`, or ``None`` if it is omitted."""
-        values = present(self.node.outputs)
+        values = trim_omitted(self.node.outputs)
         return values[position] if position < len(values) else None
 
     def used(self, position: int) -> bool:
@@ -336,7 +336,9 @@ class Step:
     def _check(self, node: ir.Node) -> None:
         version = version_at(node.op_type, self.opset)
         reason = (
-            misfit(node, version, self.session.types.types) if version else "the operator does not exist yet"
+            describe_misfit(node, version, self.session.types.types)
+            if version
+            else "the operator does not exist yet"
         )
         if reason:
             self.refuse(f"opset {self.opset} cannot express it ({reason})")
@@ -392,10 +394,10 @@ def _shared(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
 
 
-Adapter = Callable[[Step], None]
+Adapter = Callable[[VersionStep], None]
 
 
-def description_of(adapter: Adapter) -> str:
+def describe_adapter(adapter: Adapter) -> str:
     """Return an adapter's description of itself, in one line."""
     return " ".join(str(adapter.__doc__).split("\n\n")[0].split()).rstrip(".")
 
@@ -417,4 +419,4 @@ class Row:
 
     def change(self, *, up: bool) -> str:
         """Return how a report describes a node that was rewritten at this step."""
-        return self.why if up or self.down is None else description_of(self.down)
+        return self.why if up or self.down is None else describe_adapter(self.down)

@@ -54,7 +54,7 @@ def _fill_keys(flow: PadFlow, node: ir.Node, indices: tuple[int, ...], time: int
             flow.fill(node, index, time, 0.0)
 
 
-def _by_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
+def _attention_with_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
     """Return the rule of an operator of onnxruntime, which takes the number of keys in each row."""
 
     def rule(flow: PadFlow, node: ir.Node) -> Axes:
@@ -79,9 +79,9 @@ def _by_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
     return rule
 
 
-def _either(flow: PadFlow, node: ir.Node) -> Axes | list[Axes]:
+def _attention_of_domain(flow: PadFlow, node: ir.Node) -> Axes | list[Axes]:
     """Apply the rule of the domain's Attention."""
-    return _by_lengths((0,), _MASK_INDEX)(flow, node) if node.domain else _attention(flow, node)
+    return _attention_with_lengths((0,), _MASK_INDEX)(flow, node) if node.domain else _attention(flow, node)
 
 
 def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
@@ -116,7 +116,7 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
 def _linear_attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
     """Leave the state as it is after the end: nothing is added there, and nothing decays."""
     axes = flow.axes_of(node.inputs[0])
-    if 1 in axes and _is_read(node, 1):
+    if 1 in axes and _is_output_read(node, 1):
         for index in (1, 2, 4, 5):
             if 1 in flow.axes_of(operand(node, index)):
                 flow.fill(node, index, 1, 0.0)
@@ -131,7 +131,7 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
     if unknown := sorted(name for name, each in given.items() if each != defaults[name]):
         raise NoRuleError(f"has attributes that are not followed: {', '.join(unknown)}")
     time = 1 if node.attributes.get_int("channels_last", 0) else 2
-    if time in axes and _is_read(node, 1):
+    if time in axes and _is_output_read(node, 1):
         shape, steps = flow.shape(value), flow.shape(node.outputs[1])[time]
         emitter, past = flow.emitter_for(node), operand(node, 3)
         if past is None:
@@ -145,7 +145,7 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
     return [axes, {axis: size for axis, size in axes.items() if axis == 0}]
 
 
-def _is_read(node: ir.Node, index: int) -> bool:
+def _is_output_read(node: ir.Node, index: int) -> bool:
     out = node.outputs[index] if index < len(node.outputs) else None
     return out is not None and is_read(out)
 
@@ -154,6 +154,6 @@ ENDING: dict[str, Rule] = {
     **dict.fromkeys(("DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"), _recurrent),
     "CausalConvWithState": _causal_conv,
     "LinearAttention": _linear_attention,
-    "Attention": _either,
-    "MultiHeadAttention": _by_lengths((1, 2), _PADDING_MASK),
+    "Attention": _attention_of_domain,
+    "MultiHeadAttention": _attention_with_lengths((1, 2), _PADDING_MASK),
 }

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, unite
+from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, add_axis
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 
@@ -99,7 +99,7 @@ def _concat(flow: PadFlow, node: ir.Node) -> Axes:
             if axis == along:
                 ends.append((begin, size))
             else:
-                unite(axes, axis, size)
+                add_axis(axes, axis, size)
         begin += flow.shape(value)[along]
     if not ends:
         return axes
@@ -170,7 +170,7 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
         first = [start + size if start < 0 else start for start, size in zip(starts, sizes, strict=True)]
         is_front = len({*starts}) == 1 and starts[0] >= 0 and step > 0
         if is_front:
-            axes[axis] = _front(flow, axes[axis], starts, ends, step, sizes)
+            axes[axis] = _size_from_fixed_start(flow, axes[axis], starts, ends, step, sizes)
         elif len(bounds) > 1:
             raise NoRuleError("cuts several axes, and time from its end")
         elif (step == -1 and first == [s - 1 for s in sizes]) or (starts[0] >= 2**31 - 1 and step == -1):
@@ -187,7 +187,7 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
     return axes
 
 
-def _front(
+def _size_from_fixed_start(
     flow: PadFlow, size: Size, starts: list[int], ends: list[int], step: int, sizes: list[int]
 ) -> Size:
     """Return the size of a part that begins at a fixed step."""
@@ -241,7 +241,7 @@ def _reverse(flow: PadFlow, node: ir.Node) -> Axes:
     return _same(flow, node)
 
 
-def _unknown(what: str) -> Rule:
+def _refuse_unknown(what: str) -> Rule:
     """Return the rule of an operator on values that are not known."""
 
     def rule(flow: PadFlow, node: ir.Node) -> Axes:
@@ -261,10 +261,10 @@ MOVING: dict[str, Rule] = {
     "Expand": lambda flow, node: flow.varying(node.outputs[0]) | flow.broadcast(node, [0]),
     "EyeLike": _same,
     "Flatten": _reshape,
-    "Range": _unknown("numbers steps from a value that is computed while it runs"),
+    "Range": _refuse_unknown("numbers steps from a value that is computed while it runs"),
     "Reshape": _reshape,
     "ReverseSequence": _reverse,
-    "Shape": _unknown("takes the shape of a value whose shape is not known"),
+    "Shape": _refuse_unknown("takes the shape of a value whose shape is not known"),
     "Slice": _slice,
     "Split": _split,
     "Squeeze": _squeeze,

@@ -15,7 +15,7 @@ _NOT_CENTERED = ("RMSNormalization", "SimplifiedLayerNormalization")
 _PARAMETERS = "has parameters that differ from step to step"
 
 
-def _normalized(
+def _emit_normalized(
     flow: PadFlow, node: ir.Node, emitter: Emitter, value: ir.Value, axes: Axes, where: range
 ) -> ir.Value:
     """Emit the normal form of a value over its last axes, by the mean and the variance of what is valid."""
@@ -53,7 +53,7 @@ def _layer_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
         flow.features(node, where, _PARAMETERS)
         return [axes] * len(node.outputs)
     emitter = flow.emitter_for(node)
-    result = _normalized(flow, node, emitter, value, axes, where)
+    result = _emit_normalized(flow, node, emitter, value, axes, where)
     for op_type, each in zip(("Mul", "Add"), node.inputs[1:], strict=False):
         result = result if each is None else emitter.op(op_type, result, each)
     flow.replace(node, result, emitter)
@@ -81,9 +81,9 @@ def _channel_norm(flow: PadFlow, node: ir.Node) -> Axes:
     if groups:
         value = emitter.reshape(value, [0, groups, shape[1] // groups, *shape[2:]])
         axes_of_groups = {axis + (axis >= 2): size for axis, size in axes.items()}
-        result = _normalized(flow, node, emitter, value, axes_of_groups, range(2, len(shape) + 1))
+        result = _emit_normalized(flow, node, emitter, value, axes_of_groups, range(2, len(shape) + 1))
     else:
-        result = _normalized(flow, node, emitter, value, axes, range(2, len(shape)))
+        result = _emit_normalized(flow, node, emitter, value, axes, range(2, len(shape)))
     if groups and each_has:
         result = emitter.reshape(result, [0, *shape[1:]])
     for op_type, each in zip(("Mul", "Add"), node.inputs[1:], strict=True):

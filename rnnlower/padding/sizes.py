@@ -93,7 +93,7 @@ class Size:
 Axes: TypeAlias = "dict[int, Size]"
 
 
-def unite(axes: Axes, axis: int, size: Size) -> None:
+def add_axis(axes: Axes, axis: int, size: Size) -> None:
     """Add an axis of an operand to those of a result.
 
     Raises:

@@ -97,7 +97,7 @@ class Validity(Examples):
             emitter = self._emitter(f"{value.name}_valid", self.dtype(value))
             mask = self.mask(axes[axis], axis, axes, len(self.shape(value)))
             if not isinstance(fill, ir.Value):
-                fill = emitter.scalar(_representable(fill, emitter.dtype.numpy()))
+                fill = emitter.scalar(_clamp_to_type(fill, emitter.dtype.numpy()))
             made = emitter.op("Where", mask, value, fill, since=9)
             made.dtype = emitter.dtype
             self.place(emitter, node)
@@ -254,7 +254,7 @@ class Validity(Examples):
                 raise NoRuleError(f"reads {value.name!r}, a product of sizes")
             else:
                 inputs = [None if each is None else self.number(each) for each in node.inputs]
-                self._numbers[value] = _again(emitter, node, inputs)
+                self._numbers[value] = _emit_again(emitter, node, inputs)
             self.place(emitter, node, behind=True)
         return self._numbers[value]
 
@@ -292,7 +292,9 @@ class Validity(Examples):
             return self.number(operands[0])
         if node.op_type not in POINTWISE or any(math.prod(self.shape(each)) != 1 for each in operands):
             raise NoRuleError(f"reads {value.name!r}, which differs from row to row")
-        return _again(emitter, node, [None if each is None else self.number(each) for each in node.inputs])
+        return _emit_again(
+            emitter, node, [None if each is None else self.number(each) for each in node.inputs]
+        )
 
     def _shape_of_length(self, emitter: Emitter, node: ir.Node) -> ir.Value:
         source = self.operand(node)
@@ -356,13 +358,13 @@ class Validity(Examples):
 _MIXED_ROWS = "combines rows, each of which has a length of its own"
 
 
-def _again(emitter: Emitter, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
+def _emit_again(emitter: Emitter, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
     """Emit a node once more, with other inputs."""
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     return emitter.op(node.op_type, *inputs, **attributes)
 
 
-def _representable(fill: float, dtype: np.dtype[np.generic]) -> float | int | bool:
+def _clamp_to_type(fill: float, dtype: np.dtype[np.generic]) -> float | int | bool:
     """Return a number, or for an infinite one the farthest that the type has."""
     if np.isfinite(fill) or dtype.kind not in "iub":
         return fill

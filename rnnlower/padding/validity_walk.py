@@ -16,9 +16,9 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.walk import captured_values, is_read, operand
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, unite
+from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, add_axis
 from rnnlower.padding.validity import Validity
-from rnnlower.timeflow.flow import located
+from rnnlower.timeflow.flow import locate
 
 Rule: TypeAlias = "Callable[[PadFlow, ir.Node], Axes | list[Axes]]"
 
@@ -57,7 +57,7 @@ class PadFlow(Validity):
                 decided = describe_deciding_inputs(self.model, node.inputs[0]) if node.op_type == "If" else ""
                 raise UnsupportedModelError(
                     f"{error}: what it computes at the end of a sequence would depend on the padding",
-                    node=located(self.model, node),
+                    node=locate(self.model, node),
                     remedy=decided
                     or "take this part out of the model, or pad to the length that it always has",
                 ) from None
@@ -86,7 +86,7 @@ class PadFlow(Validity):
         for index in indices:
             value = node.inputs[index]
             for axis, size in self.axes_of(value).items():
-                unite(axes, rank - len(self.shape(value)) + axis, size)
+                add_axis(axes, rank - len(self.shape(value)) + axis, size)
         return axes
 
     def along(self, node: ir.Node, axes: Sequence[int], fill: float, keeps: bool = True) -> Axes:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import OptionError, UnsupportedModelError, UnverifiableError, VerificationError
-from rnnlower.files.metadata import in_json
+from rnnlower.files.metadata import to_json_types
 from rnnlower.files.model_io import load_model, to_proto
 from rnnlower.graph.initializers import sink_initializers
 from rnnlower.graph.walk import default_opset
@@ -90,7 +90,7 @@ class QuantizeReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""
-        fields = in_json(self) | {"warnings": [str(warning) for warning in self.warnings]}
+        fields = to_json_types(self) | {"warnings": [str(warning) for warning in self.warnings]}
         return {{"outputs": "sqnr"}.get(name, name): value for name, value in fields.items()}
 
 

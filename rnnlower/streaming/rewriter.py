@@ -49,19 +49,19 @@ class StreamRewriter:
     def rewrite(self, analysis: Analysis) -> Mapping[str, str]:
         """Apply the edits; return the output of each state with the input that takes it."""
         steps: dict[type, Callable[[Any], None]] = {
-            edits.Blanked: self._blank,
-            edits.Bypassed: self._bypass,
-            edits.Cached: self._cache,
-            edits.Counted: self._count,
-            edits.Held: self._hold,
-            edits.Overlapped: self._overlap,
-            edits.Replaced: self._replace,
+            edits.BlankFrames: self._blank,
+            edits.BypassNode: self._bypass,
+            edits.CacheInput: self._cache,
+            edits.ContinuePositions: self._count,
+            edits.HoldState: self._hold,
+            edits.OverlapAdd: self._overlap,
+            edits.ReplaceInput: self._replace,
             edits.SetAttribute: self._set_attribute,
-            edits.Summed: self._sum,
+            edits.ContinueSum: self._sum,
         }
         self._is_open = analysis.chunk is None
         # Positions may have lost their readers.
-        for edit in sorted(analysis.edits, key=lambda edit: isinstance(edit, edits.Counted)):
+        for edit in sorted(analysis.edits, key=lambda edit: isinstance(edit, edits.ContinuePositions)):
             steps[type(edit)](edit)
         self._forget_shapes(analysis)
         StreamMetadata(
@@ -124,7 +124,7 @@ class StreamRewriter:
             self._place(emitter, None)
         return self._ready[calls]
 
-    def _hold(self, edit: edits.Held) -> None:
+    def _hold(self, edit: edits.HoldState) -> None:
         node = edit.node
         if len(node.outputs) <= edit.output:
             node.resize_outputs(edit.output + 1)
@@ -156,7 +156,7 @@ class StreamRewriter:
             self._states[name] = value.name
             self._hand_out(final, name, value, calls)
 
-    def _cache(self, edit: edits.Cached) -> None:
+    def _cache(self, edit: edits.CacheInput) -> None:
         outputs = self._graph.outputs
         value = outputs[edit.index] if edit.node is None else edit.node.inputs[edit.index]
         assert value is not None
@@ -172,7 +172,7 @@ class StreamRewriter:
         late.name, late.type, late.shape = name, value.type, value.shape
         outputs[edit.index] = late
 
-    def _with_cache(self, edit: edits.Cached, value: ir.Value) -> ir.Value:
+    def _with_cache(self, edit: edits.CacheInput, value: ir.Value) -> ir.Value:
         name = f"{edit.value.name or value.name}_cache"
         state, out = self._state(name, edit.dtype, edit.shape, edit.start)
         emitter = self._emitter(value, name)
@@ -189,7 +189,7 @@ class StreamRewriter:
         return front
 
     def _with_repeated(
-        self, edit: edits.Cached, emitter: Emitter, state: ir.Value, value: ir.Value
+        self, edit: edits.CacheInput, emitter: Emitter, state: ir.Value, value: ir.Value
     ) -> ir.Value:
         """Emit the state whose last frames repeat frames of the first chunk, in the call that has this."""
         reflects = edit.repeats == "reflect"
@@ -202,7 +202,7 @@ class StreamRewriter:
         last = emitter.slice(state, [cut], [edit.cache], [edit.axis])
         return emitter.concat([front, emitter.op("Where", is_later, last, first, since=9)], edit.axis)
 
-    def _sum(self, edit: edits.Summed) -> None:
+    def _sum(self, edit: edits.ContinueSum) -> None:
         node = edit.node
         total = node.outputs[0]
         source = node.inputs[0]
@@ -234,14 +234,14 @@ class StreamRewriter:
             self._graph.extend(emitter.nodes)
             self._hand_out(later, self._later.pop(chunk), position, 0)
 
-    def _blank(self, edit: edits.Blanked) -> None:
+    def _blank(self, edit: edits.BlankFrames) -> None:
         value, waited = edit.node.inputs[edit.index], -(-edit.late // edit.chunk) * edit.chunk
         assert value is not None
         key = (value, "blank", edit.late, edit.fill)
         if key not in self._shared:
             shown = np.arange(waited + edit.chunk) >= edit.late
             table = shown.reshape(-1, *[1] * (edit.rank - edit.axis - 1))
-            rows = edits.Counted(edit.node, edit.index, 0, edit.chunk, table, waited)
+            rows = edits.ContinuePositions(edit.node, edit.index, 0, edit.chunk, table, waited)
             emitter = self._emitter(value, f"{value.name}_blank")
             fill = emitter.constant(np.array(edit.fill, edit.dtype.numpy()))
             count, is_shown = self._rows(rows, emitter, self._position_of(edit.chunk))
@@ -252,7 +252,7 @@ class StreamRewriter:
             self._shared[key] = blanked
         edit.node.replace_input_with(edit.index, self._shared[key])
 
-    def _count(self, edit: edits.Counted) -> None:
+    def _count(self, edit: edits.ContinuePositions) -> None:
         node = edit.node
         if node.graph is None:
             return
@@ -272,7 +272,9 @@ class StreamRewriter:
             self._set_input(node, edit.index, rows)
         self._advance(edit.chunk, count)
 
-    def _rows(self, edit: edits.Counted, emitter: Emitter, position: ir.Value) -> tuple[ir.Value, ir.Value]:
+    def _rows(
+        self, edit: edits.ContinuePositions, emitter: Emitter, position: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
         """Emit the rows of a table for a chunk; return their number, and them."""
         table, first = edit.table, position
         if not isinstance(table, ir.Value):
@@ -297,7 +299,7 @@ class StreamRewriter:
         value.name, ongoing.name = self._names.fresh(f"{name}_of_chunk"), name
         ongoing.type, ongoing.shape = value.type, value.shape
 
-    def _overlap(self, edit: edits.Overlapped) -> None:
+    def _overlap(self, edit: edits.OverlapAdd) -> None:
         node, axis, kernel, hop = edit.node, edit.axis, edit.kernel, edit.hop
         value, shape = node.inputs[edit.index], edit.shape
         assert value is not None
@@ -326,7 +328,7 @@ class StreamRewriter:
 
     # Other edits.
 
-    def _replace(self, edit: edits.Replaced) -> None:
+    def _replace(self, edit: edits.ReplaceInput) -> None:
         new = None if edit.array is None else self._pool.intern(ir.Tensor(np.array(edit.array, order="C")))
         self._set_input(edit.node, edit.index, new)
 
@@ -340,7 +342,7 @@ class StreamRewriter:
     def _set_attribute(self, edit: edits.SetAttribute) -> None:
         edit.node.attributes[edit.name] = ir.AttrInt64s(edit.name, list(edit.value))
 
-    def _bypass(self, edit: edits.Bypassed) -> None:
+    def _bypass(self, edit: edits.BypassNode) -> None:
         value, out = edit.node.inputs[edit.index], edit.node.outputs[0]
         assert value is not None
         others = [each for each in edit.node.inputs if each is not None and each is not value]

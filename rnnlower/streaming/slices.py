@@ -23,7 +23,7 @@ def gather_slices(model: ir.Model, facts: Facts) -> None:
     """
     pool = InitializerPool(model, NameSource(all_names(model)))
     for node in list(model.graph):
-        cut = [_cut(value, facts) for value in node.inputs] if node.op_type == "Concat" else []
+        cut = [_match_slice(value, facts) for value in node.inputs] if node.op_type == "Concat" else []
         found = [each for each in cut if each is not None]
         if len(cut) < _FEWEST or len(found) < len(cut):
             continue
@@ -48,7 +48,7 @@ def gather_slices(model: ir.Model, facts: Facts) -> None:
         remove_orphans(inputs)
 
 
-def _cut(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int, int] | None:
+def _match_slice(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int, int] | None:
     """Return the source of a slice to which an axis is added, the axis, the bounds, and the new axis."""
     outer = None if value is None else value.producer()
     inner = None if outer is None or outer.op_type != "Unsqueeze" else outer.inputs[0]

@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.walk import VIEWS, captured_values, look_through_identities, operand, walk
-from rnnlower.timeflow.edits import Replaced
+from rnnlower.timeflow.edits import ReplaceInput
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest
-from rnnlower.timeflow.recurrence import hold, refuse_shifted, wait_for_all
+from rnnlower.timeflow.recurrence import delay_all_by_chunks, hold_state, refuse_shifted
 from rnnlower.timeflow.tracks import CoupledError, Track
 
 _FIRST_SCAN_WITHOUT_BATCH = 9
@@ -36,7 +36,7 @@ def _scan(flow: Flow, node: ir.Node) -> list[Outcome]:
             raise CoupledError("runs over another axis than time")
         if track is not None:
             tracks[place] = track
-    track, calls = wait_for_all(flow, {(node, index): each for index, each in tracks.items()})
+    track, calls = delay_all_by_chunks(flow, {(node, index): each for index, each in tracks.items()})
     for place, axis in enumerate(axes, carried):
         if place not in tracks:
             refuse_latest(flow, node.inputs[place], track)
@@ -69,9 +69,9 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     _refuse_captured(flow, node, readers)
     if any(each in flow.latest for each in captured_values(node)):
         raise CoupledError("combines every step with the last one")
-    track, calls = wait_for_all(flow, tracks)
+    track, calls = delay_all_by_chunks(flow, tracks)
     if int(chunk_trips.reshape(-1)[0]) != track.chunk:
-        flow.edits.append(Replaced(node, 0, np.array(track.chunk, np.int64).reshape(trips.shape)))
+        flow.edits.append(ReplaceInput(node, 0, np.array(track.chunk, np.int64).reshape(trips.shape)))
     _carry(flow, node, body.inputs[2:], body.outputs[1:], (2, carried), track, calls)
     for out in node.outputs[carried:]:
         dims = flow.whole.dims(out)
@@ -136,7 +136,7 @@ def _carry(
         named = tuple(flow.sample.named(size) for size in shape)
         dtype = flow.dtype(operand(node, first + number))
         what = f"{flow.name(node)}_{name}"
-        hold(flow, node, (first + number, number, f"initial {name}", what), named, dtype, calls)
+        hold_state(flow, node, (first + number, number, f"initial {name}", what), named, dtype, calls)
 
 
 LOOPS: dict[str, Rule] = {"Loop": _loop, "Scan": _scan}

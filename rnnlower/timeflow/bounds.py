@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.walk import operand
-from rnnlower.timeflow.edits import Bypassed, Replaced, Start
+from rnnlower.timeflow.edits import BypassNode, ReplaceInput, Start
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
-from rnnlower.timeflow.overlap import frames_by_indices
-from rnnlower.timeflow.pointwise import together
-from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest, rows_of_table
+from rnnlower.timeflow.overlap import match_frame_gather
+from rnnlower.timeflow.pointwise import combine_tracks
+from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest, slice_table
 from rnnlower.timeflow.reshaping import moved_track
 from rnnlower.timeflow.tracks import CoupledError, Track
 
@@ -23,7 +23,7 @@ _FROM_THE_END = 11
 
 def _slice(flow: Flow, node: ir.Node) -> Outcome:
     if flow.track(node) is None:
-        return rows_of_table(flow, node)
+        return slice_table(flow, node)
     track = moved_track(flow, node).unfolded
     bounds = [flow.ints(node, name, index) for index, name in enumerate(("starts", "ends"), 1)]
     (starts, later), (ends, soon) = (each or ([], []) for each in bounds)
@@ -68,7 +68,7 @@ def _set_bounds(
 def _gather(flow: Flow, node: ir.Node) -> Outcome:
     axis, width = node.attributes.get_int("axis", 0) % len(flow.shape(node)), len(flow.shape(node, 1))
     track = flow.track(node)
-    framed = frames_by_indices(flow, node, axis) if track is not None and axis == track.axis else None
+    framed = match_frame_gather(flow, node, axis) if track is not None and axis == track.axis else None
     if framed is not None:
         return framed
     if flow.track(node, 1) is not None:
@@ -88,7 +88,7 @@ def _gather(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("picks steps of the sequence")
     _last_only(flow, track, int(place.reshape(-1)[0]) % track.size)
     last = -1 if flow.opset >= _FROM_THE_END else track.chunk - 1
-    flow.edits.append(Replaced(node, 1, np.full(place.shape, last, place.dtype)))
+    flow.edits.append(ReplaceInput(node, 1, np.full(place.shape, last, place.dtype)))
     return LATEST
 
 
@@ -106,12 +106,12 @@ def _concat(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("computes with the number of time steps, which a stream does not have")
     track = next(iter(tracks.values()))
     if any(other.axis == axis for other in tracks.values()):
-        return _joined(flow, node, axis, tracks)
+        return _concat_constants(flow, node, axis, tracks)
     if any(not track.runs_with(other) or other.tail != track.tail for other in tracks.values()):
         raise CoupledError("combines values whose time lies on different axes, or runs at another rate")
     if len(tracks) == len(node.inputs) and len({(other.lag, other.fill) for other in tracks.values()}) == 1:
         return track
-    track = together(flow, node, tracks)
+    track = combine_tracks(flow, node, tracks)
     for index, value in enumerate(node.inputs):
         refuse_latest(flow, value, track)
         if not flow.streams(value):
@@ -119,7 +119,7 @@ def _concat(flow: Flow, node: ir.Node) -> Outcome:
     return track
 
 
-def _joined(flow: Flow, node: ir.Node, axis: int, tracks: Mapping[int, Track]) -> Outcome:
+def _concat_constants(flow: Flow, node: ir.Node, axis: int, tracks: Mapping[int, Track]) -> Outcome:
     """Handle constant frames before or after the stream."""
     if len(tracks) > 1:
         raise CoupledError("concatenates sequences over time")
@@ -136,12 +136,14 @@ def _joined(flow: Flow, node: ir.Node, axis: int, tracks: Mapping[int, Track]) -
     if front:
         start = np.concatenate(fronts, axis)
         same = np.unique(start).size == 1
-        later = _in_front(flow, node, index, later, front, float(start.reshape(-1)[0]) if same else start)
-    flow.edits.append(Bypassed(node, index))
+        later = _prepend_frames(
+            flow, node, index, later, front, float(start.reshape(-1)[0]) if same else start
+        )
+    flow.edits.append(BypassNode(node, index))
     return later
 
 
-def _in_front(flow: Flow, node: ir.Node, index: int, later: Track, frames: int, front: Start) -> Track:
+def _prepend_frames(flow: Flow, node: ir.Node, index: int, later: Track, frames: int, front: Start) -> Track:
     """Handle frames before the stream: they become its initial state, not frames of its own.
 
     Where the stream is late, they take the place of what leaves it before the first frame.
@@ -187,7 +189,7 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
             return later.with_(lag=-before, fill=mode)
         flow.cache(node, 0, track.with_(fill=mode), before, 0.0, calls=calls, repeated=before)
         return later.with_(lag=track.lag, fill=0.0)
-    return _in_front(flow, node, 0, later, before, fill) if before else later
+    return _prepend_frames(flow, node, 0, later, before, fill) if before else later
 
 
 def _pad_value(flow: Flow, node: ir.Node) -> float | None:

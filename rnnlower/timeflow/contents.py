@@ -7,7 +7,7 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import default_opset, ints_of_attribute_or_input, operand
-from rnnlower.timeflow.tracks import MODERN_OPSET, CoupledError, Sample, fix_shapes, newer_opset
+from rnnlower.timeflow.tracks import MODERN_OPSET, CoupledError, Sample, opset_remedy, shapes_remedy
 
 
 class Contents:
@@ -51,7 +51,7 @@ class Contents:
     def _known_shape(self, value: ir.Value | None, what: str) -> tuple[int, ...]:
         shape = self.shape_of(value)
         if shape is None:
-            remedy = newer_opset() if self.opset < MODERN_OPSET else fix_shapes()
+            remedy = opset_remedy() if self.opset < MODERN_OPSET else shapes_remedy()
             raise CoupledError(f"has {what} of unknown shape", remedy)
         return shape
 

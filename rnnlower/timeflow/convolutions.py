@@ -34,7 +34,7 @@ class Window:
         return (self.span, self.stride, self.left, self.right) == (1, 1, 0, 0)
 
 
-def window_of(node: ir.Node, kernel: Sequence[int], place: int) -> Window:
+def make_window(node: ir.Node, kernel: Sequence[int], place: int) -> Window:
     """Return the windows along a spatial axis, as the attributes say but for auto_pad."""
     count = len(kernel)
     strides = node.attributes.get_ints("strides") or (1,) * count
@@ -46,7 +46,7 @@ def window_of(node: ir.Node, kernel: Sequence[int], place: int) -> Window:
 def _conv(flow: Flow, node: ir.Node) -> Outcome:
     if any(flow.streams(value) or flow.is_sized(value) for value in node.inputs[1:]):
         raise CoupledError("has weights that follow from the stream")
-    return _windowed(flow, node, 0.0)
+    return _apply_node_window(flow, node, 0.0)
 
 
 def _pool(flow: Flow, node: ir.Node) -> list[Outcome]:
@@ -54,12 +54,14 @@ def _pool(flow: Flow, node: ir.Node) -> list[Outcome]:
         raise CoupledError("returns the positions of the largest values in the sequence")
     dtype = flow.dtype(node.outputs[0])
     limits = np.iinfo if dtype.is_integer() else ml_dtypes.finfo
-    return [_windowed(flow, node, float(limits(dtype.numpy()).min) if node.op_type == "MaxPool" else 0.0)]
+    return [
+        _apply_node_window(flow, node, float(limits(dtype.numpy()).min) if node.op_type == "MaxPool" else 0.0)
+    ]
 
 
-def _windowed(flow: Flow, node: ir.Node, pad: float) -> Outcome:
+def _apply_node_window(flow: Flow, node: ir.Node, pad: float) -> Outcome:
     track = _over_frames(flow, node)
-    window = _over_time(flow, node, track)
+    window = _time_window(flow, node, track)
     if window.is_pointwise:
         return flow.settle(node)
     track = track.unfolded
@@ -72,7 +74,7 @@ def _windowed(flow: Flow, node: ir.Node, pad: float) -> Outcome:
         place = track.axis - 2
         pads[place] = pads[place + len(pads) // 2] = 0
         flow.set_ints(node, "pads", None, pads)
-    return windowed(flow, node, window, track, pad)
+    return apply_window(flow, node, window, track, pad)
 
 
 def _stft(flow: Flow, node: ir.Node) -> Outcome:
@@ -84,7 +86,7 @@ def _stft(flow: Flow, node: ir.Node) -> Outcome:
     length, _ = flow.ints(node, "frame_length", 3) or ([math.prod(flow.shape(node, 2))], [])
     if track.axis != 1 or track.is_folded:
         raise CoupledError("takes frames of an axis that is not the time axis")
-    return windowed(flow, node, Window(length[0], 1, hop[0], 0, 0), track, 0.0)
+    return apply_window(flow, node, Window(length[0], 1, hop[0], 0, 0), track, 0.0)
 
 
 def _over_frames(flow: Flow, node: ir.Node) -> Track:
@@ -94,13 +96,13 @@ def _over_frames(flow: Flow, node: ir.Node) -> Track:
     return track
 
 
-def _over_time(flow: Flow, node: ir.Node, track: Track) -> Window:
+def _time_window(flow: Flow, node: ir.Node, track: Track) -> Window:
     """Return the windows over time; samples are windows of one frame."""
     place = track.axis - 2
     if place < 0:
         return Window(1, 1, 1, 0, 0)
     kernel = node.attributes.get_ints("kernel_shape") or flow.shape(node, 1)[2:]
-    window, auto = window_of(node, kernel, place), node.attributes.get_string("auto_pad", "NOTSET")
+    window, auto = make_window(node, kernel, place), node.attributes.get_string("auto_pad", "NOTSET")
     if auto != "NOTSET":
         window = dataclasses.replace(window, left=0, right=0)
     if auto.startswith("SAME") and (window.span, window.stride) != (1, 1):
@@ -111,7 +113,7 @@ def _over_time(flow: Flow, node: ir.Node, track: Track) -> Window:
     return window
 
 
-def windowed(flow: Flow, node: ir.Node, window: Window, track: Track, pad: float) -> Track:
+def apply_window(flow: Flow, node: ir.Node, window: Window, track: Track, pad: float) -> Track:
     span, stride, left = window.span, window.stride, window.left
     flow.require_multiple(node, track, stride, f"moves by {stride} frames")
     calls = 0
@@ -125,7 +127,7 @@ def windowed(flow: Flow, node: ir.Node, window: Window, track: Track, pad: float
     if kept:
         start: float | np.ndarray = pad
         if lag < 0 and not isinstance(track.fill, str) and track.fill != pad:
-            start = _mixed(flow, node, track, pad, kept)
+            start = _initial_values(flow, node, track, pad, kept)
         flow.cache(node, 0, track, kept, start, more=span - stride, calls=calls, repeated=-min(lag, 0))
     more = window.right - span + stride
     if node.attributes.get_int("ceil_mode", 0):
@@ -134,7 +136,7 @@ def windowed(flow: Flow, node: ir.Node, window: Window, track: Track, pad: float
     return track.then(more=left + more, stride=stride).with_(lag=later, fill=0.0)
 
 
-def _mixed(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np.ndarray:
+def _initial_values(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np.ndarray:
     """Return the pads of the window, and the model's values before the stream."""
     rank = len(flow.shape(node))
     column = np.full(kept, pad, np.float32)
@@ -144,7 +146,7 @@ def _mixed(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np
     return column.reshape(shape)
 
 
-def _transposed(flow: Flow, node: ir.Node) -> Outcome:
+def _conv_transpose(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a ConvTranspose, whose frames each become several, which overlap those of the frames before.
 
     A chunk is preceded by the frames that reach into it. What they alone make is cut off in front, and behind
@@ -153,7 +155,7 @@ def _transposed(flow: Flow, node: ir.Node) -> Outcome:
     if any(flow.streams(value) or flow.is_sized(value) for value in node.inputs[1:]):
         raise CoupledError("has weights that follow from the stream")
     track, place = _over_frames(flow, node), flow.tracked(node).axis - 2
-    window = _over_time(flow, node, track)
+    window = _time_window(flow, node, track)
     if place < 0 or (window.is_pointwise and flow.result(node)[track.axis] == track.size):
         return flow.settle(node)
     track = track.unfolded
@@ -184,7 +186,7 @@ def _transposed(flow: Flow, node: ir.Node) -> Outcome:
 WINDOWS: dict[str, Rule] = {
     "AveragePool": _pool,
     "Conv": _conv,
-    "ConvTranspose": _transposed,
+    "ConvTranspose": _conv_transpose,
     "LpPool": _pool,
     "MaxPool": _pool,
     "STFT": _stft,

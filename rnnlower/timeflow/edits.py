@@ -17,7 +17,7 @@ Dims = tuple[int | str | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Cached:
+class CacheInput:
     """Precede an input by the last elements of the previous chunks.
 
     Attributes:
@@ -50,7 +50,7 @@ class Cached:
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class HoldState:
     """Move a state of a node to an input and an output of the model.
 
     Attributes:
@@ -77,7 +77,7 @@ class Held:
 
 
 @dataclasses.dataclass(frozen=True)
-class Summed:
+class ContinueSum:
     """Continue a cumulative sum from chunk to chunk."""
 
     node: ir.Node
@@ -88,7 +88,7 @@ class Summed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Counted:
+class ContinuePositions:
     """Continue positions from chunk to chunk.
 
     Attributes:
@@ -115,7 +115,7 @@ class Counted:
 
 
 @dataclasses.dataclass(frozen=True)
-class Blanked:
+class BlankFrames:
     """Replace the frames before the first real one by a number.
 
     Attributes:
@@ -138,7 +138,7 @@ class Blanked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Overlapped:
+class OverlapAdd:
     """Replace a node that adds overlapping frames to zeros by the sum of their shifted parts.
 
     Attributes:
@@ -161,7 +161,7 @@ class Overlapped:
 
 
 @dataclasses.dataclass(frozen=True)
-class Replaced:
+class ReplaceInput:
     """Replace an input by a constant, or remove it."""
 
     node: ir.Node
@@ -179,11 +179,21 @@ class SetAttribute:
 
 
 @dataclasses.dataclass(frozen=True)
-class Bypassed:
+class BypassNode:
     """Replace a node by one of its inputs."""
 
     node: ir.Node
     index: int
 
 
-Edit = Blanked | Bypassed | Cached | Counted | Held | Overlapped | Replaced | SetAttribute | Summed
+Edit = (
+    BlankFrames
+    | BypassNode
+    | CacheInput
+    | ContinuePositions
+    | HoldState
+    | OverlapAdd
+    | ReplaceInput
+    | SetAttribute
+    | ContinueSum
+)

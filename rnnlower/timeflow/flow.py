@@ -14,8 +14,8 @@ from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import LocatedNode, captured_values, operand, qualified_op_type
 from rnnlower.recurrent.finding import is_stateful
 from rnnlower.timeflow.contents import Contents
-from rnnlower.timeflow.edits import Blanked, Cached, Edit, Replaced, SetAttribute, Start
-from rnnlower.timeflow.tracks import ChunkError, CoupledError, Sample, Scores, Track, fix_batch
+from rnnlower.timeflow.edits import BlankFrames, CacheInput, Edit, ReplaceInput, SetAttribute, Start
+from rnnlower.timeflow.tracks import ChunkError, CoupledError, Sample, Scores, Track, batch_remedy
 
 LATEST = "latest"
 """A rule's result for an output that follows from the stream and has no time axis."""
@@ -126,7 +126,7 @@ class Flow(Contents):
 
     def name(self, node: ir.Node) -> str:
         """Return the name of a node; unnamed ones are named after operator and number."""
-        return located(self.model, node).name
+        return locate(self.model, node).name
 
     def shifts(self) -> str:
         """Describe the nodes that shift time, for messages."""
@@ -147,7 +147,7 @@ class Flow(Contents):
         if index is None or name in node.attributes:
             self.edits.append(SetAttribute(node, name, tuple(values)))
         else:
-            self.edits.append(Replaced(node, index, np.array(values, np.int64)))
+            self.edits.append(ReplaceInput(node, index, np.array(values, np.int64)))
 
     def of_any_batch(self, array: Array, what: str, but: int | None = None) -> Array:
         """Return an array with one row for all of a dynamic batch, where they must be equal."""
@@ -203,7 +203,7 @@ class Flow(Contents):
     def blank(self, node: ir.Node, index: int, track: Track, fill: float) -> None:
         """Replace what leaves the stream before the first frame by a number."""
         rank, dtype = len(self._known_shape(node.inputs[index], "an input")), self.dtype(node.inputs[index])
-        self.edits.append(Blanked(node, index, track.axis, rank, track.lag, track.chunk, fill, dtype))
+        self.edits.append(BlankFrames(node, index, track.axis, rank, track.lag, track.chunk, fill, dtype))
 
     def begin(self, node: ir.Node, index: int, track: Track, fill: float = 0.0) -> tuple[Track, int]:
         """Let nothing come before the first frame of an input but the fill; or wait for whole chunks.
@@ -235,7 +235,7 @@ class Flow(Contents):
         assert value is not None
         if track.outer != 1:
             raise CoupledError(
-                "needs frames of the chunk before, but time is folded behind another axis", fix_batch()
+                "needs frames of the chunk before, but time is folded behind another axis", batch_remedy()
             )
         kept, drop = frames * track.inner, (frames - more) * track.inner
         mode = track.fill if repeated and isinstance(track.fill, str) else ""
@@ -244,7 +244,9 @@ class Flow(Contents):
         named = [self.sample.named(size) for size in self.shape_of(value) or ()]
         named[track.axis] = kept
         shape, dtype = tuple(named), self.dtype(value)
-        edit = Cached(node, index, track.axis, kept, drop, start, shape, value, dtype, calls, mode, repeated)
+        edit = CacheInput(
+            node, index, track.axis, kept, drop, start, shape, value, dtype, calls, mode, repeated
+        )
         self.edits.append(edit)
 
     def _visit(self, node: ir.Node) -> None:
@@ -304,7 +306,7 @@ class Flow(Contents):
             if over_time:
                 chunk = self.part.constant(out)
             if whole is not None and chunk is not None:
-                self._is_sized[out] = over_time and not _same(whole, chunk)
+                self._is_sized[out] = over_time and not _are_equal(whole, chunk)
         return node.outputs[0] in self._is_sized
 
     def _is_as_long(self, node: ir.Node) -> bool:
@@ -361,7 +363,7 @@ class Flow(Contents):
         return shape if track is None else (*shape[: track.axis], track.chunk_size, *shape[track.axis + 1 :])
 
 
-def located(model: ir.Model, node: ir.Node) -> LocatedNode:
+def locate(model: ir.Model, node: ir.Node) -> LocatedNode:
     """Return a node of the main graph with its name; unnamed ones are named after operator and number."""
     name = node.name
     if not name:
@@ -379,5 +381,5 @@ _POSITIONAL = frozenset(
 _FILLING = {"ConstantOfShape", "Expand", "Range", "Tile"}
 
 
-def _same(a: Array, b: Array) -> bool:
+def _are_equal(a: Array, b: Array) -> bool:
     return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")

@@ -7,13 +7,13 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.timeflow.convolutions import Window, windowed
-from rnnlower.timeflow.edits import Overlapped, Replaced
+from rnnlower.timeflow.convolutions import Window, apply_window
+from rnnlower.timeflow.edits import OverlapAdd, ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
 from rnnlower.timeflow.tracks import CoupledError, Track
 
 
-def frames_by_indices(flow: Flow, node: ir.Node, axis: int) -> Track | None:
+def match_frame_gather(flow: Flow, node: ir.Node, axis: int) -> Track | None:
     """Return the track of frames that a Gather takes by constant indices, if that is what it does.
 
     Indices that are the same for each frame but for a step make windows over the samples.
@@ -33,11 +33,11 @@ def frames_by_indices(flow: Flow, node: ir.Node, axis: int) -> Track | None:
         window = Window(kernel, dilation, hop, 0, 0)
         # Samples at the end that no frame takes.
         window = dataclasses.replace(window, right=min((count - 1) * hop + window.span - track.size, 0))
-        found = windowed(flow, node, window, track, 0.0)
+        found = apply_window(flow, node, window, track, 0.0)
         if found.frames != count:
             return None
         of_chunk = pattern[: found.chunk].astype(places.dtype)
-        flow.edits.append(Replaced(node, 1, of_chunk if over == 0 else of_chunk.T))
+        flow.edits.append(ReplaceInput(node, 1, of_chunk if over == 0 else of_chunk.T))
         return found.at(axis + over)
     return None
 
@@ -69,7 +69,7 @@ def _scatter(flow: Flow, node: ir.Node) -> Outcome:
         flow.cache(node, 2, track, before, 0.0, more=before, calls=calls)
     named = [flow.sample.named(dim) for dim in flow.shape(node, 2)]
     sizes = tuple(dim if isinstance(dim, int) else None for dim in named)
-    flow.edits.append(Overlapped(node, 2, axis, track.chunk, kernel, hop, is_folded, sizes))
+    flow.edits.append(OverlapAdd(node, 2, axis, track.chunk, kernel, hop, is_folded, sizes))
     return track.with_(inner=1, lag=track.lag * hop).then(hop, size - count * hop).at(axis)
 
 
@@ -97,7 +97,7 @@ def _fold(flow: Flow, node: ir.Node) -> Outcome:
         flow.cache(node, 0, track, before, 0.0, more=before, calls=calls)
     pads[count - 1], pads[-1] = before * hop, span - hop
     flow.set_ints(node, "pads", None, pads)
-    flow.edits.append(Replaced(node, 1, np.array([*image[:-1], track.chunk * hop], image.dtype)))
+    flow.edits.append(ReplaceInput(node, 1, np.array([*image[:-1], track.chunk * hop], image.dtype)))
     lag = track.lag * hop + left
     return track.then(hop, int(image[-1]) - track.frames * hop).with_(axis=1 + count, lag=lag, fill=0.0)
 

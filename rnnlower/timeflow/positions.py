@@ -9,13 +9,13 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import operand
-from rnnlower.timeflow.edits import Counted, Replaced
+from rnnlower.timeflow.edits import ContinuePositions, ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome
 from rnnlower.timeflow.tracks import CoupledError, Track
 from rnnlower.wording import time_axis
 
 
-def filled(flow: Flow, rank: int, whole: list[int], chunk: list[int]) -> Outcome:
+def fill_track(flow: Flow, rank: int, whole: list[int], chunk: list[int]) -> Outcome:
     """Return the track of a value that follows from its shape: of the sequence, and of a chunk."""
     differ = [axis for axis, (a, b) in enumerate(zip(whole, chunk, strict=True)) if a != b]
     steps = flow.sample.steps
@@ -39,22 +39,22 @@ def number_steps(flow: Flow, node: ir.Node) -> Outcome:
     if first[0] != first[1] or step[0] != step[1]:
         return CoupledError("numbers the steps from a start that depends on how many there are")
     whole, chunk = (max(math.ceil((end - first[0]) / step[0]), 0) for end in limit)
-    track = filled(flow, 1, [whole], [chunk])
+    track = fill_track(flow, 1, [whole], [chunk])
     if isinstance(track, Track):
         if step[0] != round(step[0]) or first[0] != round(first[0]):
             raise CoupledError("numbers the steps by fractions")
-        track = _one_by_one(track)
+        track = _per_element_track(track)
         dtype = flow.dtype(node.outputs[0])
-        flow.edits.append(Counted(node, 0, 0, track.chunk, step=round(step[0]), dtype=dtype))
+        flow.edits.append(ContinuePositions(node, 0, 0, track.chunk, step=round(step[0]), dtype=dtype))
     return track
 
 
-def _one_by_one(track: Track) -> Track:
+def _per_element_track(track: Track) -> Track:
     """Return the track of a value that differs from element to element."""
     return track.then(track.outer).with_(outer=1)
 
 
-def rows_of_table(flow: Flow, node: ir.Node) -> Outcome:
+def slice_table(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a Slice that takes as many rows of a table of positions as there are steps."""
     table, axes = node.inputs[0], flow.axes(node, 3)
     starts, ends = (flow.ints(node, name, index) for index, name in enumerate(("starts", "ends"), 1))
@@ -69,17 +69,17 @@ def rows_of_table(flow: Flow, node: ir.Node) -> Outcome:
     (place,), shape = differ, list(flow.shape(node))
     axis = axes[place]
     whole, chunk = ends[0][place], ends[1][place]
-    track = filled(flow, 1, [whole], [chunk])
+    track = fill_track(flow, 1, [whole], [chunk])
     if not isinstance(track, Track):
         return track
-    track = _one_by_one(track).at(axis)
+    track = _per_element_track(track).at(axis)
     result = [*(flow.shape_of(node.outputs[0]) or shape)]
     result[axis] = whole
     flow.whole.assume(node.outputs[0], tuple(result))
     vector = operand(node, 2)
     count = None if vector is None else (vector, place)
     flow.limit(shape[axis], track)
-    flow.edits.append(Counted(node, 0, axis, track.chunk, table, count=count))
+    flow.edits.append(ContinuePositions(node, 0, axis, track.chunk, table, count=count))
     return track
 
 
@@ -91,7 +91,7 @@ def refuse_latest(flow: Flow, value: ir.Value | None, track: Track) -> None:
         )
 
 
-def accept(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
+def accept_constant(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
     """Accept an operand without frames, if its part for each chunk is known; ``axis`` counts from the end."""
     value = node.inputs[index]
     refuse_latest(flow, value, track)
@@ -123,7 +123,7 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
     if np.array_equal(frames, np.repeat(first, track.frames, axis + 1)):
         cut = np.repeat(first, track.chunk, axis + 1).reshape(*before, track.chunk_size, *after)
         if not is_by_size:
-            flow.edits.append(Replaced(node, index, cut))
+            flow.edits.append(ReplaceInput(node, index, cut))
         elif (part := flow.part.constant(value)) is None or not np.array_equal(part, cut):
             raise CoupledError(f"combines each step with {name}, which depends on the number of steps")
         return
@@ -131,17 +131,17 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
         raise CoupledError(
             f"combines each step with another part of {value.name!r}, where time is folded after another axis"
         )
-    rows, holds = _rows(flow, value, np.moveaxis(frames, axis + 1, 0), track)
+    rows, holds = _rows_at_positions(flow, value, np.moveaxis(frames, axis + 1, 0), track)
     table = np.moveaxis(rows, 0, axis + 1).reshape(*before, len(rows) * track.inner, *after)
     if holds == 0:
-        flow.edits.append(Replaced(node, index, table))
+        flow.edits.append(ReplaceInput(node, index, table))
         return
     # A row is an element of the axis.
     holds = None if holds is None else holds * track.inner
-    flow.edits.append(Counted(node, index, axis, track.chunk_size, table, holds))
+    flow.edits.append(ContinuePositions(node, index, axis, track.chunk_size, table, holds))
 
 
-def _rows(flow: Flow, value: ir.Value, frames: Array, track: Track) -> tuple[Array, int | None]:
+def _rows_at_positions(flow: Flow, value: ir.Value, frames: Array, track: Track) -> tuple[Array, int | None]:
     """Return the rows for each position, and the first from which those of each chunk are the same."""
     calls = flow.sample.steps // flow.sample.chunk
     places = np.arange(calls * track.chunk) - max(track.lag, 0)

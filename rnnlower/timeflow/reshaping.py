@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import operand
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
-from rnnlower.timeflow.positions import filled, number_steps
-from rnnlower.timeflow.tracks import CoupledError, Track, fix_length
+from rnnlower.timeflow.positions import fill_track, number_steps
+from rnnlower.timeflow.tracks import CoupledError, Track, length_remedy
 
 _AXES_AS_INPUT = 13
 """The first Squeeze whose axes are an input."""
@@ -66,11 +66,13 @@ def _split(flow: Flow, node: ir.Node) -> Outcome:
     return track
 
 
-def _reshaped(flow: Flow, node: ir.Node) -> Outcome:
+def _reshaped_track(flow: Flow, node: ir.Node) -> Outcome:
     """Return the position of the frames after a change of shape."""
     track, before, after = moved_track(flow, node), flow.shape(node), flow.result(node)
     if math.prod(before) != math.prod(after):
-        raise CoupledError("has a shape that an exporter wrote for one length of the sequence", fix_length())
+        raise CoupledError(
+            "has a shape that an exporter wrote for one length of the sequence", length_remedy()
+        )
     ahead = math.prod(before[: track.axis]) * track.outer
     places = []
     passed = 1
@@ -85,10 +87,12 @@ def _reshaped(flow: Flow, node: ir.Node) -> Outcome:
         return min(places, key=lambda place: (place.outer != 1) + (place.inner != 1))
     if track.frames == 1:
         return LATEST
-    return _framed(flow, node, track, ahead, after)
+    return _split_into_frames(flow, node, track, ahead, after)
 
 
-def _framed(flow: Flow, node: ir.Node, track: Track, ahead: int, after: tuple[int, ...]) -> Outcome:
+def _split_into_frames(
+    flow: Flow, node: ir.Node, track: Track, ahead: int, after: tuple[int, ...]
+) -> Outcome:
     """Handle frames of several samples each: the time axis is split into two."""
     track, passed = track.unfolded, 1
     for axis, size in enumerate(after):
@@ -103,13 +107,13 @@ def _framed(flow: Flow, node: ir.Node, track: Track, ahead: int, after: tuple[in
 
 
 def _reshape(flow: Flow, node: ir.Node) -> Outcome:
-    outcome = _reshaped(flow, node)
+    outcome = _reshaped_track(flow, node)
     if isinstance(outcome, Track):
-        _fit_target(flow, node, outcome)
+        _fit_target_to_chunk(flow, node, outcome)
     return outcome
 
 
-def _fit_target(flow: Flow, node: ir.Node, track: Track) -> None:
+def _fit_target_to_chunk(flow: Flow, node: ir.Node, track: Track) -> None:
     """Make a target shape that contains the length of the sequence fit a chunk."""
     wanted = list(flow.result(node))
     wanted[track.axis] = track.chunk_size
@@ -151,7 +155,7 @@ def _expand(flow: Flow, node: ir.Node) -> Outcome:
     if track is None:
         if node.inputs[0] in flow.latest:
             raise CoupledError("hands the last step (a final state, or the last frame) to every step")
-        return filled(flow, rank, whole, chunk)
+        return fill_track(flow, rank, whole, chunk)
     placed = track.at(track.axis + rank - len(flow.shape(node)))
     index = placed.axis - (rank - len(whole))
     if index >= 0 and chunk[index] not in (1, placed.chunk_size):
@@ -163,11 +167,11 @@ def _expand(flow: Flow, node: ir.Node) -> Outcome:
 
 
 RESHAPING: dict[str, Rule] = {
-    "ConstantOfShape": lambda flow, node: filled(
+    "ConstantOfShape": lambda flow, node: fill_track(
         flow, len(flow.result(node)), *_sizes(flow, node, "shape", 0)
     ),
     "Expand": _expand,
-    "Flatten": _reshaped,
+    "Flatten": _reshaped_track,
     "Range": number_steps,
     "Reshape": _reshape,
     "Split": _split,

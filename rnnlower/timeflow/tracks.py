@@ -217,17 +217,17 @@ class Sample:
         return size
 
 
-def fix_batch() -> str:
+def batch_remedy() -> str:
     """Return the remedy if time comes after a batch axis."""
     return f"fix the batch at 1 ({option('dim')}, {option('input-shape')})"
 
 
-def fix_shapes() -> str:
+def shapes_remedy() -> str:
     """Return the remedy if a shape is not known."""
     return f"fix dynamic dimensions other than time ({option('dim')}, {option('input-shape')})"
 
 
-def fix_length() -> str:
+def length_remedy() -> str:
     """Return the remedy if an exporter wrote sizes of one length."""
     return f"fix the length to that one ({option('input-shape')}), or export for any length"
 
@@ -236,6 +236,6 @@ MODERN_OPSET = 7
 """The first opset with today's broadcasting, of which onnx infers all shapes."""
 
 
-def newer_opset() -> str:
+def opset_remedy() -> str:
     """Return the remedy if an operator is too old to be followed."""
     return f"convert the model to opset {MODERN_OPSET} or higher first ({call('convert', opset=17)})"

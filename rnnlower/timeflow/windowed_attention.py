@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array, evaluate
 from rnnlower.graph.facts import Facts
-from rnnlower.timeflow.edits import Counted, Replaced
+from rnnlower.timeflow.edits import ContinuePositions, ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
-from rnnlower.timeflow.recurrence import wait_for_all
+from rnnlower.timeflow.recurrence import delay_all_by_chunks
 from rnnlower.timeflow.tracks import CoupledError, Sample, Scores, Track
 
 _EXAMPLE = 1024
@@ -31,13 +31,13 @@ def compare(flow: Flow, node: ir.Node) -> Scores:
         raise CoupledError(_COMPARES)
     if queries.is_folded or keys.is_folded:
         raise CoupledError("compares steps with each other where time is folded with another axis")
-    queries, calls = wait_for_all(flow, {(node, 0): queries, (node, 1): keys})
+    queries, calls = delay_all_by_chunks(flow, {(node, 0): queries, (node, 1): keys})
     return Scores(queries.at(rank - 2), keys.with_(lag=queries.lag, fill=0.0), node, calls)
 
 
 def _elementwise(flow: Flow, node: ir.Node) -> Outcome:
     """Handle scores with numbers, or with a mask; after a softmax, numbers alone."""
-    scores = _common(flow, node)
+    scores = _common_scores(flow, node)
     numbers: list[Array | None] = []
     for index, value in enumerate(node.inputs):
         content = None
@@ -48,7 +48,7 @@ def _elementwise(flow: Flow, node: ir.Node) -> Outcome:
             shape = flow.shape_of(value)
             if not flow.follows_from_size(value) or shape is None or {*shape[-2:]} - {1}:
                 content = None
-                scores = _masked(flow, node, index, scores)
+                scores = _apply_mask(flow, node, index, scores)
         numbers.append(content)
     if scores.outside is None:
         return scores
@@ -58,14 +58,14 @@ def _elementwise(flow: Flow, node: ir.Node) -> Outcome:
     return dataclasses.replace(scores, outside=results[0])
 
 
-def _common(flow: Flow, node: ir.Node) -> Scores:
+def _common_scores(flow: Flow, node: ir.Node) -> Scores:
     first, *others = [flow.scores[value] for value in node.inputs if value in flow.scores]
     if any(each.product is not first.product or each.visible is not first.visible for each in others):
         raise CoupledError("combines the scores of different attentions")
     return first
 
 
-def _masked(flow: Flow, node: ir.Node, index: int, scores: Scores) -> Scores:
+def _apply_mask(flow: Flow, node: ir.Node, index: int, scores: Scores) -> Scores:
     """Return the scores with the mask that an operand is."""
     value = node.inputs[index]
     assert value is not None
@@ -127,7 +127,7 @@ def _example(flow: Flow, value: ir.Value, track: Track, frames: int) -> Array | 
 
 def _softmax(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a softmax over the keys that the masks leave, which must lie in a window of the past."""
-    scores = _common(flow, node)
+    scores = _common_scores(flow, node)
     rank = scores.track.axis + 2
     if node.attributes.get_int("axis", -1 if flow.opset >= _FIRST_OF_ONE_AXIS else 1) % rank != rank - 1:
         raise CoupledError("normalizes over the steps that ask, not over those that they look at")
@@ -149,7 +149,7 @@ def _softmax(flow: Flow, node: ir.Node) -> Outcome:
     return dataclasses.replace(scores, outside=np.zeros(1, np.float32), window=window)
 
 
-def _mix(flow: Flow, node: ir.Node) -> Outcome:
+def _weighted_sum(flow: Flow, node: ir.Node) -> Outcome:
     """Handle the product of weights and values: those of the window before a chunk precede it."""
     given, values = node.inputs[0], flow.track(node, 1)
     scores = None if given is None else flow.scores.get(given)
@@ -166,11 +166,13 @@ def _mix(flow: Flow, node: ir.Node) -> Outcome:
         if before:
             flow.cache(reader, 1, each, before, 0.0, more=before, calls=scores.calls)
     for mask in scores.masks:
-        _cut(flow, scores, *mask)
+        _cut_mask_to_chunk(flow, scores, *mask)
     return track
 
 
-def _cut(flow: Flow, scores: Scores, node: ir.Node, index: int, mask: Array, fill: Array) -> None:
+def _cut_mask_to_chunk(
+    flow: Flow, scores: Scores, node: ir.Node, index: int, mask: Array, fill: Array
+) -> None:
     """Replace a mask by the part for each chunk, whose first ones look at no step before the first."""
     chunk, before = scores.track.chunk, scores.window - 1
     padded = np.concatenate([np.broadcast_to(fill, (*mask.shape[:-1], before)), mask], -1)
@@ -188,10 +190,10 @@ def _cut(flow: Flow, scores: Scores, node: ir.Node, index: int, mask: Array, fil
     table = np.concatenate([*late, *parts[: settled + 1]], -2)
     table = flow.of_any_batch(table, "has a mask that differs", table.ndim - 2) if table.ndim > 3 else table
     if settled + scores.calls == 0:
-        flow.edits.append(Replaced(node, index, table))
+        flow.edits.append(ReplaceInput(node, index, table))
         return
     holds = (settled + scores.calls) * chunk
-    flow.edits.append(Counted(node, index, table.ndim - 2, chunk, table, holds))
+    flow.edits.append(ContinuePositions(node, index, table.ndim - 2, chunk, table, holds))
 
 
 def _all_equal(parts: Sequence[Array]) -> bool:
@@ -202,7 +204,7 @@ _ELEMENTWISE = "Add Cast Div Dropout Identity IsNaN Max Min Mul Neg Not Sub Tanh
 
 SCORES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
-    "MatMul": _mix,
+    "MatMul": _weighted_sum,
     "Softmax": _softmax,
 }
 """The rule of each operator that takes scores."""
