@@ -1,8 +1,8 @@
 """Parts of a model that `onnx_ir` cannot represent: training info, sparse initializers, annotations.
 
-`split_off` removes it from a protobuf before `onnx_ir` reads it, `BeyondIr.attach` keeps it with the model, and
-`restore` puts it back into the protobuf that `onnx_ir` writes. In between, a sparse initializer is a dense
-one, made on first use.
+`split_off` removes it from a protobuf before `onnx_ir` reads it, `BeyondIr.attach` keeps it with the model,
+and `restore` puts it back into the protobuf that `onnx_ir` writes. In between, a sparse initializer is a
+dense one, made on first use.
 """
 
 from __future__ import annotations

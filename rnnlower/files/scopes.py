@@ -134,7 +134,8 @@ def _check_scope(nodes: _Nodes, scope: _Scope, outputs: Iterable[str], label: st
         for name in filter(None, node.output):
             if name in scope.given or (outer is not None and outer.is_taken(name)):
                 raise InvalidModelError(
-                    f"{label}: {display_name(node)} produces {name!r}, which exists already; rename one of the two"
+                    f"{label}: {display_name(node)} produces {name!r}, which exists already; "
+                    "rename one of the two"
                 )
             scope.given.add(name)
     for node in nodes:

@@ -61,7 +61,7 @@ def positive_axis(step: VersionStep, axis: int, rank: int | None = None) -> int:
     """Return `axis` counted from the front; refuse if the rank is needed and not known."""
     if axis >= 0:
         return axis
-    return axis + (step.known_rank(step.x()) if rank is None else rank)
+    return axis + (step.known_rank(step.required_input()) if rank is None else rank)
 
 
 def nonnegative_axis(step: VersionStep) -> None:

@@ -78,7 +78,7 @@ class VersionStep:
         values = trim_omitted(self.node.inputs)
         return values[position] if position < len(values) else None
 
-    def x(self, position: int = 0) -> ir.Value:
+    def required_input(self, position: int = 0) -> ir.Value:
         """Return the input at `position`, which the operator requires."""
         value = self.input(position)
         if value is None:

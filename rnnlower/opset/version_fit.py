@@ -2,7 +2,8 @@
 
 The history of `onnx.defs` decides most version steps: a node may cross one unchanged if the other version
 has its attributes (or they carry their default), its inputs and outputs, and its element types.
-`describe_misfit` makes that check. Steps whose *meaning* changed are rows of the tables in the family modules.
+`describe_misfit` makes that check. Steps whose *meaning* changed are rows of the tables in the family
+modules.
 """
 
 from __future__ import annotations

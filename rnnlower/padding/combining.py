@@ -45,7 +45,7 @@ def _reduced_axes(flow: PadFlow, node: ir.Node) -> list[int]:
 def _reduce(flow: PadFlow, node: ir.Node) -> Axes:
     over, keeps = _reduced_axes(flow, node), bool(node.attributes.get_int("keepdims", 1))
     before = flow.axes_of(node.inputs[0])
-    axes = flow.along(node, over, _FILLS[node.op_type], keeps)
+    axes = flow.fill_along(node, over, _FILLS[node.op_type], keeps)
     if node.op_type == "ReduceMean" and {*over} & {*before}:
         emitter, filled, rank = flow.emitter_for(node), flow.operand(node), len(flow.shape(node.inputs[0]))
         if emitter.dtype.numpy().kind != "f":
@@ -59,7 +59,7 @@ def _softmax(flow: PadFlow, node: ir.Node) -> Axes:
     rank, since = len(flow.shape(node.inputs[0])), flow.opset >= 13
     axis = node.attributes.get_int("axis", -1 if since else 1) % rank
     before = flow.axes_of(node.inputs[0])
-    flow.along(node, [axis] if since else range(axis, rank), -math.inf)
+    flow.fill_along(node, [axis] if since else range(axis, rank), -math.inf)
     return before
 
 
@@ -68,7 +68,7 @@ def _arg_min_max(flow: PadFlow, node: ir.Node) -> Axes:
     if node.attributes.get_int("select_last_index", 0) and axis % rank in flow.axes_of(node.inputs[0]):
         raise NoRuleError("takes the last of equal positions")
     fill = -math.inf if node.op_type == "ArgMax" else math.inf
-    return flow.along(node, [axis], fill, bool(node.attributes.get_int("keepdims", 1)))
+    return flow.fill_along(node, [axis], fill, bool(node.attributes.get_int("keepdims", 1)))
 
 
 def _top_k(flow: PadFlow, node: ir.Node) -> list[Axes]:
@@ -77,25 +77,25 @@ def _top_k(flow: PadFlow, node: ir.Node) -> list[Axes]:
     size = flow.axes_of(node.inputs[0]).get(axis % len(flow.shape(node.inputs[0])))
     if size is not None and count is not None and len({each.item() for each in count}) == 1:
         flow.require(size, count[0].item())
-    axes = flow.along(node, [axis], fill)
+    axes = flow.fill_along(node, [axis], fill)
     return [axes, axes]
 
 
 def _cumsum(flow: PadFlow, node: ir.Node) -> Axes:
     given, axes = flow.ints(node, "axis", 1) or [], flow.axes_of(node.inputs[0])
     if node.attributes.get_int("reverse", 0):
-        flow.along(node, given[0], 0.0)
+        flow.fill_along(node, given[0], 0.0)
     return axes
 
 
 def _quantize(flow: PadFlow, node: ir.Node) -> Axes:
-    return flow.features(node, [], "has parameters that differ from step to step")
+    return flow.feature_axes(node, [], "has parameters that differ from step to step")
 
 
 def _dynamic_quantize(flow: PadFlow, node: ir.Node) -> list[Axes]:
     # Its range holds zero in any case.
     axes = flow.axes_of(node.inputs[0])
-    flow.along(node, [*axes], 0.0)
+    flow.fill_along(node, [*axes], 0.0)
     return [axes, {}, {}]
 
 
@@ -191,7 +191,7 @@ def _einsum(flow: PadFlow, node: ir.Node) -> Axes:
 
 def _lp_norm(flow: PadFlow, node: ir.Node) -> Axes:
     axes = flow.axes_of(node.inputs[0])
-    flow.along(node, [node.attributes.get_int("axis", -1)], 0.0)
+    flow.fill_along(node, [node.attributes.get_int("axis", -1)], 0.0)
     return axes
 
 

@@ -42,7 +42,7 @@ def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
             none = emitter.zeros([flow.shape(query)[time], size.full])
             lowest = emitter.scalar(-math.inf)
             mask = emitter.op("Where", valid, none if own is None else own, lowest)
-        flow.place(emitter, node)
+        flow.insert(emitter, node)
         set_input(node, _MASK, mask)
     return [axes]
 
@@ -70,9 +70,9 @@ def _attention_with_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
             emitter, value = flow.emitter_for(node), flow.operand(node)
             count = emitter.cast(flow.count(of_keys[1]), ir.DataType.INT32)
             if flow.rows is None:
-                rows = emitter.dim(value, 0) if flow.is_open(value, 0) else flow.shape(value)[0]
+                rows = emitter.dim(value, 0) if flow.is_dynamic(value, 0) else flow.shape(value)[0]
                 count = emitter.op("Expand", count, emitter.size_vector([rows]))
-            flow.place(emitter, node)
+            flow.insert(emitter, node)
             set_input(node, lengths, count)
         return axes
 
@@ -102,10 +102,10 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
         emitter = flow.emitter_for(node)
         count = emitter.cast(flow.count(axes[time]), ir.DataType.INT32)
         size = flow.shape(value)[batch]
-        rows = emitter.dim(value, batch) if flow.is_open(value, batch) or batch in axes else size
+        rows = emitter.dim(value, batch) if flow.is_dynamic(value, batch) or batch in axes else size
         single = rows == 1 or flow.rows is not None
         lens = count if single else emitter.op("Expand", count, emitter.size_vector([rows]), since=8)
-        flow.place(emitter, node)
+        flow.insert(emitter, node)
         set_input(node, _LENGTHS, lens)
     steps = {} if time not in axes else {(1 if layout else 0): axes[time]}
     rows_of_y = {} if batch not in axes else {(0 if layout else 2): axes[batch]}
@@ -135,7 +135,7 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
         shape, steps = flow.shape(value), flow.shape(node.outputs[1])[time]
         emitter, past = flow.emitter_for(node), operand(node, 3)
         if past is None:
-            sizes = [emitter.dim(value, 0) if flow.is_open(value, 0) else shape[0], *shape[1:]]
+            sizes = [emitter.dim(value, 0) if flow.is_dynamic(value, 0) else shape[0], *shape[1:]]
             sizes[time] = steps
             past = emitter.zeros(sizes)
         whole = emitter.op("Concat", past, value, axis=time)

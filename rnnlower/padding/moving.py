@@ -54,7 +54,7 @@ def _reshape(flow: PadFlow, node: ir.Node) -> Axes:
             _refuse_fixed_length(flow, node, outer, after)
             raise NoRuleError("folds time behind another axis, or mixes it with one")
         factor = math.gcd(after[0][places[0]], before[0][axis])
-        axes[places[0]] = size.via(after[0][places[0]] // factor, 0, before[0][axis] // factor)
+        axes[places[0]] = size.affine(after[0][places[0]] // factor, 0, before[0][axis] // factor)
     return axes
 
 
@@ -76,7 +76,7 @@ def _depth_to_space(flow: PadFlow, node: ir.Node) -> Axes:
     axes, factor = flow.axes_of(node.inputs[0]), node.attributes.get_int("blocksize", 1)
     if 1 in axes:
         raise NoRuleError("has channels over time")
-    return {axis: size.via(factor if axis > 1 else 1) for axis, size in axes.items()}
+    return {axis: size.affine(factor if axis > 1 else 1) for axis, size in axes.items()}
 
 
 def _tile(flow: PadFlow, node: ir.Node) -> Axes:
@@ -84,7 +84,7 @@ def _tile(flow: PadFlow, node: ir.Node) -> Axes:
     if any(repeats[0][axis] != 1 for axis in axes):
         raise NoRuleError("repeats the sequence")
     # A single element may be repeated as often as there are steps.
-    return flow.varying(node.outputs[0]) | axes
+    return flow.varying_axes(node.outputs[0]) | axes
 
 
 def _concat(flow: PadFlow, node: ir.Node) -> Axes:
@@ -126,7 +126,7 @@ def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, S
         shifted = emitter.op("Add", places, skipped)
         places = emitter.op("Where", emitter.op("Less", places, end), places, shifted)
     last = emitter.integers(valid.full - 1)
-    places = flow.smaller(emitter, places, last)
+    places = flow.emit_min(emitter, places, last)
     flow.replace(node, emitter.op("Gather", old, places, axis=axis), emitter)
 
 
@@ -161,7 +161,7 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
         if axis not in axes and len({*out[axis]}) > 1:
             if len({*starts}) > 1 or step < 1 or starts[0] < 0:
                 raise NoRuleError("cuts a part that counts from the end of the sequence")
-            axes[axis] = flow.matched(out[axis])
+            axes[axis] = flow.match_size(out[axis])
     if not cut:
         return axes
     for axis in cut:
@@ -197,9 +197,9 @@ def _size_from_fixed_start(
         }
         if len(behind) != 1:
             raise NoRuleError("cuts a part whose end follows from the length")
-        found = size.via(1, behind.pop() - starts[0] + step - 1, step)
+        found = size.affine(1, behind.pop() - starts[0] + step - 1, step)
     else:
-        found = size.cut(starts[0], ends[0], step)
+        found = size.sliced(starts[0], ends[0], step)
     # Of shorter sequences nothing would be left.
     flow.require(found, 1)
     return found
@@ -231,7 +231,7 @@ def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:
     last = emitter.constant(np.arange(-1, -size.full - 1, -1, dtype=np.int64))
     steps = emitter.op("Add", flow.count(size), last)
     zero = emitter.constant(np.zeros(1, np.int64))
-    positions = flow.larger(emitter, steps, zero)
+    positions = flow.emit_max(emitter, steps, zero)
     flow.replace(node, emitter.op("Gather", source, positions, axis=axis), emitter)
 
 
@@ -256,9 +256,9 @@ def _same(flow: PadFlow, node: ir.Node) -> Axes:
 
 MOVING: dict[str, Rule] = {
     "Concat": _concat,
-    "ConstantOfShape": lambda flow, node: flow.varying(node.outputs[0]),
+    "ConstantOfShape": lambda flow, node: flow.varying_axes(node.outputs[0]),
     "DepthToSpace": _depth_to_space,
-    "Expand": lambda flow, node: flow.varying(node.outputs[0]) | flow.broadcast(node, [0]),
+    "Expand": lambda flow, node: flow.varying_axes(node.outputs[0]) | flow.broadcast(node, [0]),
     "EyeLike": _same,
     "Flatten": _reshape,
     "Range": _refuse_unknown("numbers steps from a value that is computed while it runs"),

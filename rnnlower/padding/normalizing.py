@@ -41,7 +41,7 @@ def _emit_normalized(
 def _batch_norm(flow: PadFlow, node: ir.Node) -> Axes:
     if node.attributes.get_int("training_mode", 0) or len(node.outputs) > 1:
         raise NoRuleError("normalizes by the statistics of its input")
-    return flow.features(node, [1], _PARAMETERS)
+    return flow.feature_axes(node, [1], _PARAMETERS)
 
 
 def _layer_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
@@ -50,7 +50,7 @@ def _layer_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
     rank = len(flow.shape(value))
     where = range(node.attributes.get_int("axis", -1) % rank, rank)
     if not {*where} & {*axes}:
-        flow.features(node, where, _PARAMETERS)
+        flow.feature_axes(node, where, _PARAMETERS)
         return [axes] * len(node.outputs)
     emitter = flow.emitter_for(node)
     result = _emit_normalized(flow, node, emitter, value, axes, where)
@@ -133,7 +133,7 @@ NORMALIZING: dict[str, Rule] = {
     "BatchNormalization": _batch_norm,
     "GroupNormalization": _channel_norm,
     "InstanceNormalization": _channel_norm,
-    "LRN": lambda flow, node: flow.features(node, [1], "normalizes over neighboring steps"),
+    "LRN": lambda flow, node: flow.feature_axes(node, [1], "normalizes over neighboring steps"),
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _layer_norm,
     "SimplifiedLayerNormalization": _layer_norm,

@@ -85,9 +85,9 @@ class Validity(Examples):
             raise NoRuleError(_MIXED_ROWS)
         if size.full < least:
             raise NoRuleError("reads more steps than the maximum")
-        least = max(self.least[size.symbol], [1, *size.first_length()][least])
+        least = max(self.least[size.symbol], [1, *size.first_valid_lengths()][least])
         self.least[size.symbol] = least
-        self.leave_out(size.symbol, least)
+        self.drop_examples(size.symbol, least)
 
     def fill(self, node: ir.Node, index: int, axis: int, fill: float | ir.Value) -> None:
         """Fill the padding of an input on an axis, with a number or what a scalar holds."""
@@ -100,8 +100,8 @@ class Validity(Examples):
                 fill = emitter.scalar(_clamp_to_type(fill, emitter.dtype.numpy()))
             made = emitter.op("Where", mask, value, fill, since=9)
             made.dtype = emitter.dtype
-            self.place(emitter, node)
-            self.stands_for(made, value)
+            self.insert(emitter, node)
+            self.record_origin(made, value)
             self._shared[key] = made
         node.replace_input_with(index, self._shared[key])
 
@@ -131,14 +131,14 @@ class Validity(Examples):
             dims[axis] = size.full
             first = axis if place is None else min(axis, place)
             self._shared[key] = emitter.reshape(valid, dims[first:])
-            self.place(emitter, None)
+            self.insert(emitter, None)
         return self._shared[key]
 
     def _mask(self, emitter: Emitter, size: Size, behind: int | None) -> ir.Value:
         if self.by_mask and behind is None:
             if size.symbol == ROWS:
                 raise NoRuleError(_MIXED_ROWS)
-            places = np.array(size.first_length(), np.int64) - 1
+            places = np.array(size.first_valid_lengths(), np.int64) - 1
             steps = self.given[size.symbol]
             if not size.is_length:
                 steps = emitter.op("Gather", steps, emitter.constant(places), axis=1)
@@ -181,7 +181,7 @@ class Validity(Examples):
                     table = emitter.constant(np.array(size.table, np.int64))
                     made = emitter.op("Gather", table, made, axis=0)
             self._shared[key] = made
-            self.place(emitter, None)
+            self.insert(emitter, None)
         return self._shared[key]
 
     def _per_row(self, emitter: Emitter, number: ir.Value, axes: Axes, rank: int) -> ir.Value:
@@ -233,7 +233,7 @@ class Validity(Examples):
         found = emitter.concat(picked, axis)
         return emitter.cast(found, ir.DataType.BOOL) if is_bool else found
 
-    def number(self, value: ir.Value) -> ir.Value:
+    def content_at_length(self, value: ir.Value) -> ir.Value:
         """Return a content that follows from sizes as it is for the length, not for the maximum.
 
         If each row has a length, the value is one of ``[rows]`` instead of a single number.
@@ -253,16 +253,16 @@ class Validity(Examples):
             elif node.op_type == "Size":
                 raise NoRuleError(f"reads {value.name!r}, a product of sizes")
             else:
-                inputs = [None if each is None else self.number(each) for each in node.inputs]
+                inputs = [None if each is None else self.content_at_length(each) for each in node.inputs]
                 self._numbers[value] = _emit_again(emitter, node, inputs)
-            self.place(emitter, node, behind=True)
+            self.insert(emitter, node, behind=True)
         return self._numbers[value]
 
-    def number_for(self, node: ir.Node, index: int) -> ir.Value:
+    def operand_at_length(self, node: ir.Node, index: int) -> ir.Value:
         """Return such a content as an operand of an operator that broadcasts."""
         value = self.operand(node, index)
         if self.rows is None:
-            return self.number(value)
+            return self.content_at_length(value)
         if node.op_type not in POINTWISE:
             raise NoRuleError(f"computes with {value.name!r}, which differs from row to row")
         rank = len(self.shape(node.outputs[0]))
@@ -272,8 +272,8 @@ class Validity(Examples):
             for axis, size in self.axes_of(each).items()
         }
         emitter = self.emitter_for(node)
-        placed = self._per_row(emitter, self.number(value), axes, rank)
-        self.place(emitter, node)
+        placed = self._per_row(emitter, self.content_at_length(value), axes, rank)
+        self.insert(emitter, node)
         return placed
 
     def _number_of_rows(self, emitter: Emitter, value: ir.Value, node: ir.Node) -> ir.Value:
@@ -284,16 +284,16 @@ class Validity(Examples):
         if all(each == int(each) for each in numbers):
             try:
                 dtype = ir.DataType.from_numpy(contents[0].dtype)
-                return self.count(self.matched([*map(int, numbers)]), dtype)
+                return self.count(self.match_size([*map(int, numbers)]), dtype)
             except NoRuleError:
                 pass
         operands = [each for each in node.inputs if each is not None]
         if node.op_type in _SAME_NUMBER:
-            return self.number(operands[0])
+            return self.content_at_length(operands[0])
         if node.op_type not in POINTWISE or any(math.prod(self.shape(each)) != 1 for each in operands):
             raise NoRuleError(f"reads {value.name!r}, which differs from row to row")
         return _emit_again(
-            emitter, node, [None if each is None else self.number(each) for each in node.inputs]
+            emitter, node, [None if each is None else self.content_at_length(each) for each in node.inputs]
         )
 
     def _shape_of_length(self, emitter: Emitter, node: ir.Node) -> ir.Value:
@@ -304,13 +304,13 @@ class Validity(Examples):
             self.count(axes[axis])
             if axis in axes
             else emitter.dim(source, axis)
-            if self.is_open(source, axis)
+            if self.is_dynamic(source, axis)
             else shape[axis]
             for axis in places
         ]
         return emitter.size_vector(dims)
 
-    def stands_for(self, value: ir.Value, source: ir.Value) -> None:
+    def record_origin(self, value: ir.Value, source: ir.Value) -> None:
         """Note that a value is one of the source, but for its padding."""
         self._origins[value] = self.origin(source)
 
@@ -320,7 +320,7 @@ class Validity(Examples):
         old = node.outputs[index]
         value.type = old.type
         users = [(use.node, use.idx) for use in old.uses() if use.node not in emitter.nodes]
-        self.place(emitter, node, behind=True)
+        self.insert(emitter, node, behind=True)
         for user, place in users:
             user.replace_input_with(place, value)
         if old.is_graph_output():
@@ -341,7 +341,7 @@ class Validity(Examples):
         """Return an emitter of nodes next to this one, in the type of its first input."""
         return self._emitter(node.outputs[0].name or node.op_type, self.dtype(self.operand(node)))
 
-    def place(self, emitter: Emitter, node: ir.Node | None, *, behind: bool = False) -> None:
+    def insert(self, emitter: Emitter, node: ir.Node | None, *, behind: bool = False) -> None:
         """Insert emitted nodes before a node, behind it, or (those of lengths) at the beginning."""
         graph = self.model.graph
         if emitter.nodes and behind and node is not None:

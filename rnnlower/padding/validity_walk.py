@@ -71,7 +71,7 @@ class PadFlow(Validity):
                         remedy="pad without lengths of rows",
                     )
                 emitter = self._emitter("output")
-                number = emitter.op("Identity", self.number(value))
+                number = emitter.op("Identity", self.content_at_length(value))
                 self.model.graph.extend(emitter.nodes)
                 name, value.name = value.name, self._names.fresh(f"{value.name}_padded")
                 number.name, number.type, number.shape = name, value.type, value.shape
@@ -89,7 +89,7 @@ class PadFlow(Validity):
                 add_axis(axes, rank - len(self.shape(value)) + axis, size)
         return axes
 
-    def along(self, node: ir.Node, axes: Sequence[int], fill: float, keeps: bool = True) -> Axes:
+    def fill_along(self, node: ir.Node, axes: Sequence[int], fill: float, keeps: bool = True) -> Axes:
         """Fill the padding on these axes; they are no longer over time, or removed unless kept."""
         rank = len(self.shape(node.inputs[0]))
         along = {axis % rank for axis in axes}
@@ -101,18 +101,18 @@ class PadFlow(Validity):
             if axis not in along
         }
 
-    def features(self, node: ir.Node, over: Sequence[int], what: str) -> Axes:
+    def feature_axes(self, node: ir.Node, over: Sequence[int], what: str) -> Axes:
         """Return the axes of an operator along these, none of which may be over time; `what` it would do."""
         rank, axes = len(self.shape(node.inputs[0])), self.axes_of(node.inputs[0])
         if {axis % rank for axis in over} & {*axes} or any(map(self.axes_of, node.inputs[1:])):
             raise NoRuleError(what)
         return axes
 
-    def smaller(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
+    def emit_min(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
         """Emit the smaller ones of positions, for which old opsets have no Min."""
         return emitter.op("Where", emitter.op("Less", one, other, since=9), one, other)
 
-    def larger(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
+    def emit_max(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
         """Emit the larger ones of positions."""
         return emitter.op("Where", emitter.op("Less", one, other, since=9), other, one)
 
@@ -138,9 +138,9 @@ class PadFlow(Validity):
             raise NoRuleError(f"no rule says what {node.op_type} does to padding")
         for index in numbers:
             if index not in controls and not (self.rows is not None and node.op_type in _PICK_STEPS):
-                value, number = self.operand(node, index), self.number_for(node, index)
+                value, number = self.operand(node, index), self.operand_at_length(node, index)
                 node.replace_input_with(index, number)
-                self.stands_for(number, value)
+                self.record_origin(number, value)
         read = [*map(is_read, node.outputs)]
         has_rows = any(size.symbol == ROWS for each in node.inputs for size in self.axes_of(each).values())
         found = rule(self, node)
@@ -183,7 +183,7 @@ class PadFlow(Validity):
                 full[tuple(map(slice, each.shape))] if each.ndim == full.ndim else None for each in contents
             ]
             if all(a is not None and np.array_equal(a, b) for a, b in zip(prefixes, contents, strict=True)):
-                if axes := self.varying(out):
+                if axes := self.varying_axes(out):
                     self.axes[out] = axes
             elif node.op_type not in ("Shape", "Size") and any(map(self.axes_of, node.inputs)):
                 # What combines steps that are known combines the valid ones alone.
@@ -206,5 +206,5 @@ class PadFlow(Validity):
                 raise NoRuleError("takes a shape from a number of steps and from another open size")
             emitter = self.emitter_for(node)
             constant = emitter.constant(contents[0])
-            self.stands_for(constant, value)
+            self.record_origin(constant, value)
             node.replace_input_with(index, constant)

@@ -36,7 +36,7 @@ def _window_count(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
     width, stride, begin, end = window.span, window.stride, window.left, window.right
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     if auto.startswith("SAME"):
-        found = size.via(1, stride - 1, stride)
+        found = size.affine(1, stride - 1, stride)
         both = {
             max((many - 1) * stride + width - steps, 0)
             for many, steps in zip(found.table[1:], size.table[1:], strict=True)
@@ -48,8 +48,8 @@ def _window_count(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
         begin = end = 0
     if node.attributes.get_int("ceil_mode", 0):
         # A window that begins in the padding at the end is none.
-        most = size.via(1, begin + stride - 1, stride)
-        found = size.via(1, begin + end - width + 2 * stride - 1, stride)
+        most = size.affine(1, begin + stride - 1, stride)
+        found = size.affine(1, begin + end - width + 2 * stride - 1, stride)
         flow.require(size, max(1, width - begin - end))
         fewer = Size(size.symbol, tuple(map(min, most.table, found.table)))
         if fewer != found and flow.opset < _FIRST_WITHOUT_WINDOWS_IN_PADDING:
@@ -57,7 +57,7 @@ def _window_count(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
                 "has windows that begin past the end (ceil_mode), which is clear from opset 22 on"
             )
         return fewer
-    found = size.via(1, begin + end - width + stride, stride)
+    found = size.affine(1, begin + end - width + stride, stride)
     if not found.full:
         raise NoRuleError("reads windows that are longer than the maximum")
     # Lengths that fill no window are below the source's least one.
@@ -104,7 +104,7 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
     if counts and around:
         shape = _around(shape, node)
         _pad_with_zeros(flow, node)
-        axes = {axis: size.via(1, shape[axis] - size.full) for axis, size in axes.items()}
+        axes = {axis: size.affine(1, shape[axis] - size.full) for axis, size in axes.items()}
     mask = emitter.constant(np.ones([1, 1, *shape[2:]], emitter.dtype.numpy()))
     zero = emitter.scalar(0)
     for axis in over:
@@ -136,7 +136,7 @@ def _pad_with_zeros(flow: PadFlow, node: ir.Node) -> None:
         padded = emitter.op("Pad", node.inputs[0], pads=both)
     else:
         padded = emitter.op("Pad", node.inputs[0], emitter.integers(*both))
-    flow.place(emitter, node)
+    flow.insert(emitter, node)
     node.replace_input_with(0, padded)
     node.attributes["pads"] = ir.AttrInt64s("pads", [0] * len(pads))
     node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 0)
@@ -153,7 +153,9 @@ def _conv_transpose(flow: PadFlow, node: ir.Node) -> Axes:
         flow.fill(node, 0, axis, 0.0)
         window = make_window(node, kernel, axis - 2)
         more = (node.attributes.get_ints("output_padding") or [0] * len(kernel))[axis - 2]
-        found[axis] = size.via(window.stride, window.span - window.stride + more - window.left - window.right)
+        found[axis] = size.affine(
+            window.stride, window.span - window.stride + more - window.left - window.right
+        )
     return found
 
 
@@ -186,7 +188,7 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
         if len(begins) > 1 or len(ends) > 1:
             raise NoRuleError("pads by a number that follows from the length")
         begin, end = begins.pop(), ends.pop()
-        found[axis] = axes[axis].via(1, begin + end)
+        found[axis] = axes[axis].affine(1, begin + end)
         if mode == "reflect":
             flow.require(axes[axis], max(begin, end) + 1)
         if end <= 0:
@@ -218,7 +220,7 @@ def _mirror(flow: PadFlow, node: ir.Node, axis: int, begin: int, size: Size, mod
         places = emitter.op("Sub", last, emitter.op("Abs", emitter.op("Sub", last, places)))
     elif mode == "wrap":
         places = emitter.op("Mod", emitter.op("Add", places, count), count)
-    places = flow.larger(emitter, flow.smaller(emitter, places, last), zero)
+    places = flow.emit_max(emitter, flow.emit_min(emitter, places, last), zero)
     flow.replace(node, emitter.op("Gather", source, places, axis=axis), emitter)
 
 
@@ -238,7 +240,7 @@ def _resize(flow: PadFlow, node: ir.Node) -> Axes:
         if where == "pytorch_half_pixel":
             flow.require(size, 2)
         _repeat_last_step(flow, node, axis, size)
-        found[axis] = size.via(scale.numerator, 0, scale.denominator)
+        found[axis] = size.affine(scale.numerator, 0, scale.denominator)
     return found
 
 
@@ -261,10 +263,10 @@ def _repeat_last_step(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> No
     emitter, source = flow.emitter_for(node), flow.operand(node)
     places = emitter.constant(np.arange(size.full, dtype=np.int64))
     last = emitter.op("Sub", flow.count(size), emitter.integers(1))
-    places = flow.smaller(emitter, places, last)
+    places = flow.emit_min(emitter, places, last)
     extended = emitter.op("Gather", source, places, axis=axis)
-    flow.stands_for(extended, source)
-    flow.place(emitter, node)
+    flow.record_origin(extended, source)
+    flow.insert(emitter, node)
     node.replace_input_with(0, extended)
 
 

@@ -107,7 +107,8 @@ def _analyze(
             size = -(-least // multiple) * multiple
         except CoupledError as error:
             if needs and error.remedy:
-                error.problem += f"; and {_describe_needs(model, needs)}, so that the chunk {_describe_multiple(multiple, size)}"
+                must_be = _describe_multiple(multiple, size)
+                error.problem += f"; and {_describe_needs(model, needs)}, so that the chunk {must_be}"
                 error.remedy += f"; ask for such a chunk as well ({option('chunk', size)})"
             raise _coupling_error(model, error) from error
     ends = analysis is not None and steps is not None and not analysis.outputs
@@ -203,7 +204,7 @@ def _finish(flow: Flow, steps: int | None, allow_delay: bool) -> Analysis:
     names = [value.name for value in outputs]
     for name, track in tracks.items():
         late = -(-delay * track.chunk // chunk)
-        tracks[name] = flow.settle(None, names.index(name), late)
+        tracks[name] = flow.delay_to(None, names.index(name), late)
         if track.outer != 1:
             raise CoupledError(
                 f"output {name!r} has time folded into an axis after another one", batch_remedy()
@@ -219,7 +220,7 @@ def _count_unreached(track: Track) -> int:
 def _require_followed(flow: Flow) -> None:
     """Refuse a recurrence that was not met: a single step hides its axis, and its state would be lost."""
     for node in flow.model.graph:
-        if is_recurrent(node) and node not in flow.recurrent and flow.streams(node.inputs[0]):
+        if is_recurrent(node) and node not in flow.recurrent and flow.is_streamed(node.inputs[0]):
             raise CoupledError("takes one step per call, and the time axis was lost before it", node=node)
 
 

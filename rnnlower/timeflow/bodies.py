@@ -62,7 +62,7 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     if look_through_identities(body.outputs[0]) is not body.inputs[1] and (after is None or not after.all()):
         raise CoupledError("ends by a condition that it computes")
     readers = _readers(flow, body)
-    tracks = {(reader, 0): flow.tracked(reader) for reader in readers}
+    tracks = {(reader, 0): flow.required_track(reader) for reader in readers}
     frames = {track.frames for track in tracks.values()}
     if len(frames) != 1 or frames != {int(trips.reshape(-1)[0])}:
         raise CoupledError("does not take one step of each sequence in each iteration")
@@ -131,7 +131,7 @@ def _carry(
         if look_through_identities(out) is value:
             continue
         shape, final = flow.shape(node, first + number), flow.shape_of(node.outputs[number])
-        if flow.is_sized(operand(node, first + number)) or final not in (None, shape) or 0 in shape:
+        if flow.depends_on_length(operand(node, first + number)) or final not in (None, shape) or 0 in shape:
             raise CoupledError(f"has a state {name!r} that grows with the number of steps")
         named = tuple(flow.sample.named(size) for size in shape)
         dtype = flow.dtype(operand(node, first + number))

@@ -30,13 +30,13 @@ class Contents:
         self._is_sized: dict[ir.Value, bool] = {}
 
     @property
-    def is_open(self) -> bool:
+    def has_dynamic_length(self) -> bool:
         """True if the length of the sequence is dynamic in the model."""
         inputs = {value.name: value for value in self.model.graph.inputs}
         shapes = [(inputs[name].shape, axis) for name, axis in self.sample.axes.items()]
         return any(shape is not None and not isinstance(shape[axis], int) for shape, axis in shapes)
 
-    def is_sized(self, value: ir.Value | None) -> bool:
+    def depends_on_length(self, value: ir.Value | None) -> bool:
         """Return whether a content depends on the length: a chunk's is not that of the whole sequence."""
         return value is not None and self._is_sized.get(value, False)
 
@@ -44,7 +44,7 @@ class Contents:
         """Return the shape of an input for the whole sequence."""
         return self._known_shape(operand(node, index), "an input")
 
-    def result(self, node: ir.Node) -> tuple[int, ...]:
+    def result_shape(self, node: ir.Node) -> tuple[int, ...]:
         """Return the shape of the first output for the whole sequence."""
         return self._known_shape(node.outputs[0], "a result")
 
@@ -68,7 +68,7 @@ class Contents:
 
     def chunk_content(self, value: ir.Value | None) -> Array | None:
         """Return what a value holds for a chunk, if that follows from constants and sizes."""
-        return self.part.constant(value) if self.is_sized(value) else self.content(value)
+        return self.part.constant(value) if self.depends_on_length(value) else self.content(value)
 
     def ints(self, node: ir.Node, name: str, index: int) -> tuple[list[int], list[int]] | None:
         """Return integers for the sequence and for a chunk: an attribute, or in newer versions an input."""

@@ -44,7 +44,7 @@ def make_window(node: ir.Node, kernel: Sequence[int], place: int) -> Window:
 
 
 def _conv(flow: Flow, node: ir.Node) -> Outcome:
-    if any(flow.streams(value) or flow.is_sized(value) for value in node.inputs[1:]):
+    if any(flow.is_streamed(value) or flow.depends_on_length(value) for value in node.inputs[1:]):
         raise CoupledError("has weights that follow from the stream")
     return _apply_node_window(flow, node, 0.0)
 
@@ -63,7 +63,7 @@ def _apply_node_window(flow: Flow, node: ir.Node, pad: float) -> Outcome:
     track = _over_frames(flow, node)
     window = _time_window(flow, node, track)
     if window.is_pointwise:
-        return flow.settle(node)
+        return flow.delay_to(node)
     track = track.unfolded
     if track.is_folded:
         raise CoupledError("has windows over an axis in which time is folded")
@@ -79,8 +79,8 @@ def _apply_node_window(flow: Flow, node: ir.Node, pad: float) -> Outcome:
 
 def _stft(flow: Flow, node: ir.Node) -> Outcome:
     """Handle an STFT: its frames are windows over the samples."""
-    track = flow.tracked(node).unfolded
-    if any(map(flow.streams, node.inputs[1:])):
+    track = flow.required_track(node).unfolded
+    if any(map(flow.is_streamed, node.inputs[1:])):
         raise CoupledError("has a parameter that follows from the stream")
     hop, _ = flow.ints(node, "frame_step", 1) or ([], [])
     length, _ = flow.ints(node, "frame_length", 3) or ([math.prod(flow.shape(node, 2))], [])
@@ -90,7 +90,7 @@ def _stft(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _over_frames(flow: Flow, node: ir.Node) -> Track:
-    track = flow.tracked(node)
+    track = flow.required_track(node)
     if track.axis == 1:
         raise CoupledError("sums over time: its channels are the steps")
     return track
@@ -118,7 +118,7 @@ def apply_window(flow: Flow, node: ir.Node, window: Window, track: Track, pad: f
     flow.require_multiple(node, track, stride, f"moves by {stride} frames")
     calls = 0
     if left and track.lag > 0:
-        track, calls = flow.begin(node, 0, track, pad)
+        track, calls = flow.fill_before_start(node, 0, track, pad)
     lag = track.lag
     later = max(0, -((left + stride - span - lag) // stride), -((left - lag) // stride))
     kept = left + later * stride - lag
@@ -133,7 +133,7 @@ def apply_window(flow: Flow, node: ir.Node, window: Window, track: Track, pad: f
     if node.attributes.get_int("ceil_mode", 0):
         # The last window may end after the sequence, but does not begin there.
         more = min(more, 0) + stride - 1
-    return track.then(more=left + more, stride=stride).with_(lag=later, fill=0.0)
+    return track.resampled(more=left + more, stride=stride).with_(lag=later, fill=0.0)
 
 
 def _initial_values(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np.ndarray:
@@ -152,12 +152,12 @@ def _conv_transpose(flow: Flow, node: ir.Node) -> Outcome:
     A chunk is preceded by the frames that reach into it. What they alone make is cut off in front, and behind
     what following frames will add to.
     """
-    if any(flow.streams(value) or flow.is_sized(value) for value in node.inputs[1:]):
+    if any(flow.is_streamed(value) or flow.depends_on_length(value) for value in node.inputs[1:]):
         raise CoupledError("has weights that follow from the stream")
-    track, place = _over_frames(flow, node), flow.tracked(node).axis - 2
+    track, place = _over_frames(flow, node), flow.required_track(node).axis - 2
     window = _time_window(flow, node, track)
-    if place < 0 or (window.is_pointwise and flow.result(node)[track.axis] == track.size):
-        return flow.settle(node)
+    if place < 0 or (window.is_pointwise and flow.result_shape(node)[track.axis] == track.size):
+        return flow.delay_to(node)
     track = track.unfolded
     if track.is_folded:
         raise CoupledError("spreads a frame over several on an axis in which time is folded")
@@ -166,10 +166,10 @@ def _conv_transpose(flow: Flow, node: ir.Node) -> Outcome:
     span, stride = window.span, window.stride
     before, calls = max(-(-span // stride) - 1, 0), 0
     if before and track.lag > 0:
-        track, calls = flow.begin(node, 0, track)
+        track, calls = flow.fill_before_start(node, 0, track)
     elif track.lag > 0 or track.fill != 0.0 or track.lag * stride + window.left < 0:
         # Zeros in front add nothing, if the frames that they make are cut off.
-        track = flow.settle(node, track=track)
+        track = flow.delay_to(node, track=track)
     if before:
         flow.cache(node, 0, track, before, 0.0, more=before, calls=calls)
     rest = track.axis - 2 + len(flow.shape(node)) - 2
@@ -180,7 +180,7 @@ def _conv_transpose(flow: Flow, node: ir.Node) -> Outcome:
     padding[place] = max(stride - span, 0)
     flow.set_ints(node, "pads", None, pads)
     flow.set_ints(node, "output_padding", None, padding)
-    return track.then(stride, more).with_(lag=track.lag * stride + window.left, fill=0.0)
+    return track.resampled(stride, more).with_(lag=track.lag * stride + window.left, fill=0.0)
 
 
 WINDOWS: dict[str, Rule] = {

@@ -84,7 +84,7 @@ class Flow(Contents):
                 self.tracks[value] = Track(self.sample.axes[value.name], self.sample)
             if shape is not None:
                 self.whole.assume(value, shape)
-                self.part.assume(value, self._of_chunk(value, shape))
+                self.part.assume(value, self._chunk_shape(value, shape))
         for node in self.model.graph:
             self._visit(node)
         self._refuse_recorded()
@@ -97,22 +97,24 @@ class Flow(Contents):
         value = operand(node, index)
         return None if value is None else self.tracks.get(value)
 
-    def tracked(self, node: ir.Node, index: int = 0) -> Track:
+    def required_track(self, node: ir.Node, index: int = 0) -> Track:
         """Return the position of the frames of an input that must have some."""
-        return self._time_of(operand(node, index))
+        return self._track_of(operand(node, index))
 
-    def _time_of(self, value: ir.Value | None) -> Track:
+    def _track_of(self, value: ir.Value | None) -> Track:
         if value not in self.tracks:
             raise CoupledError("computes with the number of time steps, which a stream does not have")
         return self.tracks[value]
 
-    def streams(self, value: ir.Value | None) -> bool:
+    def is_streamed(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from the stream."""
         return value in self.tracks or value in self.latest or value in self.scores
 
     def is_over_time(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from the stream, or from the number of its steps."""
-        return any(value in each for each in (self.tracks, self.pending, self.scores)) or self.is_sized(value)
+        return any(
+            value in each for each in (self.tracks, self.pending, self.scores)
+        ) or self.depends_on_length(value)
 
     def follows_from_size(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from constants and from the sizes of the inputs alone."""
@@ -120,7 +122,7 @@ class Flow(Contents):
             return value is None or value in self._by_size
         return value.is_initializer() and not value.is_graph_input()
 
-    def known(self, value: ir.Value | None) -> Array | None:
+    def known_content(self, value: ir.Value | None) -> Array | None:
         """Return what a value holds for the whole sequence, even if that is computed over time from sizes."""
         return self.whole.constant(value) if self.is_over_time(value) else self.content(value)
 
@@ -138,7 +140,7 @@ class Flow(Contents):
 
     # Actions of the rules.
 
-    def record(self, node: ir.Node, problem: str) -> None:
+    def record_obstacle(self, node: ir.Node, problem: str) -> None:
         """Record an obstacle after which time can be followed further: all of them are told together."""
         self.lost.append(CoupledError(problem, node=node))
 
@@ -149,7 +151,7 @@ class Flow(Contents):
         else:
             self.edits.append(ReplaceInput(node, index, np.array(values, np.int64)))
 
-    def of_any_batch(self, array: Array, what: str, but: int | None = None) -> Array:
+    def collapse_batch(self, array: Array, what: str, but: int | None = None) -> Array:
         """Return an array with one row for all of a dynamic batch, where they must be equal."""
         for axis, size in enumerate(array.shape):
             if axis != but and not isinstance(self.sample.named(size), int):
@@ -171,19 +173,19 @@ class Flow(Contents):
         if track.chunk < frames and self.strict:
             raise ChunkError(node, problem, 1, -(-frames * self.sample.chunk // track.chunk))
 
-    def limit(self, frames: int, track: Track) -> None:
+    def limit_positions(self, frames: int, track: Track) -> None:
         """Note that there are positions for so many frames alone."""
         if frames < track.chunk:
             raise CoupledError(f"has a table of {frames} positions, and a chunk has {track.chunk} frames")
         steps = int(frames / track.rate)
         self.limits = min(self.limits or steps, steps)
 
-    def settle(
+    def delay_to(
         self, node: ir.Node | None, index: int = 0, lag: int | None = None, track: Track | None = None
     ) -> Track:
         """Make an input, or a graph output, late by the given lag, or at least not ahead of the stream."""
         value = self.model.graph.outputs[index] if node is None else node.inputs[index]
-        track = self._time_of(value) if track is None else track
+        track = self._track_of(value) if track is None else track
         wanted = max(track.lag, 0) if lag is None else lag
         if wanted != track.lag:
             before = -min(track.lag, 0)
@@ -191,28 +193,30 @@ class Flow(Contents):
             self.cache(node, index, track, wanted - track.lag, start, repeated=before)
         return track.with_(lag=wanted, fill=0.0)
 
-    def wait(self, node: ir.Node, index: int, track: Track | None = None) -> tuple[Track, int]:
+    def delay_by_chunks(self, node: ir.Node, index: int, track: Track | None = None) -> tuple[Track, int]:
         """Make an input late by whole chunks and return their number: a state must not see earlier frames.
 
         Frames that leave the stream before the first one belong to no step.
         """
-        track = self.tracked(node, index) if track is None else track
+        track = self.required_track(node, index) if track is None else track
         calls = -(-max(track.lag, 0) // track.chunk)
-        return self.settle(node, index, calls * track.chunk, track), calls
+        return self.delay_to(node, index, calls * track.chunk, track), calls
 
-    def blank(self, node: ir.Node, index: int, track: Track, fill: float) -> None:
+    def blank_frames(self, node: ir.Node, index: int, track: Track, fill: float) -> None:
         """Replace what leaves the stream before the first frame by a number."""
         rank, dtype = len(self._known_shape(node.inputs[index], "an input")), self.dtype(node.inputs[index])
         self.edits.append(BlankFrames(node, index, track.axis, rank, track.lag, track.chunk, fill, dtype))
 
-    def begin(self, node: ir.Node, index: int, track: Track, fill: float = 0.0) -> tuple[Track, int]:
+    def fill_before_start(
+        self, node: ir.Node, index: int, track: Track, fill: float = 0.0
+    ) -> tuple[Track, int]:
         """Let nothing come before the first frame of an input but the fill; or wait for whole chunks.
 
         Return its track, and the number of calls that are waited for.
         """
         if track.lag % track.chunk == 0 or track.is_folded:
-            return self.wait(node, index, track)
-        self.blank(node, index, track, fill)
+            return self.delay_by_chunks(node, index, track)
+        self.blank_frames(node, index, track, fill)
         return track, 0
 
     def cache(
@@ -283,7 +287,7 @@ class Flow(Contents):
         if self._has_content(node):
             return
         held = next((value for value in node.inputs if value in self.pending), None)
-        if held is not None and not any(map(self.streams, node.inputs)):
+        if held is not None and not any(map(self.is_streamed, node.inputs)):
             self.pending |= dict.fromkeys(node.outputs, self.pending[held])
         elif any(map(self.is_over_time, (*in_body, *node.inputs))):
             if held is not None and node.op_type not in _POSITIONAL:
@@ -318,7 +322,7 @@ class Flow(Contents):
 
     def _is_table(self, node: ir.Node) -> bool:
         """Return whether a node takes as many rows of a constant as there are steps."""
-        return node.op_type == "Slice" and not self.is_sized(node.inputs[0])
+        return node.op_type == "Slice" and not self.depends_on_length(node.inputs[0])
 
     def _lacks_content(self, value: ir.Value) -> bool:
         if value.producer() is None:
@@ -355,9 +359,9 @@ class Flow(Contents):
             elif one == LATEST:
                 self.latest.add(out)
             if shape is not None:
-                self.part.assume(out, self._of_chunk(out, shape))
+                self.part.assume(out, self._chunk_shape(out, shape))
 
-    def _of_chunk(self, value: ir.Value, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def _chunk_shape(self, value: ir.Value, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a value for a chunk."""
         track = self.tracks.get(value)
         return shape if track is None else (*shape[: track.axis], track.chunk_size, *shape[track.axis + 1 :])

@@ -50,7 +50,7 @@ def elementwise(flow: Flow, node: ir.Node) -> Outcome:
     """Handle broadcasting operators: all operands have their frames on one axis, and are equally late."""
     if "axis" in node.attributes and node.op_type in ("Add", "Sub", "Mul", "Div", "Pow"):
         raise CoupledError("broadcasts by an attribute", opset_remedy())
-    return align_operands(flow, node, range(len(node.inputs)), len(flow.result(node)))
+    return align_operands(flow, node, range(len(node.inputs)), len(flow.result_shape(node)))
 
 
 def align_operands(flow: Flow, node: ir.Node, indices: Sequence[int], rank: int) -> Track:
@@ -75,14 +75,14 @@ def combine_tracks(flow: Flow, node: ir.Node, tracks: Mapping[int, Track]) -> Tr
         tracks = {index: track.unfolded for index, track in tracks.items()}
     track = next(iter(tracks.values()))
     for other in tracks.values():
-        if not track.runs_with(other):
+        if not track.is_aligned_with(other):
             raise CoupledError("combines values whose time lies on different axes, or runs at another rate")
         if other.tail != track.tail and other.frames > 1 and track.frames > 1:
             raise CoupledError("combines values of different lengths")
     lag = max(0, *(other.lag for other in tracks.values()))
     for index, each in tracks.items():
         # The track may be on the axes of the result, of which an operand lacks the first ones.
-        flow.settle(node, index, lag, each.at(flow.tracked(node, index).axis))
+        flow.delay_to(node, index, lag, each.at(flow.required_track(node, index).axis))
     return track.with_(lag=lag, fill=0.0)
 
 
@@ -90,9 +90,9 @@ def _along_axes(axes: Sequence[int], flow: Flow, node: ir.Node, what: str, keeps
     """Handle an operator that works along these axes; they are removed unless it keeps them."""
     rank = len(flow.shape(node))
     along = {axis % rank for axis in axes}
-    if any(map(flow.streams, node.inputs[1:])):
+    if any(map(flow.is_streamed, node.inputs[1:])):
         raise CoupledError("has a parameter that follows from the stream")
-    track = flow.settle(node)
+    track = flow.delay_to(node)
     if track.axis in along:
         raise CoupledError(f"{what} over time: a stream has no end")
     return track if keeps else track.at(track.axis - sum(axis < track.axis for axis in along))
@@ -148,7 +148,7 @@ def matmul(flow: Flow, node: ir.Node) -> Outcome:
     if 1 in ranks:
         if a is None or ranks[1] != 1 or ranks[0] == 1 or a.axis == ranks[0] - 1:
             raise CoupledError("sums over time, or takes products of vectors")
-        return flow.settle(node)
+        return flow.delay_to(node)
     places = [None if track is None else track.axis - own for track, own in zip(tracks, ranks, strict=True)]
     if places[0] == -1 or places[1] == -2:
         raise CoupledError("sums over time: a stream has no end")
@@ -157,12 +157,12 @@ def matmul(flow: Flow, node: ir.Node) -> Outcome:
             return compare(flow, node)
         return align_operands(flow, node, (0, 1), rank)
     index, other = (0, 1) if a is not None else (1, 0)
-    track = flow.tracked(node, index)
+    track = flow.required_track(node, index)
     refuse_latest(flow, node.inputs[other], track)
     place = track.axis - ranks[index]
     if place < -2 and ranks[other] >= -place and flow.shape(node, other)[place] != 1:
         raise CoupledError("multiplies each step by another matrix: a stream has no positions")
-    return flow.settle(node, index).at(rank + place)
+    return flow.delay_to(node, index).at(rank + place)
 
 
 def gemm(flow: Flow, node: ir.Node) -> Outcome:
@@ -184,7 +184,7 @@ def gemm(flow: Flow, node: ir.Node) -> Outcome:
         )
     if operand(node, 2) is not None:
         accept_constant(flow, node, 2, index - 2, placed)
-    return flow.settle(node, index).at(index)
+    return flow.delay_to(node, index).at(index)
 
 
 def einsum(flow: Flow, node: ir.Node) -> Outcome:
@@ -223,15 +223,15 @@ def _dynamic_quantize(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _resize(flow: Flow, node: ir.Node) -> Outcome:
-    track = flow.tracked(node)
-    size, result = flow.shape(node)[track.axis], flow.result(node)[track.axis]
+    track = flow.required_track(node)
+    size, result = flow.shape(node)[track.axis], flow.result_shape(node)[track.axis]
     if result != size:
         return _repeat_frames(flow, node, track, result)
     for value in node.inputs[1:]:
-        sizes = flow.chunk_content(value) if flow.is_sized(value) else None
+        sizes = flow.chunk_content(value) if flow.depends_on_length(value) else None
         if sizes is not None and (sizes.size <= track.axis or sizes[track.axis] != track.chunk_size):
             raise CoupledError("takes its sizes from the length of the sequence")
-    return flow.settle(node)
+    return flow.delay_to(node)
 
 
 def _repeat_frames(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcome:
@@ -247,14 +247,16 @@ def _repeat_frames(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcom
         given, sizes = node.inputs[_SIZES], flow.chunk_content(node.inputs[_SIZES])
         rank = len(flow.shape(node))
         axes = [axis % rank for axis in node.attributes.get_ints("axes") or range(rank)]
-        if sizes is None or (given is not None and given.producer() is not None and not flow.is_sized(given)):
+        if sizes is None or (
+            given is not None and given.producer() is not None and not flow.depends_on_length(given)
+        ):
             raise CoupledError("takes its sizes from a computation that is not followed")
         wanted = np.array(sizes)
         wanted[axes.index(track.axis)] = track.chunk * factor
         if not np.array_equal(wanted, sizes):
             flow.edits.append(ReplaceInput(node, _SIZES, wanted))
-    track = flow.settle(node)
-    return track.then(factor).with_(lag=track.lag * factor)
+    track = flow.delay_to(node)
+    return track.resampled(factor).with_(lag=track.lag * factor)
 
 
 POINTWISE: dict[str, Rule] = dict.fromkeys(f"{_UNARY} {_NARY}".split(), elementwise)

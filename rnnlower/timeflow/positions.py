@@ -25,7 +25,7 @@ def fill_track(flow: Flow, rank: int, whole: list[int], chunk: list[int]) -> Out
     size = whole[differ[0]]
     frames = math.gcd(size, steps)
     axis = differ[0] + rank - len(whole)
-    return Track(axis, flow.sample, outer=size // frames).then(stride=steps // frames)
+    return Track(axis, flow.sample, outer=size // frames).resampled(stride=steps // frames)
 
 
 def number_steps(flow: Flow, node: ir.Node) -> Outcome:
@@ -51,7 +51,7 @@ def number_steps(flow: Flow, node: ir.Node) -> Outcome:
 
 def _per_element_track(track: Track) -> Track:
     """Return the track of a value that differs from element to element."""
-    return track.then(track.outer).with_(outer=1)
+    return track.resampled(track.outer).with_(outer=1)
 
 
 def slice_table(flow: Flow, node: ir.Node) -> Outcome:
@@ -59,7 +59,7 @@ def slice_table(flow: Flow, node: ir.Node) -> Outcome:
     table, axes = node.inputs[0], flow.axes(node, 3)
     starts, ends = (flow.ints(node, name, index) for index, name in enumerate(("starts", "ends"), 1))
     steps = flow.ints(node, "steps", 4)
-    is_table = table is not None and not flow.streams(table) and not any((steps or ((1,),))[0][1:])
+    is_table = table is not None and not flow.is_streamed(table) and not any((steps or ((1,),))[0][1:])
     if not is_table or starts is None or ends is None:
         raise CoupledError("takes a part of a value that depends on the number of time steps")
     axes = list(range(len(starts[0]))) if axes is None else axes
@@ -78,7 +78,7 @@ def slice_table(flow: Flow, node: ir.Node) -> Outcome:
     flow.whole.assume(node.outputs[0], tuple(result))
     vector = operand(node, 2)
     count = None if vector is None else (vector, place)
-    flow.limit(shape[axis], track)
+    flow.limit_positions(shape[axis], track)
     flow.edits.append(ContinuePositions(node, 0, axis, track.chunk, table, count=count))
     return track
 
@@ -98,7 +98,7 @@ def accept_constant(flow: Flow, node: ir.Node, index: int, axis: int, track: Tra
     shape = flow.shape(node, index)
     if len(shape) >= -axis and shape[axis] != 1:
         cut_to_chunk(flow, node, index, len(shape) + axis, track)
-    elif flow.is_sized(value) or value in flow.pending:
+    elif flow.depends_on_length(value) or value in flow.pending:
         raise CoupledError("computes with the number of time steps, which a stream does not have")
 
 
@@ -107,7 +107,7 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
     value = node.inputs[index]
     assert value is not None
     name = f"{value.name!r}"
-    array, is_by_size = flow.known(value), value in flow.pending or flow.is_sized(value)
+    array, is_by_size = flow.known_content(value), value in flow.pending or flow.depends_on_length(value)
     if array is None:
         if value in flow.pending:
             raise flow.pending[value]
@@ -151,9 +151,9 @@ def _rows_at_positions(flow: Flow, value: ir.Value, frames: Array, track: Track)
     first = int(differ[-1]) + 1 if differ.size else 0
     if first <= calls // 2 and first + 1 < calls:
         return rows[: (first + 1) * track.chunk], first * track.chunk
-    if value in flow.pending or flow.is_sized(value):
+    if value in flow.pending or flow.depends_on_length(value):
         raise CoupledError(
             f"combines each step with another part of {value.name!r}, which depends on the number of steps"
         )
-    flow.limit(len(rows), track)
+    flow.limit_positions(len(rows), track)
     return rows, None

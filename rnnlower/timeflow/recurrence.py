@@ -30,7 +30,7 @@ MOVES = {
 def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
     for index, name in ((1, "W"), (2, "R"), (3, "B"), (7, "P")):
         value = operand(node, index)
-        if flow.streams(value) or flow.is_sized(value):
+        if flow.is_streamed(value) or flow.depends_on_length(value):
             raise CoupledError(f"has weights ({name}) that follow from the stream")
     resolved = parse_recurrent(locate(flow.model, node))
     time, batch = resolved.layout, 1 - resolved.layout
@@ -45,19 +45,19 @@ def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
         raise CoupledError("runs over an axis in which time is folded")
     flow.recurrent.append(node)
     if any(resolved.reversed_directions):
-        flow.record(
+        flow.record_obstacle(
             node, f"is {resolved.direction}: it begins with the last step, which a stream never reaches"
         )
         return _outcomes(flow, node, resolved, track)
     _check_lengths(flow, node, track)
-    track, calls = flow.wait(node, 0)
+    track, calls = flow.delay_by_chunks(node, 0)
     _carry(flow, node, resolved, calls)
     return _outcomes(flow, node, resolved, track)
 
 
 def _over_another_axis(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -> list[Outcome]:
     """Handle a recurrence over another axis, such as frequency: the steps are rows of its batch."""
-    track = flow.settle(node)
+    track = flow.delay_to(node)
     lens = operand(node, 4)
     if lens is not None:
         content = flow.content(lens)
@@ -151,9 +151,9 @@ def hold_state(
     index, output, name, what = place
     value, kept = operand(node, index), None
     start: Start = 0.0
-    if flow.streams(value):
+    if flow.is_streamed(value):
         raise CoupledError(f"has an {name} that is computed from the stream")
-    if flow.is_sized(value):
+    if flow.depends_on_length(value):
         raise CoupledError(f"has an {name} that depends on the number of steps")
     content = flow.content(value)
     if content is not None:
@@ -167,7 +167,7 @@ def _start(flow: Flow, name: str, array: Array) -> Start:
     first = array.reshape(-1)[:1]
     if (array == first).all():
         return float(first[0])
-    return flow.of_any_batch(array, f"has an {name} that differs")
+    return flow.collapse_batch(array, f"has an {name} that differs")
 
 
 def _existing_state(
@@ -256,16 +256,16 @@ def move_targets(value: ir.Value | None) -> list[ir.Value]:
 
 
 def _cumsum(flow: Flow, node: ir.Node) -> Outcome:
-    track, given = flow.tracked(node), flow.ints(node, "axes", 1)
+    track, given = flow.required_track(node), flow.ints(node, "axes", 1)
     assert given is not None
     axis = given[0][0] % len(flow.shape(node))
     if axis != track.axis:
-        return flow.settle(node)
+        return flow.delay_to(node)
     if node.attributes.get_int("reverse", 0):
         raise CoupledError("sums from the end of the sequence, which a stream never reaches")
     if track.is_folded:
         raise CoupledError("sums along an axis in which time is folded")
-    track, calls = flow.wait(node, 0)
+    track, calls = flow.delay_by_chunks(node, 0)
     shape = [flow.sample.named(size) for size in flow.shape(node)]
     shape[axis] = 1
     flow.edits.append(ContinueSum(node, axis, tuple(shape), flow.dtype(node.outputs[0]), calls))
@@ -289,7 +289,7 @@ def delay_all_by_chunks(flow: Flow, tracks: Mapping[tuple[ir.Node, int], Track])
         raise CoupledError("combines sequences of different lengths")
     calls = -(-max(0, *(each.lag for each in tracks.values())) // track.chunk)
     for (reader, index), each in tracks.items():
-        flow.settle(reader, index, calls * track.chunk, each)
+        flow.delay_to(reader, index, calls * track.chunk, each)
     return track.with_(lag=calls * track.chunk, fill=0.0), calls
 
 
@@ -301,7 +301,7 @@ def _state_operator(flow: Flow, node: ir.Node) -> list[Outcome]:
     for name, value in parsed.inputs.items():
         track = flow.tracks.get(value)
         if name in ("past_state", "weight", "bias"):
-            if name != "past_state" and flow.streams(value):
+            if name != "past_state" and flow.is_streamed(value):
                 raise CoupledError(f"has a {name} that follows from the stream")
         elif track is None or track.axis != time or track.is_folded:
             raise CoupledError(f"has {name} whose frames do not lie on its axis of time")

@@ -22,7 +22,7 @@ def moved_track(flow: Flow, node: ir.Node) -> Track:
         raise CoupledError(
             "takes sizes or positions from the number of time steps in a way that is not followed"
         )
-    if any(map(flow.streams, node.inputs[1:])):
+    if any(map(flow.is_streamed, node.inputs[1:])):
         raise CoupledError("moves values to positions that follow from the stream")
     return track
 
@@ -46,7 +46,7 @@ def _squeeze(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _unsqueeze(flow: Flow, node: ir.Node) -> Outcome:
-    track, rank = moved_track(flow, node), len(flow.result(node))
+    track, rank = moved_track(flow, node), len(flow.result_shape(node))
     added, _ = flow.ints(node, "axes", 1) or ([], [])
     new = {axis % rank for axis in added}
     return track.at([axis for axis in range(rank) if axis not in new][track.axis])
@@ -68,7 +68,7 @@ def _split(flow: Flow, node: ir.Node) -> Outcome:
 
 def _reshaped_track(flow: Flow, node: ir.Node) -> Outcome:
     """Return the position of the frames after a change of shape."""
-    track, before, after = moved_track(flow, node), flow.shape(node), flow.result(node)
+    track, before, after = moved_track(flow, node), flow.shape(node), flow.result_shape(node)
     if math.prod(before) != math.prod(after):
         raise CoupledError(
             "has a shape that an exporter wrote for one length of the sequence", length_remedy()
@@ -100,8 +100,8 @@ def _split_into_frames(
             length = track.frames // size
             flow.require_multiple(node, track, length, f"cuts the time axis into frames of {length}")
             # A frame must not begin in one chunk and end in another.
-            track = flow.settle(node, 0, -(-track.lag // length) * length, track)
-            return track.then(stride=length).with_(axis=axis, outer=1, lag=track.lag // length)
+            track = flow.delay_to(node, 0, -(-track.lag // length) * length, track)
+            return track.resampled(stride=length).with_(axis=axis, outer=1, lag=track.lag // length)
         passed *= size
     raise CoupledError("mixes the time axis with others, so that no axis has the steps in order")
 
@@ -115,16 +115,16 @@ def _reshape(flow: Flow, node: ir.Node) -> Outcome:
 
 def _fit_target_to_chunk(flow: Flow, node: ir.Node, track: Track) -> None:
     """Make a target shape that contains the length of the sequence fit a chunk."""
-    wanted = list(flow.result(node))
+    wanted = list(flow.result_shape(node))
     wanted[track.axis] = track.chunk_size
     whole, chunk = _sizes(flow, node, "shape")
     if track.axis < len(whole) and whole[track.axis] == track.size == chunk[track.axis] != track.chunk_size:
-        if flow.is_sized(operand(node, 1)):
+        if flow.depends_on_length(operand(node, 1)):
             raise CoupledError("takes its shape from a computation that is not followed")
         chunk[track.axis] = track.chunk_size
         flow.set_ints(node, "shape", 1, chunk)
     before = list(flow.shape(node))
-    before[flow.tracked(node).axis] = flow.tracked(node).chunk_size
+    before[flow.required_track(node).axis] = flow.required_track(node).chunk_size
     if _resolve(chunk, before, bool(node.attributes.get_int("allowzero", 0))) != wanted:
         raise CoupledError("has a shape for the length of the sequence that fits no chunk")
 
@@ -148,10 +148,10 @@ def _resolve(target: list[int], before: list[int], exact: bool) -> list[int]:
 
 
 def _expand(flow: Flow, node: ir.Node) -> Outcome:
-    if flow.streams(node.inputs[1]):
+    if flow.is_streamed(node.inputs[1]):
         raise CoupledError("takes its shape from values of the stream")
     whole, chunk = _sizes(flow, node, "shape")
-    rank, track = len(flow.result(node)), flow.track(node)
+    rank, track = len(flow.result_shape(node)), flow.track(node)
     if track is None:
         if node.inputs[0] in flow.latest:
             raise CoupledError("hands the last step (a final state, or the last frame) to every step")
@@ -159,7 +159,7 @@ def _expand(flow: Flow, node: ir.Node) -> Outcome:
     placed = track.at(track.axis + rank - len(flow.shape(node)))
     index = placed.axis - (rank - len(whole))
     if index >= 0 and chunk[index] not in (1, placed.chunk_size):
-        if chunk[index] != placed.size or flow.is_sized(node.inputs[1]):
+        if chunk[index] != placed.size or flow.depends_on_length(node.inputs[1]):
             raise CoupledError("takes its shape from a computation that is not followed")
         whole[index] = 1
         flow.set_ints(node, "shape", 1, whole)
@@ -168,7 +168,7 @@ def _expand(flow: Flow, node: ir.Node) -> Outcome:
 
 RESHAPING: dict[str, Rule] = {
     "ConstantOfShape": lambda flow, node: fill_track(
-        flow, len(flow.result(node)), *_sizes(flow, node, "shape", 0)
+        flow, len(flow.result_shape(node)), *_sizes(flow, node, "shape", 0)
     ),
     "Expand": _expand,
     "Flatten": _reshaped_track,

@@ -120,7 +120,9 @@ class Track:
     @property
     def unfolded(self) -> Track:
         """The same places as frames of one element each, where no other axis is folded before the frames."""
-        return self if self.outer != 1 else self.then(self.inner).with_(inner=1, lag=self.lag * self.inner)
+        return (
+            self if self.outer != 1 else self.resampled(self.inner).with_(inner=1, lag=self.lag * self.inner)
+        )
 
     def frames_of(self, length: int) -> int:
         """Return the frames of a sequence of this many time steps."""
@@ -128,7 +130,7 @@ class Track:
             length = (length * factor + more) // stride
         return length
 
-    def runs_with(self, other: Track) -> bool:
+    def is_aligned_with(self, other: Track) -> bool:
         """Return whether another value has its frames in the same places."""
         mine, its = ((each.axis, each.outer, each.inner, each.chunk) for each in (self, other))
         return mine == its
@@ -141,7 +143,7 @@ class Track:
         """Return the same track on another axis."""
         return self.with_(axis=axis)
 
-    def then(self, factor: int = 1, more: int = 0, stride: int = 1) -> Track:
+    def resampled(self, factor: int = 1, more: int = 0, stride: int = 1) -> Track:
         """Return the track of ``(frames * factor + more) // stride`` frames."""
         *before, (own, offset, wide) = self.stages
         if (factor, more, stride) == (1, 0, 1):

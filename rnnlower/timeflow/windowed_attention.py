@@ -25,8 +25,8 @@ _COMPARES = "compares steps with each other, as attention does"
 
 def compare(flow: Flow, node: ir.Node) -> Scores:
     """Return the products of queries, which are rows, and keys, which are columns."""
-    queries, keys = flow.tracked(node, 0), flow.tracked(node, 1)
-    rank = len(flow.result(node))
+    queries, keys = flow.required_track(node, 0), flow.required_track(node, 1)
+    rank = len(flow.result_shape(node))
     if (queries.axis, keys.axis) != (len(flow.shape(node)) - 2, len(flow.shape(node, 1)) - 1):
         raise CoupledError(_COMPARES)
     if queries.is_folded or keys.is_folded:
@@ -89,7 +89,7 @@ def _apply_mask(flow: Flow, node: ir.Node, index: int, scores: Scores) -> Scores
 
 def _content(flow: Flow, value: ir.Value, track: Track) -> Array:
     """Return a mask, steps by steps, for an example: it must not depend on the number of steps."""
-    if not flow.is_open:
+    if not flow.has_dynamic_length:
         examples = [flow.whole.constant(value)]
     else:
         frames = max(_EXAMPLE, 4 * track.chunk)
@@ -160,7 +160,7 @@ def _weighted_sum(flow: Flow, node: ir.Node) -> Outcome:
     track = scores.track
     if values.lag > track.lag or values.is_folded or values.chunk != track.chunk:
         raise CoupledError("sums values that are later than the keys, or run at another rate")
-    values = flow.settle(node, 1, track.lag, values)
+    values = flow.delay_to(node, 1, track.lag, values)
     before = scores.window - 1
     for each, reader in ((scores.keys, scores.product), (values, node)):
         if before:
@@ -183,12 +183,12 @@ def _cut_mask_to_chunk(
     settled = next(place for place in range(len(parts)) if _all_equal(parts[place:]))
     moves = np.array_equal(mask[..., 1:, 1:], mask[..., :-1, :-1]) and before <= chunk * (len(parts) - 1)
     if not moves and 2 * settled >= len(parts):
-        if flow.is_open:
+        if flow.has_dynamic_length:
             raise CoupledError("has a mask that differs from chunk to chunk")
-        flow.limit(mask.shape[-1], scores.track)
+        flow.limit_positions(mask.shape[-1], scores.track)
     late = [parts[0]] * scores.calls
     table = np.concatenate([*late, *parts[: settled + 1]], -2)
-    table = flow.of_any_batch(table, "has a mask that differs", table.ndim - 2) if table.ndim > 3 else table
+    table = flow.collapse_batch(table, "has a mask that differs", table.ndim - 2) if table.ndim > 3 else table
     if settled + scores.calls == 0:
         flow.edits.append(ReplaceInput(node, index, table))
         return

@@ -31,7 +31,15 @@ def scatter_down(step: VersionStep) -> None:
 
 
 def _rename(step: VersionStep, op_type: str) -> None:
-    step.replace(step.op(op_type, step.x(0), step.x(1), step.x(2), axis=step.attr("axis")))
+    step.replace(
+        step.op(
+            op_type,
+            step.required_input(0),
+            step.required_input(1),
+            step.required_input(2),
+            axis=step.attr("axis"),
+        )
+    )
 
 
 def _may_be_negative(step: VersionStep, indices: ir.Value) -> bool:
@@ -44,22 +52,22 @@ def _may_be_negative(step: VersionStep, indices: ir.Value) -> bool:
 
 def one_hot_up(step: VersionStep) -> None:
     """OneHot-9 ignores a negative index, OneHot-11 counts it from the back."""
-    indices = step.x(0)
+    indices = step.required_input(0)
     if not _may_be_negative(step, indices):
         return
     dtype = step.known_dtype(indices)
     zero = step.const(0, dtype)
-    depth = step.cast(step.reshape(step.x(1), []), dtype)
+    depth = step.cast(step.reshape(step.required_input(1), []), dtype)
     step.set_input(0, step.op("Where", step.op("Less", indices, zero), depth, indices))
 
 
 def one_hot_down(step: VersionStep) -> None:
     """OneHot-9 has no negative indices: they are converted before the node."""
-    indices = step.x(0)
+    indices = step.required_input(0)
     if not _may_be_negative(step, indices):
         return
     dtype = step.known_dtype(indices)
-    depth = step.cast(step.reshape(step.x(1), []), dtype)
+    depth = step.cast(step.reshape(step.required_input(1), []), dtype)
     zero = step.const(0, dtype)
     counted = step.op("Add", indices, depth)
     # An index that is still negative matches nothing; runtimes know this of an index that is too large.
@@ -69,18 +77,18 @@ def one_hot_down(step: VersionStep) -> None:
 
 def gather_down(step: VersionStep) -> None:
     """Constant indices are counted from the front; computed ones are assumed not to be negative."""
-    known = step.array(step.x(1))
+    known = step.array(step.required_input(1))
     if known is None:
         step.note(COMPUTED_INDICES)
         return
     if not bool((known < 0).any()):
         return
-    axis, shape = step.attr("axis"), step.shape(step.x(0))
+    axis, shape = step.attr("axis"), step.shape(step.required_input(0))
     size = None if shape is None else shape[axis]
     if isinstance(size, int):
         step.set_input(1, step.const(np.where(known < 0, known + size, known), ir.DataType.INT64))
         return
-    sizes = step.op("Shape", step.x(0))
+    sizes = step.op("Shape", step.required_input(0))
     count = step.op("Gather", sizes, step.const(positive_axis(step, axis)), axis=0)
     away = step.const(np.where(known < 0, 1, 0), ir.DataType.INT64)
     indices = step.const(known, ir.DataType.INT64)
@@ -104,13 +112,13 @@ def axes_down(step: VersionStep) -> None:
         _elementwise(step)
         return
     step.drop("noop_with_empty_axes")
-    step.set_inputs(step.x())
+    step.set_inputs(step.required_input())
     if axes:
         step.set("axes", axes)
 
 
 def _elementwise(step: VersionStep) -> None:
-    op_type, x = step.node.op_type, step.x()
+    op_type, x = step.node.op_type, step.required_input()
     if op_type == "ReduceSumSquare":
         step.replace(step.op("Mul", x, x))
     else:
@@ -119,22 +127,22 @@ def _elementwise(step: VersionStep) -> None:
 
 def of_booleans(step: VersionStep) -> None:
     """The maximum of booleans is the maximum as integers; of an empty tensor it is False."""
-    if step.dtype(step.x()) == ir.DataType.BOOL:
+    if step.dtype(step.required_input()) == ir.DataType.BOOL:
         zero = step.const(0, ir.DataType.INT32)
-        step.set_input(0, step.cast(step.x(), ir.DataType.INT32))
+        step.set_input(0, step.cast(step.required_input(), ir.DataType.INT32))
         step.wrap_output(0, lambda y: step.op("Greater", y, zero), raw_dtype=ir.DataType.INT32)
 
 
 def not_of_integers(step: VersionStep) -> None:
     """From 28 on only floating point has a logarithm."""
-    dtype = step.known_dtype(step.x())
+    dtype = step.known_dtype(step.required_input())
     if dtype.is_integer():
         step.refuse("its input is an integer tensor, whose logarithm the newer spec does not define")
 
 
 def one_dimension_up(step: VersionStep) -> None:
     """Over the last dimension both are the same; otherwise the tensor is reshaped to a matrix and back."""
-    axis, rank, x = step.attr("axis"), step.rank(step.x()), step.x()
+    axis, rank, x = step.attr("axis"), step.rank(step.required_input()), step.required_input()
     if axis == -1 or (rank is not None and axis == rank - 1):
         step.set("axis", -1)
         return
@@ -146,7 +154,7 @@ def one_dimension_up(step: VersionStep) -> None:
 
 def one_dimension_down(step: VersionStep) -> None:
     """Over the last dimension both are the same; another one is moved to the end and back."""
-    axis, x = step.attr("axis"), step.x()
+    axis, x = step.attr("axis"), step.required_input()
     rank = step.rank(x)
     if axis == -1:
         step.set("axis", -1 if rank is None else max(rank - 1, 0))

@@ -17,7 +17,7 @@ def spell_out_axis(step: VersionStep) -> None:
     broadcast, axis = step.take("broadcast"), step.take("axis")
     if not broadcast or axis is None:
         return
-    step.set_input(1, align(step, step.x(0), step.x(1), axis))
+    step.set_input(1, align(step, step.required_input(0), step.required_input(1), axis))
 
 
 def align(step: VersionStep, a: ir.Value, b: ir.Value, axis: int) -> ir.Value:
@@ -50,7 +50,7 @@ def _align_at_run_time(step: VersionStep, a: ir.Value, b: ir.Value, end: int) ->
 
 def say_broadcast(step: VersionStep) -> None:
     """Before 7, B has A's shape, or one element, or is a contiguous part of A's shape."""
-    a, b = step.x(0), step.x(1)
+    a, b = step.required_input(0), step.required_input(1)
     if _same_shape(step, a, b):
         return
     if not _fits_before_7(step, a, b):
@@ -109,7 +109,7 @@ def gemm_up(step: VersionStep) -> None:
 
 def gemm_down(step: VersionStep) -> None:
     """Before 7, C has the result's shape, one element, or the result's last dimension."""
-    sizes = step.static_shape(step.x(2))
+    sizes = step.static_shape(step.required_input(2))
     result = step.shape(step.output(0))
     if sizes is None:
         step.refuse("the shape of C is not known", "declare it in value_info")
@@ -118,24 +118,24 @@ def gemm_down(step: VersionStep) -> None:
     if len(sizes) == 2 and sizes != (1, 1):
         if sizes[0] != 1:
             step.refuse("C is broadcast along the last dimension")
-        step.set_input(2, step.reshape(step.x(2), sizes[1:]))
+        step.set_input(2, step.reshape(step.required_input(2), sizes[1:]))
     step.set("broadcast", 1)
 
 
 def prelu_up(step: VersionStep) -> None:
     """A slope of one dimension applies to the channels; NumPy's rules would align it with the last one."""
-    slope = step.x(1)
+    slope = step.required_input(1)
     rank = step.known_rank(slope)
     if rank == 0 or step.static_shape(slope) == (1,):
         return
     if rank != 1:
         step.refuse(f"PRelu-6 has a slope of one dimension, this one has {rank}")
-    step.set_input(1, align(step, step.x(0), slope, 1))
+    step.set_input(1, align(step, step.required_input(0), slope, 1))
 
 
 def prelu_down(step: VersionStep) -> None:
     """Before 7 the slope has one element, or one per channel."""
-    slope, x_rank = step.x(1), step.rank(step.x(0))
+    slope, x_rank = step.required_input(1), step.rank(step.required_input(0))
     sizes = step.static_shape(slope)
     if sizes is None or x_rank is None:
         step.refuse("the shapes of X and of the slope are not known", "declare them in value_info")
@@ -168,8 +168,8 @@ def only_equal_shapes(step: VersionStep) -> None:
 def gemm_without_c_down(step: VersionStep) -> None:
     """C may be left out from 11 on: a zero that broadcasts has the same effect."""
     if step.input(2) is None:
-        zero = step.const([0], step.known_dtype(step.x()))
-        step.set_inputs(step.x(0), step.x(1), zero)
+        zero = step.const([0], step.known_dtype(step.required_input()))
+        step.set_inputs(step.required_input(0), step.required_input(1), zero)
 
 
 ROWS = (

@@ -47,7 +47,7 @@ def windows_in_the_pad(step: VersionStep) -> None:
     strides = step.attr("strides") or [1] * len(kernel)
     dilations = step.attr("dilations") or [1] * len(kernel)
     pads = step.attr("pads") or [0] * (2 * len(kernel))
-    shape = step.shape(step.x())
+    shape = step.shape(step.required_input())
     sizes = [None] * len(kernel) if shape is None else list(shape[2:])
     for axis, (width, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
         reach = (width - 1) * dilation + 1
@@ -90,12 +90,12 @@ def batch_norm_9_up(step: VersionStep) -> None:
     """spatial=0, statistics for each activation: every activation becomes a channel."""
     if step.take("spatial"):
         return
-    x = step.x()
+    x = step.required_input()
     shape = step.op("Shape", x)
-    parameter_shape = step.op("Shape", step.x(1))
+    parameter_shape = step.op("Shape", step.required_input(1))
     step.set_input(0, step.op("Flatten", x, axis=1))
     for position in range(1, 5):
-        step.set_input(position, step.reshape(step.x(position), [-1]))
+        step.set_input(position, step.reshape(step.required_input(position), [-1]))
     step.wrap_output(0, lambda y: step.reshape(y, shape))
     for position in range(1, 5):
         step.wrap_output(position, lambda value: step.reshape(value, parameter_shape))
@@ -106,7 +106,7 @@ def batch_norm_14_up(step: VersionStep) -> None:
     trains = step.output(1) is not None
     step.set("training_mode", int(trains))
     if step.used(3) or step.used(4):
-        x = step.x()
+        x = step.required_input()
         axes = [axis for axis in range(step.known_rank(x)) if axis != 1]
         mean = step.op("ReduceMean", x, axes=axes, keepdims=1)
         away = step.op("Sub", x, mean)
@@ -149,14 +149,14 @@ def dropout_7_down(step: VersionStep) -> None:
 def dropout_10_up(step: VersionStep) -> None:
     """The mask had the data's type and became boolean."""
     if step.used(1):
-        dtype = step.known_dtype(step.x())
+        dtype = step.known_dtype(step.required_input())
         step.wrap_output(1, lambda mask: step.cast(mask, dtype), raw_dtype=ir.DataType.BOOL)
 
 
 def dropout_10_down(step: VersionStep) -> None:
     """The mask has the data's type."""
     if step.used(1):
-        dtype = step.known_dtype(step.x())
+        dtype = step.known_dtype(step.required_input())
         step.wrap_output(1, lambda mask: step.cast(mask, ir.DataType.BOOL), raw_dtype=dtype)
 
 
@@ -165,7 +165,7 @@ def dropout_12_up(step: VersionStep) -> None:
     trains = step.node.meta.pop(TRAINS, False)
     if step.used(1) and not trains:
         step.refuse(OPEN_MASK)
-    inputs = [step.x(), step.const(step.take("ratio"), ir.DataType.FLOAT)]
+    inputs = [step.required_input(), step.const(step.take("ratio"), ir.DataType.FLOAT)]
     if trains:
         inputs.append(step.const(True, ir.DataType.BOOL))
     step.set_inputs(*inputs)
@@ -181,20 +181,20 @@ def dropout_12_down(step: VersionStep) -> None:
     step.drop("seed")
     step.drop_outputs(1)
     ratio = step.array(step.input(1))
-    step.set_inputs(step.x())
+    step.set_inputs(step.required_input())
     if ratio is not None:
         step.set("ratio", float(np.float32(ratio.reshape(-1)[0])))
 
 
 def group_norm_21_up(step: VersionStep) -> None:
     """scale and bias per group became per channel; the precision is an attribute."""
-    x, groups = step.x(), step.attr("num_groups")
+    x, groups = step.required_input(), step.attr("num_groups")
     step.set("stash_type", int(step.known_dtype(x)))
     channels = step.op("Shape", x, start=1, end=2)
     each = step.op("Div", channels, step.const([groups]))
     shape = step.op("Concat", step.const([groups]), each, axis=0)
     for position in (1, 2):
-        column = step.with_axes("Unsqueeze", step.x(position), [1])
+        column = step.with_axes("Unsqueeze", step.required_input(position), [1])
         step.set_input(position, step.reshape(step.op("Expand", column, shape), [-1]))
 
 

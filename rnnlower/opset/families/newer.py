@@ -32,7 +32,7 @@ def grid_sample_up(step: VersionStep) -> None:
 
 def grid_sample_down(step: VersionStep) -> None:
     """GridSample-16 takes images only, and calls the modes bilinear and bicubic."""
-    if step.known_rank(step.x()) != 4:
+    if step.known_rank(step.required_input()) != 4:
         step.refuse("GridSample-16 takes tensors of rank 4 only")
     mode = step.attr("mode")
     step.set("mode", OLD_MODES.get(mode, mode))
@@ -53,7 +53,7 @@ def roi_align_down(step: VersionStep) -> None:
 
 def dft_up(step: VersionStep) -> None:
     """The axis became an input, and its default changed."""
-    step.set_inputs(step.x(), step.input(1), step.const(step.take("axis")))
+    step.set_inputs(step.required_input(), step.input(1), step.const(step.take("axis")))
 
 
 def dft_down(step: VersionStep) -> None:
@@ -61,12 +61,14 @@ def dft_down(step: VersionStep) -> None:
     reason = "its axis is not constant, DFT-17 needs an attribute"
     axis = -2 if step.input(2) is None else step.known_ints(step.input(2), reason)[0]
     step.set("axis", positive_axis(step, axis))
-    step.set_inputs(*[step.x()] if step.input(1) is None else [step.x(), step.input(1)])
+    step.set_inputs(
+        *[step.required_input()] if step.input(1) is None else [step.required_input(), step.input(1)]
+    )
 
 
 def layer_normalization_down(step: VersionStep) -> None:
     """onnx's definition cannot broadcast Scale and B: they get the sizes of the normalized axes first."""
-    axis, rank = step.attr("axis"), step.rank(step.x())
+    axis, rank = step.attr("axis"), step.rank(step.required_input())
     axes = -axis if axis < 0 else None if rank is None else rank - axis
     for position in (1, 2):
         value = step.input(position)
@@ -76,7 +78,9 @@ def layer_normalization_down(step: VersionStep) -> None:
         # Sizes above 1 are not broadcast.
         whole = sizes is not None and len(sizes) == axes and all(isinstance(n, int) and n > 1 for n in sizes)
         if value is not None and not whole:
-            step.set_input(position, step.op("Expand", value, step.op("Shape", step.x(), start=axis)))
+            step.set_input(
+                position, step.op("Expand", value, step.op("Shape", step.required_input(), start=axis))
+            )
     expand_to_body(step)
 
 
@@ -90,7 +94,7 @@ def _mask_may_be_short(step: VersionStep) -> bool:
     mask = step.input(3)
     if mask is None:
         return False
-    length, keys, past = step.shape(mask), step.shape(step.x(1)), step.shape(step.input(4))
+    length, keys, past = step.shape(mask), step.shape(step.required_input(1)), step.shape(step.input(4))
     if length is None or keys is None or (step.input(4) is not None and past is None):
         return True
     # Keys are (batch, sequence, hidden) or (batch, heads, sequence, size): the sequence is last but one.
@@ -110,8 +114,8 @@ def attention_25_down(step: VersionStep) -> None:
 
 def get_element_down(step: VersionStep) -> None:
     """OptionalGetElement of a value that is not optional is the value itself."""
-    if not _optional(step, step.x()):
-        step.replace(step.op("Identity", step.x()))
+    if not _optional(step, step.required_input()):
+        step.replace(step.op("Identity", step.required_input()))
 
 
 def has_element_down(step: VersionStep) -> None:
@@ -141,7 +145,7 @@ def einsum_down(step: VersionStep) -> None:
 
 def expand_down(step: VersionStep) -> None:
     """Tile repeats the dimensions of size 1, after the tensor got as many dimensions as the result."""
-    x, shape = step.x(0), step.x(1)
+    x, shape = step.required_input(0), step.required_input(1)
     step.opset = 7
     rank, sizes = step.known_rank(x), step.static_shape(shape)
     if sizes is None:
@@ -161,7 +165,7 @@ def expand_down(step: VersionStep) -> None:
 
 def trilu_down(step: VersionStep) -> None:
     """The elements on the other side of the diagonal become zero."""
-    x, k = step.x(0), step.input(1)
+    x, k = step.required_input(0), step.input(1)
     dtype = step.known_dtype(x)
     step.opset = 13
     shape = step.op("Shape", x)
@@ -179,7 +183,7 @@ def depth_to_space_down(step: VersionStep) -> None:
     """The older version is DCR; CRD is a Transpose of six dimensions."""
     if step.attr("mode") == "DCR":
         return
-    x, block = step.x(), step.attr("blocksize")
+    x, block = step.required_input(), step.attr("blocksize")
     shape = step.op("Shape", x)
     batch, channels, height, width = (step.slice(shape, axis, axis + 1) for axis in range(4))
     size = step.const([block])

@@ -21,16 +21,16 @@ def dequantize_down(step: VersionStep) -> None:
 
 def dequantize_channels_down(step: VersionStep) -> None:
     """A single scale stays; one per channel is reshaped along its axis."""
-    sizes = step.static_shape(step.x(1))
-    if step.known_rank(step.x(1)) == 0 or sizes == (1,):
+    sizes = step.static_shape(step.required_input(1))
+    if step.known_rank(step.required_input(1)) == 0 or sizes == (1,):
         step.drop("axis")
         return
-    rank = step.known_rank(step.x())
+    rank = step.known_rank(step.required_input())
     _dequantize(step, range(1, rank - step.attr("axis") % rank))
 
 
 def _dequantize(step: VersionStep, axes: Sequence[int]) -> None:
-    x, scale, zero_point = step.x(0), step.x(1), step.input(2)
+    x, scale, zero_point = step.required_input(0), step.required_input(1), step.input(2)
     dtype = step.known_dtype(scale)
     shifted = step.cast(x, dtype)
     if zero_point is not None:
@@ -44,7 +44,7 @@ def _spread(step: VersionStep, value: ir.Value, axes: Sequence[int]) -> ir.Value
 
 def one_scale(step: VersionStep) -> None:
     """Before 13 there is one scale."""
-    if step.known_rank(step.x(1)) != 0 and step.static_shape(step.x(1)) != (1,):
+    if step.known_rank(step.required_input(1)) != 0 and step.static_shape(step.required_input(1)) != (1,):
         step.refuse("it has one scale per channel, the older version has one per tensor")
     step.drop("axis")
 
@@ -54,7 +54,7 @@ def quantized_type(step: VersionStep) -> None:
     wanted = step.take("output_dtype")
     if not wanted or step.input(2) is not None:
         return
-    shape = step.static_shape(step.x(1))
+    shape = step.static_shape(step.required_input(1))
     if shape is None:
         step.refuse("output_dtype without a zero point, and the shape of the scale is not known")
     dtype = ir.DataType(wanted)
@@ -64,7 +64,7 @@ def quantized_type(step: VersionStep) -> None:
 def dequantized_type(step: VersionStep) -> None:
     """Before 23 the scale determines the output type."""
     wanted = step.attr("output_dtype")
-    if wanted and wanted != step.known_dtype(step.x(1)):
+    if wanted and wanted != step.known_dtype(step.required_input(1)):
         step.refuse("output_dtype is not the type of the scale")
     step.drop("output_dtype")
 

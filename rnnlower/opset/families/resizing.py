@@ -43,19 +43,19 @@ def upsample_7_down(step: VersionStep) -> None:
 
 def upsample_9_up(step: VersionStep) -> None:
     """The scales became an input."""
-    step.set_inputs(step.x(), step.const(list(step.take("scales")), ir.DataType.FLOAT))
+    step.set_inputs(step.required_input(), step.const(list(step.take("scales")), ir.DataType.FLOAT))
 
 
 def upsample_9_down(step: VersionStep) -> None:
     """Constant scales become an attribute."""
     scales = _scales(step, 1)
-    step.set_inputs(step.x())
+    step.set_inputs(step.required_input())
     step.set("scales", scales)
 
 
 def upsample_10_up(step: VersionStep) -> None:
     """Upsample ended with 9: Resize does the same."""
-    y = step.op("Resize", step.x(0), step.x(1), mode=step.attr("mode"))
+    y = step.op("Resize", step.required_input(0), step.required_input(1), mode=step.attr("mode"))
     step.emitted[-1].meta[GROWS] = True
     step.replace(y)
 
@@ -66,12 +66,12 @@ def resize_10_born_down(step: VersionStep) -> None:
     if scales is None or bool((scales < 1).any()):
         step.refuse("its scales are not known to be at least 1, as Upsample requires")
     step.opset = 9
-    step.replace(step.op("Upsample", step.x(0), step.x(1), mode=step.attr("mode")))
+    step.replace(step.op("Upsample", step.required_input(0), step.required_input(1), mode=step.attr("mode")))
 
 
 def resize_11_up(step: VersionStep) -> None:
     """The implicit behavior of Resize-10 is written out; growing and shrinking round differently."""
-    x, scales = step.x(0), step.x(1)
+    x, scales = step.required_input(0), step.required_input(1)
     known = step.array(scales)
     step.set("coordinate_transformation_mode", ASYMMETRIC)
     roi = step.const([], ir.DataType.FLOAT)
@@ -112,7 +112,7 @@ def resize_11_down(step: VersionStep) -> None:
         "exclude_outside",
         "extrapolation_value",
     )
-    step.set_inputs(step.x(), step.const(scales, ir.DataType.FLOAT))
+    step.set_inputs(step.required_input(), step.const(scales, ir.DataType.FLOAT))
 
 
 def _same_in_10(scales: Sequence[float], mode: str, coordinates: str, rounding: str) -> bool:
@@ -130,7 +130,7 @@ def _same_in_10(scales: Sequence[float], mode: str, coordinates: str, rounding: 
 def _scales_of_11(step: VersionStep) -> list[float]:
     if step.input(3) is None:
         return _scales(step, 2)
-    sizes, shape = step.ints(step.input(3)), step.static_shape(step.x())
+    sizes, shape = step.ints(step.input(3)), step.static_shape(step.required_input())
     if sizes is None or shape is None or 0 in shape:
         step.refuse(
             "it is given sizes, Resize-10 needs scales, and those are not known before the model runs"
@@ -179,18 +179,18 @@ def resize_18_axes_down(step: VersionStep) -> None:
     axes = step.attr("axes")
     if axes is None:
         return
-    rank = step.known_rank(step.x())
+    rank = step.known_rank(step.required_input())
     axes = [axis % rank for axis in axes]
     step.drop("axes")
     scales, sizes, roi = step.array(step.input(2)), step.ints(step.input(3)), step.array(step.input(1))
     if roi is not None and roi.size:
         full = np.array([0.0] * rank + [1.0] * rank, np.float32)
         full[[*axes, *(axis + rank for axis in axes)]] = roi
-        step.set_input(1, step.const(full, step.known_dtype(step.x(1))))
+        step.set_input(1, step.const(full, step.known_dtype(step.required_input(1))))
     elif step.input(1) is not None and roi is None:
         step.refuse("axes with a region that is not constant")
     if step.input(3) is not None:
-        shape = step.static_shape(step.x())
+        shape = step.static_shape(step.required_input())
         if sizes is None or shape is None:
             step.refuse("axes with sizes that are not known for all dimensions")
         whole = list(shape)
