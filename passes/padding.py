@@ -15,7 +15,7 @@ from rnnlower.graph.versions import needed_opset
 from rnnlower.graph.walk import default_opset, dim_name
 from rnnlower.lowering import LAST_OPSET
 from rnnlower.padding.examples import FIRST_OPSET
-from rnnlower.padding.normalizing import unfold_groups
+from rnnlower.padding.normalization import unfold_groups
 from rnnlower.padding.sizes import NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow
 from rnnlower.passes.base import Pass

@@ -1,4 +1,4 @@
-"""One model of several files, the outputs of some being inputs of others."""
+"""Composition of several files, whose outputs feed each other's inputs, to one model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | N
 
 
 def _with_constants(path: ModelLike) -> onnx.ModelProto:
-    """Read a model; initializers that are inputs, too, become constants, as two files may have one name."""
+    """Read a model; initializers that are also inputs become constants, as two files may share a name."""
     model = load_model(path)
     RemoveInitializersFromInputsPass()(model)
     model.ir_version = max(model.ir_version, 4)
@@ -71,7 +71,7 @@ def _find_connections(
     name: str,
     connections: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the inputs of a model that another one makes, with the outputs."""
+    """Return the inputs of a model that another model's outputs feed, with these outputs."""
     found = {}
     for value in models[name].graph.input:
         output = connections.get(value.name, value.name)

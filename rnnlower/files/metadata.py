@@ -1,4 +1,4 @@
-"""The metadata entries of models that are made here: calling conventions, and the origin."""
+"""The metadata entries of resulting models: calling conventions, and the origin."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class StreamMetadata:
 
 
 def _read(kind: type[_Kind], properties: Mapping[str, str], key: str, **others: str) -> _Kind | None:
-    """Read the entry of this key, and those of other fields; fields of later versions are left out."""
+    """Read the entry of this key, and those of other fields; fields of later versions are ignored."""
     if key not in properties:
         return None
     try:

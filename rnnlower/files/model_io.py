@@ -174,7 +174,7 @@ def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
 
 
 def _pack_bools(model: ir.Model) -> None:
-    """Hold bools as bytes: OpenCV ends its process at those in `int32_data`."""
+    """Store bools as bytes: OpenCV aborts at those in `int32_data`."""
 
     def is_loose(tensor: ir.TensorProtocol | None) -> bool:
         return isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype == ir.DataType.BOOL

@@ -1,4 +1,4 @@
-"""Publication of a finished model, so that its destination never holds half of it.
+"""Publication of a finished model: its destination never holds half of it.
 
 A model with a data file takes two renames. An existing data file is never overwritten, because a
 model may be reading it: different data gets a name derived from its content. A reader of the destination,
@@ -42,7 +42,7 @@ def check_destination(output: pathlib.Path) -> None:
 
 
 def check_companion(option: str, path: pathlib.Path, suffixes: Sequence[str], kind: str) -> None:
-    """Refuse a page, a chart or ranges that could not be written, before anything is done.
+    """Refuse the path of a page, chart or ranges that cannot be written, before anything is done.
 
     Raises:
         OptionError: Another suffix, no folder for it, or something in its place that a file cannot replace.
@@ -113,7 +113,7 @@ def _place_data(model: pathlib.Path, data: pathlib.Path, output: pathlib.Path) -
 
 
 def _redirect_data(path: pathlib.Path, old: str, new: str) -> None:
-    """Make the model refer to its data by another name."""
+    """Make the model refer to its data file by another name."""
     model = onnx.load(path, load_external_data=False)
     for _, tensor in stored_tensors(model):
         for entry in tensor.external_data:

@@ -45,7 +45,7 @@ def check_calls(model: onnx.ModelProto, label: str) -> None:
 
 
 def display_name(node: onnx.NodeProto) -> str:
-    """Return what messages call a node; an unnamed node goes by its first output."""
+    """Return the name of a node for messages; an unnamed node goes by its first output."""
     if node.name:
         return f"{node.op_type} node {node.name!r}"
     output = next(filter(None, node.output), "")

@@ -24,13 +24,13 @@ from rnnlower.graph.versions import (
     version_at,
 )
 from rnnlower.graph.walk import default_opset, is_read, root_graphs, subgraphs_of, walk
-from rnnlower.opset.beyond_graph import (
+from rnnlower.opset.conversion_state import Adaptation, NodePredicate, OpsetReport, Session, Subject, describe
+from rnnlower.opset.functions_and_training import (
     convert_training,
     drop_uncalled_functions,
     inline_all_functions,
     inlining_opset,
 )
-from rnnlower.opset.conversion_state import Adaptation, NodePredicate, OpsetReport, Session, Subject, describe
 from rnnlower.opset.step import Row, VersionStep
 from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.value_types import ValueTypes
@@ -52,7 +52,7 @@ INFERRED_FROM = 6
 
 
 def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = None) -> OpsetReport:
-    """Move `model` to the opset `target` of the default domain, in place.
+    """Convert `model` to the opset `target` of the default domain, in place.
 
     Every node of the main graph, of every subgraph and of every function is converted. Other domains, names,
     metadata and initializers stay. Functions are inlined when `target` is below 15. `ir_version` is raised to

@@ -1,4 +1,4 @@
-"""One node at one version step: what an adapter may read of it, and the edits that it may make."""
+"""One node at one version step: the facts that an adapter may read, and the edits that it may make."""
 
 from __future__ import annotations
 

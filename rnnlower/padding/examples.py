@@ -1,4 +1,4 @@
-"""The facts about a model at example lengths, from which sizes that follow from a length are read."""
+"""The facts about a model at example lengths, from which the dependence of sizes on a length is read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Examples:
                 self.axes.setdefault(value, {})[axis] = Size.of(symbol, maxima[symbol])
 
     def _short_facts(self, maxima: Mapping[str, int]) -> list[Facts]:
-        """Return the facts about short sequences, as far as the model takes them."""
+        """Return the facts about short sequences that the model accepts."""
         worlds = []
         for symbol, maximum in maxima.items():
             for length in (each for each in _FEW_STEPS if each < maximum):
@@ -63,7 +63,7 @@ class Examples:
         return worlds
 
     def short_contents(self, value: ir.Value) -> list[Array]:
-        """Return what a value holds for short sequences, where that is known."""
+        """Return the contents of a value for short sequences, where known."""
         found = (world.constant(self.origin(value)) for world in self._short)
         return [each for each in found if each is not None]
 
@@ -87,7 +87,7 @@ class Examples:
         return facts.visit_all()
 
     def origin(self, value: ir.Value) -> ir.Value:
-        """Return the value of the source that a value stands for."""
+        """Return the value of the source model that a value represents."""
         return self._origins.get(value, value)
 
     def operand(self, node: ir.Node, index: int = 0) -> ir.Value:
@@ -118,7 +118,7 @@ class Examples:
         return shape is None or shape[axis] != self.shape(value)[axis]
 
     def contents(self, value: ir.Value | None) -> list[Array] | None:
-        """Return what a value holds at the example lengths, if that follows from constants and sizes."""
+        """Return the contents of a value at the example lengths, if they follow from constants and sizes."""
         if value is None:
             return None
         found = [each for world in self._worlds if (each := world.constant(self.origin(value))) is not None]

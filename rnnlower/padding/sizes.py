@@ -19,7 +19,7 @@ ROWS = ""
 
 
 class NoRuleError(Exception):
-    """A node does with padding what no rule undoes; the message says what."""
+    """No rule undoes what a node does to padding; the message says what."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Size:
         return [max(int(np.argmax(table > place)), 1) for place in range(self.full)]
 
     def expression(self, least: int = 1) -> str:
-        """Return the size as an expression in the length, from the least length on; below 0 it means 0.
+        """Return the size as an expression in the length, valid from the least length on; below 0 means 0.
 
         Raises:
             NoRuleError: No product of a quotient describes it.

@@ -1,4 +1,4 @@
-"""Emission into a padded model: the inputs that say how much is valid, masks, numbers of valid elements."""
+"""Emission into a padded model: inputs that give the valid lengths, masks, counts of valid elements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAME_NUMBER = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class Validity(Examples):
-    """A model that is told how much of its inputs is valid, and is changed.
+    """A model that is changed to take the valid lengths of its inputs.
 
     Args:
         model, maxima, inputs: As in `Examples`.
@@ -80,7 +80,7 @@ class Validity(Examples):
         return [axis for axis, size in self.axes_of(value).items() if size.symbol == ROWS]
 
     def require(self, size: Size, least: int) -> None:
-        """Note that shorter sequences, on which a size is below this, are none that the source takes."""
+        """Record that the source does not accept sequences so short that a size is below this."""
         if size.symbol == ROWS:
             raise NoRuleError(_MIXED_ROWS)
         if size.full < least:
@@ -90,7 +90,7 @@ class Validity(Examples):
         self.drop_examples(size.symbol, least)
 
     def fill(self, node: ir.Node, index: int, axis: int, fill: float | ir.Value) -> None:
-        """Fill the padding of an input on an axis, with a number or what a scalar holds."""
+        """Fill the padding of an input on an axis, with a number or a scalar value."""
         value, axes = self.operand(node, index), self.axes_of(node.inputs[index])
         key = ("fill", value, axis, fill)
         if key not in self._shared:
@@ -185,7 +185,7 @@ class Validity(Examples):
         return self._shared[key]
 
     def _per_row(self, emitter: Emitter, number: ir.Value, axes: Axes, rank: int) -> ir.Value:
-        """Emit numbers of rows on the axis of rows."""
+        """Reshape numbers, one per row, to the axis of rows."""
         place, repeats = self._rows_in(axes)
         assert place is not None
         if repeats > 1:
@@ -217,7 +217,7 @@ class Validity(Examples):
     def last_steps(
         self, emitter: Emitter, value: ir.Value, axis: int, axes: Axes, behind: range, rank: int
     ) -> ir.Value:
-        """Emit the steps that stand there, counted from the end, along an axis of a value of these axes."""
+        """Gather the steps at these positions, counted from the valid end, along an axis of a value."""
         size = axes[axis]
         if self.rows is None:
             steps = emitter.constant(np.arange(behind.start, behind.stop, dtype=np.int64))
@@ -234,7 +234,7 @@ class Validity(Examples):
         return emitter.cast(found, ir.DataType.BOOL) if is_bool else found
 
     def content_at_length(self, value: ir.Value) -> ir.Value:
-        """Return a content that follows from sizes as it is for the length, not for the maximum.
+        """Return content that follows from sizes as it is for the actual length, not for the maximum.
 
         If each row has a length, the value is one of ``[rows]`` instead of a single number.
         """
@@ -311,11 +311,11 @@ class Validity(Examples):
         return emitter.size_vector(dims)
 
     def record_origin(self, value: ir.Value, source: ir.Value) -> None:
-        """Note that a value is one of the source, but for its padding."""
+        """Record that a value equals one of the source, except for its padding."""
         self._origins[value] = self.origin(source)
 
     def replace(self, node: ir.Node, value: ir.Value, emitter: Emitter, index: int = 0) -> None:
-        """Put a value in the place of a node's output; what it is emitted with follows the node."""
+        """Replace a node's output by a value; the nodes emitted for it follow the node."""
         self._replaced.append(node)
         old = node.outputs[index]
         value.type = old.type
@@ -342,7 +342,7 @@ class Validity(Examples):
         return self._emitter(node.outputs[0].name or node.op_type, self.dtype(self.operand(node)))
 
     def insert(self, emitter: Emitter, node: ir.Node | None, *, behind: bool = False) -> None:
-        """Insert emitted nodes before a node, behind it, or (those of lengths) at the beginning."""
+        """Insert emitted nodes before or after a node, or (for lengths) at the beginning."""
         graph = self.model.graph
         if emitter.nodes and behind and node is not None:
             graph.insert_after(node, emitter.nodes)
@@ -359,13 +359,13 @@ _MIXED_ROWS = "combines rows, each of which has a length of its own"
 
 
 def _emit_again(emitter: Emitter, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
-    """Emit a node once more, with other inputs."""
+    """Emit a copy of a node, with other inputs."""
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     return emitter.op(node.op_type, *inputs, **attributes)
 
 
 def _clamp_to_type(fill: float, dtype: np.dtype[np.generic]) -> float | int | bool:
-    """Return a number, or for an infinite one the farthest that the type has."""
+    """Return a number; in a type without infinities, an infinite one becomes the extreme of the type."""
     if np.isfinite(fill) or dtype.kind not in "iub":
         return fill
     if dtype.kind == "b":

@@ -1,4 +1,4 @@
-"""The walk through a model in which every value's valid elements are made those of the unpadded model.
+"""The walk that makes the valid elements of every value equal to those of the unpadded model.
 
 After each node holds: along every axis whose size follows from a length, the first elements (as many as that
 size) are those that the source computes on the unpadded input. What comes behind them is unknown.
@@ -109,11 +109,11 @@ class PadFlow(Validity):
         return axes
 
     def emit_min(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
-        """Emit the smaller ones of positions, for which old opsets have no Min."""
+        """Emit the minimum of positions, for which old opsets have no Min."""
         return emitter.op("Where", emitter.op("Less", one, other, since=9), one, other)
 
     def emit_max(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
-        """Emit the larger ones of positions."""
+        """Emit the maximum of positions."""
         return emitter.op("Where", emitter.op("Less", one, other, since=9), other, one)
 
     def _visit(self, node: ir.Node) -> None:
@@ -196,7 +196,7 @@ class PadFlow(Validity):
         return True
 
     def _fix_controls(self, node: ir.Node, controls: Sequence[int]) -> None:
-        """Make constants of shapes and positions that follow from a number of valid steps."""
+        """Turn shapes and positions that follow from the number of steps into constants."""
         for index in controls:
             value = operand(node, index)
             if value is None or self.origin(value) not in self._ruled:

@@ -128,7 +128,7 @@ def _around(shape: tuple[int, ...], node: ir.Node) -> tuple[int, ...]:
 
 
 def _pad_with_zeros(flow: PadFlow, node: ir.Node) -> None:
-    """Put the zeros around the sequence in front of a pool, which then takes them for steps."""
+    """Pad the sequence with zeros before a pool, which then counts them as steps."""
     pads = [*(node.attributes.get_ints("pads") or ())]
     half, emitter = len(pads) // 2, flow.emitter_for(node)
     both = [0, 0, *pads[:half], 0, 0, *pads[half:]]
@@ -207,7 +207,7 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _mirror(flow: PadFlow, node: ir.Node, axis: int, begin: int, size: Size, mode: str) -> None:
-    """Take steps for those around the sequence: of position p, 0 being the first, p is inside again."""
+    """Gather the steps that the padding repeats, by their positions within the sequence."""
     if flow.rows is not None:
         raise NoRuleError(f"repeats the ends of rows, each of which has a length of its own (mode {mode})")
     emitter, source = flow.emitter_for(node), flow.operand(node)
@@ -225,7 +225,7 @@ def _mirror(flow: PadFlow, node: ir.Node, axis: int, begin: int, size: Size, mod
 
 
 def _resize(flow: PadFlow, node: ir.Node) -> Axes:
-    """Repeat the last step behind the end: what is read there is what the source reads at its edge."""
+    """Repeat the last step after the end, so that it reads as the edge does in the source."""
     axes, before, after = flow.axes_of(node.inputs[0]), *map(flow.shapes, (node.inputs[0], node.outputs[0]))
     found = dict(axes)
     for axis, size in axes.items():

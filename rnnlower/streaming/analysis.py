@@ -1,4 +1,4 @@
-"""The analysis whether a model can be streamed, and of the edits that this takes."""
+"""The analysis of whether a model can be streamed, and of the edits needed."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _coupling_error(model: ir.Model, error: CoupledError) -> UnsupportedModelErr
 def _chunk_misfit_error(
     model: ir.Model, needs: list[ChunkError], multiple: int, size: int, steps: int | None, ends: bool
 ) -> UnsupportedModelError:
-    """Return the error of a chunk that does not fit the nodes, with one that does, if there is any.
+    """Return the error for a chunk that does not fit the nodes, with one that does, if any.
 
     Args:
         model: The model.

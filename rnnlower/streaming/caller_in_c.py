@@ -1,4 +1,4 @@
-"""The caller's code of a streamed model in C, for what emx-onnx-cgen makes of the model."""
+"""The caller's code of a streamed model in C, for the code that emx-onnx-cgen generates."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _state_start_lines(start: object, kind: str, state: str, shape: list[int]) -
 
 
 def _add_test(text: str, model: ir.Model, stream: StreamMetadata, open_model: Opener) -> str:
-    """Return the code with the test: the numbers that go in, and those that the reference gives."""
+    """Return the code with the test: input numbers, and the outputs of the reference."""
     calls = list(_run_calls(model, stream, open_model))
     given, buffers, tested, compared = [], [], [], []
     count = len(model.graph.inputs)

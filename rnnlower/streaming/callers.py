@@ -221,7 +221,7 @@ module.exports = { Stream, DESCRIPTION };
 
 
 def generate_caller(model: ir.Model, language: str, open_model: Opener) -> str:
-    """Return the code that calls a streamed model; in C with a test of what a run of it gives.
+    """Return the code that calls a streamed model; in C with a test against a run of it.
 
     Raises:
         UnsupportedModelError: The language needs sizes or types that the model leaves open.

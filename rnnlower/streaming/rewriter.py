@@ -96,7 +96,7 @@ class StreamRewriter:
         return value, out
 
     def _hand_out(self, value: ir.Value, name: str, old: ir.Value, calls: int) -> None:
-        """Make a value the output of a state; before the first real frame the old one stays."""
+        """Make a value the output of a state; before the first real frame the old value is kept."""
         emitter = self._emitter(old, name)
         if calls:
             value = emitter.op("Where", self._is_ready(calls), value, old, since=9)
@@ -191,7 +191,7 @@ class StreamRewriter:
     def _with_repeated(
         self, edit: edits.CacheInput, emitter: Emitter, state: ir.Value, value: ir.Value
     ) -> ir.Value:
-        """Emit the state whose last frames repeat frames of the first chunk, in the call that has this."""
+        """Emit the state whose last frames repeat frames of the first chunk, in the call with that chunk."""
         reflects = edit.repeats == "reflect"
         first = emitter.slice(value, [int(reflects)], [edit.repeated * reflects + 1], [edit.axis])
         first = emitter.flip(first, edit.axis) if reflects else first
@@ -226,7 +226,7 @@ class StreamRewriter:
         return self._positions[chunk]
 
     def _advance(self, chunk: int, count: ir.Value) -> None:
-        """Let the position grow by the frames of a call, if it does not yet."""
+        """Advance the position by the frames of a call, unless done already."""
         if chunk in self._later:
             position = self._positions[chunk]
             emitter = self._emitter(position, "position")
@@ -291,7 +291,7 @@ class StreamRewriter:
         return count, emitter.op("Gather", table, emitter.op("Add", steps, first), axis=edit.axis)
 
     def _continue(self, value: ir.Value, ongoing: ir.Value) -> None:
-        """Let what is computed from a value take its name, and its place everywhere else."""
+        """Let a result computed from a value take over its name and its other uses."""
         name, reader = value.name, ongoing.producer()
         value.replace_all_uses_with(ongoing, replace_graph_outputs=True)
         assert reader is not None

@@ -1,4 +1,4 @@
-"""Models of one step a call: which of their outputs are states that they take in the next call."""
+"""Models of one step per call, and their outputs that are states for the next call."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _given(
 
 
 def _fits(output: ir.Value, value: ir.Value) -> bool:
-    """Return whether an output may be what an input takes in the next call."""
+    """Return whether an output may feed an input in the next call."""
     if output.dtype != value.dtype or value not in ancestors(output):
         return False
     if output.shape is None or value.shape is None:

@@ -1,4 +1,4 @@
-"""Frames that a Slice each cuts from a sequence, as exporters unfold it: one Gather takes them all."""
+"""Frames that exporters cut from a sequence by one Slice each: a single Gather takes them all."""
 
 from __future__ import annotations
 

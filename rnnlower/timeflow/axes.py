@@ -1,4 +1,4 @@
-"""The axis of time of each input, and example sizes with which time is followed."""
+"""The time axis of each input, and the example sizes with which time is followed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SingleStepError(UnsupportedModelError):
 
 
 def _probe_sample(axes: Mapping[str, int], steps: int | None, sizes: Mapping[str, int]) -> Sample:
-    """Return a sample of which a chunk is a part."""
+    """Return a sample with a chunk shorter than the sequence."""
     if steps is None:
         return Sample(axes, _PROBE * _CHUNKS, _PROBE, sizes)
     chunk = next((size for size in range(min(steps // 2, _PROBE), 0, -1) if steps % size == 0), steps)
@@ -57,7 +57,7 @@ def find_axes(model: ir.Model, given: Mapping[str, int]) -> dict[str, int]:
 
 
 def _with_namesakes(inputs: Mapping[str, ir.Value], axes: Mapping[str, int]) -> dict[str, int]:
-    """Return the axes, and those of other inputs that have a dimension of the same name."""
+    """Add the axes of other inputs that have a dimension of the same name."""
     names = {dim_name(_dim(inputs[name], axis)) for name, axis in axes.items()} - {None}
     found = dict(axes)
     for name, value in inputs.items():

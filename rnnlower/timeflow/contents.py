@@ -37,7 +37,7 @@ class Contents:
         return any(shape is not None and not isinstance(shape[axis], int) for shape, axis in shapes)
 
     def depends_on_length(self, value: ir.Value | None) -> bool:
-        """Return whether a content depends on the length: a chunk's is not that of the whole sequence."""
+        """Return whether a content depends on the length: a chunk's differs from the whole sequence's."""
         return value is not None and self._is_sized.get(value, False)
 
     def shape(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
@@ -61,13 +61,13 @@ class Contents:
         return None if shape is None or None in shape else shape  # type: ignore[return-value]
 
     def content(self, value: ir.Value | None) -> Array | None:
-        """Return what a value holds for the whole sequence, if that follows from constants and sizes."""
+        """Return the content of a value for the whole sequence, if it follows from constants and sizes."""
         if value is None or (value.producer() is not None and value not in self._is_sized):
             return None
         return self.whole.constant(value)
 
     def chunk_content(self, value: ir.Value | None) -> Array | None:
-        """Return what a value holds for a chunk, if that follows from constants and sizes."""
+        """Return the content of a value for a chunk, if it follows from constants and sizes."""
         return self.part.constant(value) if self.depends_on_length(value) else self.content(value)
 
     def ints(self, node: ir.Node, name: str, index: int) -> tuple[list[int], list[int]] | None:

@@ -1,4 +1,4 @@
-"""Convolutions, pooling, frames of samples: windows over time keep what the next chunk still needs."""
+"""Convolutions, pooling, frames of samples: windows over time cache what the next chunk needs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Window:
 
 
 def make_window(node: ir.Node, kernel: Sequence[int], place: int) -> Window:
-    """Return the windows along a spatial axis, as the attributes say but for auto_pad."""
+    """Return the windows along a spatial axis that the attributes give, except for auto_pad."""
     count = len(kernel)
     strides = node.attributes.get_ints("strides") or (1,) * count
     dilations = node.attributes.get_ints("dilations") or (1,) * count
@@ -147,7 +147,7 @@ def _initial_values(flow: Flow, node: ir.Node, track: Track, pad: float, kept: i
 
 
 def _conv_transpose(flow: Flow, node: ir.Node) -> Outcome:
-    """Handle a ConvTranspose, whose frames each become several, which overlap those of the frames before.
+    """Handle a ConvTranspose, which turns each frame into several that overlap those of earlier frames.
 
     A chunk is preceded by the frames that reach into it. What they alone make is cut off in front, and behind
     what following frames will add to.

@@ -18,7 +18,7 @@ Dims = tuple[int | str | None, ...]
 
 @dataclasses.dataclass(frozen=True)
 class CacheInput:
-    """Precede an input by the last elements of the previous chunks.
+    """Prepend the last elements of the previous chunks to an input.
 
     Attributes:
         node, index: The input, or an output of the model where there is no node.
@@ -116,7 +116,7 @@ class ContinuePositions:
 
 @dataclasses.dataclass(frozen=True)
 class BlankFrames:
-    """Replace the frames before the first real one by a number.
+    """Replace the frames before the first real one by a constant.
 
     Attributes:
         node, index: The input.
@@ -139,7 +139,7 @@ class BlankFrames:
 
 @dataclasses.dataclass(frozen=True)
 class OverlapAdd:
-    """Replace a node that adds overlapping frames to zeros by the sum of their shifted parts.
+    """Replace a node that adds up overlapping frames by the sum of their shifted parts.
 
     Attributes:
         node, index: The frames. Those of the last chunk that reach into this one come first.

@@ -98,7 +98,7 @@ class Flow(Contents):
         return None if value is None else self.tracks.get(value)
 
     def required_track(self, node: ir.Node, index: int = 0) -> Track:
-        """Return the position of the frames of an input that must have some."""
+        """Return the position of an input's frames; refuse an input without a time axis."""
         return self._track_of(operand(node, index))
 
     def _track_of(self, value: ir.Value | None) -> Track:
@@ -123,7 +123,7 @@ class Flow(Contents):
         return value.is_initializer() and not value.is_graph_input()
 
     def known_content(self, value: ir.Value | None) -> Array | None:
-        """Return what a value holds for the whole sequence, even if that is computed over time from sizes."""
+        """Return the content of a value for the whole sequence, even if computed over time from sizes."""
         return self.whole.constant(value) if self.is_over_time(value) else self.content(value)
 
     def name(self, node: ir.Node) -> str:
@@ -141,7 +141,7 @@ class Flow(Contents):
     # Actions of the rules.
 
     def record_obstacle(self, node: ir.Node, problem: str) -> None:
-        """Record an obstacle after which time can be followed further: all of them are told together."""
+        """Record an obstacle after which time can still be followed: all of them are reported together."""
         self.lost.append(CoupledError(problem, node=node))
 
     def set_ints(self, node: ir.Node, name: str, index: int | None, values: Sequence[int]) -> None:
@@ -161,7 +161,7 @@ class Flow(Contents):
         return array
 
     def require_multiple(self, node: ir.Node, track: Track, frames: int, problem: str) -> None:
-        """Refuse a chunk that is not a multiple of this number of a value's frames."""
+        """Refuse a chunk whose frames of a value are not a multiple of this number."""
         if track.chunk % frames and self.strict:
             # A frame may be several time steps, and a time step several frames.
             common = math.gcd(self.sample.chunk, track.chunk)
@@ -174,7 +174,7 @@ class Flow(Contents):
             raise ChunkError(node, problem, 1, -(-frames * self.sample.chunk // track.chunk))
 
     def limit_positions(self, frames: int, track: Track) -> None:
-        """Note that there are positions for so many frames alone."""
+        """Record that positions exist for this many frames only."""
         if frames < track.chunk:
             raise CoupledError(f"has a table of {frames} positions, and a chunk has {track.chunk} frames")
         steps = int(frames / track.rate)
@@ -183,7 +183,8 @@ class Flow(Contents):
     def delay_to(
         self, node: ir.Node | None, index: int = 0, lag: int | None = None, track: Track | None = None
     ) -> Track:
-        """Make an input, or a graph output, late by the given lag, or at least not ahead of the stream."""
+        """Delay an input, or a graph output, to the given lag; by default only if it is ahead of the
+        stream."""
         value = self.model.graph.outputs[index] if node is None else node.inputs[index]
         track = self._track_of(value) if track is None else track
         wanted = max(track.lag, 0) if lag is None else lag
@@ -194,7 +195,7 @@ class Flow(Contents):
         return track.with_(lag=wanted, fill=0.0)
 
     def delay_by_chunks(self, node: ir.Node, index: int, track: Track | None = None) -> tuple[Track, int]:
-        """Make an input late by whole chunks and return their number: a state must not see earlier frames.
+        """Delay an input by whole chunks; return their number: a state must not see earlier frames.
 
         Frames that leave the stream before the first one belong to no step.
         """
@@ -203,14 +204,14 @@ class Flow(Contents):
         return self.delay_to(node, index, calls * track.chunk, track), calls
 
     def blank_frames(self, node: ir.Node, index: int, track: Track, fill: float) -> None:
-        """Replace what leaves the stream before the first frame by a number."""
+        """Replace what leaves the stream before the first frame by a constant."""
         rank, dtype = len(self._known_shape(node.inputs[index], "an input")), self.dtype(node.inputs[index])
         self.edits.append(BlankFrames(node, index, track.axis, rank, track.lag, track.chunk, fill, dtype))
 
     def fill_before_start(
         self, node: ir.Node, index: int, track: Track, fill: float = 0.0
     ) -> tuple[Track, int]:
-        """Let nothing come before the first frame of an input but the fill; or wait for whole chunks.
+        """Put only the fill before the first frame of an input, or delay the input by whole chunks.
 
         Return its track, and the number of calls that are waited for.
         """
@@ -231,7 +232,7 @@ class Flow(Contents):
         calls: int = 0,
         repeated: int = 0,
     ) -> None:
-        """Put frames of an input before it that are kept from the last chunk; ``more`` are taken in all.
+        """Prepend frames cached from previous chunks to an input; ``more`` are taken in all.
 
         The last ``repeated`` ones repeat frames of the first chunk, if the track has such a ``fill``.
         """
@@ -297,7 +298,7 @@ class Flow(Contents):
             self.latest.update(node.outputs)
 
     def _has_content(self, node: ir.Node) -> bool:
-        """Return whether the content of a node's output follows from constants and sizes, and note it."""
+        """Return whether the content of a node's output follows from constants and sizes, and record it."""
         over_time = any(map(self.is_over_time, node.inputs))
         if node.op_type not in ("Shape", "Size") or node.domain:
             if over_time and (self._is_as_long(node) or self._is_table(node)):

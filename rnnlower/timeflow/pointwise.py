@@ -1,4 +1,4 @@
-"""Operators that treat each frame separately, unless the time axis is one of those they work along."""
+"""Operators that treat each frame separately, unless they work along the time axis."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def align_operands(flow: Flow, node: ir.Node, indices: Sequence[int], rank: int)
 
 
 def combine_tracks(flow: Flow, node: ir.Node, tracks: Mapping[int, Track]) -> Track:
-    """Return the track of what is computed from all these inputs, which become equally late."""
+    """Return the track of a result of all these inputs, which are delayed to the same lag."""
     if len({(track.outer, track.inner) for track in tracks.values()}) > 1:
         tracks = {index: track.unfolded for index, track in tracks.items()}
     track = next(iter(tracks.values()))
@@ -128,7 +128,7 @@ def _arg(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def batch_norm(flow: Flow, node: ir.Node) -> Outcome:
-    """Handle BatchNormalization with the statistics of the training: numbers for each channel, on axis 1."""
+    """Handle BatchNormalization with the statistics of the training: one number per channel, on axis 1."""
     if node.attributes.get_int("training_mode", 0) or len(node.outputs) > 1:
         raise CoupledError("normalizes by the statistics of its input", "export the model for inference")
     return _along_axes([1], flow, node, "has parameters that differ from step to step:")

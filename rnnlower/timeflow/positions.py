@@ -1,4 +1,4 @@
-"""Positions in a stream: a Range over its steps, and constants that differ from step to step."""
+"""Positions in a stream: a Range over its steps, and constants that vary over the steps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def number_steps(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _per_element_track(track: Track) -> Track:
-    """Return the track of a value that differs from element to element."""
+    """Return the track of a value in which each element is a frame."""
     return track.resampled(track.outer).with_(outer=1)
 
 
@@ -142,7 +142,7 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
 
 
 def _rows_at_positions(flow: Flow, value: ir.Value, frames: Array, track: Track) -> tuple[Array, int | None]:
-    """Return the rows for each position, and the first from which those of each chunk are the same."""
+    """Return the rows for each position, and the first position from which all chunks have the same."""
     calls = flow.sample.steps // flow.sample.chunk
     places = np.arange(calls * track.chunk) - max(track.lag, 0)
     rows = frames.take(places.clip(0, track.frames - 1), 0)

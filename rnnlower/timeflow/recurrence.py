@@ -103,7 +103,7 @@ def _check_lengths(flow: Flow, node: ir.Node, track: Track) -> None:
 
 
 def _element_sources(value: ir.Value) -> list[ir.Value | None]:
-    """Return what the elements of a value follow from, and not how many there are."""
+    """Return the values from which the elements of a value follow, not their number."""
     node = value.producer()
     return (
         values_read_by(node)[:1]
@@ -119,7 +119,7 @@ def _outcomes(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -
 
 
 def refuse_shifted(flow: Flow, finals: Sequence[ir.Value], track: Track) -> None:
-    """Refuse final states that are read where the stream is not at the end of the sequence."""
+    """Refuse final states that are read before the stream is at the end of the sequence."""
     used = [out for out in finals if out.name and is_read(out)]
     states = {edit.kept[1] for edit in flow.edits if isinstance(edit, HoldState) and edit.kept}
     if track.lag + track.tail and any(out not in states or out.uses() for out in used):
@@ -173,7 +173,7 @@ def _start(flow: Flow, name: str, array: Array) -> Start:
 def _existing_state(
     node: ir.Node, name: str, value: ir.Value, index: int
 ) -> tuple[ir.Value, ir.Value | None]:
-    """Return a state that the model takes already: its input, and the output that holds the final state."""
+    """Return a state that the model has already: its input, and the output that holds the final state."""
     moved = move_sources(value)
     ends = [this for this in moved if (made := this.producer()) is not None and made.op_type not in MOVES]
     inputs = [each for each in {*moved}.union(*map(ancestors, ends)) if each.is_graph_input()]
@@ -219,7 +219,7 @@ def require_states_returned(flow: Flow) -> None:
 
 
 def _moved_content(flow: Flow, value: ir.Value | None, known: dict[ir.Value, Array | None]) -> Array | None:
-    """Return what a value holds that only moves elements of others, if these hold this."""
+    """Return the content of a value that only moves elements of others, whose contents are `known`."""
     if value is None or value in known:
         return None if value is None else known[value]
     node, known[value] = value.producer(), flow.content(value)
@@ -234,7 +234,7 @@ def _moved_content(flow: Flow, value: ir.Value | None, known: dict[ir.Value, Arr
 
 
 def move_sources(value: ir.Value | None) -> list[ir.Value]:
-    """Return the values that a value comes from through operators that only move it."""
+    """Return the values from which a value is only moved, through any number of operators."""
 
     def before(this: ir.Value) -> Sequence[ir.Value | None]:
         producer = this.producer()
@@ -246,7 +246,7 @@ def move_sources(value: ir.Value | None) -> list[ir.Value]:
 
 
 def move_targets(value: ir.Value | None) -> list[ir.Value]:
-    """Return the values that a value reaches through operators that only move it, in graph order."""
+    """Return the values to which a value is only moved, in graph order."""
 
     def after(this: ir.Value) -> list[ir.Value]:
         readers = (node for node, place in this.uses() if place == 0 or node.op_type == "Concat")
@@ -281,7 +281,7 @@ def _quantized(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def delay_all_by_chunks(flow: Flow, tracks: Mapping[tuple[ir.Node, int], Track]) -> tuple[Track, int]:
-    """Make all of these inputs equally late by whole chunks."""
+    """Delay all of these inputs equally, by whole chunks."""
     if not tracks:
         raise CoupledError("does not run over time")
     track = next(iter(tracks.values()))

@@ -1,4 +1,4 @@
-"""Operators that move axes or change shapes: where the frames are, even if folded into another axis."""
+"""Operators that move axes or change shapes: where the frames go, even folded into another axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AXES_AS_INPUT = 13
 
 
 def moved_track(flow: Flow, node: ir.Node) -> Track:
-    """Return the track of the moved value; the other inputs only control the move."""
+    """Return the track of the moved value; the other inputs only control the operator."""
     track = flow.track(node)
     if track is None:
         raise CoupledError(

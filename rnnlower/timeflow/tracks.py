@@ -1,4 +1,4 @@
-"""Time in a value: the axis and the position of its frames, and errors where it cannot be followed."""
+"""The position of time in a value, and the errors raised where it cannot be followed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CoupledError(Exception):
 
 
 class ChunkError(CoupledError):
-    """A node takes several frames at a time, and the chunk is not a multiple of them.
+    """A node takes several frames at a time, and the chunk is not a multiple of that number.
 
     Args:
         at: The node.
@@ -119,7 +119,7 @@ class Track:
 
     @property
     def unfolded(self) -> Track:
-        """The same places as frames of one element each, where no other axis is folded before the frames."""
+        """The same track with frames of one element each, if no other axis is folded before the frames."""
         return (
             self if self.outer != 1 else self.resampled(self.inner).with_(inner=1, lag=self.lag * self.inner)
         )
@@ -212,7 +212,7 @@ class Sample:
         return tuple(shape)
 
     def named(self, size: int) -> int | str | None:
-        """Return the size as a shape may declare it: a number, the name of a dimension, or neither."""
+        """Return the size as a shape declares it: a number, a dimension's name, or ``None``."""
         for name, own in self.sizes.items():
             if own > 1 and size % own == 0:
                 return (name if size == own else f"{size // own}*{name}") if name else None

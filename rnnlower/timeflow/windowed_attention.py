@@ -1,4 +1,4 @@
-"""Attention over a window of the past: the keys and values that a mask leaves visible are a state."""
+"""Attention over a window of the past: keys and values that a mask leaves visible are a state."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _common_scores(flow: Flow, node: ir.Node) -> Scores:
 
 
 def _apply_mask(flow: Flow, node: ir.Node, index: int, scores: Scores) -> Scores:
-    """Return the scores with the mask that an operand is."""
+    """Return the scores with an operand applied as their mask."""
     value = node.inputs[index]
     assert value is not None
     if not flow.follows_from_size(value):
@@ -173,7 +173,7 @@ def _weighted_sum(flow: Flow, node: ir.Node) -> Outcome:
 def _cut_mask_to_chunk(
     flow: Flow, scores: Scores, node: ir.Node, index: int, mask: Array, fill: Array
 ) -> None:
-    """Replace a mask by the part for each chunk, whose first ones look at no step before the first."""
+    """Replace a mask by the part for each chunk; the first chunks see no step before the first."""
     chunk, before = scores.track.chunk, scores.window - 1
     padded = np.concatenate([np.broadcast_to(fill, (*mask.shape[:-1], before)), mask], -1)
     parts = [

@@ -1,4 +1,4 @@
-"""Operators that are told where a sequence ends: recurrent ones by lengths, attention by masks."""
+"""Operators that take the end of a sequence as an input: recurrent ones as lengths, attention as a mask."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 
 def _fill_keys(flow: PadFlow, node: ir.Node, indices: tuple[int, ...], time: int) -> None:
-    """Fill keys and values: they may be NaN, and so is NaN times a weight of zero."""
+    """Fill keys and values: they may be NaN, and NaN times a weight of zero is NaN."""
     for index in indices:
         if time in flow.axes_of(node.inputs[index]):
             flow.fill(node, index, time, 0.0)
@@ -114,7 +114,7 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 
 def _linear_attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
-    """Leave the state as it is after the end: nothing is added there, and nothing decays."""
+    """Keep the state after the end: nothing is added there, and nothing decays."""
     axes = flow.axes_of(node.inputs[0])
     if 1 in axes and _is_output_read(node, 1):
         for index in (1, 2, 4, 5):
@@ -150,7 +150,7 @@ def _is_output_read(node: ir.Node, index: int) -> bool:
     return out is not None and is_read(out)
 
 
-ENDING: dict[str, Rule] = {
+SEQUENCE_OPERATORS: dict[str, Rule] = {
     **dict.fromkeys(("DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"), _recurrent),
     "CausalConvWithState": _causal_conv,
     "LinearAttention": _linear_attention,

@@ -1,4 +1,4 @@
-"""Norms: over time, they count the valid elements alone."""
+"""Normalization: over time, only valid elements count."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PARAMETERS = "has parameters that differ from step to step"
 def _emit_normalized(
     flow: PadFlow, node: ir.Node, emitter: Emitter, value: ir.Value, axes: Axes, where: range
 ) -> ir.Value:
-    """Emit the normal form of a value over its last axes, by the mean and the variance of what is valid."""
+    """Normalize a value over its last axes, by the mean and the variance of the valid elements."""
     over = {axis: axes[axis] for axis in where if axis in axes}
     zero, rank = emitter.scalar(0), where.stop
 
@@ -45,7 +45,7 @@ def _batch_norm(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _layer_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
-    """Normalize; what is scaled then is aligned at the end."""
+    """Normalize; scale and bias are aligned with the last axes."""
     value, axes = flow.operand(node), flow.axes_of(node.inputs[0])
     rank = len(flow.shape(value))
     where = range(node.attributes.get_int("axis", -1) % rank, rank)

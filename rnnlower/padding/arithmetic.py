@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.walk import operand
-from rnnlower.padding.normalizing import NORMALIZING
+from rnnlower.padding.normalization import NORMALIZING
 from rnnlower.padding.sizes import Axes, NoRuleError, add_axis
 from rnnlower.padding.validity_walk import PadFlow, Rule
 from rnnlower.timeflow.pointwise import POINTWISE
@@ -202,7 +202,7 @@ def _rotary(flow: PadFlow, node: ir.Node) -> Axes:
     return axes
 
 
-COMBINING: dict[str, Rule] = {
+ARITHMETIC: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, elementwise),
     **dict.fromkeys(_FILLS, _reduce),
     **NORMALIZING,

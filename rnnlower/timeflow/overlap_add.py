@@ -1,4 +1,4 @@
-"""Frames that overlap: taken from a stream by indices, and added to one another."""
+"""Overlapping frames: gathered from a stream by indices, and added up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnlower.timeflow.tracks import CoupledError, Track
 
 
 def match_frame_gather(flow: Flow, node: ir.Node, axis: int) -> Track | None:
-    """Return the track of frames that a Gather takes by constant indices, if that is what it does.
+    """Return the track of the frames that a Gather takes by constant indices; ``None`` if it takes none.
 
     Indices that are the same for each frame but for a step make windows over the samples.
     """
@@ -43,7 +43,7 @@ def match_frame_gather(flow: Flow, node: ir.Node, axis: int) -> Track | None:
 
 
 def _scatter(flow: Flow, node: ir.Node) -> Outcome:
-    """Handle frames that are added to zeros by constant indices, each a hop after the one before."""
+    """Handle frames that are added to zeros at constant indices, each one hop after the previous one."""
     adds, places = (
         node.attributes.get_string("reduction", "none") == "add",
         flow.known_content(node.inputs[1]),
@@ -109,4 +109,4 @@ def _fold(flow: Flow, node: ir.Node) -> Outcome:
     return track.resampled(hop, int(image[-1]) - track.frames * hop).with_(axis=1 + count, lag=lag, fill=0.0)
 
 
-OVERLAP: dict[str, Rule] = {"Col2Im": _fold, "ScatterElements": _scatter, "ScatterND": _scatter}
+OVERLAP_ADD: dict[str, Rule] = {"Col2Im": _fold, "ScatterElements": _scatter, "ScatterND": _scatter}

@@ -88,7 +88,7 @@ def _tile(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _concat(flow: PadFlow, node: ir.Node) -> Axes:
-    """Join; what comes behind the last step moves to where the sequence ends."""
+    """Concatenate; whatever follows the last step moves to the end of the sequence."""
     rank = len(flow.shape(node.outputs[0]))
     along = node.attributes.get_int("axis", 0) % rank
     axes: Axes = {}
@@ -114,7 +114,7 @@ def _concat(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, Size]], valid: Size) -> None:
-    """Take the elements behind each sequence from where they are in the padded one."""
+    """Gather the elements after each sequence from their positions in the padded one."""
     if flow.rows is not None:
         raise NoRuleError("puts something after the last step, which differs from row to row")
     emitter, old = flow.emitter_for(node), node.outputs[0]
@@ -138,7 +138,7 @@ def _split(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 
 def _bounds(flow: PadFlow, node: ir.Node) -> dict[int, tuple[list[int], list[int], int]]:
-    """Return for each axis that a Slice cuts its starts and ends at the example lengths, and the step."""
+    """Return the starts and ends at the example lengths, and the step, for each axis of a Slice."""
     rank = len(flow.shape(node.inputs[0]))
     starts, ends = (flow.ints(node, name, index) or [] for index, name in enumerate(("starts", "ends"), 1))
     axes, steps = flow.ints(node, "axes", 3), flow.ints(node, "steps", 4)
@@ -190,7 +190,7 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
 def _size_from_fixed_start(
     flow: PadFlow, size: Size, starts: list[int], ends: list[int], step: int, sizes: list[int]
 ) -> Size:
-    """Return the size of a part that begins at a fixed step."""
+    """Return the size of a slice that begins at a fixed step."""
     if len({*ends}) > 1:
         behind = {
             min(end + have if end < 0 else end, have) - have for end, have in zip(ends, sizes, strict=True)
@@ -254,7 +254,7 @@ def _same(flow: PadFlow, node: ir.Node) -> Axes:
     return flow.axes_of(node.inputs[0])
 
 
-MOVING: dict[str, Rule] = {
+DATA_MOVEMENT: dict[str, Rule] = {
     "Concat": _concat,
     "ConstantOfShape": lambda flow, node: flow.varying_axes(node.outputs[0]),
     "DepthToSpace": _depth_to_space,

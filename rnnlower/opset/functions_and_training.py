@@ -1,4 +1,4 @@
-"""Functions, where the target opset has none, and the training part of a model."""
+"""Functions, which old opsets lack, and the training part of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops and Scans over time: what they carry from step to step is a state of the stream."""
+"""Loops and Scans over time: their loop-carried values are states of the stream."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _scan(flow: Flow, node: ir.Node) -> list[Outcome]:
 
 
 def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
-    """Handle a Loop that takes a step of each sequence in each iteration, by the number of the iteration."""
+    """Handle a Loop that gathers one step of each sequence per iteration, by the iteration number."""
     body, carried = node.attributes["body"].as_graph(), len(node.inputs) - 2
     trips, chunk_trips = flow.content(node.inputs[0]), flow.chunk_content(node.inputs[0])
     condition = flow.content(node.inputs[1])
@@ -81,7 +81,7 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
 
 
 def _readers(flow: Flow, body: ir.Graph) -> list[ir.Node]:
-    """Return the Gathers that take a step of a sequence by the number of the iteration."""
+    """Return the Gathers that take a step of a sequence by the iteration number."""
     numbers, readers = [body.inputs[0]], []
     for value in numbers:
         for use in value.uses():
