@@ -56,13 +56,14 @@ class StreamOptions(RecurrentOptions):
             ) from None
         if self.rate is None:
             raise OptionError(
-                f"a chunk of {self.chunk} has a number of steps that follows from a rate",
-                remedy=f"say how many steps a second has ({wording.option('rate', 16000)})",
+                f"a chunk of {self.chunk} needs a rate to be converted to time steps",
+                remedy=f"give the number of steps per second ({wording.option('rate', 16000)})",
             )
         steps = seconds * self.rate
         if steps < 1 or not math.isclose(steps, round(steps)):
             raise OptionError(
-                f"{self.chunk} at {self.rate:g} steps a second are {steps:g} steps; they must be whole"
+                f"{self.chunk} is {steps:g} steps at {self.rate:g} per second; "
+                "it must be a whole number, at least 1"
             )
         return round(steps)
 

@@ -177,7 +177,7 @@ class SetInputsPass(Pass):
         for name, given in self._sets.items():
             if name not in inputs:
                 known = ", ".join(str(known) for known in inputs) or "none"
-                raise OptionError(f"the model has no input named {name!r} to be set; it has {known}")
+                raise OptionError(f"the model has no input named {name!r} to set; it has {known}")
             if name in beyond_ir.names_in_training(model):
                 raise OptionError(f"input {name!r} cannot be set: the model's training reads it")
             array = _convert_to_type(inputs[name], given)

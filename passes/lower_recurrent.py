@@ -185,7 +185,7 @@ class LowerRecurrentPass(Pass):
             decider = describe_branch_inputs(model, located.node)
             raise UnsupportedModelError(
                 "it cannot run on inputs of these shapes, and "
-                f"target {dialect.name} cannot be told that its branch fails",
+                f"target {dialect.name} has no operators that make its branch fail",
                 node=located,
                 remedy=decider or "take the branch out of the model, or give the inputs other shapes",
             )

@@ -143,7 +143,7 @@ def _unknown_steps_error(node: StateNode, model: ir.Model) -> UnsupportedModelEr
     sizes = str(options_for_sizes(model.graph.inputs))
     other_way = f"keep it dynamic with `{wording.call('scan')}`"
     return UnsupportedModelError(
-        "its number of time steps is not known, and a straight line of its rule needs it",
+        "its number of time steps is not known, and unrolling its update rule needs it",
         node=node.located,
         remedy=f"give it one ({sizes}), or {other_way}" if sizes else other_way,
     )

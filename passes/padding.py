@@ -126,7 +126,7 @@ class PadLengthsPass(Pass):
             }
             if len(places) > 1:
                 raise UnsupportedModelError(
-                    f"input {value.name!r} has several axes of a length that is padded",
+                    f"input {value.name!r} has several axes of a padded length",
                     remedy="make it an input of one such axis, or compute it in the model",
                 )
             if places:
@@ -174,7 +174,7 @@ def make_axes_dynamic(model: ir.Model, maxima: Mapping[str, int], time_axes: Map
         if not -len(shape) <= axis < len(shape):
             raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
         if len(maxima) != 1:
-            raise OptionError(f"{option('time-axis')} goes with one length, not with several")
+            raise OptionError(f"{option('time-axis')} works with a single length only")
         (symbol,) = maxima
         inputs[name].shape = ir.Shape(
             [ir.SymbolicDim(symbol) if place == axis % len(shape) else d for place, d in enumerate(shape)]
@@ -189,8 +189,8 @@ def _make_metadata(
         axes = flow.lengths_of(value)
         if len(axes) > 1:
             raise UnsupportedModelError(
-                f"output {value.name!r} has several axes of a length that is padded",
-                remedy="let the model give what is computed from it",
+                f"output {value.name!r} has several axes of a padded length",
+                remedy="make the model return a value computed from it",
             )
         for axis, size in axes.items():
             outputs[str(value.name)] = {"axis": axis, "size": _size_expression(value, size, flow)}

@@ -253,7 +253,7 @@ def _as_standard(
 def negative_size_error() -> InvalidModelError:
     """Return the error for a size below 0, at which onnx's inference aborts the process."""
     return InvalidModelError(
-        "a size in the model falls below 0, where a pooling, Split or the like takes more than there is",
+        "a size in the model falls below 0: a pooling, Split or the like takes more than there is",
         remedy="look at the sizes that the model declares, or that "
         f"{wording.option('dim')} and {wording.option('input-shape')} give",
     )

@@ -32,8 +32,8 @@ def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
         return ir.convenience.get_const_tensor(value)
     except ValueError as error:
         raise InvalidModelError(
-            f"the Constant node that makes {value.name!r} has no value that ONNX knows",
-            remedy="give it the attribute value, a tensor",
+            f"the Constant node that makes {value.name!r} has none of the value attributes of ONNX",
+            remedy="give it a tensor as the attribute value",
         ) from error
 
 

@@ -126,7 +126,7 @@ class Examples:
 
     def ints(self, node: ir.Node, name: str, index: int) -> list[list[int]] | None:
         """Return integers at the example lengths: an attribute, or an input."""
-        unknown = NoRuleError(f"takes its {name} from a computation that is not followed")
+        unknown = NoRuleError(f"takes its {name} from an unsupported computation")
         contents = [lambda value, world=world: world.constant(self.origin(value)) for world in self._worlds]
         found = [ints_of_attribute_or_input(node, name, index, content, unknown) for content in contents]
         return [each for each in found if each is not None] or None
@@ -140,7 +140,7 @@ class Examples:
         for size in self._sizes:
             if size.fits(self._lengths, sizes):
                 return size
-        raise NoRuleError("makes an axis whose size follows from a length in a way that is not followed")
+        raise NoRuleError("makes an axis whose size follows from a length in an unsupported way")
 
     def varying_axes(self, value: ir.Value) -> Axes:
         """Return the axes of a value that differ in size at the example lengths, by known sizes."""

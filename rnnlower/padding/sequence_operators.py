@@ -61,7 +61,7 @@ def _attention_with_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
         _refuse_others(node, lengths)
         values = [node.inputs[index] for index in (0, *keys)]
         if any(each is None or len(flow.shape(each)) != 3 for each in values):
-            raise NoRuleError("has queries, keys and values in one")
+            raise NoRuleError("has packed queries, keys and values")
         axes, of_keys = flow.axes_of(node.inputs[0]), flow.axes_of(node.inputs[keys[0]])
         if 2 in {*axes, *of_keys}:
             raise NoRuleError("has features over time")
@@ -129,7 +129,7 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
     defaults = ATTRIBUTE_DEFAULTS[node.op_type]
     given = {name: each.value for name, each in node.attributes.items() if name not in _FOLLOWED}
     if unknown := sorted(name for name, each in given.items() if each != defaults[name]):
-        raise NoRuleError(f"has attributes that are not followed: {', '.join(unknown)}")
+        raise NoRuleError(f"has unsupported attributes: {', '.join(unknown)}")
     time = 1 if node.attributes.get_int("channels_last", 0) else 2
     if time in axes and _is_output_read(node, 1):
         shape, steps = flow.shape(value), flow.shape(node.outputs[1])[time]

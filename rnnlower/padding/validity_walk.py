@@ -162,7 +162,7 @@ class PadFlow(Validity):
             if size is None:
                 raise NoRuleError("makes a length the size of another axis")
             if not size.fits(self._lengths, sizes):
-                raise NoRuleError("changes the number of steps in a way that is not followed")
+                raise NoRuleError("changes the number of steps in an unsupported way")
         # What every sequence fills has no padding.
         self.axes[out] = {axis: size for axis, size in axes.items() if not self._is_constant(size)}
         self._sizes |= set(self.axes[out].values())

@@ -54,7 +54,7 @@ def _window_count(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
         fewer = Size(size.symbol, tuple(map(min, most.table, found.table)))
         if fewer != found and flow.opset < _FIRST_WITHOUT_WINDOWS_IN_PADDING:
             raise NoRuleError(
-                "has windows that begin past the end (ceil_mode), which is clear from opset 22 on"
+                "has windows that begin past the end (ceil_mode), which is defined only from opset 22 on"
             )
         return fewer
     found = size.affine(1, begin + end - width + stride, stride)
@@ -186,7 +186,7 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
         if axis not in axes or (begins == {0} and ends == {0}):
             continue
         if len(begins) > 1 or len(ends) > 1:
-            raise NoRuleError("pads by a number that follows from the length")
+            raise NoRuleError("pads by an amount that depends on the length")
         begin, end = begins.pop(), ends.pop()
         found[axis] = axes[axis].affine(1, begin + end)
         if mode == "reflect":
@@ -201,7 +201,7 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
         value = operand(node, 2)
         given = node.attributes.get_float("value", 0.0) if value is None else value
         if isinstance(given, ir.Value) and flow.shape(given):
-            raise NoRuleError("pads by a value that is no scalar")
+            raise NoRuleError("pads with a value that is not a scalar")
         flow.fill(node, 0, axis, given)
     return found
 

@@ -306,7 +306,7 @@ class _Parser:
         input_size = _static_dim(inputs["W"].shape, 1 if self.signature.transposed else 2)
         x_size = _static_dim(x_shape, 2)
         if input_size is not None and x_size is not None and input_size != x_size:
-            raise self.invalid(f"input X has {x_size} features, but W is made for {input_size}")
+            raise self.invalid(f"input X has {x_size} features, but W takes {input_size}")
         return hidden_size, x_size if input_size is None else input_size
 
     def _check_lengths(self, lens: ir.Value | None, seq_length: int | None) -> None:

@@ -72,7 +72,7 @@ class Contents:
 
     def ints(self, node: ir.Node, name: str, index: int) -> tuple[list[int], list[int]] | None:
         """Return integers for the sequence and for a chunk: an attribute, or in newer versions an input."""
-        unknown = CoupledError(f"takes its {name} from a computation that is not followed")
+        unknown = CoupledError(f"takes its {name} from an unsupported computation")
         whole = ints_of_attribute_or_input(node, name, index, self.content, unknown)
         chunk = ints_of_attribute_or_input(node, name, index, self.chunk_content, unknown)
         return None if whole is None or chunk is None else (whole, chunk)

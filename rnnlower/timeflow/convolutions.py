@@ -162,7 +162,7 @@ def _conv_transpose(flow: Flow, node: ir.Node) -> Outcome:
     if track.is_folded:
         raise CoupledError("spreads a frame over several on an axis in which time is folded")
     if "output_shape" in node.attributes:
-        raise CoupledError("has an output_shape, which a chunk does not have", "give pads in its place")
+        raise CoupledError("has an output_shape, which does not apply to a chunk", "give pads instead")
     span, stride = window.span, window.stride
     before, calls = max(-(-span // stride) - 1, 0), 0
     if before and track.lag > 0:

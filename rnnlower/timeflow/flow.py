@@ -183,8 +183,7 @@ class Flow(Contents):
     def delay_to(
         self, node: ir.Node | None, index: int = 0, lag: int | None = None, track: Track | None = None
     ) -> Track:
-        """Delay an input, or a graph output, to the given lag; by default only if it is ahead of the
-        stream."""
+        """Delay an input, or a graph output, to the given lag; by default to 0, if it is ahead."""
         value = self.model.graph.outputs[index] if node is None else node.inputs[index]
         track = self._track_of(value) if track is None else track
         wanted = max(track.lag, 0) if lag is None else lag
@@ -335,7 +334,7 @@ class Flow(Contents):
         if any(value in self.scores for value in node.inputs):
             rule = self._of_scores.get("" if node.domain else node.op_type)
             if rule is None:
-                raise CoupledError("computes with the scores of an attention in a way that is not followed")
+                raise CoupledError("computes with the scores of an attention in an unsupported way")
         if rule is None:
             raise CoupledError(
                 f"may couple time steps: the behavior of {qualified_op_type(node)} over time is not known"
@@ -346,7 +345,7 @@ class Flow(Contents):
             shape = self.shape_of(out)
             if isinstance(one, Track):
                 if shape is not None and shape[one.axis : one.axis + 1] != (one.size,):
-                    raise CoupledError("changes the length of the time axis in a way that is not followed")
+                    raise CoupledError("changes the length of the time axis in an unsupported way")
                 self.tracks[out] = one
             elif isinstance(one, Scores):
                 self.scores[out] = one

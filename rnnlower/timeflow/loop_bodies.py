@@ -55,7 +55,7 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     trips, chunk_trips = flow.content(node.inputs[0]), flow.chunk_content(node.inputs[0])
     condition = flow.content(node.inputs[1])
     if trips is None or chunk_trips is None:
-        raise CoupledError("has a number of iterations that is not followed")
+        raise CoupledError("has an unsupported number of iterations")
     if node.inputs[1] is not None and (condition is None or not condition.all()):
         raise CoupledError("has a condition that is not known")
     after = flow.whole.constant(body.outputs[0])

@@ -55,7 +55,7 @@ def _scatter(flow: Flow, node: ir.Node) -> Outcome:
         axis = node.attributes.get_int("axis", 0) % places.ndim
         rows = np.moveaxis(places, axis, 0).reshape(places.shape[axis], -1)
         if (rows != rows[:, :1]).any():
-            raise CoupledError("writes to other positions in each row")
+            raise CoupledError("writes to different positions in each row")
         places = rows[:, 0]
     elif places.shape[-1] == 1:
         places = places[..., 0]

@@ -161,7 +161,7 @@ def matmul(flow: Flow, node: ir.Node) -> Outcome:
     refuse_latest(flow, node.inputs[other], track)
     place = track.axis - ranks[index]
     if place < -2 and ranks[other] >= -place and flow.shape(node, other)[place] != 1:
-        raise CoupledError("multiplies each step by another matrix: a stream has no positions")
+        raise CoupledError("multiplies each step by a different matrix: a stream has no positions")
     return flow.delay_to(node, index).at(rank + place)
 
 
@@ -192,7 +192,7 @@ def einsum(flow: Flow, node: ir.Node) -> Outcome:
     equation = node.attributes.get_string("equation", "").replace(" ", "")
     terms, right = einsum_terms(equation)
     if not terms:
-        raise CoupledError(f"has the equation {equation!r}, which is not followed")
+        raise CoupledError(f"has the equation {equation!r}, which is not supported")
     letters, tracks = set(), {}
     for index, term in enumerate(terms):
         track = flow.track(node, index)
@@ -242,7 +242,7 @@ def _repeat_frames(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcom
     rounds = node.attributes.get_string("nearest_mode", "round_prefer_floor")
     floors = node.op_type == "Upsample" or opset < _FIRST_WITH_MODES or (where, rounds) in _REPEATING
     if mode != "nearest" or not floors or track.is_folded or factor * track.size != size:
-        raise CoupledError("computes frames between those of the sequence", "a nearest one repeats frames")
+        raise CoupledError("interpolates between frames", "the mode nearest repeats frames")
     if len(node.inputs) > _SIZES and node.inputs[_SIZES] is not None:
         given, sizes = node.inputs[_SIZES], flow.chunk_content(node.inputs[_SIZES])
         rank = len(flow.shape(node))
@@ -250,7 +250,7 @@ def _repeat_frames(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcom
         if sizes is None or (
             given is not None and given.producer() is not None and not flow.depends_on_length(given)
         ):
-            raise CoupledError("takes its sizes from a computation that is not followed")
+            raise CoupledError("takes its sizes from an unsupported computation")
         wanted = np.array(sizes)
         wanted[axes.index(track.axis)] = track.chunk * factor
         if not np.array_equal(wanted, sizes):

@@ -20,7 +20,7 @@ def fill_track(flow: Flow, rank: int, whole: list[int], chunk: list[int]) -> Out
     differ = [axis for axis, (a, b) in enumerate(zip(whole, chunk, strict=True)) if a != b]
     steps = flow.sample.steps
     if len(differ) != 1 or whole[differ[0]] * flow.sample.chunk != chunk[differ[0]] * steps:
-        return CoupledError("takes its shape from the number of time steps in a way that is not followed")
+        return CoupledError("takes its shape from the number of time steps in an unsupported way")
     # A value that is the same at every step may be folded either way.
     size = whole[differ[0]]
     frames = math.gcd(size, steps)
@@ -32,7 +32,7 @@ def number_steps(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a Range over the steps: a chunk continues it."""
     bounds = [(flow.content(value), flow.chunk_content(value)) for value in node.inputs]
     if any(whole is None or chunk is None for whole, chunk in bounds):
-        raise CoupledError("takes its limits from a computation that is not followed")
+        raise CoupledError("takes its limits from an unsupported computation")
     first, limit, step = (
         [float(array.reshape(-1)[0]) for array in pair if array is not None] for pair in bounds
     )
@@ -42,7 +42,7 @@ def number_steps(flow: Flow, node: ir.Node) -> Outcome:
     track = fill_track(flow, 1, [whole], [chunk])
     if isinstance(track, Track):
         if step[0] != round(step[0]) or first[0] != round(first[0]):
-            raise CoupledError("numbers the steps by fractions")
+            raise CoupledError("numbers the steps with fractions")
         track = _per_element_track(track)
         dtype = flow.dtype(node.outputs[0])
         flow.edits.append(ContinuePositions(node, 0, 0, track.chunk, step=round(step[0]), dtype=dtype))
@@ -129,7 +129,8 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
         return
     if track.outer != 1:
         raise CoupledError(
-            f"combines each step with another part of {value.name!r}, where time is folded after another axis"
+            f"combines each step with a different part of {value.name!r}, where time is folded after another "
+            "axis"
         )
     rows, holds = _rows_at_positions(flow, value, np.moveaxis(frames, axis + 1, 0), track)
     table = np.moveaxis(rows, 0, axis + 1).reshape(*before, len(rows) * track.inner, *after)
@@ -153,7 +154,8 @@ def _rows_at_positions(flow: Flow, value: ir.Value, frames: Array, track: Track)
         return rows[: (first + 1) * track.chunk], first * track.chunk
     if value in flow.pending or flow.depends_on_length(value):
         raise CoupledError(
-            f"combines each step with another part of {value.name!r}, which depends on the number of steps"
+            f"combines each step with a different part of {value.name!r}, which depends on the number of "
+            "steps"
         )
     flow.limit_positions(len(rows), track)
     return rows, None

@@ -213,7 +213,7 @@ def require_states_returned(flow: Flow) -> None:
             raise CoupledError(
                 f"has a state {edit.name!r} that an input and an output of the model hold in different "
                 "forms, or together with another state",
-                "let the output be what the input has to be in the next call",
+                "make the output exactly what the input takes in the next call",
                 edit.node,
             )
 

@@ -19,9 +19,7 @@ def moved_track(flow: Flow, node: ir.Node) -> Track:
     """Return the track of the moved value; the other inputs only control the operator."""
     track = flow.track(node)
     if track is None:
-        raise CoupledError(
-            "takes sizes or positions from the number of time steps in a way that is not followed"
-        )
+        raise CoupledError("takes sizes or positions from the number of time steps in an unsupported way")
     if any(map(flow.is_streamed, node.inputs[1:])):
         raise CoupledError("moves values to positions that follow from the stream")
     return track
@@ -120,7 +118,7 @@ def _fit_target_to_chunk(flow: Flow, node: ir.Node, track: Track) -> None:
     whole, chunk = _sizes(flow, node, "shape")
     if track.axis < len(whole) and whole[track.axis] == track.size == chunk[track.axis] != track.chunk_size:
         if flow.depends_on_length(operand(node, 1)):
-            raise CoupledError("takes its shape from a computation that is not followed")
+            raise CoupledError("takes its shape from an unsupported computation")
         chunk[track.axis] = track.chunk_size
         flow.set_ints(node, "shape", 1, chunk)
     before = list(flow.shape(node))
@@ -154,13 +152,13 @@ def _expand(flow: Flow, node: ir.Node) -> Outcome:
     rank, track = len(flow.result_shape(node)), flow.track(node)
     if track is None:
         if node.inputs[0] in flow.latest:
-            raise CoupledError("hands the last step (a final state, or the last frame) to every step")
+            raise CoupledError("passes the last step (a final state, or the last frame) to every step")
         return fill_track(flow, rank, whole, chunk)
     placed = track.at(track.axis + rank - len(flow.shape(node)))
     index = placed.axis - (rank - len(whole))
     if index >= 0 and chunk[index] not in (1, placed.chunk_size):
         if chunk[index] != placed.size or flow.depends_on_length(node.inputs[1]):
-            raise CoupledError("takes its shape from a computation that is not followed")
+            raise CoupledError("takes its shape from an unsupported computation")
         whole[index] = 1
         flow.set_ints(node, "shape", 1, whole)
     return placed

@@ -54,7 +54,7 @@ def _elementwise(flow: Flow, node: ir.Node) -> Outcome:
         return scores
     results = evaluate(node, numbers, flow.opset) if all(each is not None for each in numbers) else None
     if results is None or results[0].size != 1:
-        raise CoupledError("computes with the weights of an attention in a way that is not followed")
+        raise CoupledError("computes with the weights of an attention in an unsupported way")
     return dataclasses.replace(scores, outside=results[0])
 
 
@@ -95,7 +95,7 @@ def _content(flow: Flow, value: ir.Value, track: Track) -> Array:
         frames = max(_EXAMPLE, 4 * track.chunk)
         examples = [_example(flow, value, track, each) for each in (frames, frames // 2)]
     if any(each is None or each.ndim < 2 for each in examples):
-        raise CoupledError("takes its mask from a computation that is not followed")
+        raise CoupledError("takes its mask from an unsupported computation")
     squares = []
     for each in examples:
         assert each is not None
@@ -130,20 +130,22 @@ def _softmax(flow: Flow, node: ir.Node) -> Outcome:
     scores = _common_scores(flow, node)
     rank = scores.track.axis + 2
     if node.attributes.get_int("axis", -1 if flow.opset >= _FIRST_OF_ONE_AXIS else 1) % rank != rank - 1:
-        raise CoupledError("normalizes over the steps that ask, not over those that they look at")
+        raise CoupledError("normalizes over the queries, not over the keys")
     visible = scores.visible
     if visible is None:
         raise CoupledError(
-            "looks at all steps: no mask limits how far back it looks",
-            "export the model with a mask of a window, which each step looks back",
+            "attends to all steps: no mask limits how far back",
+            "export the model with a mask that limits each step to a window of past steps",
         )
     rows, columns = np.nonzero(visible)
     if not visible.any(1).all() or (columns > rows).any():
-        raise CoupledError("has a mask that lets steps look at later steps, which a stream does not have yet")
+        raise CoupledError(
+            "has a mask that lets steps attend to later steps, which a stream does not have yet"
+        )
     window = int((rows - columns).max()) + 1
     if 2 * window > len(visible):
         raise CoupledError(
-            "has a mask that lets all steps look back to the first step, and a stream never ends",
+            "has a mask that lets all steps attend to the first step, and a stream never ends",
             "export the model with a mask of a window",
         )
     return dataclasses.replace(scores, outside=np.zeros(1, np.float32), window=window)

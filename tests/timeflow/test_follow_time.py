@@ -69,7 +69,7 @@ def test_an_einsum_puts_time_where_its_result_has_the_index(equation: str, axis:
 
 
 @pytest.mark.parametrize(
-    ("equation", "reason"), [("bti,btj", "sums over time"), ("...i,ij->...j", "which is not followed")]
+    ("equation", "reason"), [("bti,btj", "sums over time"), ("...i,ij->...j", "which is not supported")]
 )
 def test_an_einsum_over_time_or_with_an_ellipsis_is_named(equation: str, reason: str) -> None:
     model = parsed(f"""

@@ -134,7 +134,7 @@ def _product_axes(
 def _zero_point(flow: PadFlow, node: ir.Node, zeros: Sequence[int], side: int) -> float | ir.Value:
     value = operand(node, zeros[side]) if zeros else None
     if value is not None and math.prod(flow.shape(value)) != 1:
-        raise NoRuleError("sums over time integers that have several zero points")
+        raise NoRuleError("sums integers with several zero points over time")
     return 0.0 if value is None else value
 
 
@@ -178,7 +178,7 @@ def _einsum(flow: PadFlow, node: ir.Node) -> Axes:
     equation = node.attributes.get_string("equation", "").replace(" ", "")
     terms, right = einsum_terms(equation)
     if not terms:
-        raise NoRuleError(f"has the equation {equation!r}, which is not followed")
+        raise NoRuleError(f"has the equation {equation!r}, which is not supported")
     axes: Axes = {}
     for index, term in enumerate(terms):
         for axis, size in flow.axes_of(node.inputs[index]).items():
@@ -202,7 +202,7 @@ def _rotary(flow: PadFlow, node: ir.Node) -> Axes:
     return axes
 
 
-ARITHMETIC: dict[str, Rule] = {
+REDUCTIONS: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, elementwise),
     **dict.fromkeys(_FILLS, _reduce),
     **NORMALIZING,

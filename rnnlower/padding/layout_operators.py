@@ -254,7 +254,7 @@ def _same(flow: PadFlow, node: ir.Node) -> Axes:
     return flow.axes_of(node.inputs[0])
 
 
-DATA_MOVEMENT: dict[str, Rule] = {
+LAYOUT_OPERATORS: dict[str, Rule] = {
     "Concat": _concat,
     "ConstantOfShape": lambda flow, node: flow.varying_axes(node.outputs[0]),
     "DepthToSpace": _depth_to_space,
