@@ -325,7 +325,7 @@ class _SequenceResolver:
             return None
         if given is None and not node.attributes.get_int("keepdims", 1):
             with self._emitters.before(node) as e:
-                return e.slices(value, size, axis)
+                return e.unstack(value, size, axis)
         sizes = np.array(1) if given is None else self._facts.constant(given)
         if sizes is None or (not sizes.ndim and int(sizes) < 1):
             return None
@@ -349,4 +349,4 @@ class _SequenceResolver:
             return None
         axis = node.attributes.get_int("axis", 0)
         with self._emitters.before(node) as e:
-            return (e.stack if node.attributes.get_int("new_axis", 0) else e.join)(elements, axis)
+            return (e.stack if node.attributes.get_int("new_axis", 0) else e.concat_tree)(elements, axis)

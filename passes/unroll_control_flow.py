@@ -233,7 +233,7 @@ class _Writer:
         with self._emitters.before(node) as e:
             for value, axis, back in zip(values, axes, backward, strict=True):
                 assert value is not None
-                slices = e.slices(value, count, axis)
+                slices = e.unstack(value, count, axis)
                 found.append(slices[::-1] if back else slices)
         return found
 

@@ -86,11 +86,11 @@ class Scope:
         """Return a fresh name for a value."""
         return self.source.fresh(self.prefix + what)
 
-    def node(self, what: str, value: str) -> str:
+    def node_name(self, what: str, value: str) -> str:
         """Return the name of the node that computes the value."""
         return value
 
-    def role(self, op_type: str) -> str:
+    def result_name(self, op_type: str) -> str:
         """Return the name for the result of an operator."""
         return op_type
 

@@ -113,13 +113,13 @@ class Products:
             return self.p.form.multiply(self, group, h, addend)
         shared = _enclosing_group(group, self.p.weights.R)
         if group not in self._pieces:
-            self._cut(shared, self.p.form.multiply(self, shared, h, None))
+            self._split_group(shared, self.p.form.multiply(self, shared, h, None))
         piece = self._pieces[group]
         if addend is None:
             return piece
         return self.e.op("Add", piece, self.p.announce(self.e, addend, "addend"))
 
-    def beside_input(self, h: ir.Value) -> ir.Value:
+    def joined_input(self, h: ir.Value) -> ir.Value:
         """Emit ``[X h]``."""
         if h not in self._beside:
             self._beside[h] = self.e.concat([self.x["X"], h], axis=1)
@@ -134,10 +134,10 @@ class Products:
             return {letter: self.sum(letter, self.h, more) for letter in letters}
         if letters not in self._pieces:
             shared = _enclosing_group(letters, names)
-            self._cut(shared, self.sum(shared, self.h))
+            self._split_group(shared, self.sum(shared, self.h))
         return {letters: self._pieces[letters]}
 
-    def _cut(self, shared: str, total: ir.Value) -> None:
+    def _split_group(self, shared: str, total: ir.Value) -> None:
         parts, form = _SHARED[shared], self.p.form
         sizes = [len(part) * self.p.node.hidden_size for part in parts]
         self._pieces |= dict(zip(parts, self.e.split(total, sizes, len(form.lead) + 1), strict=True))

@@ -275,7 +275,7 @@ class JoinedForm(Form):
         return products.e.gemm(products.x["X"], weights.W[group], weights.bias[group])
 
     def multiply(self, products: Products, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
-        operand = h if group in products.p.weights.W else products.beside_input(h)
+        operand = h if group in products.p.weights.W else products.joined_input(h)
         return super().multiply(products, group, operand, addend)
 
 

@@ -142,10 +142,10 @@ class NodeEmitter:
                 opset=since,
                 operator=op_type,
             )
-        roles = [self.names.role(op_type) for _ in range(outputs)]
+        roles = [self.names.result_name(op_type) for _ in range(outputs)]
         names = [self.names.fresh(role) for role in roles]
         node = make_node(op_type, inputs, attributes, [ir.Value(name=name) for name in names])
-        node.name = self.names.node(roles[0], names[0])
+        node.name = self.names.node_name(roles[0], names[0])
         self._fold(node)
         return self.add(node)
 
@@ -170,7 +170,7 @@ class NodeEmitter:
         if node is not None and self.names.holds(str(value.name)):
             value.name = self.names.fresh(what)
             if value is node.outputs[0]:
-                node.name = self.names.node(what, value.name)
+                node.name = self.names.node_name(what, value.name)
                 self._fold(node, what)
         return value
 

@@ -24,7 +24,14 @@ from rnnlower.lowering.masks import Mask, emit_length_mask, emit_where, is_alway
 from rnnlower.lowering.outputs import emit_outputs, emit_outputs_without_steps, output_dims
 from rnnlower.lowering.quantized_lstm import quantized_lanes, restore_order
 from rnnlower.lowering.step_names import StepScope, measure_step
-from rnnlower.lowering.strategies import STRATEGIES, Recurrence, Results, Strategy, run_in_chunks, shape_of
+from rnnlower.lowering.strategies import (
+    STRATEGIES,
+    Recurrence,
+    Results,
+    Strategy,
+    declared_shape,
+    run_in_chunks,
+)
 from rnnlower.lowering.strategies.repeating import Stepped
 from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.lowering.weights import Weights
@@ -68,7 +75,7 @@ def lower_node(
     # sizes. If the node is in a body, onnxruntime requires a rank for the body's outputs.
     assert node.dtype is not None
     for name, value in outputs.items():
-        value.type, value.shape = ir.TensorType(node.dtype), shape_of(output_dims(node, axes, name))
+        value.type, value.shape = ir.TensorType(node.dtype), declared_shape(output_dims(node, axes, name))
     return outputs
 
 

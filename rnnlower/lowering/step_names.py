@@ -95,7 +95,7 @@ class StepNames:
         """The name of the step itself."""
         return f"{self._letter}{position}"
 
-    def node(self, position: int, what: str) -> str | None:
+    def node_name(self, position: int, what: str) -> str | None:
         """Return the name of the node that computes the value; ``None`` if it is the value's."""
         if not self._form.stem or self._form.alike:
             return None
@@ -158,11 +158,11 @@ class StepScope(Scope):
     def holds(self, name: str) -> bool:
         return name in self._given
 
-    def node(self, what: str, value: str) -> str:
-        name = self._names.node(self._position, what)
+    def node_name(self, what: str, value: str) -> str:
+        name = self._names.node_name(self._position, what)
         return value if name is None else self.source.fresh(name)
 
-    def role(self, op_type: str) -> str:
+    def result_name(self, op_type: str) -> str:
         return next(self._letters)
 
     @property
