@@ -9,7 +9,7 @@ from rnnlower.lowering.emitter import Emitter
 
 
 def emit_constant_mask(e: Emitter, array: np.ndarray) -> ir.Value:
-    """Emit a matrix of 0 and 1 in the type of the arithmetic."""
+    """Emit a matrix of 0 and 1 in the compute type."""
     return e.constant(array.astype(e.dtype.numpy()))
 
 

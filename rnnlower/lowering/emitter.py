@@ -293,7 +293,7 @@ class Emitter(NodeEmitter):
         return self.cast(numbers, ir.DataType.INT32)
 
     def zeros(self, dims: Sequence[Dim]) -> ir.Value:
-        """Emit a tensor of zeros in the type of the arithmetic."""
+        """Emit a tensor of zeros in the compute type."""
         static = [dim for dim in dims if isinstance(dim, int)]
         if len(static) == len(dims):
             return self.constant(np.zeros(static, self.dtype.numpy()))

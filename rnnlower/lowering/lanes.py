@@ -56,7 +56,7 @@ class Lane:
 
 
 def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: TimeSeries) -> list[Lane]:
-    """Return a node's lanes in a form; X is ``[time, batch, input_size]``, in the type of the arithmetic."""
+    """Return a node's lanes in a form; X is ``[time, batch, input_size]``, in the compute type."""
     axes = dataclasses.replace(X.axes, lead=form.lead)
     lanes = []
     for direction in form.directions(node):

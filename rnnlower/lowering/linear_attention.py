@@ -48,9 +48,9 @@ def emit_linear_attention(
     """Emit the node in chunks of steps.
 
     Args:
-        e: The emitter, whose type is that of the arithmetic.
+        e: The emitter, whose type is the compute type.
         node: The node, the sizes of whose heads are known.
-        inputs: Its inputs, in the type of the arithmetic.
+        inputs: Its inputs, in the compute type.
         chunk: Steps of a chunk, a power of two.
         run: The strategy that takes the state from chunk to chunk. ``None``: one triangular product, which
             the rules without delta allow.

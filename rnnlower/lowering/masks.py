@@ -77,7 +77,7 @@ def reverse_second_direction(e: Emitter, series: TimeSeries) -> TimeSeries:
 
 
 def condition_type(e: Emitter) -> ir.DataType:
-    """Return the type of conditions: bool, or that of the arithmetic (0 and 1) if bool has no operators."""
+    """Return the type of conditions: bool, or the compute type (0 and 1) if bool has no operators."""
     has_bool = e.has("Where") and (e.has("Less") or e.has("Greater"))
     return ir.DataType.BOOL if has_bool else e.dtype
 

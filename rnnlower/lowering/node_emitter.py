@@ -31,7 +31,7 @@ class NodeEmitter:
     Args:
         opset: Version of the default domain to emit for.
         names: Source of the names.
-        dtype: Floating-point type of the arithmetic.
+        dtype: The floating-point compute type.
         initializers: Holds the constants.
         dialect: The operators that may be emitted.
         listener: Called with the role of each value in a step, which it may replace.
@@ -86,13 +86,13 @@ class NodeEmitter:
         return value if self.listener is None else self.listener(self, value, role, direction)
 
     def with_dtype(self, dtype: ir.DataType) -> Self:
-        """Return an emitter into the same place with another type of arithmetic."""
+        """Return an emitter into the same place with another compute type."""
         other = copy.copy(self)
         other.dtype = dtype
         return other
 
     def has(self, op_type: str) -> bool:
-        """Return whether the operator may be emitted for the type of the arithmetic."""
+        """Return whether the operator may be emitted for the compute type."""
         return self.dialect.has(op_type, self.dtype)
 
     def missing(self, op_type: str) -> MissingOperatorError:
@@ -197,7 +197,7 @@ class NodeEmitter:
         return self._initializers.intern(tensor, name)
 
     def scalar(self, number: float) -> ir.Value:
-        """Return a constant of shape ``[]`` in the type of the arithmetic."""
+        """Return a constant of shape ``[]`` in the compute type."""
         return self.constant(np.array(number, dtype=self.dtype.numpy()))
 
     def integers(self, *numbers: int) -> ir.Value:

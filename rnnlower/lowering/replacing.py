@@ -113,7 +113,7 @@ class Emitters:
         self.constants = InitializerPool(model, self.names)
 
     def at(self, name: str, dtype: ir.DataType, listener: Listener | None = None, outer: str = "") -> Emitter:
-        """Return an emitter of arithmetic in a type, whose values are named after a node.
+        """Return an emitter with a compute type, whose values are named after a node.
 
         Args:
             name: The name of the node.

@@ -1,6 +1,6 @@
 """The lowering of one recurrent node: layout, directions, sequence lengths and outputs around the step.
 
-The stages: bring X to time-major and to the type of the arithmetic; choose the form of the step; for each
+The stages: bring X to time-major and to the compute type; choose the form of the step; for each
 lane (a direction, or both) multiply X by W for all time steps at once, unless the step is to do that; join
 the lanes' steps into one, run it by a strategy, and put the outputs together.
 """
@@ -44,7 +44,7 @@ def lower_node(
     """Emit the node, and return a new value for each of its outputs that is used.
 
     Args:
-        e: The emitter, whose dtype is that of the arithmetic.
+        e: The emitter, whose dtype is the compute type.
         node: The node.
         weights: Cuts the node's weights.
         strategy: A key of `STRATEGIES`.

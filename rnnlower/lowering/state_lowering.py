@@ -103,7 +103,7 @@ def lower_state_operator(e: Emitter, node: StateNode, form: ChunkForm | None) ->
 def emit_causal_conv(
     e: Emitter, node: ConvolutionNode, inputs: dict[str, ir.Value]
 ) -> tuple[ir.Value, ir.Value]:
-    """Emit the node of inputs in the arithmetic's type; return output and state, laid out as the node's."""
+    """Emit the node of inputs in the compute type; return output and state, laid out as the node's."""
     signal, past = inputs["input"], inputs.get("past_state")
     if node.channels_last:
         signal = e.transpose(signal, [0, 2, 1])

@@ -117,7 +117,7 @@ def body_graph(
     Args:
         e: The emitter.
         inputs: The inputs.
-        outputs: The outputs in the type of the arithmetic. A graph must not name a value twice among its
+        outputs: The outputs in the compute type. A graph must not name a value twice among its
             outputs, nor return a value from outside: such outputs get an Identity.
         dims: The sizes of the outputs.
     """
