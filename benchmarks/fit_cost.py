@@ -24,7 +24,7 @@ from measuring import VARIANTS, feeds_of, recurrent
 
 from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.opened import EngineError, OpenedModel, open_on
-from rnnlower.lowering.pricing import KINDS, NATIVE, kind_of, names_of_prices
+from rnnlower.lowering.pricing import KINDS, NATIVE, price_kind, price_names
 from rnnlower.lowering.replacing import Plan
 from rnnlower.lowering.sketching import Candidate, cheapest
 from rnnlower.lowering.weights import private_weights
@@ -140,7 +140,7 @@ def with_counts(rows: Sequence[dict[str, Any]], target: Target) -> Iterator[dict
     """Yield the rows, with what there is in each of what has a price."""
     for variant, size in dict.fromkeys((row["variant"], tuple(row["size"])) for row in rows):
         source = ir.from_proto(recurrent(VARIANTS[variant], size))
-        kind = kind_of(parse_recurrent(find_recurrent(source)[0]))
+        kind = price_kind(parse_recurrent(find_recurrent(source)[0]))
         counts = {
             str(candidate): dataclasses.asdict(candidate.counts) for candidate in found_in(source, target)
         }
@@ -151,8 +151,8 @@ def with_counts(rows: Sequence[dict[str, Any]], target: Target) -> Iterator[dict
 
 def columns(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """Return the key of a price: the kind of operator, or ``""`` for all others, and the name."""
-    own = [(kind, name) for kind in KINDS for name in names_of_prices(native=True)]
-    found = [("", "run"), *(("", name) for name in names_of_prices(native=False) if name != "loaded"), *own]
+    own = [(kind, name) for kind in KINDS for name in price_names(native=True)]
+    found = [("", "run"), *(("", name) for name in price_names(native=False) if name != "loaded"), *own]
     return [column for column in found if any(amount(row, column) for row in rows)]
 
 

@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 from rnnlower.graph.versions import Parameter, Version, operators, version_at, versions
-from rnnlower.opset.step import Adapter, description_of
+from rnnlower.opset.step import Adapter, describe_adapter
 from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.version_fit import MAX_OPSET
 
@@ -83,7 +83,7 @@ def _down(op_type: str, low: int, high: int) -> str:
 
 
 def _described(adapter: Adapter) -> str:
-    return f"adapted: {description_of(adapter)}".replace("|", r"\|")
+    return f"adapted: {describe_adapter(adapter)}".replace("|", r"\|")
 
 
 def _types(version: Version) -> set[str]:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rnnlower.passes.expand_functions import InlineFunctionsPass as InlineFunctionsPass
     from rnnlower.passes.folding import FoldConstantsPass as FoldConstantsPass
     from rnnlower.passes.folding import FoldWeightsPass as FoldWeightsPass
-    from rnnlower.passes.graph_ends import CopyOutputsPass as CopyOutputsPass
-    from rnnlower.passes.graph_ends import PlainLoopInputsPass as PlainLoopInputsPass
+    from rnnlower.passes.graph_boundaries import CopyOutputsPass as CopyOutputsPass
+    from rnnlower.passes.graph_boundaries import PlainLoopInputsPass as PlainLoopInputsPass
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass as LiftRecurrentPass
     from rnnlower.passes.lower_recurrent import LowerRecurrentPass as LowerRecurrentPass
     from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass as LowerStateOperatorsPass
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.streaming import StreamPass as StreamPass
     from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass as UnrollControlFlowPass
 
-_HOMES = {
+_NAMES_BY_MODULE = {
     "adapt_nodes": ["AdaptNodesPass", "ResolveSequencesPass"],
     "assume_linear": ["AssumeLinearBeforeResetPass"],
     "constant_inputs": ["FreezeInitializersPass", "LegacyConstantsPass", "SetInputsPass"],
@@ -49,7 +49,7 @@ _HOMES = {
     "exact_numbers": ["KeepNaNPass", "SeparateSumsPass"],
     "expand_functions": ["ExpandDefinitionsPass", "InlineFunctionsPass"],
     "folding": ["FoldConstantsPass", "FoldWeightsPass"],
-    "graph_ends": ["CopyOutputsPass", "PlainLoopInputsPass"],
+    "graph_boundaries": ["CopyOutputsPass", "PlainLoopInputsPass"],
     "lift_recurrent": ["LiftRecurrentPass"],
     "lower_recurrent": ["LowerRecurrentPass"],
     "lower_state_operators": ["LowerStateOperatorsPass"],
@@ -61,16 +61,16 @@ _HOMES = {
     "streaming": ["StreamPass"],
     "unroll_control_flow": ["UnrollControlFlowPass"],
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names}
 
-__all__ = sorted(_HOME_OF)  # The imports above are what a type checker reads.
+__all__ = sorted(_MODULE_OF)  # The imports above are what a type checker reads.
 
 
 def __getattr__(name: str) -> Any:
     """Import a pass on first use: a command that needs one does not pay for the others."""
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"rnnlower.passes.{_HOME_OF[name]}"), name)
+    return getattr(importlib.import_module(f"rnnlower.passes.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -13,10 +13,10 @@ from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope, names_in
-from rnnlower.graph.rewiring import detach, remove_orphans, replace_outputs
+from rnnlower.graph.names import NameSource, Scope, all_names
+from rnnlower.graph.rewiring import detach, remove_orphans, replace_with_values
 from rnnlower.graph.versions import version_at
-from rnnlower.graph.walk import called, is_read, operand, qualified_op_type, subgraphs_of, walk
+from rnnlower.graph.walk import display_name, is_read, operand, qualified_op_type, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.lowering.node_emitter import AttributeValue, make_node
@@ -26,11 +26,11 @@ from rnnlower.passes.base import Pass, has_node
 from rnnlower.passes.expand_functions import ExpandDefinitionsPass
 
 _ROUNDS = 8
-_MAKERS = frozenset(
+_BUILDERS = frozenset(
     ["SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SplitToSequence"]
 )
 _READERS = frozenset(["ConcatFromSequence", "SequenceAt", "SequenceLength"])
-SEQUENCE_OPS = _MAKERS | _READERS
+SEQUENCE_OPS = _BUILDERS | _READERS
 Refused = Callable[[ir.Node], bool]
 
 
@@ -45,10 +45,10 @@ def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptNodesPass) -> bool:
 
 
 class AdaptNodesPass(Pass):
-    """Expresses nodes by others of the same meaning where these are taken.
+    """Replaces nodes that a runtime refuses by equivalent ones that it accepts.
 
-    The forms are those of `FALLBACKS`, as for the nodes that a lowering emits; the last form is onnx's own
-    definition of an operator (`ExpandDefinitionsPass`). Many forms need known sizes.
+    The replacements come from `FALLBACKS`, as for the nodes that a lowering emits, or else from onnx's own
+    definition of the operator (`ExpandDefinitionsPass`). Many of them need known sizes.
 
     Before::
 
@@ -96,21 +96,21 @@ class AdaptNodesPass(Pass):
         refused = {node for node in nodes if has_fallback(node) and self._refused(node)}
         if not refused:
             return False
-        facts, names = self.facts, NameSource(names_in(model))
+        facts, names = self.facts, NameSource(all_names(model))
         pool, changed = InitializerPool(model, names), False
         for node in nodes:
             if node in refused:
-                # The standard's operators are better than others, even where these are refused, too.
+                # Standard operators are preferred to those of other domains, even if also refused.
                 may_not = (lambda each: bool(each.domain)) if node.domain else self._refused
                 changed |= self._adapt(node, _NodeWriter(node, facts, names, pool, may_not))
             elif changed:
-                # More is known of what follows a node of another domain, once that is expressed.
+                # Replacing a node of another domain makes more known about the nodes after it.
                 facts.visit(node)
         return changed
 
     def _adapt(self, node: ir.Node, writer: _NodeWriter) -> bool:
-        key, attributes = qualified_op_type(node), _attributes(node, writer.opset)
-        forms = [form for form in FALLBACKS[key] if _takes(form, writer, node.inputs, attributes)]
+        key, attributes = qualified_op_type(node), _attributes_with_defaults(node, writer.opset)
+        forms = [form for form in FALLBACKS[key] if _accepts(form, writer, node.inputs, attributes)]
         try:
             results = writer.express(key, node.inputs, attributes, forms)
         except (MissingOperatorError, OpsetError):
@@ -120,14 +120,14 @@ class AdaptNodesPass(Pass):
         if graph is None or not results or (used and used[-1] >= len(results)):
             detach(writer.nodes)
             return False
-        self.adapted.setdefault(key, []).append(called(node))
+        self.adapted.setdefault(key, []).append(display_name(node))
         graph.insert_before(node, writer.nodes)
         node.resize_outputs(min(len(results), len(node.outputs)))
         for result, old in zip(results, node.outputs, strict=False):
-            writer.facts.replaced(old, result)
+            writer.facts.transfer(old, result)
         results = results[: len(node.outputs)]
         names = [old.name for old in node.outputs]
-        replace_outputs(node, results)
+        replace_with_values(node, results)
         for result, name in zip(results, names, strict=True):
             # The verification follows a value of the model by its name.
             if result.producer() in writer.nodes and not result.is_graph_output():
@@ -136,7 +136,7 @@ class AdaptNodesPass(Pass):
         return True
 
 
-def _attributes(node: ir.Node, opset: int) -> dict[str, Any]:
+def _attributes_with_defaults(node: ir.Node, opset: int) -> dict[str, Any]:
     """Return the attributes of a node, with the operator's defaults."""
     given = {name: attribute.value for name, attribute in node.attributes.items()}
     if node.op_type == "Split" and not given.get("split"):
@@ -146,13 +146,13 @@ def _attributes(node: ir.Node, opset: int) -> dict[str, Any]:
     return {name: each.default for name, each in declared.items() if each.default is not None} | given
 
 
-def _takes(
+def _accepts(
     form: Callable[..., Any],
     writer: Emitter,
     inputs: Sequence[ir.Value | None],
     attributes: Mapping[str, Any],
 ) -> bool:
-    """Return whether a form knows all inputs and attributes of a node."""
+    """Return whether a fallback accepts all inputs and attributes of a node."""
     try:
         inspect.signature(form).bind(writer, *inputs, **attributes)
     except TypeError:
@@ -161,12 +161,12 @@ def _takes(
 
 
 class _NodeWriter(Emitter):
-    """An emitter of the nodes that replace one, with all that is known of the model's values."""
+    """An emitter of a node's replacement, with the facts about the model's values."""
 
     def __init__(
         self, node: ir.Node, facts: Facts, names: NameSource, pool: InitializerPool, refused: Refused
     ) -> None:
-        scope = Scope(names, f"{called(node)}/")
+        scope = Scope(names, f"{display_name(node)}/")
         dtype = facts.dtype(operand(node, 0)) or ir.DataType.FLOAT
         super().__init__(facts.opset, scope, dtype, pool)
         self.facts = facts
@@ -217,7 +217,7 @@ class _NodeWriter(Emitter):
 
 
 class ResolveSequencesPass(Pass):
-    """Replaces what reads a sequence by what reads its elements, where these are known one by one.
+    """Replaces operators that read a sequence by operators that read its elements, where these are known.
 
     They are known if the positions of insertions and the sizes of splits are constants, and no Loop builds
     the sequence. Nodes that build a sequence are removed when nothing reads it any more.
@@ -243,13 +243,13 @@ class ResolveSequencesPass(Pass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         if not any(node.op_type in SEQUENCE_OPS and not node.domain for node, _ in walk(model.graph)):
             return ir.passes.PassResult(model, modified=False)
-        resolver = _Resolver(model, self.facts)
+        resolver = _SequenceResolver(model, self.facts)
         resolver.resolve(model.graph)
         return ir.passes.PassResult(model, modified=resolver.modified)
 
 
-class _Resolver:
-    """A walk over the nodes in order; ``_elements`` are those of each sequence that is known."""
+class _SequenceResolver:
+    """A walk over the nodes in order that records the elements of each known sequence."""
 
     def __init__(self, model: ir.Model, facts: Facts) -> None:
         self.modified = False
@@ -262,49 +262,49 @@ class _Resolver:
         for node in nodes:
             kind = "" if node.domain else node.op_type
             if kind in _READERS:
-                result = self._read(node)
+                result = self._resolve_read(node)
                 if result is not None:
-                    replace_outputs(node, [result])
+                    replace_with_values(node, [result])
                     self.modified = True
-            elif (elements := self._made_by(node)) is not None:
+            elif (elements := self._built_elements(node)) is not None:
                 self._elements[node.outputs[0]] = elements
             for inner in subgraphs_of(node):
                 self.resolve(inner)
         for node in reversed(nodes):
-            if node.graph is graph and not node.domain and node.op_type in _MAKERS:
+            if node.graph is graph and not node.domain and node.op_type in _BUILDERS:
                 out = node.outputs[0]
                 if not is_read(out):
                     graph.remove(node, safe=True)
                     self.modified = True
 
-    def _of(self, node: ir.Node) -> list[ir.Value] | None:
+    def _elements_of_input(self, node: ir.Node) -> list[ir.Value] | None:
         value = node.inputs[0]
         return None if value is None else self._elements.get(value)
 
-    def _made_by(self, node: ir.Node) -> list[ir.Value] | None:
-        """Return the elements of the sequence that a node builds; ``None`` if there are no known ones."""
+    def _built_elements(self, node: ir.Node) -> list[ir.Value] | None:
+        """Return the elements of the sequence that a node builds; ``None`` if they are unknown."""
         kind = "" if node.domain else node.op_type
         if kind == "SequenceEmpty":
             return []
         if kind == "SequenceConstruct":
             return [value for value in node.inputs if value is not None]
         if kind == "SplitToSequence":
-            return self._split(node)
+            return self._split_elements(node)
         if kind not in ("Identity", "SequenceInsert", "SequenceErase"):
             return None
-        elements = self._of(node)
+        elements = self._elements_of_input(node)
         if elements is None or kind == "Identity":
             return elements
         if kind == "SequenceErase":
-            place = self._place(node, 1, len(elements), len(elements) - 1)
+            place = self._position(node, 1, len(elements), len(elements) - 1)
             return None if place is None else [*elements[:place], *elements[place + 1 :]]
-        place, element = self._place(node, 2, len(elements), len(elements)), node.inputs[1]
+        place, element = self._position(node, 2, len(elements), len(elements)), node.inputs[1]
         if place is None or element is None:
             return None
         return [*elements[:place], element, *elements[place:]]
 
-    def _place(self, node: ir.Node, index: int, length: int, last: int) -> int | None:
-        """Return the position that an input names, or else the last; ``None`` if unknown or invalid."""
+    def _position(self, node: ir.Node, index: int, length: int, last: int) -> int | None:
+        """Return the position that an input gives, by default the last; ``None`` if unknown or invalid."""
         place = last
         if index < len(node.inputs) and node.inputs[index] is not None:
             constant = self._facts.constant(node.inputs[index])
@@ -314,7 +314,7 @@ class _Resolver:
             place += length if place < 0 else 0
         return place if 0 <= place <= last else None
 
-    def _split(self, node: ir.Node) -> list[ir.Value] | None:
+    def _split_elements(self, node: ir.Node) -> list[ir.Value] | None:
         value, axis = node.inputs[0], node.attributes.get_int("axis", 0)
         shape = self._facts.shape(value)
         if value is None or shape is None or not -len(shape) <= axis < len(shape):
@@ -325,7 +325,7 @@ class _Resolver:
             return None
         if given is None and not node.attributes.get_int("keepdims", 1):
             with self._emitters.before(node) as e:
-                return e.slices(value, size, axis)
+                return e.unstack(value, size, axis)
         sizes = np.array(1) if given is None else self._facts.constant(given)
         if sizes is None or (not sizes.ndim and int(sizes) < 1):
             return None
@@ -335,18 +335,18 @@ class _Resolver:
         with self._emitters.before(node) as e:
             return list(e.split(value, each, axis))
 
-    def _read(self, node: ir.Node) -> ir.Value | None:
+    def _resolve_read(self, node: ir.Node) -> ir.Value | None:
         """Return the element that a node reads from a sequence; ``None`` if it is not known."""
-        elements = self._of(node)
+        elements = self._elements_of_input(node)
         if elements is None:
             return None
         if node.op_type == "SequenceLength":
-            return self._emitters.constants.of(ir.Tensor(np.array(len(elements), np.int64)))
+            return self._emitters.constants.intern(ir.Tensor(np.array(len(elements), np.int64)))
         if node.op_type == "SequenceAt":
-            place = self._place(node, 1, len(elements), len(elements) - 1)
+            place = self._position(node, 1, len(elements), len(elements) - 1)
             return None if place is None else elements[place]
         if not elements:
             return None
         axis = node.attributes.get_int("axis", 0)
         with self._emitters.before(node) as e:
-            return (e.stack if node.attributes.get_int("new_axis", 0) else e.join)(elements, axis)
+            return (e.stack if node.attributes.get_int("new_axis", 0) else e.concat_tree)(elements, axis)

@@ -1,4 +1,4 @@
-"""GRU nodes, changed to the form that PyTorch computes."""
+"""The pass that changes GRU nodes to the variant that PyTorch computes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AssumeLinearBeforeResetPass(Pass):
                 continue
             if located.opset < _FIRST_OPSET:
                 raise UnsupportedModelError(
-                    f"GRU-1 has no {_NAME}, which is to be assumed",
+                    f"GRU-1 has no {_NAME}, so it cannot be set",
                     node=located,
                     remedy=f"convert the model first: `{wording.call('convert', opset=_FIRST_OPSET)}`",
                 )

@@ -1,9 +1,9 @@
-"""The base of all passes, and the conditions that passes and steps require of a model and ensure, as data.
+"""The base class of all passes, and the pre- and postconditions that passes and steps declare.
 
 A condition is a function whose name states it. Its arguments are the model, and the pass or `Work` that
-declares it. A lowering checks none of them: `tests/passes/test_contracts.py` does, before and after every
-pass and step of many lowerings. In addition to its own conditions, every pass keeps the graph's inputs and
-outputs, and the model valid.
+declares it. A lowering does not check them: `tests/passes/test_contracts.py` does, before and after every
+pass and step of many lowerings. In addition, every pass keeps the graph's inputs and outputs, and the model
+valid.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.restoring import undone_on_failure
+from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.walk import is_read, walk
 from rnnlower.recurrent.finding import find_recurrent
 
@@ -44,21 +44,21 @@ def nothing_is_dead(model: ir.Model, owner: object) -> bool:
     return all(any(is_read(out) for out in node.outputs) for node, _ in walk(model.graph))
 
 
-def nothing_is_found(model: ir.Model, owner: Any) -> bool:
+def finds_nothing(model: ir.Model, owner: Any) -> bool:
     """Return whether the pass finds no node or output to change."""
-    return not owner.found(model)
+    return not owner.find(model)
 
 
 class Pass(ir.passes.InPlacePass):
     """A pass that completes, or leaves the model unchanged.
 
-    That is so for a pass on its own, which remembers the model. Called with facts, it is a part of a pipeline
-    or of another pass and remembers nothing: a pipeline works on a copy, which a failure throws away, and the
-    other pass remembers the model already.
+    A pass on its own takes a snapshot of the model, and restores it on failure. A pass that is called with
+    facts is part of a pipeline or of another pass and takes none: a pipeline works on a copy, which is
+    discarded on failure, and the outer pass has a snapshot already.
 
     Attributes:
         REQUIRES, ENSURES: Conditions that hold before and after the pass.
-        KEEPS_FACTS: Whether known facts hold after the pass, and no new ones follow.
+        KEEPS_FACTS: Whether all known facts stay valid after the pass, and no new ones become known.
         facts: The facts about the model: those of the caller, or the pass's own.
     """
 
@@ -72,7 +72,7 @@ class Pass(ir.passes.InPlacePass):
     ) -> ir.passes.PassResult:
         model = model_or_result if isinstance(model_or_result, ir.Model) else model_or_result.model
         self.facts = Facts(model) if facts is None else facts
-        with undone_on_failure(model) if facts is None else contextlib.nullcontext():
+        with rollback_on_failure(model) if facts is None else contextlib.nullcontext():
             result = super().__call__(model_or_result)
         if result.modified and not self.KEEPS_FACTS:
             self.facts.forget()

@@ -8,30 +8,30 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import RnnLowerError
-from rnnlower.graph.walk import Located, count_ops, default_opset
+from rnnlower.graph.walk import LocatedNode, count_ops, default_opset
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.passes.command_options import CheckOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import LOWER
 from rnnlower.passes.steps import emitting, shared
-from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run
-from rnnlower.recurrent.finding import carries_state, find_recurrent
+from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run_steps
+from rnnlower.recurrent.finding import find_recurrent, is_stateful
 from rnnlower.targets.fit import find_misfits, note_open_inputs, profile_notes
 from rnnlower.targets.misfits import Misfit, group_misfits
 
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """The result that a lowering would have.
+    """The expected result of a lowering.
 
     Attributes:
         lowered: The names of the nodes that would be lowered.
-        adapted: Those of recurrent nodes that would be adapted.
-        kept: Those of recurrent nodes that would stay.
+        adapted: The names of the recurrent nodes that would be adapted.
+        kept: The names of the recurrent nodes that would be kept.
         misfits: What the target would still not run.
         left: The same in words, a line for each operator and reason.
-        refused: Why there would be no result, if it would be refused.
+        refused: Why the lowering would be refused, if it would.
     """
 
     lowered: Sequence[str] = ()
@@ -51,11 +51,11 @@ class CheckReport:
         recurrent: The recurrent nodes that were checked.
         nodes: The number of all nodes that were checked.
         notes: Messages for the user.
-        after: What a lowering would do and leave, if it was asked for and something does not fit.
+        after: The forecast of a lowering, if it was asked for and something does not fit.
     """
 
     misfits: list[Misfit]
-    recurrent: Sequence[Located]
+    recurrent: Sequence[LocatedNode]
     nodes: int
     notes: Sequence[str]
     after: Forecast | None = None
@@ -67,11 +67,11 @@ def check_model(model: ir.Model, options: CheckOptions) -> CheckReport:
     Raises:
         OptionError: A size or value does not fit the model.
     """
-    options.tell("checking")
-    work = run(CHECK, Work(model, options))
+    options.report_progress("checking")
+    work = run_steps(CHECK, Work(model, options))
     misfits = find_misfits(model, work.target, options.semantics)
     notes = [*work.notes, *profile_notes(model, work.target), *note_open_inputs(model, work.target)]
-    return CheckReport(misfits, find_recurrent(model, carries_state), sum(count_ops(model).values()), notes)
+    return CheckReport(misfits, find_recurrent(model, is_stateful), sum(count_ops(model).values()), notes)
 
 
 CHECK: Sequence[Step[Work]] = (
@@ -96,7 +96,7 @@ def forecast(model: ir.Model, options: CheckOptions) -> Forecast:
         lowering = LoweringOptions(
             "target", target=options.runtime, **{name: getattr(options, name) for name in names}
         )
-        work = run(steps, LoweringWork(model, lowering))
+        work = run_steps(steps, LoweringWork(model, lowering))
         if work.opset is not None and work.opset < default_opset(model):
             ConvertOpsetPass(work.opset, keep=is_selected)(model, work.facts)
     except RnnLowerError as error:

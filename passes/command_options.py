@@ -56,13 +56,14 @@ class StreamOptions(RecurrentOptions):
             ) from None
         if self.rate is None:
             raise OptionError(
-                f"a chunk of {self.chunk} has a number of steps that follows from a rate",
-                remedy=f"say how many steps a second has ({wording.option('rate', 16000)})",
+                f"a chunk of {self.chunk} needs a rate to be converted to time steps",
+                remedy=f"give the number of steps per second ({wording.option('rate', 16000)})",
             )
         steps = seconds * self.rate
         if steps < 1 or not math.isclose(steps, round(steps)):
             raise OptionError(
-                f"{self.chunk} at {self.rate:g} steps a second are {steps:g} steps; they must be whole"
+                f"{self.chunk} is {steps:g} steps at {self.rate:g} per second; "
+                "it must be a whole number, at least 1"
             )
         return round(steps)
 
@@ -71,7 +72,7 @@ class StreamOptions(RecurrentOptions):
         """True if the recurrent nodes are lowered as well."""
         return self.strategy != "none" or self.runtime is not None
 
-    def of_lowering(self) -> LoweringOptions:
+    def make_lowering_options(self) -> LoweringOptions:
         """Return the options by which the recurrent nodes of the chunk are lowered."""
         shared = ("semantics", "compute_type", "gates", "progress")
         return LoweringOptions(
@@ -96,7 +97,7 @@ class StreamOptions(RecurrentOptions):
                 remedy=f"say how to lower them ({how})",
             )
         if self.lowers:
-            self.of_lowering()
+            self.make_lowering_options()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -251,7 +252,9 @@ class BenchOptions(RecurrentOptions):
         for name, bound, value in (*least, ("warm-up", 0, self.warmup)):
             integer(name, value, bound)
 
-    def of_lowering(self, strategy: str, unroll_factor: int, target: Target | None) -> LoweringOptions:
+    def make_lowering_options(
+        self, strategy: str, unroll_factor: int, target: Target | None
+    ) -> LoweringOptions:
         """Return the options by which a form is made, with folding for a target or where inputs are set."""
         natives: Mapping[str, Native] = {"adapt": "keep", "lower": "auto"}
         shared = ("dims", "input_shapes", "nodes", "compute_type", "gates")

@@ -15,8 +15,8 @@ from rnnlower.errors import OptionError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.rewiring import take_place
+from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rewiring import take_place_of
 from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.passes.base import Pass, initializers_suit_ir_version
 from rnnlower.passes.declared_sizes import FreezeDimsPass
@@ -30,7 +30,7 @@ def _no_input_has_a_default(model: ir.Model, owner: object) -> bool:
 
 
 class FreezeInitializersPass(Pass):
-    """Takes initializers that are graph inputs, too, as constants, and removes these inputs.
+    """Turns initializers that are also graph inputs into constants, and removes these inputs.
 
     Before IR version 4 every initializer had to be an input, which nobody could feed; the version is raised.
 
@@ -98,13 +98,17 @@ class LegacyConstantsPass(Pass):
         if model.ir_version >= FREE_INITIALIZERS_IR:
             return ir.passes.PassResult(model, modified=False)
         values = [value for value in graph.initializers.values() if not value.is_graph_input()]
-        nodes = [node for value in values for node in _replace(value, model.opset_imports.get("", 1))]
+        nodes = [
+            node
+            for value in values
+            for node in _replace_by_constant_node(value, model.opset_imports.get("", 1))
+        ]
         if nodes:
             graph.insert_before(graph[0], nodes) if len(graph) else graph.extend(nodes)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
-def _replace(value: ir.Value, opset: int) -> list[ir.Node]:
+def _replace_by_constant_node(value: ir.Value, opset: int) -> list[ir.Node]:
     """Remove the initializer from its graph; return nodes that produce it instead."""
     assert value.graph is not None
     assert value.name is not None
@@ -119,7 +123,7 @@ def _replace(value: ir.Value, opset: int) -> list[ir.Node]:
     if through_cast:
         nodes[0].outputs[0].name = f"{value.name}.float64"
         nodes.append(ir.node("Cast", nodes[0].outputs, {"to": value.const_value.dtype.value}, name=""))
-    take_place(nodes[-1].outputs[0], value)
+    take_place_of(nodes[-1].outputs[0], value)
     return nodes
 
 
@@ -173,22 +177,22 @@ class SetInputsPass(Pass):
         for name, given in self._sets.items():
             if name not in inputs:
                 known = ", ".join(str(known) for known in inputs) or "none"
-                raise OptionError(f"the model has no input named {name!r} to be set; it has {known}")
+                raise OptionError(f"the model has no input named {name!r} to set; it has {known}")
             if name in beyond_ir.names_in_training(model):
                 raise OptionError(f"input {name!r} cannot be set: the model's training reads it")
-            array = _in_type(inputs[name], given)
-            self.values[name] = _in_shape(model, self.facts, inputs[name], array)
+            array = _convert_to_type(inputs[name], given)
+            self.values[name] = _fit_to_shape(model, self.facts, inputs[name], array)
         for name, array in self.values.items():
             _make_initializer(model, inputs[name], array)
         return ir.passes.PassResult(model, modified=bool(self.values))
 
 
-def _in_type(value: ir.Value, given: Any) -> np.ndarray:
+def _convert_to_type(value: ir.Value, given: Any) -> np.ndarray:
     """Return the given value as an array of the input's type."""
     if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.STRING):
         raise OptionError(f"input {value.name!r} cannot be set: it is not a tensor of a known numeric type")
     dtype = value.type.dtype.numpy()
-    wanted = _wanted(value)
+    wanted = _describe_type(value)
     try:
         array = np.asarray(given)
     except ValueError as error:
@@ -198,18 +202,18 @@ def _in_type(value: ir.Value, given: Any) -> np.ndarray:
     if array.size == 0:
         return array.astype(dtype)
     if not fits.get(array.dtype.kind, is_float and array.dtype.kind in "fV"):
-        raise OptionError(f"input {value.name!r} cannot be {_brief(given)}: it takes {wanted}")
+        raise OptionError(f"input {value.name!r} cannot be {_abbreviate(given)}: it takes {wanted}")
     with np.errstate(all="ignore"):
         converted = array.astype(dtype)
         before, after = array.astype(np.float64), converted.astype(np.float64)
     # A float rounds the given value; it does not overflow.
     exact = np.isfinite(after) | ~np.isfinite(before) if is_float else before == after
     if not exact.all():
-        raise OptionError(f"input {value.name!r} cannot hold {_brief(given)}: it takes {wanted}")
+        raise OptionError(f"input {value.name!r} cannot hold {_abbreviate(given)}: it takes {wanted}")
     return converted
 
 
-def _wanted(value: ir.Value) -> str:
+def _describe_type(value: ir.Value) -> str:
     assert value.dtype is not None
     if value.dtype == ir.DataType.BOOL:
         return "true or false"
@@ -221,7 +225,7 @@ def _wanted(value: ir.Value) -> str:
     return f"integers from {limits.min} to {limits.max}"
 
 
-def _in_shape(model: ir.Model, facts: Facts, value: ir.Value, array: np.ndarray) -> np.ndarray:
+def _fit_to_shape(model: ir.Model, facts: Facts, value: ir.Value, array: np.ndarray) -> np.ndarray:
     """Return the array in the input's shape, and fix the shape if it is dynamic."""
     if value.shape is None:
         return array
@@ -252,7 +256,7 @@ def _make_initializer(model: ir.Model, value: ir.Value, array: np.ndarray) -> No
         for index, each in enumerate(graph.outputs):
             if each is value:
                 graph.outputs[index] = out
-        out.name, value.name = value.name, NameSource(names_in(model)).fresh(f"{value.name}_set")
+        out.name, value.name = value.name, NameSource(all_names(model)).fresh(f"{value.name}_set")
     graph.inputs.remove(value)
     graph.initializers.pop(str(value.name), None)
     value.shape = ir.Shape(array.shape)
@@ -260,6 +264,6 @@ def _make_initializer(model: ir.Model, value: ir.Value, array: np.ndarray) -> No
     graph.register_initializer(value)
 
 
-def _brief(given: Any) -> str:
+def _abbreviate(given: Any) -> str:
     text = repr(given.tolist() if isinstance(given, np.ndarray) else given)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""The pass that moves a model to another opset, or to the first possible one of several."""
+"""The pass that converts a model to another opset, or to the first possible one of several."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _opset_is_target(model: ir.Model, converting: ConvertOpsetPass) -> bool:
 
 
 class ConvertOpsetPass(Pass):
-    """Moves the model to the opset `target` of the default domain.
+    """Converts the model to the opset `target` of the default domain.
 
     Before, at opset 12::
 
@@ -57,7 +57,7 @@ class ConvertOpsetPass(Pass):
         return ir.passes.PassResult(model, modified=self.report.changed)
 
 
-def move(
+def convert_to_first_possible(
     model: ir.Model, opsets: Iterable[int], facts: Facts, keep: NodePredicate | None = None
 ) -> list[str]:
     """Convert the model to the first of the opsets that can express it; return the conversion's notes.

@@ -11,7 +11,7 @@ from rnnlower.opset import OpsetReport
 from rnnlower.passes.command_options import ConvertOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.steps import shared
-from rnnlower.passes.steps.work import Step, Work, is_selected, run, select
+from rnnlower.passes.steps.work import Step, Work, is_selected, run_steps, select
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import has_sizes, is_state_operator, parse_state_operators
 
@@ -29,14 +29,14 @@ class ConvertWork(Work):
 
 
 def convert_model(model: ir.Model, options: ConvertOptions) -> OpsetReport:
-    """Convert the model in place. A failure leaves it half changed: it is to be a copy.
+    """Convert the model in place. A failure leaves it half changed, so pass a copy.
 
     Raises:
         OptionError: A value does not fit the model.
         OpsetError: The model has something that this version cannot express.
     """
-    options.tell("converting")
-    work = run(CONVERT, ConvertWork(model, options))
+    options.report_progress("converting")
+    work = run_steps(CONVERT, ConvertWork(model, options))
     return dataclasses.replace(work.report, notes=[*work.notes, *work.report.notes], sets=work.sets)
 
 

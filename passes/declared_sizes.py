@@ -1,4 +1,4 @@
-"""Passes that change the sizes which the model declares."""
+"""Passes that change declared sizes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import onnx_ir as ir
 from rnnlower.errors import OptionError
 from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import dim_name, forget_negative_sizes, roots, values_of, walk
+from rnnlower.graph.walk import dim_name, forget_negative_sizes, root_graphs, walk, walk_values
 from rnnlower.passes.base import Pass
 
-_END = 2**63
+_SIZE_LIMIT = 2**63
 """The first size that int64, the type of sizes, does not hold."""
 
 
 class CorrectShapesPass(Pass):
-    """Replaces declared shapes by those that follow from the inputs, and adds none where there is none.
+    """Replaces declared shapes by inferred ones; values without a declared shape get none.
 
-    Graph outputs keep their declared sizes, except numbers that contradict those that follow.
+    Graph outputs keep their declared sizes, except numbers that contradict the inferred ones.
 
     Before::
 
@@ -37,8 +37,8 @@ class CorrectShapesPass(Pass):
         }
 
     Args:
-        outputs: Whether to declare shapes of graph outputs without one, and to declare sizes of these and of
-            what bodies take and give: the number, or else a name. Some runtimes require it.
+        outputs: Whether to declare missing shapes of graph outputs, and missing sizes of graph outputs and of
+            the inputs and outputs of bodies: the number, or else a name. Some runtimes require it.
 
     Attributes:
         notes: A line for each graph output that declared another shape.
@@ -90,7 +90,7 @@ class CorrectShapesPass(Pass):
         return True
 
     def _name_sizes(self, model: ir.Model) -> bool:
-        shapes = [value.shape for value in values_of(model.graph) if value.shape is not None]
+        shapes = [value.shape for value in walk_values(model.graph) if value.shape is not None]
         names = NameSource(filter(None, (dim_name(dim) for shape in shapes for dim in shape)))
         modified = False
         in_bodies = (value for body in model.graph.subgraphs() for value in (*body.inputs, *body.outputs))
@@ -120,7 +120,7 @@ def _sizes_are_frozen(model: ir.Model, freezing: FreezeDimsPass) -> bool:
 
 
 class FreezeDimsPass(Pass):
-    """Gives numbers to symbolic dimensions, wherever they appear.
+    """Replaces symbolic dimensions by numbers, wherever they appear.
 
     Values between inputs and outputs lose a shape that names the dimension: the sizes there follow from the
     inputs. A declared size of -1, which some exporters write for an unknown one, becomes unknown.
@@ -154,8 +154,8 @@ class FreezeDimsPass(Pass):
         for name, given in (("dims", dims), ("input_shapes", input_shapes)):
             if not isinstance(given, Mapping | None):
                 raise OptionError(f"{name} is {given!r}; it must be a dictionary")
-        self._dims = {name: _size(size, f"dimension {name!r}") for name, size in (dims or {}).items()}
-        self._input_shapes = {name: _shape(shape, name) for name, shape in (input_shapes or {}).items()}
+        self._dims = {name: _parse_size(size, f"dimension {name!r}") for name, size in (dims or {}).items()}
+        self._input_shapes = {name: _parse_shape(shape, name) for name, shape in (input_shapes or {}).items()}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Freeze the dimensions.
@@ -163,7 +163,9 @@ class FreezeDimsPass(Pass):
         Raises:
             OptionError: A name that the model does not have, or a size that contradicts it or another option.
         """
-        values = [value for root in roots(model) for value in values_of(root) if value.shape is not None]
+        values = [
+            value for root in root_graphs(model) for value in walk_values(root) if value.shape is not None
+        ]
         self._check_dims(values)
         sizes = dict(self._dims)
         given = [(self._bind(model, name, shape, sizes), shape) for name, shape in self._input_shapes.items()]
@@ -191,7 +193,7 @@ class FreezeDimsPass(Pass):
             if name not in known:
                 names = ", ".join(known) or "no symbolic dimension"
                 raise OptionError(f"the model has no dimension named {name!r}; it has {names}")
-            if not 0 <= size < _END:
+            if not 0 <= size < _SIZE_LIMIT:
                 raise OptionError(f"dimension {name!r} cannot have the size {size}")
 
     def _bind(self, model: ir.Model, name: str, shape: Sequence[int], sizes: dict[str, int]) -> ir.Value:
@@ -212,7 +214,7 @@ class FreezeDimsPass(Pass):
             symbol = dim_name(dim)
             bound = sizes.get(symbol, size) if symbol else dim if isinstance(dim, int) and dim >= 0 else size
             where = f"input {name!r} cannot have the size {size} on axis {axis}"
-            if not 0 <= size < _END:
+            if not 0 <= size < _SIZE_LIMIT:
                 raise OptionError(where)
             if bound != size and symbol in self._dims:
                 raise OptionError(f"{where}: {symbol!r} is given as {bound}")
@@ -223,13 +225,13 @@ class FreezeDimsPass(Pass):
         return value
 
 
-def _shape(shape: Sequence[int], name: str) -> list[int]:
+def _parse_shape(shape: Sequence[int], name: str) -> list[int]:
     if isinstance(shape, str) or not isinstance(shape, Iterable):
         raise OptionError(f"input {name!r} cannot have the shape {shape!r}: it must be a list of integers")
-    return [_size(size, f"input {name!r}") for size in shape]
+    return [_parse_size(size, f"input {name!r}") for size in shape]
 
 
-def _size(size: int, whose: str) -> int:
+def _parse_size(size: int, whose: str) -> int:
     try:
         return operator.index(size)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Passes that keep numbers which a runtime would change."""
+"""Passes that preserve numbers which a runtime would change."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
-from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.rewiring import replace_outputs
-from rnnlower.graph.walk import REARRANGING, called, reached, subgraphs_of, walk
+from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rewiring import replace_with_values
+from rnnlower.graph.walk import REARRANGING, display_name, reachable, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import Emitters
-from rnnlower.passes.base import Pass, nothing_is_found
+from rnnlower.passes.base import Pass, finds_nothing
 
-_ROWS = "Softmax"
-_DONE = "rnnlower.keeps_nan"
+_SOFTMAX = "Softmax"
+_GUARDED = "rnnlower.keeps_nan"
 _SUMS = ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul", "Sum")
 # Ops that compute nothing, so that a runtime may fuse what comes before and after them.
 _LAYOUT = REARRANGING | {"Cast", "Concat"}
 
 
 class KeepNaNPass(Pass):
-    """Keeps NaN after a Softmax whose input depends on an infinite constant, as masks are.
+    """Preserves NaN after a Softmax whose input depends on an infinite constant, such as a mask.
 
-    A unary operator gets a Where that passes NaN by. A Softmax gets an Add of twice the largest element of
+    A unary operator gets a Where that lets NaN through. A Softmax gets an Add of twice the largest element of
     the row less itself: NaN if that is infinite, else 0.
 
     A Softmax of a row that a mask fills with -inf is NaN, and so is all that is computed from it. Some
-    runtimes make zeros of such a row, or have kernels that make a number of NaN.
+    runtimes turn such a row into zeros, or have kernels that turn NaN into a number.
 
     Before::
 
@@ -57,35 +57,35 @@ class KeepNaNPass(Pass):
         kept: The names of the nodes, by operator.
     """
 
-    ENSURES = (nothing_is_found,)
+    ENSURES = (finds_nothing,)
 
     def __init__(self, op_types: Collection[str]) -> None:
         self._op_types = frozenset(op_types)
         self.kept: dict[str, list[str]] = {}
 
-    def found(self, model: ir.Model) -> list[ir.Node]:
+    def find(self, model: ir.Model) -> list[ir.Node]:
         """Return the nodes that may lose NaN."""
         if not any(_is_infinite(value) for node, _ in walk(model.graph) for value in node.inputs):
             return []
-        search = _Search(self._op_types)
-        search.enter(model.graph)
+        search = _NaNSearch(self._op_types)
+        search.visit_graph(model.graph)
         return search.found
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        found = self.found(model)
+        found = self.find(model)
         if found:
             emitters = Emitters(model)
             for node in found:
-                self.kept.setdefault(node.op_type, []).append(called(node))
+                self.kept.setdefault(node.op_type, []).append(display_name(node))
                 with emitters.before(node) as e:
-                    kept = _keep(e, node, self.facts)
-                self.facts.replaced(node.outputs[0], kept)
-                replace_outputs(node, [kept])
+                    kept = _emit_guarded(e, node, self.facts)
+                self.facts.transfer(node.outputs[0], kept)
+                replace_with_values(node, [kept])
         return ir.passes.PassResult(model, modified=bool(found))
 
 
-class _Search:
-    """A walk in the order of the nodes, which notes what infinite constants and NaN may reach."""
+class _NaNSearch:
+    """A walk over the nodes in order that records what infinite constants and NaN may reach."""
 
     def __init__(self, op_types: Collection[str]) -> None:
         self.found: list[ir.Node] = []
@@ -93,12 +93,12 @@ class _Search:
         self._infinite: set[ir.Value] = set()
         self._nan: set[ir.Value] = set()
 
-    def enter(self, graph: ir.Graph) -> bool:
-        """Look at the nodes of a graph; return whether one of them may make NaN."""
-        seen = [self._see(node) for node in graph]
+    def visit_graph(self, graph: ir.Graph) -> bool:
+        """Visit the nodes of a graph; return whether one of them may produce NaN."""
+        seen = [self._visit_node(node) for node in graph]
         return any(seen)
 
-    def _see(self, node: ir.Node) -> bool:
+    def _visit_node(self, node: ir.Node) -> bool:
         bodies = list(subgraphs_of(node))
         read = [value for value in node.inputs if value is not None]
         marks = []
@@ -109,15 +109,15 @@ class _Search:
             marked.update(value for body in bodies if mark for value in body.inputs)
             marks.append(mark)
         is_infinite, is_nan = marks
-        is_nan |= is_infinite and node.op_type == _ROWS
+        is_nan |= is_infinite and node.op_type == _SOFTMAX
         for body in bodies:
-            if self.enter(body) and not is_nan:
+            if self.visit_graph(body) and not is_nan:
                 is_nan = True
                 self._nan.update(body.inputs)
-                self.enter(body)
+                self.visit_graph(body)
         self._infinite.update(node.outputs if is_infinite else ())
         self._nan.update(node.outputs if is_nan else ())
-        loses_nan = node.domain == "" and node.op_type in self._op_types and _DONE not in node.meta
+        loses_nan = node.domain == "" and node.op_type in self._op_types and _GUARDED not in node.meta
         if is_nan and loses_nan and node not in self.found:
             self.found.append(node)
         return is_nan
@@ -130,16 +130,16 @@ def _is_infinite(value: ir.Value | None) -> bool:
     return bool(np.isinf(tensor.numpy().astype(np.float64)).any())
 
 
-def _keep(e: Emitter, node: ir.Node, facts: Facts) -> ir.Value:
-    """Emit a twin of the node, and what keeps NaN."""
+def _emit_guarded(e: Emitter, node: ir.Node, facts: Facts) -> ir.Value:
+    """Emit a copy of the node, and the ops that preserve NaN."""
     twin = ir.Node("", node.op_type, node.inputs, node.attributes.values(), name=node.name)
     twin.meta.update(node.meta)
-    twin.meta[_DONE] = True
+    twin.meta[_GUARDED] = True
     x, number = node.inputs[0], twin.outputs[0]
     assert x is not None
     number.name, number.type = e.names.fresh(node.op_type), node.outputs[0].type
     e.nodes.append(twin)
-    if node.op_type != _ROWS:
+    if node.op_type != _SOFTMAX:
         return e.op("Where", e.op("IsNaN", x), x, number)
     # Before opset 13, a Softmax normalizes over all axes from the given one on.
     axis, shape = node.attributes.get_int("axis", -1 if facts.opset >= 13 else 1), facts.shape(x)
@@ -151,10 +151,9 @@ def _keep(e: Emitter, node: ir.Node, facts: Facts) -> ir.Value:
 
 
 class SeparateSumsPass(Pass):
-    """Puts a Max between a sum and the operators that a runtime computes less exactly there.
+    """Inserts a Max between a sum and an operator that a runtime computes less exactly after one.
 
-    Products of matrices are sums, too. A sum also counts if ops that only change its shape or type stand
-    between.
+    Matrix products are sums, too. Ops in between that only change the shape or the type make no difference.
 
     A runtime that fuses an Add, a Gemm or a Conv with the Sigmoid or Tanh after it may compute the two less
     exactly than separately. The maximum of a value and itself is the value, and keeps them apart.
@@ -179,7 +178,7 @@ class SeparateSumsPass(Pass):
         also: Whether a Max goes in front of another node: a runtime may fuse it wrongly with other nodes.
     """
 
-    ENSURES = (nothing_is_found,)
+    ENSURES = (finds_nothing,)
 
     def __init__(
         self, op_types: Collection[str], *, also: Callable[[ir.Node], bool] = lambda node: False
@@ -187,7 +186,7 @@ class SeparateSumsPass(Pass):
         self._also = also
         self._op_types = frozenset(op_types)
 
-    def found(self, model: ir.Model) -> list[ir.Node]:
+    def find(self, model: ir.Model) -> list[ir.Node]:
         """Return the nodes that need a Max."""
         return [
             node
@@ -197,11 +196,11 @@ class SeparateSumsPass(Pass):
         ]
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        found = self.found(model)
+        found = self.find(model)
         if found:
-            names = NameSource(names_in(model))
+            names = NameSource(all_names(model))
             for node in found:
-                _separate(node, names)
+                _insert_max(node, names)
         return ir.passes.PassResult(model, modified=bool(found))
 
 
@@ -213,11 +212,11 @@ def _is_sum(value: ir.Value | None) -> bool:
         return [used.producer() for used in node.inputs if used is not None] if is_layout else []
 
     node = None if value is None else value.producer()
-    found = [] if node is None else reached([node], before)
+    found = [] if node is None else reachable([node], before)
     return any(each.op_type in _SUMS and not each.domain for each in found)
 
 
-def _separate(node: ir.Node, names: NameSource) -> None:
+def _insert_max(node: ir.Node, names: NameSource) -> None:
     value, graph = node.inputs[0], node.graph
     assert value is not None
     assert graph is not None

@@ -1,4 +1,4 @@
-"""Passes that replace calls of functions, and operators that are functions, by what they consist of."""
+"""Passes that replace function calls, and operators that onnx defines as functions, by their bodies."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.versions import version_at
-from rnnlower.graph.walk import called, default_opset, subgraphs_of, walk
+from rnnlower.graph.walk import default_opset, display_name, subgraphs_of, walk
 from rnnlower.passes.base import Pass, has_node
 from rnnlower.recurrent.finding import is_recurrent
 
 _DOMAIN = "rnnlower.definition"
-_SETTLED_LATER = ("Constant", "ConstantOfShape", "Flatten", "Loop", "Range", "Scan", "Shape", "Size")
-"""Operators by which definitions compute sizes, which are folded later, or that have another form."""
+_RESOLVED_LATER = ("Constant", "ConstantOfShape", "Flatten", "Loop", "Range", "Scan", "Shape", "Size")
+"""Operators that may stay in definitions: they compute sizes, folded later, or have another form."""
 _ROUNDS = 8
 
 
@@ -46,7 +46,7 @@ class ExpandDefinitionsPass(Pass):
     Args:
         unwanted: Whether to replace a node. It stays if its definition leads to such nodes again, except for
             nodes that may be folded or unrolled afterward.
-        expressible: Whether the caller expresses a node in another way.
+        expressible: Whether the caller replaces a node in another way.
 
     Attributes:
         expanded: The operators that were written out, with the names of their nodes.
@@ -86,33 +86,33 @@ class ExpandDefinitionsPass(Pass):
         nodes = [node for node, _ in walk(model.graph) if not node.domain and self._unwanted(node)]
         if not nodes:
             return
-        names = NameSource(names_in(model))
+        names = NameSource(all_names(model))
         for node in nodes:
-            proto = _definition(model, self.facts, node)
+            proto = _function_body(model, self.facts, node)
             if proto is None or not self._helps(proto, model):
                 continue
-            self.expanded.setdefault(node.op_type, []).append(called(node))
+            self.expanded.setdefault(node.op_type, []).append(display_name(node))
             function = ir.serde.deserialize_function(proto)
             function.domain, function.name = _DOMAIN, names.fresh(node.name or node.op_type)
             function.opset_imports.clear()
             function.opset_imports[""] = default_opset(model)
-            _give_defaults(node, model, proto)
+            _write_out_defaults(node, model, proto)
             node.domain, node.op_type = function.domain, function.name
             yield function
 
     def _helps(self, proto: onnx.FunctionProto, model: ir.Model) -> bool:
         """Return whether all operators of a definition can stay, be folded, or be expanded in turn."""
         for node in proto.node:
-            stays = node.op_type in _SETTLED_LATER
+            stays = node.op_type in _RESOLVED_LATER
             alone = ir.node(node.op_type, [])
             if stays or self._expressible(alone) or not self._unwanted(alone):
                 continue
-            if not any(_bodies(node.op_type, default_opset(model))):
+            if not any(_function_body_versions(node.op_type, default_opset(model))):
                 return False
         return True
 
 
-def _bodies(op_type: str, opset: int) -> tuple[list[int], list[int]]:
+def _function_body_versions(op_type: str, opset: int) -> tuple[list[int], list[int]]:
     """Return the versions of the operator's fixed and context-dependent function bodies."""
     try:
         # The stubs of onnx lack the function-related members of a schema.
@@ -123,19 +123,19 @@ def _bodies(op_type: str, opset: int) -> tuple[list[int], list[int]]:
     return [each for each in fixed if each <= opset], [each for each in other if each <= opset]
 
 
-def _definition(model: ir.Model, facts: Facts, node: ir.Node) -> onnx.FunctionProto | None:
+def _function_body(model: ir.Model, facts: Facts, node: ir.Node) -> onnx.FunctionProto | None:
     """Return the operator's function body for this node, in operators of the model's opset."""
     opset = default_opset(model)
     if next(subgraphs_of(node), None) is not None or any(a.is_ref() for a in node.attributes.values()):
         return None
-    own, other = _bodies(node.op_type, opset)
+    own, other = _function_body_versions(node.op_type, opset)
     if not own and not other:
         return None
     schema: Any = onnx.defs.get_schema(node.op_type, opset)
     if own:
         data = schema.get_function_with_opset_version(max(own))
     else:
-        types = [_type(facts, value) for value in node.inputs]
+        types = [_serialized_type(facts, value) for value in node.inputs]
         if None in types:
             return None
         proto = ir.serde.serialize_node(node)
@@ -151,7 +151,7 @@ def _definition(model: ir.Model, facts: Facts, node: ir.Node) -> onnx.FunctionPr
     return function if complete and _means_the_same(function, max(own or other), opset) else None
 
 
-def _type(facts: Facts, value: ir.Value | None) -> bytes | None:
+def _serialized_type(facts: Facts, value: ir.Value | None) -> bytes | None:
     proto = onnx.TypeProto()
     if value is not None:
         type_, shape = facts.type(value), facts.shape(value)
@@ -175,7 +175,7 @@ def _means_the_same(function: onnx.FunctionProto, written: int, opset: int) -> b
     return True
 
 
-def _give_defaults(node: ir.Node, model: ir.Model, proto: onnx.FunctionProto) -> None:
+def _write_out_defaults(node: ir.Node, model: ir.Model, proto: onnx.FunctionProto) -> None:
     """Write out the attributes that the definition reads and the node leaves to their defaults."""
     version = version_at(node.op_type, default_opset(model))
     declared = {} if version is None else version.attributes

@@ -1,4 +1,4 @@
-"""Passes that fold what follows from constants."""
+"""Passes for constant folding."""
 
 from __future__ import annotations
 
@@ -12,9 +12,17 @@ from rnnlower.files import beyond_ir
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool, constant_of
-from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.rewiring import remove_orphans, take_place
-from rnnlower.graph.walk import called, is_read, reached, sources, subgraphs_of, value_names, walk
+from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rewiring import remove_orphans, take_place_of
+from rnnlower.graph.walk import (
+    ancestors,
+    count_value_names,
+    display_name,
+    is_read,
+    reachable,
+    subgraphs_of,
+    walk,
+)
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.operators import INPUT_NAMES, WEIGHT_INPUTS
@@ -25,7 +33,7 @@ _TYPED_CONSTANT = 9
 
 
 class FoldConstantsPass(Pass):
-    """Replaces what follows from constants and static sizes by initializers of the main graph.
+    """Replaces values computed from constants and static sizes by initializers of the main graph.
 
     A constant that is larger than its sources (DequantizeLinear of int8 weights, an expanded mask, a
     weight with other readers) stays computed, so that files do not grow.
@@ -56,14 +64,14 @@ class FoldConstantsPass(Pass):
         constants: dict[ir.Value, Array] = {}
         nodes = []
         for node, _ in walk(model.graph):
-            contents = {out: self.facts.computed(out) for out in node.outputs}
+            contents = {out: self.facts.computed_constant(out) for out in node.outputs}
             known = {out: content for out, content in contents.items() if content is not None}
             if known and len(known) == len(contents) and next(subgraphs_of(node), None) is None:
                 constants |= known
                 nodes.append(node)
         trained = beyond_ir.names_in_training(model)
         budget = _Budget(nodes)
-        pool = InitializerPool(model, NameSource(names_that_stay(model, constants)))
+        pool = InitializerPool(model, NameSource(reserved_names(model, constants)))
         modified = False
         # From last to first, so that nodes that only folded nodes read are removed with them.
         for node in reversed(nodes):
@@ -75,15 +83,15 @@ class FoldConstantsPass(Pass):
                 continue
             for out in needed:
                 tensor = constant_of(out) or ir.Tensor(constants[out], dtype=out.dtype)
-                modified |= _replace(out, tensor, pool, self.facts.opset)
+                modified |= _replace_by_constant(out, tensor, pool, self.facts.opset)
         return ir.passes.PassResult(model, modified)
 
 
-def names_that_stay(model: ir.Model, constants: Container[ir.Value]) -> set[str]:
-    """Return names that must stay after folding; an initializer may take any other."""
-    counts = value_names(model)
+def reserved_names(model: ir.Model, constants: Container[ir.Value]) -> set[str]:
+    """Return the names that stay in use after folding; a new initializer may have any other name."""
+    counts = count_value_names(model)
     outputs = [out for node, _ in walk(model.graph) for out in node.outputs]
-    return names_in(model) - {
+    return all_names(model) - {
         str(out.name) for out in outputs if out in constants and counts[str(out.name)] == 1
     }
 
@@ -109,7 +117,7 @@ class _Budget:
             self._sources[node] = frozenset(found)
 
     def allows(self, node: ir.Node, size: int) -> bool:
-        """Return whether this many bytes may be stored in the place of the node."""
+        """Return whether this many bytes may be stored in place of the node, and deduct them."""
         if size <= _SLACK_BYTES:
             return True
         sources = [value for value in self._sources[node] if self._left[value]]
@@ -122,8 +130,8 @@ class _Budget:
         return True
 
 
-def _replace(out: ir.Value, tensor: ir.TensorProtocol, pool: InitializerPool, opset: int) -> bool:
-    """Put a constant in the place of a node's output; a graph output stays a node's output."""
+def _replace_by_constant(out: ir.Value, tensor: ir.TensorProtocol, pool: InitializerPool, opset: int) -> bool:
+    """Replace a node's output by a constant; a graph output stays a node's output."""
     node = out.producer()
     assert node is not None
     assert node.graph is not None
@@ -133,9 +141,9 @@ def _replace(out: ir.Value, tensor: ir.TensorProtocol, pool: InitializerPool, op
             return False
         constant = ir.node("Constant", [], {"value": tensor}, name=f"{name}/Constant")
         node.graph.insert_before(node, constant)
-        take_place(constant.outputs[0], out)
+        take_place_of(constant.outputs[0], out)
     else:
-        out.replace_all_uses_with(pool.of(tensor, name))
+        out.replace_all_uses_with(pool.intern(tensor, name))
     remove_orphans([out])
     return True
 
@@ -187,11 +195,11 @@ class FoldWeightsPass(Pass):
         arrays = {
             value: array
             for value, array in self._weights(model, nodes).items()
-            if not any(source.name in trained for source in sources(value))
+            if not any(source.name in trained for source in ancestors(value))
         }
-        needed = {value: _needed_by(value) for value in arrays}
-        needed = needed if self.may_grow else _closed(needed)
-        pool = InitializerPool(model, NameSource(names_that_stay(model, needed)))
+        needed = {value: _values_computing(value) for value in arrays}
+        needed = needed if self.may_grow else _read_by_nothing_else(needed)
+        pool = InitializerPool(model, NameSource(reserved_names(model, needed)))
         modified = False
         for value, values in needed.items():
             array = arrays[value]
@@ -199,7 +207,7 @@ class FoldWeightsPass(Pass):
             # Zeros are always folded: a zero initial state is dropped later.
             if not self.may_grow and array.any() and array.nbytes > freed + _SLACK_BYTES:
                 continue
-            folded = pool.of(ir.Tensor(arrays[value]), str(value.name))
+            folded = pool.intern(ir.Tensor(arrays[value]), str(value.name))
             for node, index in tuple(value.uses()):
                 node.replace_input_with(index, folded)
             remove_orphans([value])
@@ -217,17 +225,17 @@ class FoldWeightsPass(Pass):
                     continue
                 if (array := facts.constant(value)) is not None:
                     found[value] = array
-                for producer in filter(None, (source.producer() for source in sources(value))):
+                for producer in filter(None, (source.producer() for source in ancestors(value))):
                     if array is None and producer in facts.failures:
                         raise InvalidModelError(
-                            f"{node.op_type} node {called(node)!r}: its constant input "
+                            f"{node.op_type} node {display_name(node)!r}: its constant input "
                             f"{INPUT_NAMES[position]} {value.name!r} cannot be computed: "
                             f"{facts.failures[producer]}"
                         )
         return found
 
 
-def _needed_by(weight: ir.Value) -> set[ir.Value]:
+def _values_computing(weight: ir.Value) -> set[ir.Value]:
     """Return the values that compute a weight, and the other outputs of the nodes that do."""
 
     def following(value: ir.Value) -> list[ir.Value | None]:
@@ -236,11 +244,11 @@ def _needed_by(weight: ir.Value) -> set[ir.Value]:
             return []
         return [*node.outputs, *(() if node.op_type in ("Shape", "Size") else node.inputs)]
 
-    return {*reached([weight], following)}
+    return {*reachable([weight], following)}
 
 
-def _closed(needed: dict[ir.Value, set[ir.Value]]) -> dict[ir.Value, set[ir.Value]]:
-    """Return the weights that alone read what computes them, so that folding them frees it."""
+def _read_by_nothing_else(needed: dict[ir.Value, set[ir.Value]]) -> dict[ir.Value, set[ir.Value]]:
+    """Return the weights whose sources nothing else reads, so that folding frees these."""
     while True:
         inside = {value.producer() for values in needed.values() for value in values}
         closed = {

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import Located, called, default_opset, names_of, subgraphs_of, walk
+from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.walk import LocatedNode, default_opset, display_name, node_names, subgraphs_of, walk
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import has_matrix
 from rnnlower.lifting.attention_emission import lift_attention
@@ -25,7 +25,7 @@ from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.lifting.straightening import Straightener
 from rnnlower.passes.base import Pass
-from rnnlower.recurrent.finding import matches
+from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics
 
 _FRAMES = {"Loop": loop_frame, "Scan": scan_frame}
@@ -34,7 +34,7 @@ _FRAMES = {"Loop": loop_frame, "Scan": scan_frame}
 def _lifted_nodes_are_gone(model: ir.Model, lifting: LiftRecurrentPass) -> bool:
     """Return whether no Loop or Scan that was lifted is left."""
     gone = {(each.path, each.name) for each in lifting.lifted if each.op_type and each.form != "line"}
-    return not gone & {(located.path, located.name) for located, _ in frames(model)}
+    return not gone & {(located.path, located.name) for located, _ in loops_and_scans(model)}
 
 
 @dataclasses.dataclass(eq=False)
@@ -74,7 +74,7 @@ class LiftRecurrentPass(Pass):
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
 
     Attributes:
-        lifted: What was looked at: what was lifted, and for the rest why it stays.
+        lifted: All recurrences that were examined, with the reason for each that was not lifted.
     """
 
     ENSURES = (_lifted_nodes_are_gone,)
@@ -92,13 +92,13 @@ class LiftRecurrentPass(Pass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lift the recurrences."""
-        in_functions = self._open_functions(model) if self.frames else []
+        in_functions = self._inline_liftable_functions(model) if self.frames else []
         is_modified = self._lift(model)
         self.lifted += in_functions
         return ir.passes.PassResult(model, modified=is_modified)
 
-    def _open_functions(self, model: ir.Model) -> list[LiftedNode]:
-        """Inline the functions in which there is something to lift; return what stays in the others."""
+    def _inline_liftable_functions(self, model: ir.Model) -> list[LiftedNode]:
+        """Inline the functions that hold something to lift; return what stays in the others."""
         wanted = {*_FRAMES, *(PRODUCTS if self.steps is not None else ())}
         functions = [
             function
@@ -110,18 +110,18 @@ class LiftRecurrentPass(Pass):
         ]
         if not functions:
             return []
-        known, tried = self._tried(model, []), self._tried(model, functions)
-        for function in functions if _count(tried) > _count(known) else ():
+        known, tried = self._lift_in_copy(model, []), self._lift_in_copy(model, functions)
+        for function in functions if _count_lifted(tried) > _count_lifted(known) else ():
             own = {node for node, _ in walk(function)}
             holders = functions_with(model, own.__contains__)
-            if holders and _count(opened := self._tried(model, holders)) > _count(known):
+            if holders and _count_lifted(opened := self._lift_in_copy(model, holders)) > _count_lifted(known):
                 inline_functions(model, holders)
                 self.facts.forget()
                 known = opened
         return [node for node in tried if node.reason is not None and node not in known]
 
-    def _tried(self, model: ir.Model, functions: Sequence[ir.Function]) -> list[LiftedNode]:
-        """Return what would be lifted once functions are inlined, and what would stay."""
+    def _lift_in_copy(self, model: ir.Model, functions: Sequence[ir.Function]) -> list[LiftedNode]:
+        """Lift in a copy of the model in which these functions are inlined; return what was examined."""
         trial = model.clone()
         inline_functions(trial, [trial.functions[function.identifier()] for function in functions])
         lifting = copy.copy(self)
@@ -130,14 +130,14 @@ class LiftRecurrentPass(Pass):
         return lifting.lifted
 
     def _lift(self, model: ir.Model) -> bool:
-        """Lift what is outside functions; return whether anything was."""
-        names = NameSource(names_in(model))
-        self._names = names_of(model)
+        """Lift recurrences outside functions; return whether there were any."""
+        names = NameSource(all_names(model))
+        self._names = node_names(model)
         lifter = Lifter(self.facts, names, self.semantics)
         lifted: list[Lifted] = []
         kept: list[LiftedNode] = []
         states: list[LiftedNode] = []
-        for located, owner in list(frames(model)) if self.frames else ():
+        for located, owner in list(loops_and_scans(model)) if self.frames else ():
             if not self._is_wanted(located):
                 continue
             form = located.node.op_type.lower()
@@ -171,11 +171,11 @@ class LiftRecurrentPass(Pass):
             except NotLiftableError as error:
                 kept.append(LiftedNode(located.name, path, "line", reason=str(error)))
 
-    def _located(self, node: ir.Node, path: str) -> Located:
-        return Located(node, self._names.get(node) or called(node), path, self.facts.opset)
+    def _located(self, node: ir.Node, path: str) -> LocatedNode:
+        return LocatedNode(node, self._names.get(node) or display_name(node), path, self.facts.opset)
 
-    def _is_wanted(self, located: Located) -> bool:
-        return self.nodes is None or any(matches(located, pattern) for pattern in self.nodes)
+    def _is_wanted(self, located: LocatedNode) -> bool:
+        return self.nodes is None or any(matches_pattern(located, pattern) for pattern in self.nodes)
 
     def _lift_lines(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[Lifted], kept: list[LiftedNode]
@@ -185,7 +185,7 @@ class LiftRecurrentPass(Pass):
         for chain in list(find_chains(self.facts, graph)):
             is_line = len(chain) > 1
             first = chain[1].producer() if is_line else next((node for node, _ in chain[0].uses()), None)
-            if first is None or any(_is_gone(value) for value in chain):
+            if first is None or any(_is_removed(value) for value in chain):
                 continue
             located = self._located(first, path)
             if not self._is_wanted(located):
@@ -201,10 +201,10 @@ class LiftRecurrentPass(Pass):
             except NotLiftableError as error:
                 if is_line:
                     failed.append((chain, LiftedNode(located.name, path, "line", reason=str(error))))
-        kept += [each for chain, each in failed if not any(map(_is_gone, chain))]
+        kept += [each for chain, each in failed if not any(map(_is_removed, chain))]
 
 
-def _count(nodes: Sequence[LiftedNode]) -> int:
+def _count_lifted(nodes: Sequence[LiftedNode]) -> int:
     """Return how many were lifted."""
     return sum(node.op_type is not None for node in nodes)
 
@@ -214,7 +214,7 @@ def has_chains(model: ir.Model, facts: Facts) -> bool:
     return any(True for graph in _graphs(model) for _ in find_chains(facts, graph))
 
 
-def _is_gone(value: ir.Value) -> bool:
+def _is_removed(value: ir.Value) -> bool:
     producer = value.producer()
     return producer is not None and producer.graph is None
 
@@ -225,15 +225,15 @@ def _graphs(model: ir.Model, names: Mapping[ir.Node, str] | None = None) -> dict
     return {node.graph: path for node, path in nodes if isinstance(node.graph, ir.Graph)}
 
 
-def frames(model: ir.Model) -> Iterator[tuple[Located, ir.Node | None]]:
+def loops_and_scans(model: ir.Model) -> Iterator[tuple[LocatedNode, ir.Node | None]]:
     """Yield the Loop and Scan nodes of a model, the inner ones first, each with the node around it."""
-    opset, paths, names = default_opset(model), dict(walk(model.graph)), names_of(model)
+    opset, paths, names = default_opset(model), dict(walk(model.graph)), node_names(model)
 
-    def nested(graph: ir.Graph, owner: ir.Node | None) -> Iterator[tuple[Located, ir.Node | None]]:
+    def nested(graph: ir.Graph, owner: ir.Node | None) -> Iterator[tuple[LocatedNode, ir.Node | None]]:
         for node in graph:
             for body in subgraphs_of(node):
                 yield from nested(body, node)
             if not node.domain and node.op_type in _FRAMES:
-                yield Located(node, names[node], paths[node], opset), owner
+                yield LocatedNode(node, names[node], paths[node], opset), owner
 
     yield from nested(model.graph, None)

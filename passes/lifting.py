@@ -12,7 +12,7 @@ from rnnlower.passes.command_options import LiftOptions
 from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.passes.reports import LiftReport
 from rnnlower.passes.steps import lifting_steps, shared
-from rnnlower.passes.steps.work import Step, Work, run
+from rnnlower.passes.steps.work import Step, Work, run_steps
 
 
 @dataclasses.dataclass
@@ -20,7 +20,7 @@ class LiftWork(Work):
     """The data that the steps of lift share.
 
     Attributes:
-        lifted: What was looked at: what was lifted, and for the rest why it stays.
+        lifted: All recurrences that were examined, with the reason for each that was not lifted.
     """
 
     options: LiftOptions
@@ -28,13 +28,13 @@ class LiftWork(Work):
 
 
 def lift_model(model: ir.Model, options: LiftOptions) -> LiftReport:
-    """Lift the model's recurrences in place. A failure leaves it half changed: it is to be a copy.
+    """Lift the model's recurrences in place. A failure leaves it half changed, so pass a copy.
 
     Raises:
         OptionError: An option does not fit the model.
     """
-    options.tell("preparing")
-    work = run(LIFT, LiftWork(model, options))
+    options.report_progress("preparing")
+    work = run_steps(LIFT, LiftWork(model, options))
     return LiftReport(nodes=work.lifted, **work.summary())
 
 
@@ -43,7 +43,7 @@ def _lift(work: LiftWork) -> None:
 
     Before: Loops, Scans and straight lines that compute an LSTM, GRU or RNN. After: these operators.
     """
-    work.options.tell("lifting")
+    work.options.report_progress("lifting")
     options = work.options
     lifting = LiftRecurrentPass(options.nodes, steps=options.steps, semantics=options.semantics)
     work.lifted = work.apply(lifting).lifted
@@ -74,7 +74,7 @@ LIFT: Sequence[Step[LiftWork]] = (
     Step(shared.simplify_model, "Conditions of a Loop may be constants.", when=("folds",)),
     Step(_lift, "What is constant is known."),
     Step(_legacy_constants, "In old IR versions every initializer is an input."),
-    Step(lifting_steps.tell_of_no_steps, "Only nodes that stay differ."),
+    Step(lifting_steps.note_zero_steps, "Only nodes that stay differ."),
     Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of lift, in order."""

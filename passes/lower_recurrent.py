@@ -11,21 +11,21 @@ import onnx_ir as ir
 from rnnlower.arguments import check_choice, integer
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.files import beyond_ir
-from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, move_next_to_readers
-from rnnlower.graph.open_sizes import branch_decided_by
+from rnnlower.graph.dynamic_sizes import describe_branch_inputs
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, sink_initializers
 from rnnlower.graph.rewiring import remove_orphans
-from rnnlower.graph.suppression import paused_collection
-from rnnlower.graph.walk import Located, default_opset
+from rnnlower.graph.suppression import paused_gc
+from rnnlower.graph.walk import LocatedNode, default_opset
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.node_emitter import Listener
-from rnnlower.lowering.replacing import Emitters, Gates, LoweredNode, Plan, naming_node, replace_node
-from rnnlower.lowering.sequence import fail_like_node, lower_node
-from rnnlower.lowering.sketching import Preferences, Task, candidates, cheapest
+from rnnlower.lowering.replacing import Emitters, Gates, LoweredNode, Plan, located_errors, replace_node
+from rnnlower.lowering.sequence import emit_failing_outputs, lower_node
+from rnnlower.lowering.sketching import Preferences, Task, cheapest, find_candidates
 from rnnlower.lowering.strategies import STRATEGIES
-from rnnlower.lowering.weights import Weights, arithmetic, private_weights
+from rnnlower.lowering.weights import Weights, compute_type_of, private_weights
 from rnnlower.passes.base import Pass
-from rnnlower.passes.static_shapes import with_static_lengths
+from rnnlower.passes.static_shapes import resolve_static_lengths
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -77,7 +77,7 @@ class LowerRecurrentPass(Pass):
             bfloat16.
         gates: Whether gates share products: ``fused``, ``separate``, or ``auto`` for the fastest.
         tell: Called with the number of the node being lowered, and the number of nodes.
-        listen: Returns what is told the roles of the values in the steps of a node.
+        listen: Returns the listener for a node, which receives the roles of the values in its steps.
         namespaces: Whether the emitted nodes carry the metadata by which viewers fold them.
 
     Raises:
@@ -91,16 +91,16 @@ class LowerRecurrentPass(Pass):
     ENSURES = (_nodes_are_replaced,)
 
     strategy: str | Mapping[ir.Node, Plan]
-    nodes: Sequence[Located] | None = None
+    nodes: Sequence[LocatedNode] | None = None
     _: dataclasses.KW_ONLY
     unroll_factor: int = 1
     semantics: Semantics = "ort"
-    impossible: Sequence[Located] = ()
+    impossible: Sequence[LocatedNode] = ()
     dialect: Dialect | None = None
     compute_type: ir.DataType | None = None
     gates: Gates = "auto"
     tell: Callable[[str, int, int], None] = lambda *_: None
-    listen: Callable[[Located], Listener] | None = None
+    listen: Callable[[LocatedNode], Listener] | None = None
     namespaces: bool = False
     lowered: list[LoweredNode] = field(init=False, default_factory=list)
     notes: dict[str, None] = field(init=False, default_factory=dict)
@@ -133,32 +133,34 @@ class LowerRecurrentPass(Pass):
             if (self.strategy if isinstance(self.strategy, str) else self.strategy[located.node].strategy)
             == "unroll"
         ]
-        unreachable, impossible = with_static_lengths(model, unrolled, None, self.semantics, self.facts)[1:]
+        unreachable, impossible = resolve_static_lengths(model, unrolled, None, self.semantics, self.facts)[
+            1:
+        ]
         found = [located for located in found if located not in unreachable + impossible]
         self.impossible = [*self.impossible, *impossible]
         private = private_weights([located.node for located in found], beyond_ir.names_in_training(model))
-        with paused_collection():
+        with paused_gc():
             self._lower(model, found, private)
         return ir.passes.PassResult(model, modified=bool(self.lowered))
 
-    def _lower(self, model: ir.Model, found: Sequence[Located], private: Container[ir.Value]) -> None:
-        """Emit everything before any node is replaced, and with it values that others read."""
+    def _lower(self, model: ir.Model, found: Sequence[LocatedNode], private: Container[ir.Value]) -> None:
+        """Emit all replacements before any node is replaced, as nodes may read each other's outputs."""
         opset = default_opset(model)
         emitters = Emitters(model, self._dialect, namespaces=self.namespaces)
         plans = {located.node: self._plan(located, private, opset) for located in found}
-        emitted: list[tuple[Located, Emitter, dict[str, ir.Value]]] = []
+        emitted: list[tuple[LocatedNode, Emitter, dict[str, ir.Value]]] = []
         reports = []
         for number, located in enumerate(found, 1):
             node = parse_recurrent(located, self.semantics)
             steps = f", {node.seq_length} steps" if node.seq_length else ""
             self.tell(f"lowering {located.name}{steps}: node", number, len(found))
             dtype = dtype_of(node, located)
-            computed = arithmetic(dtype, self.compute_type)
+            computed = compute_type_of(dtype, self.compute_type)
             listener = None if self.listen is None else self.listen(located)
             outer = located.node.metadata_props.get("namespace", "")
             e = emitters.at(located.name, computed, listener, outer)
             plan, weights = plans[located.node], Weights(private, dtype)
-            with naming_node(located, "convert the model first (ConvertOpsetPass)"):
+            with located_errors(located, "convert the model first (ConvertOpsetPass)"):
                 outputs = lower_node(e, node, weights, plan.strategy, plan.form, plan.unroll_factor)
             emitted.append((located, e, outputs))
             reports.append(_report(located, e, plan, node.direction, node.seq_length))
@@ -175,41 +177,41 @@ class LowerRecurrentPass(Pass):
         constants = emitters.constants.values()
         remove_orphans(constants)
         if self._dialect.prices.nearby_weights and model.ir_version >= FREE_INITIALIZERS_IR:
-            move_next_to_readers(model.graph, constants)
+            sink_initializers(model.graph, constants)
 
-    def _emit_failure(self, model: ir.Model, e: Emitter, located: Located) -> dict[str, ir.Value]:
+    def _emit_failure(self, model: ir.Model, e: Emitter, located: LocatedNode) -> dict[str, ir.Value]:
         dialect = self._dialect
         if not (dialect.has("NonZero") and dialect.has("Reshape")) or dialect.needs_constant("Reshape", 1):
-            decider = branch_decided_by(model, located.node)
+            decider = describe_branch_inputs(model, located.node)
             raise UnsupportedModelError(
                 "it cannot run on inputs of these shapes, and "
-                f"target {dialect.name} cannot be told that its branch fails",
+                f"target {dialect.name} has no operators that make its branch fail",
                 node=located,
                 remedy=decider or "take the branch out of the model, or give the inputs other shapes",
             )
-        return fail_like_node(e, located.node)
+        return emit_failing_outputs(e, located.node)
 
-    def _plan(self, located: Located, private: Container[ir.Value], opset: int) -> Plan:
+    def _plan(self, located: LocatedNode, private: Container[ir.Value], opset: int) -> Plan:
         if not isinstance(self.strategy, str):
             return self.strategy[located.node]
         node = parse_recurrent(located, self.semantics)
         weights = Weights(private, dtype_of(node, located))
         preferences = Preferences(self.unroll_factor, self.gates, self.compute_type)
-        with naming_node(located):
+        with located_errors(located):
             task = Task(node, weights, opset, self._dialect, preferences)
-            best = cheapest(candidates(task, [self.strategy], compared=False))
+            best = cheapest(find_candidates(task, [self.strategy], compared=False))
         assert best.form is not None
         return Plan(self.strategy, self.unroll_factor, form=best.form)
 
 
 def _report(
-    located: Located, e: Emitter, plan: Plan, direction: str, steps: int | None = None
+    located: LocatedNode, e: Emitter, plan: Plan, direction: str, steps: int | None = None
 ) -> LoweredNode:
     count, form = len(e.everything), plan.form.name
     return LoweredNode.of(located, plan.strategy, count, plan.reason, direction, steps, form, plan.prices)
 
 
-def dtype_of(node: ResolvedNode, located: Located) -> ir.DataType:
+def dtype_of(node: ResolvedNode, located: LocatedNode) -> ir.DataType:
     """Return the type of a node's X.
 
     Raises:

@@ -11,16 +11,16 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.arguments import check_choice, integer
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.open_sizes import options_for_sizes
+from rnnlower.graph.dynamic_sizes import options_for_sizes
 from rnnlower.graph.rewiring import detach, remove_orphans
-from rnnlower.graph.walk import Located, is_read
+from rnnlower.graph.walk import LocatedNode, is_read
 from rnnlower.lowering.dialect import ANY, Dialect
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.replacing import Emitters, LoweredNode, naming_node, replace_node
+from rnnlower.lowering.replacing import Emitters, LoweredNode, located_errors, replace_node
 from rnnlower.lowering.state_lowering import (
-    ARITHMETIC,
+    COMPUTE_TYPE,
     ChunkForm,
-    chunk_form,
+    choose_chunk_form,
     lower_state_operator,
     needs_steps,
 )
@@ -76,7 +76,7 @@ class LowerStateOperatorsPass(Pass):
     ENSURES = (_nodes_are_replaced,)
 
     strategy: str
-    nodes: Sequence[Located] | None = None
+    nodes: Sequence[LocatedNode] | None = None
     _: dataclasses.KW_ONLY
     unroll_factor: int = 1
     dialect: Dialect | None = None
@@ -101,18 +101,20 @@ class LowerStateOperatorsPass(Pass):
         for node in nodes:
             require_sizes(node)
             if node.steps is None and needs_steps(node, self.strategy):
-                raise _no_steps(node, model)
+                raise _unknown_steps_error(node, model)
         emitters = Emitters(model, self.dialect or ANY, namespaces=self.namespaces)
         emitted: list[tuple[StateNode, Emitter, ChunkForm | None, list[ir.Value]]] = []
         try:
             for node in nodes:
-                e = emitters.at(node.located.name, ARITHMETIC)
+                e = emitters.at(node.located.name, COMPUTE_TYPE)
                 form = None
                 if isinstance(node, AttentionNode):
-                    form = chunk_form(node, self.strategy, self.unroll_factor, priced=bool(self.reason))
+                    form = choose_chunk_form(
+                        node, self.strategy, self.unroll_factor, priced=bool(self.reason)
+                    )
                 values: list[ir.Value] = []
                 emitted.append((node, e, form, values))
-                with naming_node(node.located):
+                with located_errors(node.located):
                     values += lower_state_operator(e, node, form)
         except Exception:
             for _, e, _, _ in emitted:
@@ -136,12 +138,12 @@ class LowerStateOperatorsPass(Pass):
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
-def _no_steps(node: StateNode, model: ir.Model) -> UnsupportedModelError:
+def _unknown_steps_error(node: StateNode, model: ir.Model) -> UnsupportedModelError:
     """Return the refusal of a node whose straight line has no known length."""
     sizes = str(options_for_sizes(model.graph.inputs))
     other_way = f"keep it dynamic with `{wording.call('scan')}`"
     return UnsupportedModelError(
-        "its number of time steps is not known, and a straight line of its rule needs it",
+        "its number of time steps is not known, and unrolling its update rule needs it",
         node=node.located,
         remedy=f"give it one ({sizes}), or {other_way}" if sizes else other_way,
     )

@@ -123,7 +123,7 @@ class Options:
     target: str | os.PathLike[str] | Target | None = None
     progress: Progress | None = None
 
-    def tell(self, activity: str, done: int = 0, total: int = 0) -> None:
+    def report_progress(self, activity: str, done: int = 0, total: int = 0) -> None:
         """Tell the caller, if it asked for it, how far the work is."""
         if self.progress is not None:
             self.progress(activity, done, total)

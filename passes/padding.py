@@ -15,17 +15,17 @@ from rnnlower.graph.versions import needed_opset
 from rnnlower.graph.walk import default_opset, dim_name
 from rnnlower.lowering import LAST_OPSET
 from rnnlower.padding.examples import FIRST_OPSET
-from rnnlower.padding.normalizing import unfold_groups
+from rnnlower.padding.normalization import unfold_groups
 from rnnlower.padding.sizes import NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow
 from rnnlower.passes.base import Pass
 from rnnlower.passes.command_options import PadOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass
-from rnnlower.passes.convert_opset import move
+from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.reports import PadReport
 from rnnlower.passes.steps import lifting_steps, shared
-from rnnlower.passes.steps.work import Step, Work, run
+from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.wording import option
 
 
@@ -43,7 +43,7 @@ def _maximum_is_fixed(model: ir.Model, padding: PadLengthsPass) -> bool:
 
 @dataclasses.dataclass(eq=False)
 class PadLengthsPass(Pass):
-    """Makes a model of any length a static one, right up to a maximum, which takes the length as an input.
+    """Turns a model of any length into a static one for lengths up to a maximum, with the length as an input.
 
     The input ``length`` says how many steps are valid. What couples the steps is masked, counted, or told the
     length, so that the valid part of each output does not depend on what follows it.
@@ -102,15 +102,15 @@ class PadLengthsPass(Pass):
         InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
         opset = max(needed_opset(model), FIRST_OPSET)
         if opset > default_opset(model):
-            self.notes = move(model, range(opset, LAST_OPSET + 1), self.facts)
+            self.notes = convert_to_first_possible(model, range(opset, LAST_OPSET + 1), self.facts)
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
-        open_axes(model, self.maxima, self.time_axes or {})
+        make_axes_dynamic(model, self.maxima, self.time_axes or {})
         unfold_groups(model)
         inputs = self._axes(model)
-        rows = _rows(model, inputs) if self.per_row else {}
+        rows = _row_axes(model, inputs) if self.per_row else {}
         flow = PadFlow(model, self.maxima, inputs, by_mask=self.by_mask, rows=rows).run()
-        self.metadata = _metadata(model, flow, self.maxima, inputs)
+        self.metadata = _make_metadata(model, flow, self.maxima, inputs)
         self.metadata.write(model.metadata_props)
         self._fix(model, flow)
         return ir.passes.PassResult(model, modified=True)
@@ -126,7 +126,7 @@ class PadLengthsPass(Pass):
             }
             if len(places) > 1:
                 raise UnsupportedModelError(
-                    f"input {value.name!r} has several axes of a length that is padded",
+                    f"input {value.name!r} has several axes of a padded length",
                     remedy="make it an input of one such axis, or compute it in the model",
                 )
             if places:
@@ -161,7 +161,7 @@ class PadLengthsPass(Pass):
                 )
 
 
-def open_axes(model: ir.Model, maxima: Mapping[str, int], time_axes: Mapping[str, int]) -> None:
+def make_axes_dynamic(model: ir.Model, maxima: Mapping[str, int], time_axes: Mapping[str, int]) -> None:
     """Give the static time axes of inputs the name of the length.
 
     Raises:
@@ -174,14 +174,14 @@ def open_axes(model: ir.Model, maxima: Mapping[str, int], time_axes: Mapping[str
         if not -len(shape) <= axis < len(shape):
             raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
         if len(maxima) != 1:
-            raise OptionError(f"{option('time-axis')} goes with one length, not with several")
+            raise OptionError(f"{option('time-axis')} works with a single length only")
         (symbol,) = maxima
         inputs[name].shape = ir.Shape(
             [ir.SymbolicDim(symbol) if place == axis % len(shape) else d for place, d in enumerate(shape)]
         )
 
 
-def _metadata(
+def _make_metadata(
     model: ir.Model, flow: PadFlow, maxima: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]]
 ) -> PadMetadata:
     outputs = {}
@@ -189,11 +189,11 @@ def _metadata(
         axes = flow.lengths_of(value)
         if len(axes) > 1:
             raise UnsupportedModelError(
-                f"output {value.name!r} has several axes of a length that is padded",
-                remedy="let the model give what is computed from it",
+                f"output {value.name!r} has several axes of a padded length",
+                remedy="make the model return a value computed from it",
             )
         for axis, size in axes.items():
-            outputs[str(value.name)] = {"axis": axis, "size": _expression(value, size, flow)}
+            outputs[str(value.name)] = {"axis": axis, "size": _size_expression(value, size, flow)}
     ends = (*model.graph.inputs, *model.graph.outputs)
     return PadMetadata(
         max=dict(maxima),
@@ -207,7 +207,7 @@ def _metadata(
     )
 
 
-def _rows(model: ir.Model, inputs: Mapping[str, Mapping[int, str]]) -> dict[str, int]:
+def _row_axes(model: ir.Model, inputs: Mapping[str, Mapping[int, str]]) -> dict[str, int]:
     """Return the axis of rows of each input: the first one that is not time, and equal ones elsewhere."""
     found, dims = {}, set()
     for value in model.graph.inputs:
@@ -235,7 +235,7 @@ def _rows(model: ir.Model, inputs: Mapping[str, Mapping[int, str]]) -> dict[str,
     return found
 
 
-def _expression(value: ir.Value, size: Size, flow: PadFlow) -> str:
+def _size_expression(value: ir.Value, size: Size, flow: PadFlow) -> str:
     try:
         return size.expression(flow.least[size.symbol])
     except NoRuleError as error:
@@ -257,23 +257,23 @@ class PadWork(Work):
 
 
 def pad_model(model: ir.Model, options: PadOptions) -> PadReport:
-    """Pad the model in place. A failure leaves it half changed: it is to be a copy.
+    """Pad the model in place. A failure leaves it half changed, so pass a copy.
 
     Raises:
         OptionError: An option does not fit the model.
         UnsupportedModelError: A node does with padding what no rule undoes.
     """
-    options.tell("preparing")
-    work = run(PAD, PadWork(model, options))
+    options.report_progress("preparing")
+    work = run_steps(PAD, PadWork(model, options))
     return PadReport(metadata=work.metadata, **work.summary())
 
 
-def _open_axes(work: PadWork) -> None:
-    """Open the length.
+def _make_axes_dynamic(work: PadWork) -> None:
+    """Make static time axes dynamic.
 
     Before: inputs of a static length. After: the length has its name, unless a shape that is given fixes it.
     """
-    open_axes(work.model, work.options.max, work.options.time_axes or {})
+    make_axes_dynamic(work.model, work.options.max, work.options.time_axes or {})
     work.facts.forget()
 
 
@@ -282,7 +282,7 @@ def _pad(work: PadWork) -> None:
 
     Before: a model of any length. After: one of the maximal length, which takes the length as an input.
     """
-    work.options.tell("following time")
+    work.options.report_progress("following time")
     options = work.options
     padding = PadLengthsPass(
         options.max, by_mask=options.mask, time_axes=options.time_axes, per_row=options.per_row
@@ -294,7 +294,7 @@ def _pad(work: PadWork) -> None:
 
 
 PAD: Sequence[Step[PadWork]] = (
-    Step(_open_axes, "Sizes that follow from the length are not to be folded."),
+    Step(_make_axes_dynamic, "Sizes that follow from the length are not to be folded."),
     Step(shared.freeze_dims, "Later steps know more if sizes are static.", when=("fixes_sizes",)),
     Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
     Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
@@ -302,7 +302,7 @@ PAD: Sequence[Step[PadWork]] = (
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
     Step(lifting_steps.lift, "A recurrent node has a rule; a Loop has none.", when=("lift",)),
     Step(_pad, "What is constant, and which nodes run, is known."),
-    Step(lifting_steps.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
+    Step(lifting_steps.note_zero_steps, "Only nodes that stay differ.", when=("lift",)),
     Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of pad, in order."""

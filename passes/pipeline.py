@@ -7,26 +7,26 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
-from rnnlower.graph.walk import Located, walk_all
+from rnnlower.graph.walk import LocatedNode, walk_all
 from rnnlower.lowering.node_emitter import Listener
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.reports import Report
 from rnnlower.passes.steps import emitting, lifting_steps, planning, preparing, shared, stateful
-from rnnlower.passes.steps.work import LoweringWork, Step, is_selected, leave_out, run
+from rnnlower.passes.steps.work import LoweringWork, Step, deselect, is_selected, run_steps
 
 
 def lower_model(
     model: ir.Model,
     options: LoweringOptions,
-    listen: Callable[[Located], Listener] | None = None,
+    listen: Callable[[LocatedNode], Listener] | None = None,
 ) -> Report:
-    """Lower the recurrent nodes of the model in place. A failure leaves it half lowered: it is to be a copy.
+    """Lower the recurrent nodes of the model in place. A failure leaves it half lowered, so pass a copy.
 
     Args:
         model: The model.
         options: The options.
-        listen: Returns what is told the roles of the values in the steps of a node.
+        listen: Returns the listener for a node, which receives the roles of the values in its steps.
 
     Raises:
         OptionError: An option does not fit the model.
@@ -36,7 +36,7 @@ def lower_model(
     """
     target = options.runtime
     try:
-        work = run(LOWER, LoweringWork(model, options, listen=listen))
+        work = run_steps(LOWER, LoweringWork(model, options, listen=listen))
     except OpsetError as error:
         if target is not None and error.opset is not None and error.opset > target.opset.range[1]:
             # The target does not support the opset that the remedy asks for.
@@ -47,7 +47,7 @@ def lower_model(
             )
         raise
     finally:
-        _forget_marks(model)
+        _clear_marks(model)
     return Report(
         nodes=[*work.adapted, *work.lowered],
         target=None if target is None else target.name,
@@ -58,16 +58,16 @@ def lower_model(
     )
 
 
-def _forget_marks(model: ir.Model) -> None:
+def _clear_marks(model: ir.Model) -> None:
     """Remove the marks of the steps, which another lowering would take for its own."""
     for node, _ in walk_all(model):
         node.meta.pop(EMITTED, None)
         if is_selected(node):
-            leave_out(node)
+            deselect(node)
 
 
 LOWER: Sequence[Step[LoweringWork]] = (
-    Step(preparing.find_opset, "A model whose opset is too new is refused first."),
+    Step(preparing.determine_opset, "A model whose opset is too new is refused first."),
     Step(
         shared.assume_linear_before_reset,
         "It is about the nodes of the exporter, and not about lifted ones.",
@@ -93,7 +93,7 @@ LOWER: Sequence[Step[LoweringWork]] = (
         when=("may_freeze",),
     ),
     Step(
-        preparing.open_to_target,
+        preparing.make_readable_for_target,
         "A model that the target accepts in no form is refused first.",
         when=("target",),
     ),
@@ -131,12 +131,12 @@ LOWER: Sequence[Step[LoweringWork]] = (
         when=("target", "folds"),
     ),
     Step(
-        preparing.set_impossible_aside,
+        preparing.set_aside_impossible,
         "Branches that inputs of the given shapes must not take may be invalid for them.",
         when=("fixes_sizes", "emits"),
     ),
     Step(
-        planning.settle_native,
+        planning.choose_native,
         "A node's types and sizes, now known, decide whether the target runs it.",
         when=("target",),
     ),
@@ -154,7 +154,7 @@ LOWER: Sequence[Step[LoweringWork]] = (
         shared.warn_of_other_recurrences,
         "The model's own Loops can still be distinguished from emitted ones.",
     ),
-    Step(planning.read_nodes, "A node that breaks the ONNX spec is refused before work is spent on it."),
+    Step(planning.check_nodes, "A node that breaks the ONNX spec is refused before work is spent on it."),
     Step(
         planning.conform_to_profile,
         "A profile keeps the recurrent nodes, in another form.",
@@ -165,7 +165,11 @@ LOWER: Sequence[Step[LoweringWork]] = (
         "Weights that are cut and joined from constants can be folded into new constants.",
         when=("emits",),
     ),
-    Step(planning.fix_lengths, "Straight lines need the number of steps.", when=("emits", "needs_lengths")),
+    Step(
+        planning.make_lengths_static,
+        "Straight lines need the number of steps.",
+        when=("emits", "needs_lengths"),
+    ),
     Step(planning.warn_of_forgotten_states, "Once lengths are static, nodes of a single step are known."),
     Step(
         planning.plan_nodes,
@@ -173,7 +177,7 @@ LOWER: Sequence[Step[LoweringWork]] = (
         when=("emits",),
     ),
     Step(
-        emitting.reach_forms,
+        emitting.raise_opset_for_plans,
         "The opset must have the planned forms before they are emitted.",
         when=("emits",),
     ),
@@ -185,7 +189,7 @@ LOWER: Sequence[Step[LoweringWork]] = (
     ),
     Step(shared.legacy_constants, "In old IR versions every initializer is an input.", when=("emits",)),
     Step(
-        emitting.return_to_asked,
+        emitting.restore_requested_opset,
         "The ops were emitted at the opset that they need; many can be expressed at a lower one.",
         when=("emits",),
     ),
@@ -223,9 +227,9 @@ LOWER: Sequence[Step[LoweringWork]] = (
         when=("target", "emits"),
     ),
     Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=("target", "folds")),
-    Step(emitting.tell_unused_factor, "An option without effect is reported.", when=("target",)),
-    Step(emitting.tell_misfits, "The remaining nodes are checked in their final form.", when=("target",)),
-    Step(lifting_steps.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
+    Step(emitting.note_unused_factor, "An option without effect is reported.", when=("target",)),
+    Step(emitting.note_misfits, "The remaining nodes are checked in their final form.", when=("target",)),
+    Step(lifting_steps.note_zero_steps, "Only nodes that stay differ.", when=("lift",)),
     Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of a lowering, in order."""

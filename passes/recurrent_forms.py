@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.rewiring import remove_orphans
-from rnnlower.graph.walk import Located, default_opset
+from rnnlower.graph.walk import LocatedNode, default_opset
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import EMITTED, Emitters, LoweredNode, replace_node
 from rnnlower.passes.base import Pass, no_function_is_recurrent
@@ -20,7 +20,7 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import MOST_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.sonnx import FIRST_OPSET, departures, last_steps
+from rnnlower.recurrent.sonnx import FIRST_OPSET, find_departures, shared_length
 from rnnlower.targets.adapting import AdaptedNode, find_changes
 from rnnlower.targets.format import ADAPTABLE
 from rnnlower.targets.native import NativeCheck
@@ -36,7 +36,7 @@ def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptRecurrentPass) -> bo
 
 @dataclasses.dataclass(eq=False)
 class AdaptRecurrentPass(Pass):
-    """Adapts the nodes that a target does not run as they are to what it runs, where its data allows that.
+    """Adapts nodes that a target does not run as they are to a form that it runs, where its data allows that.
 
     Undeclared types (`InferTypesPass`) and functions (`InlineFunctionsPass`) are handled by
     other passes. A node that cannot be adapted stays as it is.
@@ -73,10 +73,10 @@ class AdaptRecurrentPass(Pass):
     ENSURES = (_adapted_nodes_are_gone,)
 
     target: Target
-    nodes: Mapping[Located, frozenset[str]] | None = None
+    nodes: Mapping[LocatedNode, frozenset[str]] | None = None
     semantics: Semantics = "ort"
     adapted: list[LoweredNode] = field(init=False, default_factory=list)
-    replaced: list[Located] = field(init=False, default_factory=list)
+    replaced: list[LocatedNode] = field(init=False, default_factory=list)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Adapt the nodes.
@@ -109,11 +109,11 @@ class AdaptRecurrentPass(Pass):
 def _nodes_conform(model: ir.Model, conforming: ConformSonnxPass) -> bool:
     nodes = find_recurrent(model) if conforming._nodes is None else conforming._nodes
     there = [located for located in nodes if located.node.graph is not None]
-    return not any(departure.level == "error" for located in there for departure in departures(located))
+    return not any(departure.level == "error" for located in there for departure in find_departures(located))
 
 
 class ConformSonnxPass(Pass):
-    """Makes LSTM nodes of the main graph and its subgraphs conform, or refuses them by name.
+    """Makes LSTM nodes of the main graph and its subgraphs conform to SONNX, or refuses them by name.
 
     Computed constants (`FoldWeightsPass`), undeclared types
     (`InferTypesPass`), functions (`InlineFunctionsPass`) and opsets below 14 (`ConvertOpsetPass`) are handled
@@ -147,7 +147,7 @@ class ConformSonnxPass(Pass):
     REQUIRES = (no_function_is_recurrent,)
     ENSURES = (_nodes_conform,)
 
-    def __init__(self, nodes: Sequence[Located] | None = None) -> None:
+    def __init__(self, nodes: Sequence[LocatedNode] | None = None) -> None:
         self._nodes = nodes
         self.conformed: list[LoweredNode] = []
 
@@ -162,28 +162,28 @@ class ConformSonnxPass(Pass):
         emitters = Emitters(model)
         refused = []
         for located in nodes:
-            found = [departure for departure in departures(located) if departure.level == "error"]
+            found = [departure for departure in find_departures(located) if departure.level == "error"]
             if not found:
                 continue
             if located.node.op_type == "LSTM" and default_opset(model) >= FIRST_OPSET:
-                # Located again: an input may be an output of a node that has just been replaced.
+                # Parsed only now: an input may be an output of a node that has just been replaced.
                 node = parse_recurrent(located)
                 if node.dtype is not None and node.inputs["X"].shape is not None:
                     e = emitters.at(located.name, node.dtype)
-                    located = dataclasses.replace(located, node=_conform(e, node))
+                    located = dataclasses.replace(located, node=_replace_by_conforming(e, node))
                     reason = "the profile keeps the operator"
                     self.conformed.append(
                         LoweredNode.of(
                             located, "conform", len(e.nodes), reason, node.direction, node.seq_length
                         )
                     )
-            refused += [str(left) for left in departures(located) if left.level == "error"]
+            refused += [str(left) for left in find_departures(located) if left.level == "error"]
         if refused:
             raise UnsupportedModelError("\n".join(refused))
         return ir.passes.PassResult(model, modified=bool(self.conformed))
 
 
-def _conform(e: Emitter, node: ResolvedNode) -> ir.Node:
+def _replace_by_conforming(e: Emitter, node: ResolvedNode) -> ir.Node:
     """Replace a node by one without correctable departures."""
     form = _ConformingNode(e, node)
     results = form.emit()
@@ -195,7 +195,7 @@ def _conform(e: Emitter, node: ResolvedNode) -> ir.Node:
 
 
 class _ConformingNode(AdaptedNode):
-    """An LSTM with all that the profile wants written out, as far as the sizes are known, to be emitted."""
+    """An LSTM to emit, with all that the profile requires written out, as far as the sizes are known."""
 
     def __init__(self, e: Emitter, node: ResolvedNode) -> None:
         states = () if node.batch_size is None else node.state_names
@@ -221,18 +221,18 @@ class _ConformingNode(AdaptedNode):
         return [*{**node.node.attributes, **written}.values()]
 
     def _is_wanted(self, name: str) -> bool:
-        return super()._is_wanted(name) and (name != "Y_h" or last_steps(self._node) is None)
+        return super()._is_wanted(name) and (name != "Y_h" or shared_length(self._node) is None)
 
     def _emit(self, inputs: Mapping[str, ir.Value], direction: str, directions: int) -> dict[str, ir.Value]:
         outputs = super()._emit(inputs, direction, directions)
-        if self._node.used("Y_h") and last_steps(self._node) is not None:
-            outputs["Y_h"] = _last_state(self.e, self._node, outputs["Y"])
+        if self._node.used("Y_h") and shared_length(self._node) is not None:
+            outputs["Y_h"] = _emit_last_state(self.e, self._node, outputs["Y"])
         return outputs
 
 
-def _last_state(e: Emitter, node: ResolvedNode, Y: ir.Value) -> ir.Value:
+def _emit_last_state(e: Emitter, node: ResolvedNode, Y: ir.Value) -> ir.Value:
     """Emit Y_h from Y, whose rows all have the same length."""
-    steps = last_steps(node)
+    steps = shared_length(node)
     assert steps is not None
     lanes = []
     for direction, reverse in enumerate(node.reversed_directions):
@@ -248,7 +248,7 @@ def _nodes_are_floats(model: ir.Model, dequantizing: DequantizeRecurrentPass) ->
 
 
 class DequantizeRecurrentPass(Pass):
-    """Makes DynamicQuantizeLSTM nodes of the main graph and its subgraphs LSTM nodes.
+    """Turns DynamicQuantizeLSTM nodes of the main graph and its subgraphs into LSTM nodes.
 
     X and H are no longer rounded to 8 bits, so the results are more precise.
 
@@ -277,7 +277,7 @@ class DequantizeRecurrentPass(Pass):
     REQUIRES = (no_function_is_recurrent,)
     ENSURES = (_nodes_are_floats,)
 
-    def __init__(self, nodes: Sequence[Located] | None = None, *, keep_integers: bool = True) -> None:
+    def __init__(self, nodes: Sequence[LocatedNode] | None = None, *, keep_integers: bool = True) -> None:
         self._nodes = nodes
         self._keep_integers = keep_integers
 
@@ -294,12 +294,12 @@ class DequantizeRecurrentPass(Pass):
         keep_integers = self._keep_integers and default_opset(model) >= _PER_AXIS
         for located, node in quantized:
             e = emitters.at(located.name, ir.DataType.FLOAT)
-            weights = [_weight(e, node, name, keep_integers) for name in "WR"]
-            _replace(located.node, weights, e.nodes)
+            weights = [_emit_weight(e, node, name, keep_integers) for name in "WR"]
+            _turn_into_lstm(located.node, weights, e.nodes)
         return ir.passes.PassResult(model, modified=bool(quantized))
 
 
-def _replace(node: ir.Node, weights: Sequence[ir.Value], emitted: Sequence[ir.Node]) -> None:
+def _turn_into_lstm(node: ir.Node, weights: Sequence[ir.Value], emitted: Sequence[ir.Node]) -> None:
     """Turn the node into an LSTM with these weights; it keeps its name, its outputs and its other inputs."""
     assert node.graph is not None
     node.graph.insert_before(node, emitted)
@@ -311,30 +311,31 @@ def _replace(node: ir.Node, weights: Sequence[ir.Value], emitted: Sequence[ir.No
     remove_orphans(old)
 
 
-def _weight(e: Emitter, node: ResolvedNode, name: str, keep_integers: bool) -> ir.Value:
+def _emit_weight(e: Emitter, node: ResolvedNode, name: str, keep_integers: bool) -> ir.Value:
     """Emit W or R in the layout of LSTM, ``[num_directions, 4 * hidden_size, columns]``."""
     parts = [node.inputs[part] for part in (name, f"{name}_scale", f"{name}_zero_point")]
     tensors = [constant_of(value) for value in parts]
     known = [tensor.numpy() for tensor in tensors if tensor is not None]
     if len(known) < len(parts):
-        return _at_run_time(e, *parts)
+        return _dequantize_at_run_time(e, *parts)
     values, scale, zero_point = known
     values = np.ascontiguousarray(values.transpose(0, 2, 1))
     if not keep_integers:
-        centered = values.astype(np.float32) - _columns(zero_point.astype(np.float32))
-        return e.constant(centered * _columns(scale), name=parts[0].name or "")
+        centered = values.astype(np.float32) - _as_columns(zero_point.astype(np.float32))
+        return e.constant(centered * _as_columns(scale), name=parts[0].name or "")
     lanes = [
-        _dequantized(e, values[[d]], scale[d], zero_point[d], parts[0].name or "") for d in range(len(values))
+        _emit_dequantized(e, values[[d]], scale[d], zero_point[d], parts[0].name or "")
+        for d in range(len(values))
     ]
     return e.concat(lanes, axis=0)
 
 
-def _columns(array: np.ndarray) -> np.ndarray:
+def _as_columns(array: np.ndarray) -> np.ndarray:
     """Return scales or zero points in a shape that broadcasts to the weights of LSTM."""
     return array.reshape(len(array), -1, 1)
 
 
-def _dequantized(
+def _emit_dequantized(
     e: Emitter, values: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, name: str
 ) -> ir.Value:
     """Emit one direction's weights; a scale and a zero point for all of it, or for each row."""
@@ -344,7 +345,7 @@ def _dequantized(
     return e.op("DequantizeLinear", *operands, axis=1) if scale.ndim else e.op("DequantizeLinear", *operands)
 
 
-def _at_run_time(e: Emitter, values: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:
+def _dequantize_at_run_time(e: Emitter, values: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:
     shape = e.integers(0, 1, -1)
     center = e.op("Reshape", e.cast(zero_point, e.dtype), shape, since=5)
     centered = e.op("Sub", e.cast(values, e.dtype), center)

@@ -1,4 +1,4 @@
-"""Passes that remove what nothing needs."""
+"""Passes that remove what is not needed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedOpsetsP
 
 from rnnlower.files import beyond_ir
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.rewiring import remove_orphans, replace_outputs
-from rnnlower.graph.walk import all_graphs, is_read, operand, roots, values_of, walk, walk_all
+from rnnlower.graph.rewiring import remove_orphans, replace_with_values
+from rnnlower.graph.walk import all_graphs, is_read, operand, root_graphs, walk, walk_all, walk_values
 from rnnlower.passes.base import Pass, nothing_is_dead
 
 _SAME_IF_SAME_SHAPE = frozenset(["Expand", "Flatten", "Reshape", "Squeeze", "Tile", "Unsqueeze"])
 
 
 class RemoveNoopsPass(Pass):
-    """Removes Identity nodes, Dropout in inference, and casts and reshaping to what is there.
+    """Removes Identity nodes, Dropout in inference, and casts and reshapes without effect.
 
     A node that produces a graph output stays if the output would otherwise lose its name.
 
@@ -44,9 +44,9 @@ class RemoveNoopsPass(Pass):
         for node, _ in list(walk(model.graph)):
             if any(out.name in trained for out in node.outputs):
                 continue
-            if _does_nothing(node, self.facts) and _can_go(node):
+            if _does_nothing(node, self.facts) and _is_removable(node):
                 node.resize_outputs(1)
-                replace_outputs(node, node.inputs[:1])  # type: ignore[arg-type]
+                replace_with_values(node, node.inputs[:1])  # type: ignore[arg-type]
                 modified = True
         return ir.passes.PassResult(model, modified)
 
@@ -65,7 +65,9 @@ def _does_nothing(node: ir.Node, facts: Facts) -> bool:
     shape = facts.shape(value)
     if shape is None or None in shape or shape != facts.shape(out):
         return False
-    return node.op_type in _SAME_IF_SAME_SHAPE or (node.op_type == "Slice" and _is_forward(node, facts))
+    return node.op_type in _SAME_IF_SAME_SHAPE or (
+        node.op_type == "Slice" and _has_forward_steps(node, facts)
+    )
 
 
 def _is_inference(node: ir.Node, facts: Facts) -> bool:
@@ -77,13 +79,13 @@ def _is_inference(node: ir.Node, facts: Facts) -> bool:
     return training is None or (mode is not None and not mode.any())
 
 
-def _is_forward(node: ir.Node, facts: Facts) -> bool:
+def _has_forward_steps(node: ir.Node, facts: Facts) -> bool:
     given = operand(node, 4)
     steps = facts.constant(given)
     return given is None or (steps is not None and bool(np.all(steps > 0)))
 
 
-def _can_go(node: ir.Node) -> bool:
+def _is_removable(node: ir.Node) -> bool:
     """Return whether the output can do without a node of its own."""
     value, out = node.inputs[0], node.outputs[0]
     if not out.is_graph_output():
@@ -164,9 +166,9 @@ class StripPass(Pass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         model.doc_string = None
         lasting = {*model.graph.inputs, *model.graph.outputs}
-        for graph in (*all_graphs(model), *roots(model)):
+        for graph in (*all_graphs(model), *root_graphs(model)):
             graph.doc_string = None
-        for value in (value for root in roots(model) for value in values_of(root)):
+        for value in (value for root in root_graphs(model) for value in walk_values(root)):
             value.doc_string = None
             if value not in lasting:
                 value.metadata_props.clear()

@@ -27,7 +27,7 @@ class RewritingReport:
         ops_after: The same of the result.
         notes: Messages for the user.
         sets: The inputs that were set, with their values as the model holds them.
-        warnings: What the result may not do that the user expects of it.
+        warnings: Ways in which the result may not behave as the user expects.
     """
 
     opset: int
@@ -86,7 +86,7 @@ class LiftReport(RewritingReport):
     """The report on lifting.
 
     Attributes:
-        nodes: The recurrences that were looked at.
+        nodes: The recurrences that were examined.
     """
 
     nodes: Sequence[LiftedNode]
@@ -101,7 +101,7 @@ class StreamReport(RewritingReport):
     """The report on a streaming conversion.
 
     Attributes:
-        chunk: Time steps a call; ``None``: any number.
+        chunk: Time steps per call; ``None``: any number.
         inputs, outputs: The axis of time of those that have one.
         delay: Time steps that the outputs are late.
         states: For each output that holds a state, the input that takes it in the next call.

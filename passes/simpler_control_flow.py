@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.rewiring import splice, take_place
-from rnnlower.graph.walk import called, subgraphs_of, walk
+from rnnlower.graph.rewiring import splice, take_place_of
+from rnnlower.graph.walk import display_name, subgraphs_of, walk
 from rnnlower.passes.base import Pass, has_node
 
 
-def _states_change(model: ir.Model, owner: object) -> bool:
-    return not any(_states_to_capture(node) for node in _loops(model))
+def _no_state_is_loop_invariant(model: ir.Model, owner: object) -> bool:
+    return not any(_loop_invariant_states(node) for node in _loops(model))
 
 
 class CaptureStatesPass(Pass):
-    """Makes the bodies of Loops capture what they carried as a state and never changed.
+    """Makes Loop bodies capture loop-invariant values instead of carrying them as states.
 
-    A state stays that the body returns more than once, or whose final value is an output of a graph.
+    A state stays if the body returns it more than once, or if its final value is a graph output.
 
     Before::
 
@@ -44,17 +44,17 @@ class CaptureStatesPass(Pass):
             }>
         }
 
-    TensorFlow's loops carry their weights in this way. A constant then is one inside the body, too, and
+    TensorFlow's loops carry their weights in this way. Captured, a constant is known inside the body as well.
     OpenVINO refuses a body that returns one of its inputs.
     """
 
-    ENSURES = (_states_change,)
+    ENSURES = (_no_state_is_loop_invariant,)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
         for node in _loops(model):
-            if same := _states_to_capture(node):
-                _capture(node, same)
+            if same := _loop_invariant_states(node):
+                _capture_states(node, same)
                 modified = True
         return ir.passes.PassResult(model, modified)
 
@@ -63,13 +63,13 @@ def _loops(model: ir.Model) -> list[ir.Node]:
     return [node for node, _ in walk(model.graph) if node.op_type == "Loop" and not node.domain]
 
 
-def _states_to_capture(node: ir.Node) -> list[int]:
+def _loop_invariant_states(node: ir.Node) -> list[int]:
     body = node.attributes["body"].as_graph()
-    return [index for index in range(len(node.inputs) - 2) if _is_same(node, body, index)]
+    return [index for index in range(len(node.inputs) - 2) if _is_loop_invariant(node, body, index)]
 
 
-def _capture(node: ir.Node, same: Sequence[int]) -> None:
-    """Put a node without some states in the place of the node."""
+def _capture_states(node: ir.Node, same: Sequence[int]) -> None:
+    """Replace the node by one without these states."""
     body, graph = node.attributes["body"].as_graph(), node.graph
     assert graph is not None
     for index in reversed(same):
@@ -94,11 +94,11 @@ def _capture(node: ir.Node, same: Sequence[int]) -> None:
     fewer.meta.update(node.meta)
     graph.insert_before(node, fewer)
     for new, old in zip(fewer.outputs, kept, strict=True):
-        take_place(new, old)
+        take_place_of(new, old)
     graph.remove(node, safe=True)
 
 
-def _is_same(node: ir.Node, body: ir.Graph, index: int) -> bool:
+def _is_loop_invariant(node: ir.Node, body: ir.Graph, index: int) -> bool:
     inner = body.inputs[2 + index]
     returned = [value for value in body.outputs if value is inner]
     is_result = node.outputs[index].is_graph_output()
@@ -149,7 +149,7 @@ class TakeBranchesPass(Pass):
                     self._take(model, inner)
                 continue
             name = "then_branch" if taken else "else_branch"
-            self.taken[called(node)] = name
+            self.taken[display_name(node)] = name
             branch = node.attributes[name].as_graph()
             self._take(model, branch)
             splice(model, node, branch)

@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
+from rnnlower.graph.dynamic_sizes import SizeOptions, options_for_sizes
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.open_sizes import SizeOptions, options_for_sizes
 from rnnlower.graph.rewiring import splice
-from rnnlower.graph.walk import Located, dim_name, sources, subgraphs_of, walk
+from rnnlower.graph.walk import LocatedNode, ancestors, dim_name, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.declared_sizes import FreezeDimsPass
 from rnnlower.recurrent.finding import RANK_OF_X, find_recurrent, infer_input_types
@@ -28,7 +28,7 @@ _EXAMPLES = (16, 256)
 
 
 class InferTypesPass(Pass):
-    """Notes inferred types and shapes on the inputs of recurrent nodes, and nowhere else.
+    """Records inferred types and shapes on the inputs of recurrent nodes, and nowhere else.
 
     Anything that cannot be inferred stays unknown.
 
@@ -54,7 +54,7 @@ class InferTypesPass(Pass):
 
 
 class StaticShapesPass(Pass):
-    """Notes the shapes that follow from the model's inputs, as `InferTypesPass` does.
+    """Records the shapes that follow from the model's inputs, as `InferTypesPass` does.
 
     An If whose condition the shapes decide is replaced by the branch that runs if a node to be unrolled is in
     it: the other branch never runs, and the length of its sequences is not known.
@@ -85,15 +85,15 @@ class StaticShapesPass(Pass):
 
     KEEPS_FACTS = True
 
-    def __init__(self, nodes: Sequence[Located] | None = None) -> None:
+    def __init__(self, nodes: Sequence[LocatedNode] | None = None) -> None:
         self._nodes = nodes
-        self.unreachable: list[Located] = []
-        self.impossible: list[Located] = []
+        self.unreachable: list[LocatedNode] = []
+        self.impossible: list[LocatedNode] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         facts = self.facts
         nodes = find_recurrent(model) if self._nodes is None else self._nodes
-        never = {inner for node, _ in walk(model.graph) for inner in _never_run(node, facts)}
+        never = {inner for node, _ in walk(model.graph) for inner in _nodes_of_dead_branch(node, facts)}
         modified = infer_input_types(model, facts)
         for located in nodes:
             X = located.node.inputs[0]
@@ -103,7 +103,7 @@ class StaticShapesPass(Pass):
             if dims is not None and len(dims) != RANK_OF_X and located.path:
                 self.impossible.append(located)
         for node, _ in list(walk(model.graph)):
-            inside = set(_never_run(node, facts))
+            inside = set(_nodes_of_dead_branch(node, facts))
             gone = [located for located in nodes if located.node in inside]
             inner = {each for graph in subgraphs_of(node) for each, _ in walk(graph)}
             if inside and node.graph is not None and any(located.node in inner for located in nodes):
@@ -117,40 +117,40 @@ def _branch(node: ir.Node, *, taken: bool | None) -> ir.Graph:
     return node.attributes["then_branch" if taken else "else_branch"].as_graph()
 
 
-def _never_run(node: ir.Node, facts: Facts) -> Iterator[ir.Node]:
+def _nodes_of_dead_branch(node: ir.Node, facts: Facts) -> Iterator[ir.Node]:
     """Yield the nodes in the branch of an If that is never taken."""
     taken = facts.condition(node) if node.op_type == "If" and not node.domain else None
     if taken is not None:
         yield from (inner for inner, _ in walk(_branch(node, taken=not taken)))
 
 
-def with_static_lengths(
-    model: ir.Model, current: Sequence[Located], target: Target | None, semantics: Semantics, facts: Facts
-) -> tuple[list[Located], list[Located], list[Located]]:
+def resolve_static_lengths(
+    model: ir.Model, current: Sequence[LocatedNode], target: Target | None, semantics: Semantics, facts: Facts
+) -> tuple[list[LocatedNode], list[LocatedNode], list[LocatedNode]]:
     """Return the nodes to be unrolled, each with a static length, the unreachable and the impossible ones.
 
     Raises:
         UnsupportedModelError: A length is not static.
     """
 
-    def dynamic(nodes: Sequence[Located]) -> list[Located]:
+    def dynamic(nodes: Sequence[LocatedNode]) -> list[LocatedNode]:
         return [located for located in nodes if parse_recurrent(located, semantics).seq_length is None]
 
     is_static = target is not None and target.shapes.static
     if not dynamic(current) and not is_static:
-        _check_cost(current, semantics)
+        _check_step_limit(current, semantics)
         return list(current), [], []
     analysis = StaticShapesPass(current)
     analysis(model, facts)
     gone = analysis.unreachable + analysis.impossible
     current = [located for located in current if located not in gone]
     for located in dynamic(current):
-        raise _no_length(located, model, target)
-    _check_cost(current, semantics)
+        raise _unknown_length_error(located, model, target)
+    _check_step_limit(current, semantics)
     return current, analysis.unreachable, analysis.impossible
 
 
-def _check_cost(nodes: Sequence[Located], semantics: Semantics) -> None:
+def _check_step_limit(nodes: Sequence[LocatedNode], semantics: Semantics) -> None:
     """Refuse to unroll a node that would exhaust the memory long before there is a file."""
     for located in nodes:
         node = parse_recurrent(located, semantics)
@@ -165,7 +165,9 @@ def _check_cost(nodes: Sequence[Located], semantics: Semantics) -> None:
             )
 
 
-def _no_length(located: Located, model: ir.Model, target: Target | None) -> UnsupportedModelError:
+def _unknown_length_error(
+    located: LocatedNode, model: ir.Model, target: Target | None
+) -> UnsupportedModelError:
     X = located.node.inputs[0]
     layout = located.node.attributes.get_int("layout", 0)
     name = dim_name(X.shape[layout]) if X is not None and X.shape is not None else None
@@ -174,45 +176,45 @@ def _no_length(located: Located, model: ir.Model, target: Target | None) -> Unsu
     other_way = f"keep it dynamic with `{wording.call('scan')}`"
     if target is not None:
         other_way = "choose a target that has Scan or Loop"
-    sizes = _remedy(located, model, name)
+    sizes = _find_sufficient_sizes(located, model, name)
     if sizes is None:
         problem += ", which does not follow from the shapes of the inputs"
         return UnsupportedModelError(problem, node=located, remedy=other_way)
     return UnsupportedModelError(problem, node=located, remedy=f"give it one ({sizes}), or {other_way}")
 
 
-def _remedy(located: Located, model: ir.Model, name: str | None) -> SizeOptions | None:
+def _find_sufficient_sizes(located: LocatedNode, model: ir.Model, name: str | None) -> SizeOptions | None:
     """Return the sizes of inputs that make the length static, by trial; ``None`` if none do."""
     X = located.node.inputs[0]
-    inputs = [value for value in model.graph.inputs if X is None or value in sources(X)]
+    inputs = [value for value in model.graph.inputs if X is None or value in ancestors(X)]
     for example in _EXAMPLES:
         everything = options_for_sizes(inputs or model.graph.inputs, example)
         if name and name in everything.dims:
             alone = SizeOptions({name: example}, {})
-            if _settles(alone, located, model):
+            if _makes_length_static(alone, located, model):
                 return alone
-        settled = _settles(everything, located, model)
+        settled = _makes_length_static(everything, located, model)
         if settled:
-            return _least(everything, located, model)
+            return _drop_unneeded_sizes(everything, located, model)
         if settled is False:
             return None
     return everything
 
 
-def _least(sizes: SizeOptions, located: Located, model: ir.Model) -> SizeOptions:
-    """Return the sizes without those that the length does not depend on."""
+def _drop_unneeded_sizes(sizes: SizeOptions, located: LocatedNode, model: ir.Model) -> SizeOptions:
+    """Drop the sizes that the length does not depend on."""
     for field in ("dims", "input_shapes"):
         for name in getattr(sizes, field):
             others = {other: size for other, size in getattr(sizes, field).items() if other != name}
             fewer = dataclasses.replace(sizes, **{field: others})
-            sizes = fewer if _settles(fewer, located, model) else sizes
+            sizes = fewer if _makes_length_static(fewer, located, model) else sizes
     return sizes
 
 
-def _settles(sizes: SizeOptions, located: Located, model: ir.Model) -> bool | None:
+def _makes_length_static(sizes: SizeOptions, located: LocatedNode, model: ir.Model) -> bool | None:
     """Return whether these sizes make the length static; ``None`` if the model is invalid with them."""
-    dims = {name: _example(size) for name, size in sizes.dims.items()}
-    shapes = {name: [*map(_example, shape)] for name, shape in sizes.input_shapes.items()}
+    dims = {name: _example_size(size) for name, size in sizes.dims.items()}
+    shapes = {name: [*map(_example_size, shape)] for name, shape in sizes.input_shapes.items()}
     copy = model.clone()
     twin = next(
         same
@@ -229,5 +231,5 @@ def _settles(sizes: SizeOptions, located: Located, model: ir.Model) -> bool | No
         return None
 
 
-def _example(size: int | str) -> int:
+def _example_size(size: int | str) -> int:
     return size if isinstance(size, int) else _EXAMPLES[0]

@@ -19,11 +19,11 @@ from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.passes.reports import Report, StreamReport
 from rnnlower.passes.steps import lifting_steps, preparing, shared
-from rnnlower.passes.steps.work import Step, Work, run
+from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.streaming.analysis import Analysis, analyze
 from rnnlower.streaming.caller_in_c import Opener
-from rnnlower.streaming.callers import caller_code
+from rnnlower.streaming.callers import generate_caller
 from rnnlower.streaming.rewriter import StreamRewriter
 from rnnlower.streaming.single_steps import pair_states
 from rnnlower.streaming.slices import gather_slices
@@ -37,8 +37,8 @@ def _states_are_outside(model: ir.Model, streaming: StreamPass) -> bool:
     return outputs >= streaming.states.keys() and inputs >= {*streaming.states.values()}
 
 
-def _name_sizes(model: ir.Model, axes: Mapping[str, int]) -> None:
-    """Name the nameless sizes of the inputs, apart from time, so that states can declare the same ones."""
+def _name_unknown_dims(model: ir.Model, axes: Mapping[str, int]) -> None:
+    """Name the unnamed sizes of the inputs, except time, so that states can declare the same ones."""
     inputs = [value for value in model.graph.inputs if value.shape is not None]
     names = NameSource(filter(None, (dim_name(dim) for value in inputs for dim in value.shape or ())))
     for value in inputs:
@@ -50,7 +50,7 @@ def _name_sizes(model: ir.Model, axes: Mapping[str, int]) -> None:
 
 
 class StreamPass(Pass):
-    """Makes a model of whole sequences one of a chunk per call, with all states as inputs and outputs.
+    """Turns a model of whole sequences into one of a chunk per call, with all states as inputs and outputs.
 
     A convolution over time is preceded by the last frames of the previous chunk, and so are the other
     operators that need them. The metadata states which output feeds which input (``rnnlower.state``).
@@ -69,9 +69,9 @@ class StreamPass(Pass):
         }
 
     Args:
-        chunk: Time steps a call; ``None``: any number of them, another in each call.
+        chunk: Time steps per call; ``None``: any number, which may differ between calls.
         time_axes: The axis of time of inputs, where it does not follow from the recurrent nodes.
-        allow_delay: Whether convolutions may look ahead, at a delay.
+        allow_delay: Whether convolutions may look ahead, with a delay.
         states: States that the model has already: ``{output: input}``.
 
     Attributes:
@@ -121,7 +121,7 @@ class StreamPass(Pass):
                 error.advise(f"{error.remedy}; {option('state', 'OUT=IN')} names states that it has")
                 raise
             return self._keep(model, states)
-        _name_sizes(model, axes)
+        _name_unknown_dims(model, axes)
         self.analysis = analyze(model, axes, self._chunk, allow_delay=self._allow_delay)
         self.states = StreamRewriter(model, default_opset(model)).rewrite(self.analysis)
         return ir.passes.PassResult(model, modified=True)
@@ -157,7 +157,7 @@ class StreamWork(Work):
 
 
 def stream_model(model: ir.Model, options: StreamOptions, open_model: Opener) -> StreamReport:
-    """Stream the model in place. A failure leaves it half changed: it is to be a copy.
+    """Stream the model in place. A failure leaves it half changed, so pass a copy.
 
     Args:
         model: The model.
@@ -169,8 +169,8 @@ def stream_model(model: ir.Model, options: StreamOptions, open_model: Opener) ->
         UnsupportedModelError: A node couples time steps in a way that no state can carry.
         OpsetError: The model cannot be converted to the opset that a lowering needs.
     """
-    options.tell("preparing")
-    work = run(STREAM, StreamWork(model, options))
+    options.report_progress("preparing")
+    work = run_steps(STREAM, StreamWork(model, options))
     return StreamReport(
         chunk=options.steps,
         inputs=work.analysis.axes,
@@ -178,7 +178,7 @@ def stream_model(model: ir.Model, options: StreamOptions, open_model: Opener) ->
         delay=work.analysis.delay,
         states=work.states,
         lowering=work.lowering,
-        caller=None if options.emit is None else caller_code(model, options.emit, open_model),
+        caller=None if options.emit is None else generate_caller(model, options.emit, open_model),
         **work.summary(),
     )
 
@@ -213,7 +213,7 @@ def _stream(work: StreamWork) -> None:
     Before: a model of whole sequences. After: one of a chunk, with its states as inputs and outputs.
     """
     options = work.options
-    options.tell("following time")
+    options.report_progress("following time")
     streaming = work.apply(StreamPass(options.steps, options.time_axes, options.allow_delay, options.states))
     assert streaming.analysis is not None
     work.analysis, work.states = streaming.analysis, streaming.states
@@ -232,7 +232,7 @@ def _lower_chunk(work: StreamWork) -> None:
 
     Before: the recurrent nodes of a chunk. After: what `pipeline.LOWER` makes of them.
     """
-    work.lowering = lower_model(work.model, work.options.of_lowering())
+    work.lowering = lower_model(work.model, work.options.make_lowering_options())
     work.notes += work.lowering.notes
 
 
@@ -254,7 +254,7 @@ STREAM: Sequence[Step[StreamWork]] = (
     Step(preparing.dequantize_recurrent, "Float operators have states, too.", when=("dequantize",)),
     Step(_stream, "What is constant, and which nodes run, is known."),
     Step(_lower_chunk, "The chunk is the length of a straight line.", when=("lowers",)),
-    Step(lifting_steps.tell_of_no_steps, "Only nodes that stay differ.", when=("lift",)),
+    Step(lifting_steps.note_zero_steps, "Only nodes that stay differ.", when=("lift",)),
     Step(shared.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of stream, in order."""

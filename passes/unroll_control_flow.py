@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.facts import Facts, iterations
-from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.rewiring import replace_outputs
-from rnnlower.graph.walk import Located, called, default_opset, subgraphs_of, walk
+from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
+from rnnlower.graph.facts import Facts, trip_count
+from rnnlower.graph.rewiring import replace_with_values
+from rnnlower.graph.walk import LocatedNode, default_opset, display_name, subgraphs_of, walk
 from rnnlower.lowering.replacing import Emitters
 from rnnlower.passes.adapt_nodes import ResolveSequencesPass
 from rnnlower.passes.base import Pass
@@ -33,10 +33,10 @@ def _unrolled_nodes_are_gone(model: ir.Model, unrolling: UnrollControlFlowPass) 
 
 @dataclasses.dataclass(eq=False)
 class UnrollControlFlowPass(Pass):
-    """Unrolls the Scan and Loop nodes whose number of iterations constants and static sizes tell.
+    """Unrolls the Scan and Loop nodes whose number of iterations follows from constants and static sizes.
 
-    Bodies may be nested and capture values. An If whose condition an iteration decides is replaced, and a
-    sequence that iterations fill becomes the tensors in it.
+    Bodies may be nested and capture values. An If with a condition that is known per iteration is replaced by
+    its branch, and a sequence that the iterations fill becomes the tensors in it.
 
     Before::
 
@@ -95,8 +95,8 @@ class UnrollControlFlowPass(Pass):
         if self.strict:
             for node, path in walk(model.graph):
                 if self._is_wanted(node):
-                    located = Located(node, called(node), path, default_opset(model))
-                    raise UnsupportedModelError(_why_not(model, node), node=located)
+                    located = LocatedNode(node, display_name(node), path, default_opset(model))
+                    raise UnsupportedModelError(_describe_obstacle(model, node), node=located)
         return ir.passes.PassResult(model, modified=bool(self.unrolled))
 
     def _is_wanted(self, node: ir.Node) -> bool:
@@ -107,7 +107,7 @@ class UnrollControlFlowPass(Pass):
     def _unroll_in(self, graph: ir.Graph, writer: _Writer) -> bool:
         done = False
         for node in list(graph):
-            count = iterations(writer.facts, node) if self._is_wanted(node) else None
+            count = trip_count(writer.facts, node) if self._is_wanted(node) else None
             if count is None or not writer.can_write(node, count):
                 for inner in subgraphs_of(node):
                     done |= self._unroll_in(inner, writer)
@@ -119,27 +119,27 @@ class UnrollControlFlowPass(Pass):
                 asked = f"leave out {wording.option('control-flow')}"
                 raise UnsupportedModelError(
                     f"its {count:,} iterations make more than {_MOST_NODES:,} nodes in a straight line",
-                    node=Located(node, called(node), "", writer.facts.opset),
+                    node=LocatedNode(node, display_name(node), "", writer.facts.opset),
                     remedy=asked if self.strict else unasked,
                 )
-            self.unrolled[called(node)] = count
+            self.unrolled[display_name(node)] = count
             writer.unroll(node, count)
             done = True
         return done
 
 
-def _why_not(model: ir.Model, node: ir.Node) -> str:
+def _describe_obstacle(model: ir.Model, node: ir.Node) -> str:
     deciding = [*node.inputs[:2], node.attributes["body"].as_graph().outputs[0]]
     if node.op_type == "Scan":
         if default_opset(model) < _FIRST_SCAN:
             return f"cannot be unrolled: it has a batch axis; convert the model to opset {_FIRST_SCAN} first"
         deciding = [*node.inputs[-node.attributes.get_int("num_scan_inputs", 1) :]]
-    reason = decided_by(model, *deciding) or "it is known at run time only"
+    reason = describe_deciding_inputs(model, *deciding) or "it is known at run time only"
     return f"cannot be unrolled: its number of iterations is unknown; {reason}"
 
 
 class _Writer:
-    """A writer of straight lines in the place of nodes."""
+    """A writer that replaces Scans and Loops by straight lines."""
 
     def __init__(self, model: ir.Model, facts: Facts) -> None:
         self.facts = facts
@@ -177,22 +177,22 @@ class _Writer:
         for step in range(count):
             given: list[ir.Value | None] = [*values, *(each[step] for each in series)]
             if is_loop:
-                number = self._pool.of(ir.Tensor(np.array(step, np.int64)))
-                given = [number, self._pool.of(ir.Tensor(np.array(True))), *values]
+                number = self._pool.intern(ir.Tensor(np.array(step, np.int64)))
+                given = [number, self._pool.intern(ir.Tensor(np.array(True))), *values]
             results = self._copy(node, body, given, step)[is_loop:]
             values = list(results[:states])
             for pile, result in zip(stacked, results[states:], strict=True):
                 pile.append(result)
         outs = self._write_series(node, stacked, body.outputs[states + is_loop :])
         finals = [value for value in (*values, *outs) if value is not None]
-        replace_outputs(node, finals[: len(node.outputs)])
+        replace_with_values(node, finals[: len(node.outputs)])
 
     def _lift_initializers(self, body: ir.Graph) -> None:
         for graph in (body, *body.subgraphs()):
             for name, value in list(graph.initializers.items()):
                 if value.is_graph_input() or value.const_value is None:
                     continue
-                lifted = self._pool.of(value.const_value, name)
+                lifted = self._pool.intern(value.const_value, name)
                 value.replace_all_uses_with(lifted, replace_graph_outputs=True)
                 graph.initializers.pop(name)
 
@@ -203,7 +203,7 @@ class _Writer:
         graph = node.graph
         assert graph is not None
         copy = body.clone(allow_outer_scope_values=True)
-        prefix = f"{called(node)}/{step}/"
+        prefix = f"{display_name(node)}/{step}/"
         for each in (copy, *copy.subgraphs()):
             inner = [value for value in each.inputs if each is not copy]
             for value in (*inner, *(out for made in each for out in made.outputs)):
@@ -233,7 +233,7 @@ class _Writer:
         with self._emitters.before(node) as e:
             for value, axis, back in zip(values, axes, backward, strict=True):
                 assert value is not None
-                slices = e.slices(value, count, axis)
+                slices = e.unstack(value, count, axis)
                 found.append(slices[::-1] if back else slices)
         return found
 
@@ -258,4 +258,4 @@ class _Writer:
         assert dtype is not None
         sizes = [size for size in shape if size is not None]
         sizes.insert(axis % (len(shape) + 1), 0)
-        return self._pool.of(ir.Tensor(np.zeros(sizes, dtype.numpy()), dtype=dtype))
+        return self._pool.intern(ir.Tensor(np.zeros(sizes, dtype.numpy()), dtype=dtype))

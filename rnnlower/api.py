@@ -262,7 +262,7 @@ def check_report(model: ModelLike, options: CheckOptions, *, foretells: bool = T
     """Return the nodes that do not fit, with notes, and what `lower` would leave."""
     from rnnlower.passes.checking import check_model, forecast
 
-    options.tell("reading")
+    options.report_progress("reading")
     report = check_model(load_model(model), options)
     if not report.misfits or not foretells:
         return report

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.files.model_io import ModelLike, load_model, to_proto
-from rnnlower.graph.suppression import paused_collection
+from rnnlower.graph.suppression import paused_gc
 from rnnlower.passes.options import HELP, Options
 from rnnlower.recurrent.suspicions import Suspicion
 
@@ -99,9 +99,9 @@ def model_function(
             model: ModelLike, *args: _Arguments.args, **given: _Arguments.kwargs
         ) -> tuple[Any, _Report]:
             options = kind(*args, **given)
-            options.tell("reading")
+            options.report_progress("reading")
             own = load_model(_one(model, options))
-            with paused_collection():
+            with paused_gc():
                 report = run(own, options)
                 log(report.notes, getattr(report, "warnings", ()))
                 result = own if isinstance(model, ir.Model) else to_proto(own)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import Located, count_ops, is_read, op_types, origin
-from rnnlower.recurrent.finding import carries_state, find_recurrent, infer_input_types, is_recurrent
+from rnnlower.graph.walk import LocatedNode, count_ops, is_read, op_types, origin
+from rnnlower.recurrent.finding import find_recurrent, infer_input_types, is_recurrent, is_stateful
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -23,10 +23,10 @@ from rnnlower.recurrent.state_operators import (
 )
 from rnnlower.recurrent.suspicions import (
     Suspicion,
+    find_forgetful_operators,
+    find_forgotten_states,
+    find_other_recurrences,
     find_suspicions,
-    forgetful_operators,
-    forgotten_states,
-    other_recurrences,
 )
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def inspect_model(model: ir.Model) -> list[RecurrentNode]:
         UnsupportedModelError: A node has an unknown activation, or a clip that is not positive.
     """
     infer_input_types(model)
-    found = find_recurrent(model, carries_state)
+    found = find_recurrent(model, is_stateful)
     states = parse_state_operators(
         [each for each in found if not is_recurrent(each.node)], Facts(model), lenient=True
     )
@@ -166,12 +166,12 @@ def find_warnings(model: ir.Model, liftable: Sequence[LiftedNode]) -> list[Suspi
     A Loop or Scan that is liftable does not stay as it is.
     """
     steps = [(each, parse_recurrent(each, lenient=True).seq_length) for each in find_recurrent(model)]
-    forgetful = [*forgotten_states(steps), *forgetful_operators(model, Facts(model))]
+    forgetful = [*find_forgotten_states(steps), *find_forgetful_operators(model, Facts(model))]
     lifted = {(node.name, node.path) for node in liftable}
-    return [*find_suspicions(model), *forgetful, *other_recurrences(model, lifted)]
+    return [*find_suspicions(model), *forgetful, *find_other_recurrences(model, lifted)]
 
 
-def _describe(located: Located) -> RecurrentNode:
+def _describe(located: LocatedNode) -> RecurrentNode:
     node = located.node
     resolved = parse_recurrent(located, lenient=True)
     X = node.inputs[0]

@@ -43,7 +43,7 @@ def contract(
     return note
 
 
-def nodes_are_there(model: ir.Model, work: LoweringWork) -> bool:
+def nodes_are_in_model(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether each node to be lowered is in the model, and is marked."""
     return all(located.node.graph is not None and is_selected(located.node) for located in work.nodes)
 
@@ -54,7 +54,7 @@ def nodes_are_outside_functions(model: ir.Model, work: LoweringWork) -> bool:
     return all(located.node in there for located in work.nodes)
 
 
-def opset_can_be_written(model: ir.Model, work: LoweringWork) -> bool:
+def opset_suffices(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether the replacements of recurrent nodes exist in the model's opset, in some form."""
     return default_opset(model) >= FIRST_OPSET
 
@@ -64,7 +64,7 @@ def nodes_are_floats(model: ir.Model, work: LoweringWork) -> bool:
     return not any(located.node.domain for located in work.nodes)
 
 
-def nodes_can_be_read(model: ir.Model, work: LoweringWork) -> bool:
+def nodes_are_valid(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether each node to be lowered follows the ONNX spec."""
     return all(parse_recurrent(each, work.options.semantics, lenient=True) for each in work.nodes)
 
@@ -106,7 +106,7 @@ def state_operators_are_replaced(model: ir.Model, work: LoweringWork) -> bool:
     return not any(is_selected(node) and is_state_operator(node) for node, _ in walk(model.graph))
 
 
-def opset_is_asked(model: ir.Model, work: LoweringWork) -> bool:
+def opset_is_requested(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether the model has the opset that the user or the target requests, if one does."""
     return work.opset in (None, default_opset(model))
 

@@ -8,24 +8,24 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import OpsetError, UnsupportedModelError
-from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering.replacing import LoweredNode
-from rnnlower.passes.convert_opset import ConvertOpsetPass, move
+from rnnlower.passes.convert_opset import ConvertOpsetPass, convert_to_first_possible
 from rnnlower.passes.declared_sizes import CorrectShapesPass
 from rnnlower.passes.exact_numbers import KeepNaNPass, SeparateSumsPass
 from rnnlower.passes.folding import FoldConstantsPass
-from rnnlower.passes.graph_ends import CopyOutputsPass, PlainLoopInputsPass
+from rnnlower.passes.graph_boundaries import CopyOutputsPass, PlainLoopInputsPass
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
 from rnnlower.passes.steps.contracts import (
     contract,
     emitted_nodes_fit,
     forms_exist,
+    nodes_are_in_model,
     nodes_are_planned,
     nodes_are_replaced,
-    nodes_are_there,
-    opset_can_be_written,
-    opset_is_asked,
+    opset_is_requested,
+    opset_suffices,
 )
 from rnnlower.passes.steps.planning import preferences
 from rnnlower.passes.steps.work import LoweringWork, is_selected
@@ -35,8 +35,8 @@ from rnnlower.targets.misfits import group_misfits
 from rnnlower.targets.native import find_repeating_op
 
 
-@contract(requires=[nodes_are_planned], ensures=[forms_exist, nodes_are_there])
-def reach_forms(work: LoweringWork) -> None:
+@contract(requires=[nodes_are_planned], ensures=[forms_exist, nodes_are_in_model])
+def raise_opset_for_plans(work: LoweringWork) -> None:
     """Raise the opset for the replacements.
 
     Before: the opset may lack operators of the plans. After: it has them.
@@ -47,11 +47,11 @@ def reach_forms(work: LoweringWork) -> None:
         # The rest of the model must be convertible back: refused here, it has the names that the user knows.
         ConvertOpsetPass(asked, keep=is_selected)(model.clone())
     if written != default_opset(model):
-        work.notes += move(model, [written], work.facts, keep=is_selected)
+        work.notes += convert_to_first_possible(model, [written], work.facts, keep=is_selected)
 
 
 @contract(
-    requires=[nodes_are_planned, forms_exist, nodes_are_there, opset_can_be_written],
+    requires=[nodes_are_planned, forms_exist, nodes_are_in_model, opset_suffices],
     ensures=[nodes_are_replaced],
 )
 def lower_nodes(work: LoweringWork) -> None:
@@ -68,7 +68,7 @@ def lower_nodes(work: LoweringWork) -> None:
         dialect=work.options.runtime,
         compute_type=wanted.compute_type,
         gates=wanted.gates,
-        tell=work.options.tell,
+        tell=work.options.report_progress,
         listen=work.listen,
         namespaces=work.options.namespaces,
     )
@@ -85,8 +85,8 @@ def lower_nodes(work: LoweringWork) -> None:
     work.notes += lowering.notes
 
 
-@contract(requires=[nodes_are_replaced], ensures=[opset_is_asked])
-def return_to_asked(work: LoweringWork) -> None:
+@contract(requires=[nodes_are_replaced], ensures=[opset_is_requested])
+def restore_requested_opset(work: LoweringWork) -> None:
     """Lower the opset again.
 
     Before: the opset that the emitted ops need. After: the requested one.
@@ -96,7 +96,7 @@ def return_to_asked(work: LoweringWork) -> None:
         return
     for opset in range(asked, lowest):
         with contextlib.suppress(OpsetError):
-            notes = move(work.model, [opset], work.facts)
+            notes = convert_to_first_possible(work.model, [opset], work.facts)
             if opset == asked:
                 work.notes += notes
                 return
@@ -116,7 +116,7 @@ def return_to_asked(work: LoweringWork) -> None:
     )
 
 
-@contract(requires=[nodes_are_replaced, opset_is_asked], ensures=[emitted_nodes_fit])
+@contract(requires=[nodes_are_replaced, opset_is_requested], ensures=[emitted_nodes_fit])
 def require_fit(work: LoweringWork) -> None:
     """Refuse emitted ops that the target does not run. The graph stays as it is."""
     require_emitted_fit(work.model, work.target, work.facts)
@@ -127,7 +127,7 @@ def share_constants(work: LoweringWork) -> None:
 
     Before: products read the same constant, of which the target makes copies. After: one Identity of it.
     """
-    graph, names = work.model.graph, NameSource(names_in(work.model))
+    graph, names = work.model.graph, NameSource(all_names(work.model))
     for value in list(graph.initializers.values()):
         uses = [(node, index) for node, index in value.uses() if node.op_type in ("Gemm", "MatMul")]
         if len(uses) < 2:
@@ -198,7 +198,7 @@ def declare_outputs(work: LoweringWork) -> None:
     work.notes += work.apply(CorrectShapesPass(outputs=True)).notes
 
 
-def tell_unused_factor(work: LoweringWork) -> None:
+def note_unused_factor(work: LoweringWork) -> None:
     """Report nodes on which the unroll factor has no effect. The graph stays as it is."""
     if work.options.unroll_factor == 1:
         return
@@ -214,7 +214,7 @@ def tell_unused_factor(work: LoweringWork) -> None:
     ]
 
 
-def tell_misfits(work: LoweringWork) -> None:
+def note_misfits(work: LoweringWork) -> None:
     """Report what the target does not run apart from recurrent nodes. The graph stays as it is."""
     misfits = find_misfits(work.model, work.target, work.options.semantics, emitted=False, facts=work.facts)
     if misfits and work.options.strict:

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from rnnlower.graph.facts import Facts, iterations
+from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.walk import walk
-from rnnlower.lowering.pricing import count
+from rnnlower.lowering.pricing import count_costs
 from rnnlower.lowering.sketching import USUAL_STEPS, cheapest
 from rnnlower.lowering.weights import private_weights
-from rnnlower.passes.lift_recurrent import LiftRecurrentPass, frames
+from rnnlower.passes.lift_recurrent import LiftRecurrentPass, loops_and_scans
 from rnnlower.passes.static_shapes import InferTypesPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.operators import RECURRENT_OPS
@@ -28,7 +28,7 @@ class Prices(NamedTuple):
     lifted: float
 
 
-def prices_of_lifting(model: ir.Model, lifting: LiftRecurrentPass, target: Target) -> Prices | None:
+def price_lifting(model: ir.Model, lifting: LiftRecurrentPass, target: Target) -> Prices | None:
     """Return the prices of the Loops and Scans that a pass would lift, or of the straight lines.
 
     ``None``: there are none, or a price is not known. A Loop or Scan that the target lacks has none: lifting
@@ -40,24 +40,24 @@ def prices_of_lifting(model: ir.Model, lifting: LiftRecurrentPass, target: Targe
     lifting(trial)
     if lifting.frames:
         lifted = {(node.path, node.name) for node in lifting.lifted if node.op_type is not None}
-        gone = [each.node for each, _ in frames(model) if (each.path, each.name) in lifted]
+        gone = [each.node for each, _ in loops_and_scans(model) if (each.path, each.name) in lifted]
     else:
         gone = [node for node, twin in twins if twin.graph is None and node.op_type != "Constant"]
     is_run = all(target.has(node.op_type) for node in gone)
     if lifting.frames and (len(gone) != len(lifted) or not is_run):
         return None
-    made = _price_of_nodes(trial, known, target)
+    made = _price_recurrent_nodes(trial, known, target)
     if made is None:
         return None
     if lifting.frames:
-        own = (_price(facts, [node], target, iterations(facts, node) or USUAL_STEPS) for node in gone)
+        own = (_price_nodes(facts, [node], target, trip_count(facts, node) or USUAL_STEPS) for node in gone)
         return Prices(sum(own), made)
     new = [node for node, _ in walk(trial.graph) if node not in known]
-    made += _price(Facts(trial), [node for node in new if node.op_type not in RECURRENT_OPS], target)
-    return Prices(_price(facts, gone, target) if is_run else math.inf, made)
+    made += _price_nodes(Facts(trial), [node for node in new if node.op_type not in RECURRENT_OPS], target)
+    return Prices(_price_nodes(facts, gone, target) if is_run else math.inf, made)
 
 
-def _price_of_nodes(model: ir.Model, known: set[ir.Node], target: Target) -> float | None:
+def _price_recurrent_nodes(model: ir.Model, known: set[ir.Node], target: Target) -> float | None:
     """Return the price of the recurrent nodes that are new, each in its cheapest form."""
     InferTypesPass()(model)
     made = [each for each in find_recurrent(model) if each.node not in known]
@@ -68,6 +68,6 @@ def _price_of_nodes(model: ir.Model, known: set[ir.Node], target: Target) -> flo
     return sum(cheapest(each).price or 0.0 for each in found) if all(found) else None
 
 
-def _price(facts: Facts, nodes: Sequence[ir.Node], target: Target, steps: int = 1) -> float:
+def _price_nodes(facts: Facts, nodes: Sequence[ir.Node], target: Target, steps: int = 1) -> float:
     """Return the price of nodes, of which Loops and Scans have `steps`."""
-    return count(nodes, facts, steps, target.prices.fused).price(target.prices.microseconds)
+    return count_costs(nodes, facts, steps, target.prices.fused).price(target.prices.microseconds)

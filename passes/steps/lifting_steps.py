@@ -57,10 +57,10 @@ def lift_lines(work: LoweringWork) -> None:
 
 def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
     """Lift what costs less then; Loops and Scans also at an equal price, or if a price is not known."""
-    from rnnlower.passes.steps.lifting_prices import prices_of_lifting
+    from rnnlower.passes.steps.lifting_prices import price_lifting
 
     if (target := work.options.runtime) is not None:
-        prices = prices_of_lifting(work.model, lifting, target)
+        prices = price_lifting(work.model, lifting, target)
         if prices is None and not lifting.frames:
             return
         what = "Loops and Scans" if lifting.frames else "straight lines of cells"
@@ -80,7 +80,7 @@ def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
             )
 
 
-def tell_of_no_steps(work: Work) -> None:
+def note_zero_steps(work: Work) -> None:
     """Report lifted nodes that stay and whose final state differs if there are no steps.
 
     Before: lifted nodes stand for Loops and Scans, whose last state is then the initial one. After: they are

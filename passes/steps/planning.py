@@ -11,36 +11,36 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.files import beyond_ir
 from rnnlower.graph.walk import default_opset
-from rnnlower.lowering.replacing import Gates, Plan, naming_node
+from rnnlower.lowering.replacing import Gates, Plan, located_errors
 from rnnlower.lowering.sketching import Preferences
 from rnnlower.lowering.weights import Weights, private_weights
 from rnnlower.passes.folding import FoldWeightsPass
 from rnnlower.passes.lower_recurrent import dtype_of
 from rnnlower.passes.recurrent_forms import AdaptRecurrentPass, ConformSonnxPass
-from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass, with_static_lengths
+from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass, resolve_static_lengths
 from rnnlower.passes.steps.contracts import (
     contract,
     lengths_are_numbers,
+    nodes_are_in_model,
     nodes_are_outside_functions,
     nodes_are_planned,
-    nodes_are_there,
-    nodes_can_be_read,
+    nodes_are_valid,
     nodes_have_one_fate,
 )
-from rnnlower.passes.steps.work import LoweringWork, leave_out
+from rnnlower.passes.steps.work import LoweringWork, deselect
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import MOST_INPUTS, STATE_INPUTS, WEIGHT_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.sonnx import departures
-from rnnlower.recurrent.suspicions import forgetful_operators, forgotten_states
+from rnnlower.recurrent.sonnx import find_departures
+from rnnlower.recurrent.suspicions import find_forgetful_operators, find_forgotten_states
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Chooser, KeptNode
 from rnnlower.targets.fit import cautions, require_supported
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
-def settle_native(work: LoweringWork) -> None:
+def choose_native(work: LoweringWork) -> None:
     """Decide on each node whether the target's own operator runs it.
 
     Before: marked nodes. After: those that stay as they are lose the mark; the others have a `Choice`.
@@ -53,11 +53,11 @@ def settle_native(work: LoweringWork) -> None:
         if choice.kind == "keep":
             name, op_type, path = located.name, located.node.op_type, located.path
             work.kept.append(KeptNode(name, op_type, path, choice.reason, choice.prices))
-            leave_out(located.node)
+            deselect(located.node)
     work.nodes = [each for each in work.nodes if work.choices[each.node].kind != "keep"]
 
 
-@contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate, nodes_are_there])
+@contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate, nodes_are_in_model])
 def adapt_recurrent(work: LoweringWork) -> None:
     """Adapt nodes to the target's own operator.
 
@@ -68,7 +68,7 @@ def adapt_recurrent(work: LoweringWork) -> None:
     native = {each: choice.changes for each, choice in chosen.items() if choice.kind == "adapt"}
     # Afterward a state of zeros stands where there was none.
     steps = [(each, parse_recurrent(each, options.semantics, lenient=True).seq_length) for each in native]
-    forgetting = {each: forgotten_states([(each, length)]) for each, length in steps}
+    forgetting = {each: find_forgotten_states([(each, length)]) for each, length in steps}
     adapting = work.apply(AdaptRecurrentPass(work.target, native, options.semantics))
     work.warnings += [warning for each in adapting.replaced for warning in forgetting[each]]
     for located, adapted in zip(adapting.replaced, adapting.adapted, strict=True):
@@ -78,14 +78,14 @@ def adapt_recurrent(work: LoweringWork) -> None:
     work.nodes = [each for each in work.nodes if each not in adapting.replaced]
 
 
-@contract(ensures=[nodes_can_be_read])
-def read_nodes(work: LoweringWork) -> None:
+@contract(ensures=[nodes_are_valid])
+def check_nodes(work: LoweringWork) -> None:
     """Refuse nodes that break the ONNX spec. The graph stays as it is."""
     for located in work.nodes:
         parse_recurrent(located, work.options.semantics, lenient=True)
 
 
-@contract(requires=[nodes_can_be_read])
+@contract(requires=[nodes_are_valid])
 def conform_to_profile(work: LoweringWork) -> None:
     """Make nodes conform to a profile.
 
@@ -94,16 +94,16 @@ def conform_to_profile(work: LoweringWork) -> None:
     nodes, behind_x = work.nodes, range(1, MOST_INPUTS)
     work.apply(FoldWeightsPass([each.node for each in nodes], positions=behind_x, may_grow=True))
     work.apply(InferTypesPass())
-    found = [departure for located in nodes for departure in departures(located)]
+    found = [departure for located in nodes for departure in find_departures(located)]
     if any(departure.subject == "batch_size" and departure.level == "error" for departure in found):
         work.apply(StaticShapesPass(nodes))
     model, work.lowered = work.model, work.apply(ConformSonnxPass(nodes)).conformed
-    work.notes += [str(note) for located in find_recurrent(model) for note in departures(located)]
+    work.notes += [str(note) for located in find_recurrent(model) for note in find_departures(located)]
     conformed = {(node.path, node.name) for node in work.lowered}
     work.nodes = [each for each in find_recurrent(model) if (each.path, each.name) in conformed]
 
 
-@contract(requires=[nodes_can_be_read], ensures=[nodes_are_there])
+@contract(requires=[nodes_are_valid], ensures=[nodes_are_in_model])
 def fold_weights(work: LoweringWork) -> None:
     """Fold what nodes read.
 
@@ -114,13 +114,13 @@ def fold_weights(work: LoweringWork) -> None:
     work.apply(InferTypesPass())
 
 
-@contract(requires=[nodes_can_be_read], ensures=[lengths_are_numbers])
-def fix_lengths(work: LoweringWork) -> None:
+@contract(requires=[nodes_are_valid], ensures=[lengths_are_numbers])
+def make_lengths_static(work: LoweringWork) -> None:
     """Make the sequence lengths numbers.
 
     Before: lengths may follow from shapes. After: every node to be unrolled has a known one.
     """
-    work.nodes, unreachable, impossible = with_static_lengths(
+    work.nodes, unreachable, impossible = resolve_static_lengths(
         work.model, work.nodes, work.options.runtime, work.options.semantics, work.facts
     )
     work.unreachable += unreachable
@@ -133,7 +133,7 @@ def warn_of_forgotten_states(work: LoweringWork) -> None:
     found = [each for each in find_recurrent(work.model) if (each.path, each.name) in kept]
     nodes = [*work.nodes, *found]
     lengths = [(located, parse_recurrent(located, work.options.semantics).seq_length) for located in nodes]
-    work.warnings += [*forgotten_states(lengths), *forgetful_operators(work.model, work.facts)]
+    work.warnings += [*find_forgotten_states(lengths), *find_forgetful_operators(work.model, work.facts)]
 
 
 def preferences(work: LoweringWork) -> Preferences:
@@ -158,7 +158,7 @@ def _chooser(work: LoweringWork) -> Chooser:
     )
 
 
-@contract(requires=[nodes_can_be_read, nodes_are_outside_functions], ensures=[nodes_are_planned])
+@contract(requires=[nodes_are_valid, nodes_are_outside_functions], ensures=[nodes_are_planned])
 def plan_nodes(work: LoweringWork) -> None:
     """Choose strategy, form and opset of each node. The graph stays as it is."""
     options, nodes = work.options, []
@@ -170,7 +170,7 @@ def plan_nodes(work: LoweringWork) -> None:
             require_supported(options.runtime, node, located)
         weights = Weights(chooser.private, dtype_of(node, located))
         native = work.choices[located.node].prices if located.node in work.choices else {}
-        with naming_node(located):
+        with located_errors(located):
             plan = chooser.plan(node, weights, opset, strategy, native)
         nodes.append(node)
         work.plans[located.node] = plan

@@ -13,26 +13,26 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import default_opset, op_types, subgraphs_of, walk
 from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
 from rnnlower.passes.adapt_nodes import SEQUENCE_OPS, AdaptNodesPass, ResolveSequencesPass, has_fallback
-from rnnlower.passes.convert_opset import move
+from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.recurrent_forms import DequantizeRecurrentPass
 from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass
 from rnnlower.passes.steps import shared
 from rnnlower.passes.steps.contracts import (
     contract,
     nodes_are_floats,
+    nodes_are_in_model,
     nodes_are_outside_functions,
-    nodes_are_there,
     nodes_have_one_fate,
-    opset_can_be_written,
+    opset_suffices,
 )
 from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, select
 from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
-from rnnlower.recurrent.finding import carries_state, find_recurrent, is_recurrent, matches
+from rnnlower.recurrent.finding import find_recurrent, is_recurrent, is_stateful, matches_pattern
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.fit import refuses, require_static_inputs
 
 
-def find_opset(work: LoweringWork) -> None:
+def determine_opset(work: LoweringWork) -> None:
     """Find out which opset the result is to have. The graph stays as it is."""
     opset, target = default_opset(work.model), work.options.runtime
     work.opset = work.options.opset
@@ -55,25 +55,25 @@ def pad(work: LoweringWork) -> None:
     work.notes += work.apply(PadLengthsPass(work.options.max or {})).notes
 
 
-@contract(ensures=[nodes_are_there])
+@contract(ensures=[nodes_are_in_model])
 def select_nodes(work: LoweringWork) -> None:
     """Mark the nodes to be lowered.
 
     Before: recurrent nodes as `inspect` shows them. After: those that the user asks for are marked.
     """
-    work.options.tell("preparing")
-    found, patterns = find_recurrent(work.model, carries_state), work.options.nodes
+    work.options.report_progress("preparing")
+    found, patterns = find_recurrent(work.model, is_stateful), work.options.nodes
     for pattern in patterns or ():
-        if not any(matches(located, pattern) for located in found):
+        if not any(matches_pattern(located, pattern) for located in found):
             names = ", ".join(located.name for located in found) or "none"
             raise OptionError(f"no recurrent node matches {pattern!r}; the model has {names}")
     for located in found:
-        if patterns is None or any(matches(located, pattern) for pattern in patterns):
+        if patterns is None or any(matches_pattern(located, pattern) for pattern in patterns):
             select(located)
             (work.nodes if is_recurrent(located.node) else work.state_nodes).append(located)
 
 
-def open_to_target(work: LoweringWork) -> None:
+def make_readable_for_target(work: LoweringWork) -> None:
     """Make the model one that the target can read.
 
     Before: any IR version. After: one in which initializers need not be inputs; static inputs if required.
@@ -83,7 +83,7 @@ def open_to_target(work: LoweringWork) -> None:
     require_static_inputs(work.model, work.target)
 
 
-@contract(ensures=[opset_can_be_written])
+@contract(ensures=[opset_suffices])
 def raise_opset(work: LoweringWork) -> None:
     """Make the model one in which replacements can be written.
 
@@ -93,10 +93,10 @@ def raise_opset(work: LoweringWork) -> None:
     lowest = FIRST_OPSET if target is None else max(FIRST_OPSET, target.opset.range[0])
     first = max(lowest, work.opset or 0)
     if first > default_opset(work.model):
-        work.notes += move(work.model, range(first, last + 1), work.facts)
+        work.notes += convert_to_first_possible(work.model, range(first, last + 1), work.facts)
 
 
-@contract(requires=[nodes_are_there], ensures=[nodes_are_there, nodes_are_outside_functions])
+@contract(requires=[nodes_are_in_model], ensures=[nodes_are_in_model, nodes_are_outside_functions])
 def inline_functions(work: LoweringWork) -> None:
     """Inline functions.
 
@@ -110,7 +110,7 @@ def inline_functions(work: LoweringWork) -> None:
     if versions - {opset}:
         # All at one opset. An unknown version is refused at once.
         highest = min(max(opset, *versions), max(LAST_OPSET, opset))
-        work.notes += move(model, range(opset, highest + 1), work.facts)
+        work.notes += convert_to_first_possible(model, range(opset, highest + 1), work.facts)
     if functions := inlining.functions_with(model, wanted):
         uncalled = inlining.inline_functions(model, functions)
         work.facts.forget()
@@ -126,7 +126,7 @@ def expand_definitions(work: LoweringWork) -> None:
 
     Before: operators of other domains and composite ones that the target lacks. After: those they consist of.
     """
-    _adapt(
+    _express_nodes(
         work,
         lambda node: (
             work.refuses(node) and not is_selected(node) and (bool(node.domain) or not has_fallback(node))
@@ -135,7 +135,7 @@ def expand_definitions(work: LoweringWork) -> None:
     )
 
 
-@contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_there])
+@contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_in_model])
 def unroll_control_flow(work: LoweringWork) -> None:
     """Unroll the model's own control flow.
 
@@ -145,7 +145,7 @@ def unroll_control_flow(work: LoweringWork) -> None:
     unrolling = UnrollControlFlowPass(
         options.unrolls,
         strict=options.control_flow == "unroll",
-        also=lambda node: options.control_flow is None and _does_not_run_there(work, node),
+        also=lambda node: options.control_flow is None and _has_unsupported_body(work, node),
     )
     work.apply(unrolling)
     work.notes += [
@@ -154,7 +154,7 @@ def unroll_control_flow(work: LoweringWork) -> None:
     work.find_nodes()
 
 
-def _does_not_run_there(work: LoweringWork, node: ir.Node) -> bool:
+def _has_unsupported_body(work: LoweringWork, node: ir.Node) -> bool:
     """Return whether a Loop or Scan does not run as it is.
 
     Its body may have ops that the target lacks, such as those of sequences: in a straight line sequences
@@ -163,7 +163,7 @@ def _does_not_run_there(work: LoweringWork, node: ir.Node) -> bool:
     if work.options.runtime is None:
         return False
     inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
-    return any(not carries_state(each) and work.refuses(each) and not has_fallback(each) for each in inner)
+    return any(not is_stateful(each) and work.refuses(each) and not has_fallback(each) for each in inner)
 
 
 def resolve_sequences(work: LoweringWork) -> None:
@@ -176,7 +176,7 @@ def resolve_sequences(work: LoweringWork) -> None:
         work.apply(ResolveSequencesPass())
 
 
-@contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_there])
+@contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_in_model])
 def simplify_around_nodes(work: LoweringWork) -> None:
     """Simplify the model as `shared.simplify_model` does.
 
@@ -209,14 +209,14 @@ def adapt_nodes(work: LoweringWork) -> None:
     Before: nodes that the target refuses. After: other operators, where there is a form of them.
     """
     opset = default_opset(work.model)
-    _adapt(
+    _express_nodes(
         work,
         lambda node: not (is_recurrent(node) or is_selected(node)) and refuses(work.target, node, opset),
         "refuses {op_type} as it is",
     )
 
 
-def _adapt(work: LoweringWork, refused: Callable[[ir.Node], bool], problem: str) -> None:
+def _express_nodes(work: LoweringWork, refused: Callable[[ir.Node], bool], problem: str) -> None:
     work.notes += [
         f"target {work.target.name} {problem.format(op_type=op_type)}: "
         f"{len(names)} expressed as other operators"
@@ -225,7 +225,7 @@ def _adapt(work: LoweringWork, refused: Callable[[ir.Node], bool], problem: str)
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
-def set_impossible_aside(work: LoweringWork) -> None:
+def set_aside_impossible(work: LoweringWork) -> None:
     """Set nodes aside that cannot run.
 
     Before: branches that inputs of the given shapes never take. After: the same; their nodes need no plan.

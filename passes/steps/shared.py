@@ -5,19 +5,19 @@ from __future__ import annotations
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from rnnlower import wording
+from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.open_sizes import decided_by
 from rnnlower.graph.versions import needed_opset
-from rnnlower.graph.walk import called, default_opset, walk
+from rnnlower.graph.walk import default_opset, display_name, walk
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
-from rnnlower.passes.convert_opset import move
+from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.declared_sizes import CorrectShapesPass, FreezeDimsPass
 from rnnlower.passes.folding import FoldConstantsPass
 from rnnlower.passes.removing import RemoveNoopsPass, RemoveUnusedPass, StripPass
 from rnnlower.passes.simpler_control_flow import CaptureStatesPass, TakeBranchesPass
 from rnnlower.passes.steps.work import Work
-from rnnlower.recurrent.suspicions import find_suspicions, other_recurrences
+from rnnlower.recurrent.suspicions import find_other_recurrences, find_suspicions
 from rnnlower.wording import call, counted
 
 
@@ -47,7 +47,7 @@ def warn_of_suspicions(work: Work) -> None:
 
 def warn_of_other_recurrences(work: Work) -> None:
     """Warn of Loops and Scans that are cells written out by hand. The graph stays as it is."""
-    work.warnings += other_recurrences(work.model)
+    work.warnings += find_other_recurrences(work.model)
 
 
 def set_inputs(work: Work) -> None:
@@ -81,9 +81,9 @@ def raise_to_operators(work: Work) -> None:
     needed = needed_opset(work.model)
     if needed == default_opset(work.model):
         return
-    work.notes += move(work.model, [needed], work.facts)
+    work.notes += convert_to_first_possible(work.model, [needed], work.facts)
     if work.opset is not None and work.opset < needed:
-        work.notes += move(work.model, [work.opset], work.facts)
+        work.notes += convert_to_first_possible(work.model, [work.opset], work.facts)
 
 
 def simplify_model(work: Work) -> None:
@@ -96,9 +96,11 @@ def simplify_model(work: Work) -> None:
         work.apply(each)
     work.notes += work.apply(CorrectShapesPass()).notes
     work.notes += [
-        f"If {called(node)!r} stays: {reason}"
+        f"If {display_name(node)!r} stays: {reason}"
         for node, _ in walk(work.model.graph)
-        if node.op_type == "If" and not node.domain and (reason := decided_by(work.model, node.inputs[0]))
+        if node.op_type == "If"
+        and not node.domain
+        and (reason := describe_deciding_inputs(work.model, node.inputs[0]))
     ]
 
 

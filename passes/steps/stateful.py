@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
-from rnnlower.graph.walk import Located, default_opset
+from rnnlower.graph.walk import LocatedNode, default_opset
 from rnnlower.lowering.replacing import LoweredNode
-from rnnlower.lowering.state_lowering import chunk_form
-from rnnlower.passes.convert_opset import move
+from rnnlower.lowering.state_lowering import choose_chunk_form
+from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
 from rnnlower.passes.steps.contracts import contract, nodes_are_replaced, state_operators_are_replaced
-from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, leave_out
+from rnnlower.passes.steps.work import LoweringWork, Work, deselect, is_selected
 from rnnlower.recurrent.state_operators import (
     FIRST_OPSET,
     AttentionNode,
@@ -41,20 +41,20 @@ def keep_state_operators(work: LoweringWork) -> None:
     """
     if work.options.native == "lower":
         return
-    for node in _parsed(work, work.state_nodes, lenient=True):
+    for node in _parse(work, work.state_nodes, lenient=True):
         name, op_type, path = node.located.name, node.located.node.op_type, node.located.path
-        if node.located.node.domain in _domains(work, op_type) and not _is_slow(node):
+        if node.located.node.domain in _kernel_domains(work, op_type) and not _is_slow(node):
             work.kept.append(KeptNode(name, op_type, path, f"{work.target.name} has a kernel of it"))
-            leave_out(node.located.node)
+            deselect(node.located.node)
     work.state_nodes = [located for located in work.state_nodes if is_selected(located.node)]
-    for node in _parsed(work, work.state_nodes):
+    for node in _parse(work, work.state_nodes):
         is_right = node.dtype in _TYPES and node.state_dtype == node.dtype and not _is_slow(node)
-        if is_right and _MICROSOFT in _domains(work, node.located.node.op_type):
+        if is_right and _MICROSOFT in _kernel_domains(work, node.located.node.op_type):
             node.located.node.domain = _MICROSOFT
             work.model.opset_imports.setdefault(_MICROSOFT, 1)
             reason = f"{work.target.name} has a kernel of com.microsoft's operator"
             work.adapted.append(LoweredNode.of(node.located, "adapt", 1, reason, steps=node.steps))
-            leave_out(node.located.node)
+            deselect(node.located.node)
     work.state_nodes = [located for located in work.state_nodes if is_selected(located.node)]
 
 
@@ -65,14 +65,14 @@ def _is_slow(node: StateNode) -> bool:
     return is_known and node.steps is not None and node.steps > _FEW_STEPS
 
 
-def _parsed(work: Work, nodes: Sequence[Located], *, lenient: bool = False) -> list[StateNode]:
+def _parse(work: Work, nodes: Sequence[LocatedNode], *, lenient: bool = False) -> list[StateNode]:
     """Parse nodes; what follows one may have been looked at before its sizes were known."""
     if nodes:
         work.facts.forget()
     return parse_state_operators(nodes, work.facts, lenient=lenient)
 
 
-def _domains(work: LoweringWork, op_type: str) -> list[str]:
+def _kernel_domains(work: LoweringWork, op_type: str) -> list[str]:
     """Return the domains in which the target has a kernel of the operator."""
     opset = min(work.target.opset.range[1], work.opset or FIRST_OPSET)
     found = [_MICROSOFT] if work.target.has_foreign(_MICROSOFT, op_type) else []
@@ -85,11 +85,11 @@ def lower_state_operators(work: LoweringWork) -> None:
 
     Before: marked LinearAttention and CausalConvWithState nodes. After: primitive operators.
     """
-    for node in _parsed(work, work.state_nodes):
+    for node in _parse(work, work.state_nodes):
         strategy, reason = work.options.strategy, ""
         if strategy == "target":
-            strategy, reason = _fastest(node, work.options.runtime)
-        _lower(work, node.located, strategy, reason)
+            strategy, reason = _choose_strategy(node, work.options.runtime)
+        _lower_node(work, node.located, strategy, reason)
     work.state_nodes = []
 
 
@@ -98,8 +98,8 @@ def lower_for_older_opset(work: Work) -> None:
 
     Before: LinearAttention and CausalConvWithState in an opset without them. After: primitive operators.
     """
-    for node in _parsed(work, work.nodes):
-        strategy, reason = _fastest(node, None)
+    for node in _parse(work, work.nodes):
+        strategy, reason = _choose_strategy(node, None)
         lowering = LowerStateOperatorsPass(strategy, [node.located], reason=reason)
         try:
             lowering(work.model, work.facts)
@@ -110,7 +110,7 @@ def lower_for_older_opset(work: Work) -> None:
         work.notes.append(f"{node.located.label} became {made.emitted_ops} nodes of older operators")
 
 
-def _lower(work: LoweringWork, located: Located, strategy: str, reason: str) -> None:
+def _lower_node(work: LoweringWork, located: LocatedNode, strategy: str, reason: str) -> None:
     """Lower a node, at the first opset that has all of its operators."""
     while True:
         lowering = LowerStateOperatorsPass(
@@ -127,17 +127,17 @@ def _lower(work: LoweringWork, located: Located, strategy: str, reason: str) -> 
             if error.opset is None or error.opset <= default_opset(work.model):
                 raise
             work.needs.setdefault(located, {})[f"{error.operator}-{error.opset}"] = error.opset
-            work.notes += move(work.model, [error.opset], work.facts, keep=is_selected)
+            work.notes += convert_to_first_possible(work.model, [error.opset], work.facts, keep=is_selected)
         else:
             work.lowered += lowering.lowered
             return
 
 
-def _fastest(node: StateNode, target: Target | None) -> tuple[str, str]:
+def _choose_strategy(node: StateNode, target: Target | None) -> tuple[str, str]:
     """Return the strategy and the reason for it; without a target there are all operators."""
     if not isinstance(node, AttentionNode):
         return "unroll", "it needs no loop"
-    form = chunk_form(node, "unroll")
+    form = choose_chunk_form(node, "unroll")
     # The product of all chunks grows with the square of their number, and with each row that decays alone.
     few = _FEW_CHUNKS if form.strategy or node.decay_per_key else _FEW_IN_A_PRODUCT
     if node.steps is not None and node.steps <= few * form.steps:

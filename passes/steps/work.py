@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import Located, count_ops, default_opset, walk
+from rnnlower.graph.walk import LocatedNode, count_ops, default_opset, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.options import Options
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rnnlower.targets.choosing import Choice, KeptNode
     from rnnlower.targets.target import Target
 
-_ORIGIN = "rnnlower.origin"
+_SELECTED = "rnnlower.origin"
 AnyPass = TypeVar("AnyPass", bound=Pass)
 
 
@@ -39,7 +39,7 @@ class Work:
         opset: The opset that the result is to have; ``None``: the source's, raised as far as needed.
         nodes: The recurrent nodes that the steps are about.
         notes: Messages for the user.
-        warnings: Ways in which the result may not do what the user expects.
+        warnings: Ways in which the result may not behave as the user expects.
         sets: The inputs that were set, with their values.
         dequantized: Outputs of the quantized nodes that became float ones.
         facts: The facts about the model, which the steps share.
@@ -48,7 +48,7 @@ class Work:
     model: ir.Model
     options: Options
     opset: int | None = None
-    nodes: list[Located] = dataclasses.field(default_factory=list)
+    nodes: list[LocatedNode] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     warnings: list[Suspicion] = dataclasses.field(default_factory=list)
     sets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -97,7 +97,7 @@ class LoweringWork(Work):
 
     Attributes:
         options: The options of the lowering.
-        listen: Returns what is told the roles of the values in the steps of a node.
+        listen: Returns the listener for a node, which receives the roles of the values in its steps.
         nodes: The recurrent nodes to be lowered, under the names and paths that they had in the source.
         state_nodes: The LinearAttention and CausalConvWithState nodes to be lowered, likewise.
         unreachable: Those that were removed with a branch that never runs.
@@ -113,14 +113,14 @@ class LoweringWork(Work):
     """
 
     options: LoweringOptions
-    listen: Callable[[Located], Listener] | None = None
-    state_nodes: list[Located] = dataclasses.field(default_factory=list)
-    unreachable: list[Located] = dataclasses.field(default_factory=list)
-    impossible: list[Located] = dataclasses.field(default_factory=list)
+    listen: Callable[[LocatedNode], Listener] | None = None
+    state_nodes: list[LocatedNode] = dataclasses.field(default_factory=list)
+    unreachable: list[LocatedNode] = dataclasses.field(default_factory=list)
+    impossible: list[LocatedNode] = dataclasses.field(default_factory=list)
     choices: dict[ir.Node, Choice] = dataclasses.field(default_factory=dict)
     sketches: Sketches = dataclasses.field(default_factory=dict)
     plans: dict[ir.Node, Plan] = dataclasses.field(default_factory=dict)
-    needs: dict[Located, dict[str, int]] = dataclasses.field(default_factory=dict)
+    needs: dict[LocatedNode, dict[str, int]] = dataclasses.field(default_factory=dict)
     adapted: list[LoweredNode] = dataclasses.field(default_factory=list)
     lowered: list[LoweredNode] = dataclasses.field(default_factory=list)
     kept: list[KeptNode] = dataclasses.field(default_factory=list)
@@ -130,7 +130,7 @@ class LoweringWork(Work):
         """Locate the selected nodes in the current model, under their names and paths in the source."""
         opset = default_opset(self.model)
         selected = [
-            dataclasses.replace(node.meta[_ORIGIN], node=node, opset=opset)
+            dataclasses.replace(node.meta[_SELECTED], node=node, opset=opset)
             for node, _ in walk(self.model.graph)
             if is_selected(node)
         ]
@@ -143,7 +143,7 @@ AnyWork = TypeVar("AnyWork", bound=Work)
 
 @dataclasses.dataclass(frozen=True)
 class Step(Generic[AnyWork]):
-    """An entry of a pipeline. The contract of what it does stands with the function.
+    """An entry of a pipeline. The contract is declared with the function.
 
     Attributes:
         run: The function of the step.
@@ -157,7 +157,7 @@ class Step(Generic[AnyWork]):
     when: Sequence[str] = ()
 
 
-def run(steps: Sequence[Step[AnyWork]], work: AnyWork) -> AnyWork:
+def run_steps(steps: Sequence[Step[AnyWork]], work: AnyWork) -> AnyWork:
     """Run the steps that the options ask for; return the work. A failure leaves the model half changed."""
     for step in steps:
         if all(operator.attrgetter(name)(work.options) for name in step.when):
@@ -165,16 +165,16 @@ def run(steps: Sequence[Step[AnyWork]], work: AnyWork) -> AnyWork:
     return work
 
 
-def select(located: Located) -> None:
+def select(located: LocatedNode) -> None:
     """Mark a node as one to be lowered; the mark moves with the node."""
-    located.node.meta[_ORIGIN] = located
+    located.node.meta[_SELECTED] = located
 
 
 def is_selected(node: ir.Node) -> bool:
     """Return whether the node is to be lowered."""
-    return _ORIGIN in node.meta
+    return _SELECTED in node.meta
 
 
-def leave_out(node: ir.Node) -> None:
+def deselect(node: ir.Node) -> None:
     """Remove the mark: the node stays as it is."""
-    del node.meta[_ORIGIN]
+    del node.meta[_SELECTED]

@@ -23,9 +23,9 @@ from rnnlower.engines.opened import EngineError, OpenedModel, open_on
 from rnnlower.engines.session import Array, LoadError, RunError, brief
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError, UnverifiableError
 from rnnlower.files.metadata import StreamMetadata
-from rnnlower.files.model_io import ModelLike, load_model, size_on_disk, staged
+from rnnlower.files.model_io import ModelLike, load_model, size_on_disk, stage_model
 from rnnlower.folders import temporary_folder
-from rnnlower.graph.versions import notes_on_operators
+from rnnlower.graph.versions import notes_on_newer_operators
 from rnnlower.graph.walk import count_ops
 from rnnlower.passes.command_options import BENCH_STRATEGIES, BenchOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
@@ -134,7 +134,7 @@ def make_lowered_entry(model: ModelLike, strategy: str, options: LoweringOptions
         variant = dataclasses.replace(variant, taken=tuple(dict.fromkeys(taken)))
     path = folder / f"{strategy}_{factor}.onnx"
     ops = sum(count_ops(lowered).values())
-    with staged(lowered, path) as stage:
+    with stage_model(lowered, path) as stage:
         stage.accepted = True
     return Entry(dataclasses.replace(variant, file_bytes=stage.size, ops=ops), str(path))
 
@@ -215,7 +215,7 @@ class _Benchmark:
         entries = [make_native_entry(own, source, self.folder)]
         FreezeDimsPass(options.dims or {}, options.input_shapes or {})(own)
         trial = self._trial(runner, own)
-        notes = [*notes_on_operators(own), *_notes_on_open_inputs(own, trial)]
+        notes = [*notes_on_newer_operators(own), *_notes_on_open_inputs(own, trial)]
         if not has_recurrent:
             notes.append("the model has no recurrent node: there is nothing to lower")
             plans = ()
@@ -225,8 +225,8 @@ class _Benchmark:
             )
         stream = StreamMetadata.read({entry.key: entry.value for entry in source.proto.metadata_props})
         for done, (strategy, factor) in enumerate(plans):
-            options.tell("lowering: form", done + 1, len(plans))
-            lowering = options.of_lowering(strategy, factor, self.target)
+            options.report_progress("lowering: form", done + 1, len(plans))
+            lowering = options.make_lowering_options(strategy, factor, self.target)
             entries.append(make_lowered_entry(model, strategy, lowering, self.folder))
         lengths = _sequence_lengths(source, {name: array.shape for name, array in trial.feeds.items()})
         threads = options.threads
@@ -237,7 +237,7 @@ class _Benchmark:
         judging = runner if runtime is None else runner.on_runtime(runtime)
         with contextlib.closing(worker):
             for done, entry in enumerate(entries):
-                options.tell("checking: form", done + 1, len(entries))
+                options.report_progress("checking: form", done + 1, len(entries))
                 compares = read is source or entry.variant.strategy != "native"
                 self._check(entry, judging if compares else None, trial, worker)
             self._measure(entries, trial, worker)
@@ -263,7 +263,7 @@ class _Benchmark:
         Raises:
             UnverifiableError: No engine runs the model on them.
         """
-        self.options.tell("running the model")
+        self.options.report_progress("running the model")
         graph = runner.reference.proto.graph
         try:
             if self.options.inputs is not None:
@@ -310,7 +310,9 @@ class _Benchmark:
         for number, share in enumerate(shares):
             # Back and forth, so that the successor of an expensive variant changes.
             for position, entry in enumerate(entries if number % 2 == 0 else entries[::-1]):
-                self.options.tell("measuring: session", number * len(entries) + position + 1, total)
+                self.options.report_progress(
+                    "measuring: session", number * len(entries) + position + 1, total
+                )
                 if not entry.is_timed:
                     continue
                 try:

@@ -104,9 +104,9 @@ def exit_code(error: RnnLowerError) -> int:
 
 def emit_json(result: Mapping[str, Any]) -> None:
     """Print an object on stdout; infinity and NaN, which JSON lacks, become null."""
-    from rnnlower.files.metadata import in_json
+    from rnnlower.files.metadata import to_json_types
 
-    emit(json.dumps(in_json(result), allow_nan=False))
+    emit(json.dumps(to_json_types(result), allow_nan=False))
 
 
 def emit(text: str) -> None:

@@ -26,7 +26,7 @@ from rnnlower import api
 from rnnlower.arguments import check_choice
 from rnnlower.errors import OptionError, RnnLowerError, UnverifiableError, VerificationError
 from rnnlower.exporters.aten import STRATEGIES, Translation
-from rnnlower.files.model_io import load_model, staged
+from rnnlower.files.model_io import load_model, stage_model
 from rnnlower.inspection import inspect_model
 from rnnlower.passes.lowering_options import LowerOptions
 from rnnlower.verification.verdict.compare import compare_values, merge, tolerance_for
@@ -117,7 +117,7 @@ def export(
     model = load_model(_infer_dynamic_shapes(program.model_proto))
     steps = max((node.seq_len for node in inspect_model(model) if isinstance(node.seq_len, int)), default=1)
     function.run(model, wanted)
-    with staged(model, pathlib.Path(path)) as stage:
+    with stage_model(model, pathlib.Path(path)) as stage:
         result = _compare_with_module(module, args, dict(kwargs or {}), stage.path, (atol, rtol, steps))
         if not result:
             raise VerificationError(f"the result differs from the module: {result}")

@@ -1,8 +1,8 @@
 """Parts of a model that `onnx_ir` cannot represent: training info, sparse initializers, annotations.
 
-`take` removes it from a protobuf before `onnx_ir` reads it, `BeyondIr.attach` keeps it with the model, and
-`restore` puts it back into the protobuf that `onnx_ir` writes. In between, a sparse initializer is a dense
-one, made on first use.
+`split_off` removes it from a protobuf before `onnx_ir` reads it, `BeyondIr.attach` keeps it with the model,
+and `restore` puts it back into the protobuf that `onnx_ir` writes. In between, a sparse initializer is a
+dense one, made on first use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
-from rnnlower.files.scopes import called, subgraphs
+from rnnlower.files.scopes import display_name, subgraphs
 from rnnlower.graph.initializers import mark_trained
 from rnnlower.graph.walk import all_graphs
 
@@ -97,7 +97,7 @@ _KEY = "rnnlower.files.beyond_ir"
 
 
 @dataclasses.dataclass
-class _OfGraph:
+class _GraphParts:
     """The parts taken out of one graph; the annotations are those of names that it does not have."""
 
     sparse: list[onnx.SparseTensorProto]
@@ -114,7 +114,7 @@ class BeyondIr:
     """
 
     training_info: list[onnx.TrainingInfoProto]
-    graphs: list[_OfGraph]
+    graphs: list[_GraphParts]
 
     def __bool__(self) -> bool:
         return bool(self.training_info) or any(each.sparse or each.annotations for each in self.graphs)
@@ -128,7 +128,7 @@ class BeyondIr:
             for sparse in taken.sparse:
                 # An unnamed initializer, which nothing can read, does not exist in the model.
                 if sparse.values.name in graph.initializers:
-                    graph.initializers[sparse.values.name].const_value = _StandIn(sparse)
+                    graph.initializers[sparse.values.name].const_value = _SparseStandIn(sparse)
             if taken.annotations:
                 graph.meta[_KEY] = taken.annotations
         for name in names_in_training(model):
@@ -136,7 +136,7 @@ class BeyondIr:
                 mark_trained(model.graph.initializers[name])
 
 
-class _StandIn(ir.LazyTensor):
+class _SparseStandIn(ir.LazyTensor):
     """A dense tensor that represents a sparse one."""
 
     def __init__(self, sparse: onnx.SparseTensorProto) -> None:
@@ -169,7 +169,7 @@ def names_in_training(model: ir.Model) -> set[str]:
     return names
 
 
-def take(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, BeyondIr]:
+def split_off(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, BeyondIr]:
     """Split a model into a part that `onnx_ir` can read, and the rest. The model itself is not changed.
 
     Raises:
@@ -179,8 +179,10 @@ def take(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, BeyondIr]:
     for nodes in (*(graph.node for graph in graphs), *(function.node for function in proto.functions)):
         for node in nodes:
             if any(each.HasField("sparse_tensor") or each.sparse_tensors for each in node.attribute):
-                raise UnsupportedModelError(f"{called(node)} holds a sparse tensor; make it a dense one")
-    taken = [_OfGraph(list(graph.sparse_initializer), _foreign_annotations(graph)) for graph in graphs]
+                raise UnsupportedModelError(
+                    f"{display_name(node)} holds a sparse tensor; make it a dense one"
+                )
+    taken = [_GraphParts(list(graph.sparse_initializer), _foreign_annotations(graph)) for graph in graphs]
     rest = BeyondIr(list(proto.training_info), taken)
     if any(each.sparse for each in taken):
         proto = copy.deepcopy(proto)
@@ -199,7 +201,7 @@ def restore(model: ir.Model, proto: onnx.ModelProto) -> None:
     for graph, written in zip(all_graphs(model), _all_graphs(proto), strict=True):
         written.quantization_annotation.extend(graph.meta.get(_KEY, ()))
         for name, value in graph.initializers.items():
-            if isinstance(value.const_value, _StandIn):
+            if isinstance(value.const_value, _SparseStandIn):
                 written.initializer.remove(next(each for each in written.initializer if each.name == name))
                 sparse = written.sparse_initializer.add()
                 sparse.CopyFrom(value.const_value.sparse)

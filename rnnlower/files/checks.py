@@ -150,7 +150,7 @@ def _check_nodes(nodes: _Nodes, where: str) -> None:
             _check_texts(node)
         misfit = scopes.misfit_of_every_version(node)
         if node.attribute or misfit:
-            label = f"{where}: {scopes.called(node)}"
+            label = f"{where}: {scopes.display_name(node)}"
             _check_attributes(node.attribute, label)
             if misfit:
                 raise InvalidModelError(f"{label}: {misfit}")

@@ -1,4 +1,4 @@
-"""One model of several files, the outputs of some being inputs of others."""
+"""Composition of several files, whose outputs feed each other's inputs, to one model."""
 
 from __future__ import annotations
 
@@ -45,33 +45,33 @@ def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | N
     if len(models) == 1:
         raise OptionError("there is one file, and nothing to connect it with")
     makers = {out.name: name for name, model in models.items() for out in model.graph.output}
-    given = {name: _connected(models, makers, name, connections or {}) for name in models}
+    given = {name: _find_connections(models, makers, name, connections or {}) for name in models}
     _check(models, makers, given, connections or {})
     result = onnx.ModelProto()
     result.ir_version = max(model.ir_version for model in models.values())
     result.graph.name = " ".join(models)
     result.opset_import.extend(_opsets(models))
     used = {out for inputs in given.values() for out in inputs.values()}
-    for name in _in_order(models, makers, given):
+    for name in _topological_order(models, makers, given):
         _append(result, name, models[name], given[name], used)
     return result
 
 
 def _with_constants(path: ModelLike) -> onnx.ModelProto:
-    """Read a model; initializers that are inputs, too, become constants, as two files may have one name."""
+    """Read a model; initializers that are also inputs become constants, as two files may share a name."""
     model = load_model(path)
     RemoveInitializersFromInputsPass()(model)
     model.ir_version = max(model.ir_version, 4)
     return to_proto(model)
 
 
-def _connected(
+def _find_connections(
     models: Mapping[str, onnx.ModelProto],
     makers: Mapping[str, str],
     name: str,
     connections: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the inputs of a model that another one makes, with the outputs."""
+    """Return the inputs of a model that another model's outputs feed, with these outputs."""
     found = {}
     for value in models[name].graph.input:
         output = connections.get(value.name, value.name)
@@ -123,7 +123,7 @@ def _opsets(models: Mapping[str, onnx.ModelProto]) -> list[onnx.OperatorSetIdPro
     return [entry for _, entry in found.values()]
 
 
-def _in_order(
+def _topological_order(
     models: Mapping[str, onnx.ModelProto], makers: Mapping[str, str], given: Mapping[str, Mapping[str, str]]
 ) -> list[str]:
     """Return the names of the models, each after those that it takes outputs of."""

@@ -1,4 +1,4 @@
-"""The metadata entries of models that are made here: calling conventions, and the origin."""
+"""The metadata entries of resulting models: calling conventions, and the origin."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class StreamMetadata:
 
 
 def _read(kind: type[_Kind], properties: Mapping[str, str], key: str, **others: str) -> _Kind | None:
-    """Read the entry of this key, and those of other fields; fields of later versions are left out."""
+    """Read the entry of this key, and those of other fields; fields of later versions are ignored."""
     if key not in properties:
         return None
     try:
@@ -145,7 +145,7 @@ def record_provenance(
     if not wanted or options.strip:
         return
     given = {
-        field.name: in_json(value)
+        field.name: to_json_types(value)
         for field in dataclasses.fields(options)
         if field.init and field.name != "progress"
         if (value := getattr(options, field.name)) != field.default and value not in (None, {}, [])
@@ -164,16 +164,16 @@ def read_provenance(properties: Mapping[str, str]) -> dict[str, Any] | None:
     return entry if isinstance(entry, dict) else None
 
 
-def in_json(value: Any) -> Any:
+def to_json_types(value: Any) -> Any:
     """Return a value in JSON types, which have neither infinity nor NaN; a large array is described."""
     value = vars(value) if dataclasses.is_dataclass(value) else value
     if isinstance(value, Mapping):
-        return {str(name): in_json(each) for name, each in value.items()}
+        return {str(name): to_json_types(each) for name, each in value.items()}
     if isinstance(value, np.ndarray):
         small = value.size <= _MOST_ELEMENTS
         return value.tolist() if small else f"{value.dtype} of shape {list(value.shape)}"
     if isinstance(value, tuple | list):
-        return [in_json(each) for each in value]
+        return [to_json_types(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -22,10 +22,15 @@ from rnnlower.arguments import model_path
 from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.files import beyond_ir
 from rnnlower.files.checks import check_external_data, check_proto, read_proto
-from rnnlower.files.publishing import check_destination, place, staged_beside, staging_folder
-from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.suppression import paused_collection, quiet_libraries
-from rnnlower.graph.walk import all_graphs, roots, subgraphs_of, walk_all
+from rnnlower.files.publishing import (
+    check_destination,
+    move_to_destination,
+    staging_folder,
+    staging_path_beside,
+)
+from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.suppression import paused_gc, quiet_libraries
+from rnnlower.graph.walk import all_graphs, root_graphs, subgraphs_of, walk_all
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -78,7 +83,7 @@ def _own_copy(model: ir.Model) -> ir.Model:
             value.const_value = ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
         elif tensor is not None:
             value.const_value = copy.copy(tensor)
-    _settle_opsets(own, "the model")
+    _normalize_opset_imports(own, "the model")
     _pack_bools(own)
     return own
 
@@ -86,21 +91,21 @@ def _own_copy(model: ir.Model) -> ir.Model:
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
-    proto, rest = beyond_ir.take(proto)
+    proto, rest = beyond_ir.split_off(proto)
     try:
         with quiet_libraries():
             model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
     rest.attach(model)
-    _settle_opsets(model, label)
+    _normalize_opset_imports(model, label)
     _sort(model, label)
     _separate_names(model)
     _pack_bools(model)
     return model
 
 
-def _settle_opsets(model: ir.Model, label: str) -> None:
+def _normalize_opset_imports(model: ir.Model, label: str) -> None:
     """Give the default domain a version, under its short name."""
     importers: list[ir.Model | ir.Function] = [model, *model.functions.values()]
     for importer in importers:
@@ -124,7 +129,7 @@ def _root_cause(error: BaseException) -> BaseException:
 def _sort(model: ir.Model, label: str) -> None:
     """Sort nodes so that each comes after those that it or its bodies read."""
     try:
-        for graph in roots(model):
+        for graph in root_graphs(model):
             if not _is_sorted(graph, set()):
                 graph.sort()
     except ValueError as error:
@@ -144,19 +149,19 @@ def _is_sorted(graph: ir.Graph, seen: set[ir.Node]) -> bool:
 
 def _separate_names(model: ir.Model) -> None:
     """Rename the initializers of bodies that share their name, and their content, with one outside."""
-    if repeated := [value for graph in roots(model) for value in _repeated(graph, set())]:
-        names = NameSource(names_in(model))
+    if repeated := [value for graph in root_graphs(model) for value in _shadowing_initializers(graph, set())]:
+        names = NameSource(all_names(model))
         for value in repeated:
             value.name = names.fresh(str(value.name))
 
 
-def _repeated(graph: ir.Graph, outer: set[str]) -> Iterator[ir.Value]:
+def _shadowing_initializers(graph: ir.Graph, outer: set[str]) -> Iterator[ir.Value]:
     """Yield the initializers in bodies whose name an initializer outside of the body has, too."""
     around = outer | graph.initializers.keys()
     for node in graph:
         for body in subgraphs_of(node):
             yield from (value for name, value in body.initializers.items() if name in around)
-            yield from _repeated(body, around)
+            yield from _shadowing_initializers(body, around)
 
 
 def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
@@ -169,7 +174,7 @@ def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
 
 
 def _pack_bools(model: ir.Model) -> None:
-    """Hold bools as bytes: OpenCV ends its process at those in `int32_data`."""
+    """Store bools as bytes: OpenCV aborts at those in `int32_data`."""
 
     def is_loose(tensor: ir.TensorProtocol | None) -> bool:
         return isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype == ir.DataType.BOOL
@@ -200,7 +205,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     """Return the model as a protobuf, with its external data if it fits, so that it can be saved anywhere."""
     if _size(model) < _PROTOBUF_LIMIT:
         _embed_external_data(_initializers(model))
-    with _serializing(), paused_collection():
+    with _serializing(), paused_gc():
         proto = ir.to_proto(model)
     beyond_ir.restore(model, proto)
     return proto
@@ -248,7 +253,7 @@ class Stage:
 
 
 @contextlib.contextmanager
-def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -> Iterator[Stage]:
+def stage_model(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -> Iterator[Stage]:
     """Write the model next to its destination; move it there at the end of the block if it was accepted.
 
     Args:
@@ -272,14 +277,14 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
     shared = data_files(model) if external_data == "share" else ()
     try:
         with staging_folder(output) as folder:
-            stage = Stage(staged_beside(folder) if shared else folder / output.name, shared=shared)
+            stage = Stage(staging_path_beside(folder) if shared else folder / output.name, shared=shared)
             data = folder / f"{output.name}.data" if writes_data else None
             _save(model, stage.path, data.name if data else None)
             data = data if data and data.exists() else None
             stage.size = sum(file.stat().st_size for file in (stage.path, data) if file)
             yield stage
             if stage.accepted:
-                place(stage.path, data, output)
+                move_to_destination(stage.path, data, output)
     except OSError as error:
         raise OptionError(f"{output} cannot be written: {error.strerror or error}") from error
 
@@ -302,7 +307,7 @@ def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
             for value in _initializers(model)
             if value.const_value is not None and value.const_value.nbytes <= _STAYS_IN_MODEL
         )
-    with _serializing(), paused_collection():
+    with _serializing(), paused_gc():
         ir.save(model, path, external_data=data_file, size_threshold_bytes=_STAYS_IN_MODEL)
     if beyond_ir.find(model) is not None:
         proto = onnx.load_model(path, load_external_data=False)

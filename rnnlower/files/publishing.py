@@ -1,4 +1,4 @@
-"""Publication of a finished model, so that its destination never holds half of it.
+"""Publication of a finished model: its destination never holds half of it.
 
 A model with a data file takes two renames. An existing data file is never overwritten, because a
 model may be reading it: different data gets a name derived from its content. A reader of the destination,
@@ -42,7 +42,7 @@ def check_destination(output: pathlib.Path) -> None:
 
 
 def check_companion(option: str, path: pathlib.Path, suffixes: Sequence[str], kind: str) -> None:
-    """Refuse a page, a chart or ranges that could not be written, before anything is done.
+    """Refuse the path of a page, chart or ranges that cannot be written, before anything is done.
 
     Raises:
         OptionError: Another suffix, no folder for it, or something in its place that a file cannot replace.
@@ -71,17 +71,17 @@ def staging_folder(output: pathlib.Path) -> Iterator[pathlib.Path]:
         yield folder
 
 
-def staged_beside(folder: pathlib.Path) -> pathlib.Path:
+def staging_path_beside(folder: pathlib.Path) -> pathlib.Path:
     """Return the path at which a model is staged that refers to existing data files."""
     return folder.with_name(f"{folder.name}.onnx")
 
 
 def _remove_staged(folder: pathlib.Path) -> None:
-    staged_beside(folder).unlink(missing_ok=True)
+    staging_path_beside(folder).unlink(missing_ok=True)
     shutil.rmtree(folder)
 
 
-def place(model: pathlib.Path, data: pathlib.Path | None, output: pathlib.Path) -> None:
+def move_to_destination(model: pathlib.Path, data: pathlib.Path | None, output: pathlib.Path) -> None:
     """Move a model, and the data file it refers to, to their destination."""
     with locked(output.parent):
         if data is not None:
@@ -107,13 +107,13 @@ def _place_data(model: pathlib.Path, data: pathlib.Path, output: pathlib.Path) -
         return
     if target.exists() and not filecmp.cmp(data, target, shallow=False):
         target = output.parent / f"{output.name}.{_digest(data)}.data"
-        _refer(model, data.name, target.name)
+        _redirect_data(model, data.name, target.name)
     if not target.exists() or not filecmp.cmp(data, target, shallow=False):
         os.replace(data, target)
 
 
-def _refer(path: pathlib.Path, old: str, new: str) -> None:
-    """Make the model refer to its data by another name."""
+def _redirect_data(path: pathlib.Path, old: str, new: str) -> None:
+    """Make the model refer to its data file by another name."""
     model = onnx.load(path, load_external_data=False)
     for _, tensor in stored_tensors(model):
         for entry in tensor.external_data:

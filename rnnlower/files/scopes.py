@@ -44,8 +44,8 @@ def check_calls(model: onnx.ModelProto, label: str) -> None:
         raise InvalidModelError(f"{label}: function {domain}::{name} calls itself, directly or indirectly")
 
 
-def called(node: onnx.NodeProto) -> str:
-    """Return what messages call a node; an unnamed node goes by its first output."""
+def display_name(node: onnx.NodeProto) -> str:
+    """Return the name of a node for messages; an unnamed node goes by its first output."""
     if node.name:
         return f"{node.op_type} node {node.name!r}"
     output = next(filter(None, node.output), "")
@@ -134,13 +134,16 @@ def _check_scope(nodes: _Nodes, scope: _Scope, outputs: Iterable[str], label: st
         for name in filter(None, node.output):
             if name in scope.given or (outer is not None and outer.is_taken(name)):
                 raise InvalidModelError(
-                    f"{label}: {called(node)} produces {name!r}, which exists already; rename one of the two"
+                    f"{label}: {display_name(node)} produces {name!r}, which exists already; "
+                    "rename one of the two"
                 )
             scope.given.add(name)
     for node in nodes:
         for name in node.input:
             if name and not scope.may_be_read(name):
-                raise InvalidModelError(f"{label}: {called(node)} reads {name!r}, which nothing produces")
+                raise InvalidModelError(
+                    f"{label}: {display_name(node)} reads {name!r}, which nothing produces"
+                )
         for attribute in node.attribute:
             if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
                 for graph in (attribute.g, *attribute.graphs):

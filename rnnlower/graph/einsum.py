@@ -1,4 +1,4 @@
-"""Einsum: its equation, and the operators that stand in for it."""
+"""Einsum: parsing of its equation, and the operators that replace it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Pair = tuple[ir.Value, str]
 
 
 class EinsumWriter(Protocol):
-    """A writer of the operators that stand in for an Einsum."""
+    """A writer of the operators that replace an Einsum."""
 
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value: ...
 
@@ -41,15 +41,15 @@ def write_einsum(writer: EinsumWriter, equation: str, operands: Sequence[ir.Valu
         return None
     others = [set(result).union(*terms[:k], *terms[k + 1 :]) for k in range(len(terms))]
     pairs = [
-        _sum(writer, value, term, set(term) - other)
+        _sum_unshared(writer, value, term, set(term) - other)
         for value, term, other in zip(operands, terms, others, strict=True)
     ]
-    found = _matmul(writer, pairs, result) if len(pairs) == 2 else None
-    value, labels = found or _product(writer, pairs, result)
-    return _ordered(writer, value, labels, result)
+    found = _emit_matmul(writer, pairs, result) if len(pairs) == 2 else None
+    value, labels = found or _emit_product(writer, pairs, result)
+    return _transpose_to(writer, value, labels, result)
 
 
-def _sum(writer: EinsumWriter, value: ir.Value, term: str, lonely: set[str]) -> _Pair:
+def _sum_unshared(writer: EinsumWriter, value: ir.Value, term: str, lonely: set[str]) -> _Pair:
     """Sum over the indices that only this operand has."""
     if not lonely:
         return value, term
@@ -58,7 +58,7 @@ def _sum(writer: EinsumWriter, value: ir.Value, term: str, lonely: set[str]) -> 
     return writer.with_axes("ReduceSum", value, axes, keepdims=0), left
 
 
-def _matmul(writer: EinsumWriter, pairs: list[_Pair], result: str) -> _Pair | None:
+def _emit_matmul(writer: EinsumWriter, pairs: list[_Pair], result: str) -> _Pair | None:
     (a, first), (b, second) = pairs
     batch = "".join(label for label in result if label in first and label in second)
     summed = "".join(label for label in first if label in second and label not in result)
@@ -66,8 +66,8 @@ def _matmul(writer: EinsumWriter, pairs: list[_Pair], result: str) -> _Pair | No
     columns = "".join(label for label in second if label not in first)
     if len(summed) != 1 or len(rows) > 1 or len(columns) > 1:
         return None
-    a = _ordered(writer, a, first, batch + rows + summed)
-    b = _ordered(writer, b, second, batch + summed + columns)
+    a = _transpose_to(writer, a, first, batch + rows + summed)
+    b = _transpose_to(writer, b, second, batch + summed + columns)
     here = len(batch)
     if not rows:
         a = writer.with_axes("Unsqueeze", a, [here])
@@ -79,12 +79,12 @@ def _matmul(writer: EinsumWriter, pairs: list[_Pair], result: str) -> _Pair | No
     return product, batch + rows + columns
 
 
-def _product(writer: EinsumWriter, pairs: list[_Pair], result: str) -> _Pair:
+def _emit_product(writer: EinsumWriter, pairs: list[_Pair], result: str) -> _Pair:
     summed = sorted({label for _, term in pairs for label in term} - set(result))
     labels = result + "".join(summed)
     aligned = []
     for value, term in pairs:
-        ordered = _ordered(writer, value, term, "".join(label for label in labels if label in term))
+        ordered = _transpose_to(writer, value, term, "".join(label for label in labels if label in term))
         missing = [axis for axis, label in enumerate(labels) if label not in term]
         aligned.append(writer.with_axes("Unsqueeze", ordered, missing) if missing else ordered)
     total = aligned[0]
@@ -96,7 +96,7 @@ def _product(writer: EinsumWriter, pairs: list[_Pair], result: str) -> _Pair:
     return total, result
 
 
-def _ordered(writer: EinsumWriter, value: ir.Value, labels: str, wanted: str) -> ir.Value:
+def _transpose_to(writer: EinsumWriter, value: ir.Value, labels: str, wanted: str) -> ir.Value:
     if labels == wanted:
         return value
     return writer.op("Transpose", value, perm=[labels.index(label) for label in wanted])

@@ -41,11 +41,11 @@ _FIRST_OPSET = 7
 _MOVES = "Concat Constant Flatten Gather Identity Reshape Shape Size Slice Squeeze Transpose Unsqueeze"
 DATA_MOVEMENT = frozenset(_MOVES.split())
 _FIRST_DEQUANTIZE_LINEAR = 19
-_KINDS = "fiub"
+_DTYPE_KINDS = "fiub"
 _INFERENCE_ELEMENTS = 1024
-_LARGEST_KEPT = 4096
+_MAX_CACHED_BYTES = 4096
 """Bytes of a node whose evaluator is kept for nodes like it."""
-_ENDED_BY_NEGATIVE = ("GatherND", "Slice")
+_ABORTS_ON_NEGATIVE = ("GatherND", "Slice")
 _LIKE_STANDARD = {
     ("com.microsoft", name): standard
     for name, standard in {
@@ -101,7 +101,7 @@ def evaluate(
         return None
     if opset < _FIRST_OPSET and node.op_type not in DATA_MOVEMENT:
         return None
-    kinds = _KINDS + "V" * all_types
+    kinds = _DTYPE_KINDS + "V" * all_types
     if any(array is not None and array.dtype.kind not in kinds for array in inputs):
         return None
     divides = node.op_type in ("Div", "Mod") and inputs[1] is not None and inputs[1].dtype.kind in "iu"
@@ -118,7 +118,7 @@ def evaluate(
     feeds = {f"i{index}": array for index, array in enumerate(inputs) if array is not None}
     types = tuple((name, array.dtype) for name, array in feeds.items())
     # A large attribute is not kept.
-    make = _evaluator if proto.ByteSize() <= _LARGEST_KEPT else _evaluator.__wrapped__
+    make = _evaluator if proto.ByteSize() <= _MAX_CACHED_BYTES else _evaluator.__wrapped__
     try:
         with np.errstate(all="ignore"):
             outputs = make(proto.SerializeToString(), types, opset).run(None, feeds)
@@ -152,7 +152,7 @@ def _evaluator(node: bytes, types: tuple[tuple[str, np.dtype[Any]], ...], opset:
     return ReferenceEvaluator(model)
 
 
-def bytes_at_most(node: ir.Node, arrays: Sequence[Array | None]) -> int:
+def max_output_bytes(node: ir.Node, arrays: Sequence[Array | None]) -> int:
     """Return an upper bound of the result of an operator that makes large outputs from small inputs."""
     place = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "EyeLike": 0}.get(node.op_type)
     if place is None or arrays[place] is None:
@@ -166,14 +166,14 @@ def bytes_at_most(node: ir.Node, arrays: Sequence[Array | None]) -> int:
 def may_be_sizes(content: Array | ir.TensorProtocol) -> bool:
     """Return whether the inference of a shape may need this content: it is short, and no weight."""
     dtype = content.dtype if isinstance(content, np.ndarray) else content.dtype.numpy()
-    return content.size <= _INFERENCE_ELEMENTS and dtype.kind in _KINDS
+    return content.size <= _INFERENCE_ELEMENTS and dtype.kind in _DTYPE_KINDS
 
 
 _DEFAULTS: Mapping[str, Mapping[str, ir.Attr]] = {"STFT": {"onesided": ir.AttrInt64("onesided", 1)}}
 """Default values that onnx's inference gets wrong."""
 
 
-def infer(
+def infer_outputs(
     node: ir.Node,
     types: Sequence[ir.TypeProtocol | None],
     shapes: Sequence[Dims | None],
@@ -210,8 +210,8 @@ def infer(
     inputs = [(node.inputs[index] is not None, types[index], shapes[index]) for index in used]
     if version is None:
         return unknown
-    if op_type in _ENDED_BY_NEGATIVE and any(isinstance(dim, int) and dim < 0 for dim in shapes[0] or ()):
-        raise below_zero()
+    if op_type in _ABORTS_ON_NEGATIVE and any(isinstance(dim, int) and dim < 0 for dim in shapes[0] or ()):
+        raise negative_size_error()
     attributes = []
     left_out = {} if domain else _DEFAULTS.get(op_type, {})
     for attribute in {**left_out, **node.attributes}.values():
@@ -250,10 +250,10 @@ def _as_standard(
     return [ir.TensorType(ir.DataType.FLOAT)] * 2, turned
 
 
-def below_zero() -> InvalidModelError:
+def negative_size_error() -> InvalidModelError:
     """Return the error for a size below 0, at which onnx's inference aborts the process."""
     return InvalidModelError(
-        "a size in the model falls below 0, where a pooling, Split or the like takes more than there is",
+        "a size in the model falls below 0: a pooling, Split or the like takes more than there is",
         remedy="look at the sizes that the model declares, or that "
         f"{wording.option('dim')} and {wording.option('input-shape')} give",
     )

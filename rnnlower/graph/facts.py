@@ -11,7 +11,15 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import Array, Dims
 from rnnlower.graph.node_facts import NodeFacts
 from rnnlower.graph.suppression import quiet_libraries
-from rnnlower.graph.walk import captured, owners, passed, resolve_references, subgraphs_of, values_of, walk
+from rnnlower.graph.walk import (
+    captured_values,
+    look_through,
+    resolve_references,
+    subgraph_owners,
+    subgraphs_of,
+    walk,
+    walk_values,
+)
 
 _STATE_ROUNDS = 3
 _FIRST_SCAN_WITHOUT_BATCH = 9
@@ -19,11 +27,11 @@ _MOST_ITERATIONS = 1000
 
 
 class Facts(NodeFacts):
-    """The facts about each value of a model, derived node by node when they are asked for, and remembered.
+    """The facts about each value of a model, derived node by node on demand, and cached.
 
     Declared shapes are trusted for graph inputs and initializers only: inside a graph they are what an
-    exporter saw. Branches that are known not to be taken do not count. What is known of a value stays true
-    while values of the same meaning replace others; after any other change, `forget` it all.
+    exporter saw. Branches that are known not to be taken do not count. Facts stay valid while values are
+    replaced by equivalent ones; after any other change, `forget` them all.
 
     Args:
         model: The model; it is not changed.
@@ -40,19 +48,19 @@ class Facts(NodeFacts):
         super().forget()
         self._is_visiting = False
         self._owners: dict[ir.Graph | None, ir.Node | None] = {}
-        self._in_calls: dict[ir.Value, list[ir.Value]] = {}
+        self._inlined_copies: dict[ir.Value, list[ir.Value]] = {}
 
-    def in_calls(self, value: ir.Value) -> list[ir.Value]:
+    def inlined_copies(self, value: ir.Value) -> list[ir.Value]:
         """Return the values that stand for a value of a function, one for each call."""
-        return self._in_calls.get(value, [])
+        return self._inlined_copies.get(value, [])
 
     def visit(self, *nodes: ir.Node) -> None:
-        """Derive the facts of what nodes compute, which may not be in the graph yet; a single node, again."""
+        """Derive the facts about the outputs of nodes, even outside the graph; a single node, again."""
         pending = [*reversed(nodes)]
         with self._visiting():
             while pending:
                 node = pending[-1]
-                used = (*filter(None, node.inputs), *captured(node))
+                used = (*filter(None, node.inputs), *captured_values(node))
                 before = [each for each in map(self._unvisited, used) if each is not None]
                 pending += before
                 if not before:
@@ -84,7 +92,7 @@ class Facts(NodeFacts):
                 self._forget_body(body)
             self._visit(node)
 
-    def _know(self, value: ir.Value) -> None:
+    def _ensure_visited(self, value: ir.Value) -> None:
         """Visit the nodes that determine the value."""
         if not self._is_visiting and (node := self._unvisited(value)) is not None:
             self.visit(node)
@@ -107,7 +115,7 @@ class Facts(NodeFacts):
         while graph is not self.model.graph:
             if graph is not None and graph not in self._owners:
                 self._owners[graph] = None
-                self._owners.update(owners(self.model.graph))
+                self._owners.update(subgraph_owners(self.model.graph))
             holder = None if graph is None else self._owners[graph]
             if holder is None:
                 return None
@@ -142,14 +150,14 @@ class Facts(NodeFacts):
             resolve_references(inner, {**function.attributes, **node.attributes})
         for formal, actual in zip(body.inputs, node.inputs, strict=False):
             if actual is not None:
-                self.replaced(actual, formal)
-        for original, copied in zip(values_of(function.graph), values_of(body.graph), strict=True):
-            self._in_calls.setdefault(original, []).append(copied)
+                self.transfer(actual, formal)
+        for original, copied in zip(walk_values(function.graph), walk_values(body.graph), strict=True):
+            self._inlined_copies.setdefault(original, []).append(copied)
         outer, self._imports = self._imports, {**self.model.opset_imports, **function.opset_imports}
         self._visit_graph(body.graph)
         self._imports = outer
         for out, result in zip(node.outputs, body.outputs, strict=False):
-            self.replaced(result, out)
+            self.transfer(result, out)
 
     def _visit_if(self, node: ir.Node) -> None:
         taken = self.condition(node)
@@ -162,9 +170,11 @@ class Facts(NodeFacts):
             self._visit_graph(branch)
         for value, *results in zip(node.outputs, *(branch.outputs for branch in branches), strict=True):
             if len(results) == 1:
-                self.replaced(results[0], value)
+                self.transfer(results[0], value)
             else:
-                self._learn(value, self.type(results[0]), _common([self.dims(result) for result in results]))
+                self._learn(
+                    value, self.type(results[0]), _merge_shapes([self.dims(result) for result in results])
+                )
 
     def _visit_loop(self, node: ir.Node) -> None:
         body = node.attributes["body"].as_graph()
@@ -222,7 +232,7 @@ class Facts(NodeFacts):
         results: Sequence[ir.Value],
         shapes: list[Dims | None],
     ) -> list[Dims | None]:
-        """Run a body with shapes of its states that hold in every iteration, and return these shapes.
+        """Visit a body with shapes of its states that hold in every iteration; return these shapes.
 
         The states come first in `sources` and `results`; `shapes` are those in the first iteration.
         """
@@ -231,7 +241,7 @@ class Facts(NodeFacts):
                 self._forget(state)
                 self._learn(state, self.type(source), shape)
             self._visit_graph(body)
-            merged = [_common([old, self.dims(out)]) for old, out in zip(shapes, results, strict=False)]
+            merged = [_merge_shapes([old, self.dims(out)]) for old, out in zip(shapes, results, strict=False)]
             if merged == shapes:
                 break
             # Facts derived from sizes that change are wrong.
@@ -253,7 +263,7 @@ class Facts(NodeFacts):
                 self._forget(value)
 
 
-def _common(shapes: Sequence[Dims | None]) -> Dims | None:
+def _merge_shapes(shapes: Sequence[Dims | None]) -> Dims | None:
     """Return the sizes that all shapes share."""
     ranks = {None if shape is None else len(shape) for shape in shapes}
     if len(ranks) != 1 or None in ranks:
@@ -264,10 +274,10 @@ def _common(shapes: Sequence[Dims | None]) -> Dims | None:
     )
 
 
-def iterations(facts: Facts, node: ir.Node) -> int | None:
-    """Return how many times the body of a Loop or Scan runs, or ``None`` if that is not known."""
+def trip_count(facts: Facts, node: ir.Node) -> int | None:
+    """Return how many times the body of a Loop or Scan runs; ``None`` if that is not known."""
     if node.op_type == "Scan":
-        return _steps_of_scan(facts, node)
+        return _scan_trip_count(facts, node)
     most = facts.constant(node.inputs[0])
     if node.inputs[0] is not None and most is None:
         return None
@@ -284,12 +294,12 @@ def iterations(facts: Facts, node: ir.Node) -> int | None:
     condition = facts.constant(body.outputs[0])
     if condition is not None and not condition.reshape(-1)[0]:
         return 1
-    if condition is not None or passed(body.outputs[0], ("Cast", "Identity")) is body.inputs[1]:
+    if condition is not None or look_through(body.outputs[0], ("Cast", "Identity")) is body.inputs[1]:
         return limit
-    return _count(facts, node, limit)
+    return _simulate_loop(facts, node, limit)
 
 
-def _steps_of_scan(facts: Facts, node: ir.Node) -> int | None:
+def _scan_trip_count(facts: Facts, node: ir.Node) -> int | None:
     scanned = node.attributes.get_int("num_scan_inputs", 1)
     axes = node.attributes.get_ints("scan_input_axes", [0] * scanned)
     for value, axis in zip(node.inputs[len(node.inputs) - scanned :], axes, strict=True):
@@ -299,7 +309,7 @@ def _steps_of_scan(facts: Facts, node: ir.Node) -> int | None:
     return None
 
 
-def _count(facts: Facts, node: ir.Node, limit: int | None) -> int | None:
+def _simulate_loop(facts: Facts, node: ir.Node, limit: int | None) -> int | None:
     """Count the iterations of a Loop whose condition follows from constants, by running it."""
     body = node.attributes["body"].as_graph()
     number, condition, *states = body.inputs

@@ -1,4 +1,4 @@
-"""Shape inference that cannot take the process down.
+"""Shape inference that cannot crash the process.
 
 onnx's shape inference aborts the process at a Slice or GatherND of a value with a size below 0. Sizes
 fall below 0 where a pooling, a Split or the like takes more than there is, often because of a size given by
@@ -14,12 +14,12 @@ from typing import TypeVar
 import onnx
 
 from rnnlower.errors import InvalidModelError
-from rnnlower.graph.evaluation import below_zero
+from rnnlower.graph.evaluation import negative_size_error
 from rnnlower.processes import Child, ChildDiedError
 
 T = TypeVar("T")
 
-_ENDING = {"Slice", "GatherND"}
+_ABORTING = {"Slice", "GatherND"}
 _SHRINKING = {
     "AveragePool",
     "CenterCropPad",
@@ -42,7 +42,7 @@ _SHRINKING = {
 _CHILD = Child()
 
 
-def guarded(ops: Collection[str], infer: Callable[[onnx.ModelProto], T], model: onnx.ModelProto) -> T:
+def infer_guarded(ops: Collection[str], infer: Callable[[onnx.ModelProto], T], model: onnx.ModelProto) -> T:
     """Run `infer`, shape inference over a model of these operators, after a trial in another process.
 
     Args:
@@ -53,21 +53,21 @@ def guarded(ops: Collection[str], infer: Callable[[onnx.ModelProto], T], model: 
     Raises:
         InvalidModelError: It would abort the process, or takes too long.
     """
-    if not (_ENDING.isdisjoint(ops) or _SHRINKING.isdisjoint(ops)):
+    if not (_ABORTING.isdisjoint(ops) or _SHRINKING.isdisjoint(ops)):
         try:
-            _CHILD.call(_try, infer, model.SerializeToString())
+            _CHILD.call(_infer_in_child, infer, model.SerializeToString())
         except ChildDiedError as error:
             if error.late:
                 raise InvalidModelError(
                     "shape inference aborts or takes too long",
                     remedy="give it more time with the environment variable RNNLOWER_ENGINE_SECONDS",
                 ) from error
-            raise below_zero() from error
+            raise negative_size_error() from error
     return infer(model)
 
 
-def _try(infer: Callable[[onnx.ModelProto], object], serialized: bytes) -> None:
-    """Run the other process's side: it only matters whether the process survives."""
+def _infer_in_child(infer: Callable[[onnx.ModelProto], object], serialized: bytes) -> None:
+    """Infer in the child process: it only matters whether that survives."""
     proto = onnx.ModelProto.FromString(serialized)
     # The caller's own run raises the same error again.
     with contextlib.suppress(Exception):

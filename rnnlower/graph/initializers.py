@@ -1,4 +1,4 @@
-"""Constants: the test whether a value is one, and new ones in the main graph, which subgraphs can read."""
+"""Constants: a test for them, and a pool of new ones in the main graph, which subgraphs can read."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
         return ir.convenience.get_const_tensor(value)
     except ValueError as error:
         raise InvalidModelError(
-            f"the Constant node that makes {value.name!r} has no value that ONNX knows",
-            remedy="give it the attribute value, a tensor",
+            f"the Constant node that makes {value.name!r} has none of the value attributes of ONNX",
+            remedy="give it a tensor as the attribute value",
         ) from error
 
 
@@ -67,19 +67,21 @@ class InitializerPool:
         self._values: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         self._integers: dict[tuple[int, ...], ir.Value] = {}
 
-    def of(self, tensor: ir.TensorProtocol, name: str = "", *, short: bool = False) -> ir.Value:
+    def intern(self, tensor: ir.TensorProtocol, name: str = "", *, short: bool = False) -> ir.Value:
         """Return an initializer that holds the tensor, named like `name`; external tensors stay external.
 
         With `short`, the name consists of letters only, and begins with `name` if that is free.
         """
         key = (tensor.dtype, tuple(tensor.shape.numpy()), self._content(tensor))
         if key not in self._values:
-            fresh = self._names.alias(name) if short else self._names.fresh(name or _name(tensor))
+            fresh = (
+                self._names.short_name(name) if short else self._names.fresh(name or _constant_name(tensor))
+            )
             value = ir.Value(
                 name=fresh,
                 shape=ir.Shape(tensor.shape.numpy()),
                 type=ir.TensorType(tensor.dtype),
-                const_value=named(tensor, fresh),
+                const_value=with_name(tensor, fresh),
             )
             self._graph.register_initializer(value)
             self._values[key] = value
@@ -89,7 +91,7 @@ class InitializerPool:
         """Return an int64 vector; with a letter, it gets a short name, as thousands of nodes may read it."""
         if numbers not in self._integers:
             tensor = ir.Tensor(np.array(numbers, dtype=np.int64))
-            self._integers[numbers] = self.of(tensor, letter, short=bool(letter))
+            self._integers[numbers] = self.intern(tensor, letter, short=bool(letter))
         return self._integers[numbers]
 
     def _content(self, tensor: ir.TensorProtocol) -> bytes:
@@ -104,7 +106,7 @@ class InitializerPool:
 
 
 class ScratchPool(InitializerPool):
-    """Initializers outside of any model, for trial emission; large ones are not compared."""
+    """A pool outside of any model, for trial emission; large tensors are not compared."""
 
     def __init__(self, names: NameSource) -> None:
         super().__init__(ir.Model(ir.Graph([], [], nodes=[]), ir_version=8), names)
@@ -113,7 +115,7 @@ class ScratchPool(InitializerPool):
         return super()._content(tensor) if tensor.size <= _FEW else str(len(self.values())).encode()
 
 
-def named(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+def with_name(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     """Return a tensor of this name with the same content.
 
     What has a name already is left as it is: a copy of the model, or the proto that it came from, may hold
@@ -131,13 +133,13 @@ def named(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
 
 
-def move_next_to_readers(graph: ir.Graph, initializers: Iterable[ir.Value], least_depth: int = 2) -> None:
+def sink_initializers(graph: ir.Graph, initializers: Iterable[ir.Value], least_depth: int = 2) -> None:
     """Move initializers of the main graph into the one body that reads them, at this depth or below.
 
     onnxruntime packs the constant weights of a product only where they lie in the graph of the product or in
     the graph around it. A Scan in a branch of an If is one level too deep.
     """
-    depths = dict(_bodies(graph))
+    depths = dict(_bodies_with_depth(graph))
     for value in initializers:
         readers = {node.graph for node, _ in value.uses()}
         if len(readers) != 1 or value.is_graph_output() or value.graph is not graph:
@@ -148,15 +150,15 @@ def move_next_to_readers(graph: ir.Graph, initializers: Iterable[ir.Value], leas
             reader.register_initializer(value)
 
 
-def _bodies(graph: ir.Graph, depth: int = 1) -> Iterable[tuple[ir.Graph, int]]:
+def _bodies_with_depth(graph: ir.Graph, depth: int = 1) -> Iterable[tuple[ir.Graph, int]]:
     """Return the bodies in a graph, each with the number of graphs around it."""
     for node in graph:
         for body in subgraphs_of(node):
             yield body, depth
-            yield from _bodies(body, depth + 1)
+            yield from _bodies_with_depth(body, depth + 1)
 
 
-def _name(tensor: ir.TensorProtocol) -> str:
+def _constant_name(tensor: ir.TensorProtocol) -> str:
     """Return a name for a constant that does not derive from the model: a few numbers are spelled out."""
     if tensor.dtype.is_string() or tensor.size > _FEW:
         return "constant"

@@ -8,12 +8,12 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from rnnlower.errors import InvalidModelError, OpsetError
-from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.walk import walk, walk_all
 
 
 def functions_with(model: ir.Model, wanted: Callable[[ir.Node], bool]) -> list[ir.Function]:
-    """Return the functions that hold a wanted node, or call one that does."""
+    """Return the functions that contain a wanted node, or call one that does."""
     found: dict[ir.OperatorIdentifier, ir.Function] = {}
     while True:
         more = {
@@ -62,7 +62,7 @@ def _check_opsets(model: ir.Model, function: ir.Function) -> None:
 
 def _make_names_unique(model: ir.Model, functions: Sequence[ir.Function]) -> None:
     """Rename values of functions that clash with the model's subgraphs, which the inliner ignores."""
-    names = NameSource(names_in(model))
+    names = NameSource(all_names(model))
     for function in functions:
         for node, _ in walk(function):
             # The inliner would call it "node", which does not show where it comes from.
@@ -82,7 +82,7 @@ def _complete_outputs_of_calls(model: ir.Model, functions: Sequence[ir.Function]
     The inliner would give the value inside an empty name, and requires as many outputs as the function has.
     """
     outputs = {function.identifier(): len(function.outputs) for function in functions}
-    names = NameSource(names_in(model))
+    names = NameSource(all_names(model))
     for node, _ in walk_all(model):
         count = outputs.get(node.op_identifier())
         if count is None:

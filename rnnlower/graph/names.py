@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import roots, values_of, walk_all
+from rnnlower.graph.walk import root_graphs, walk_all, walk_values
 
 _SEPARATORS = str.maketrans("/.:", "___")
 _LETTERS = string.ascii_lowercase
@@ -30,7 +30,7 @@ class NameSource:
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = {_normal(name) for name in taken}
+        self._taken = {_normalized(name) for name in taken}
         self._counts: dict[str, int] = {}
         self._lanes: Iterator[str] | None = None
 
@@ -43,23 +43,23 @@ class NameSource:
             found = collections.Counter(
                 match[1] for name in self._taken if (match := _OF_A_STEP.fullmatch(name))
             )
-            self._lanes = (lane for lane in itertools.chain([""], letters()) if found[lane] <= _FEW)
+            self._lanes = (lane for lane in itertools.chain([""], letter_names()) if found[lane] <= _FEW)
         return next(self._lanes)
 
-    def alias(self, letter: str) -> str:
+    def short_name(self, letter: str) -> str:
         """Return a name of letters for a value of thousands of readers: this letter, a later one, or more."""
         position = _LETTERS.index(letter.lower()) + 1
-        names = itertools.chain([letter], _LETTERS[position:], letters())
-        free = (name for name in names if _normal(name) not in self._taken)
+        names = itertools.chain([letter], _LETTERS[position:], letter_names())
+        free = (name for name in names if _normalized(name) not in self._taken)
         return self.fresh(next(name for name in free if not keyword.iskeyword(name)))
 
     def is_free(self, *names: str) -> bool:
         """Return whether all of the names are unused."""
-        return self._taken.isdisjoint(map(_normal, names))
+        return self._taken.isdisjoint(map(_normalized, names))
 
     def fresh(self, wanted: str) -> str:
         """Return the wanted name, with a number appended if it is taken."""
-        normal = _normal(wanted)
+        normal = _normalized(wanted)
         if normal not in self._taken:
             self._taken.add(normal)
             return wanted
@@ -86,11 +86,11 @@ class Scope:
         """Return a fresh name for a value."""
         return self.source.fresh(self.prefix + what)
 
-    def node(self, what: str, value: str) -> str:
+    def node_name(self, what: str, value: str) -> str:
         """Return the name of the node that computes the value."""
         return value
 
-    def role(self, op_type: str) -> str:
+    def result_name(self, op_type: str) -> str:
         """Return the name for the result of an operator."""
         return op_type
 
@@ -104,18 +104,18 @@ class Scope:
         return name.startswith(self.prefix)
 
 
-def names_in(model: ir.Model) -> set[str]:
+def all_names(model: ir.Model) -> set[str]:
     """Return the names of all nodes and values of a model, its subgraphs and its functions."""
-    names = {value.name for root in roots(model) for value in values_of(root)}
+    names = {value.name for root in root_graphs(model) for value in walk_values(root)}
     names |= {node.name for node, _ in walk_all(model)}
     return {name for name in names if name}
 
 
-def _normal(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.translate(_SEPARATORS).lower()
 
 
-def letters(alphabet: str = _LETTERS) -> Iterator[str]:
+def letter_names(alphabet: str = _LETTERS) -> Iterator[str]:
     """Yield the letters of an alphabet, then words of two letters, and so on."""
     for length in itertools.count(1):
         yield from map("".join, itertools.product(alphabet, repeat=length))

@@ -12,9 +12,9 @@ from rnnlower.graph.evaluation import (
     Array,
     Dims,
     Shape,
-    bytes_at_most,
     evaluate,
-    infer,
+    infer_outputs,
+    max_output_bytes,
     may_be_sizes,
 )
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_of
@@ -24,8 +24,8 @@ from rnnlower.graph.symbols import (
     SIZE_TYPES,
     UNKNOWN,
     compute_sizes,
+    infer_symbolic_shape,
     is_known,
-    shape_of_sizes,
 )
 from rnnlower.graph.walk import VIEWS, default_opset, dim_name
 
@@ -60,7 +60,7 @@ class NodeFacts:
         self._dims: dict[ir.Value, Dims] = {}
         self.failures: dict[ir.Node, Exception] = {}
 
-    def _know(self, value: ir.Value) -> None:
+    def _ensure_visited(self, value: ir.Value) -> None:
         """Visit the nodes that determine the value."""
         raise NotImplementedError
 
@@ -71,7 +71,7 @@ class NodeFacts:
 
     def _content(self, value: ir.Value) -> Array | ir.TensorProtocol | None:
         """Return the content of a value without reading a file that holds it."""
-        self._know(value)
+        self._ensure_visited(value)
         if value in self._contents:
             return self._contents[value]
         is_default = self._declared and self.model.ir_version < FREE_INITIALIZERS_IR
@@ -84,9 +84,9 @@ class NodeFacts:
         """Return whether a value always has the same content; no file that holds it is read."""
         return value is not None and (constant_of(value) is not None or self._content(value) is not None)
 
-    def computed(self, value: ir.Value) -> Array | None:
+    def computed_constant(self, value: ir.Value) -> Array | None:
         """Return the content of a value that nodes compute from constants and static sizes."""
-        self._know(value)
+        self._ensure_visited(value)
         return self._contents.get(value)
 
     def dims(self, value: ir.Value | None) -> Dims | None:
@@ -97,7 +97,7 @@ class NodeFacts:
         """
         if value is None:
             return None
-        self._know(value)
+        self._ensure_visited(value)
         if value not in self._dims:
             self._learn(value, None, None)
         return self._dims.get(value)
@@ -112,14 +112,14 @@ class NodeFacts:
     def sizes(self, value: ir.Value | None) -> Array | None:
         """Return the content of a value as sizes: numbers, symbols, and ``None`` for an unknown size."""
         if value is not None:
-            self._know(value)
+            self._ensure_visited(value)
         return self._sizes_in(value)
 
     def type(self, value: ir.Value | None) -> ir.TypeProtocol | None:
         """Return the type of a value: the declared one, or else the inferred one."""
         if value is None or value.type is not None:
             return None if value is None else value.type
-        self._know(value)
+        self._ensure_visited(value)
         return self._types.get(value)
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
@@ -143,8 +143,8 @@ class NodeFacts:
             value = producer.inputs[0]
         return False
 
-    def replaced(self, old: ir.Value, new: ir.Value) -> None:
-        """Record that a value has taken the place of another: what is known of that stays known."""
+    def transfer(self, old: ir.Value, new: ir.Value) -> None:
+        """Copy what is known about a value to the one that replaces it."""
         self._learn(new, self.type(old), self.dims(old))
         if (content := self.constant(old)) is not None:
             self._contents[new] = content
@@ -152,7 +152,7 @@ class NodeFacts:
             self._sizes[new] = sizes
 
     def assume(self, value: ir.Value, dims: Dims, dtype: ir.DataType | None = None) -> None:
-        """Take a shape, and a type if there is none, as given: the caller knows them by other means."""
+        """Set the shape, and the type if given, which the caller knows by other means."""
         self._dims[value] = dims
         if dtype is not None:
             self._types[value] = ir.TensorType(dtype)
@@ -177,7 +177,7 @@ class NodeFacts:
         for value, array in zip(node.inputs, arrays, strict=True):
             if value is not None and array is None:
                 return False
-        if bytes_at_most(node, arrays) > self._largest:
+        if max_output_bytes(node, arrays) > self._largest:
             return False
         outputs = evaluate(node, arrays, self._imports[""], self.failures, all_types=self._weights)
         if outputs is None or sum(array.nbytes for array in outputs) > self._largest:
@@ -191,12 +191,12 @@ class NodeFacts:
         dims = [self.dims(value) for value in node.inputs]
         types = [self.type(value) for value in node.inputs]
         contents = [self._sizes_for_inference(value) for value in node.inputs]
-        found = infer(node, types, dims, contents, self._imports, self.model.ir_version)
+        found = infer_outputs(node, types, dims, contents, self._imports, self.model.ir_version)
         for value, (type_, inferred) in zip(node.outputs, found, strict=True):
             self._learn(value, type_, inferred)
         sizes = [self._sizes_in(value) for value in node.inputs]
         first = dims[0] if dims else None
-        if (shape := shape_of_sizes(node, sizes, dims)) is not None:
+        if (shape := infer_symbolic_shape(node, sizes, dims)) is not None:
             self._learn(node.outputs[0], None, shape)
         out = node.outputs[0]
         dtype = self.dtype(out)

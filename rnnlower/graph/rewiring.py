@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.initializers import is_trained, named
-from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import is_read, read_by, subgraphs_of, value_names
+from rnnlower.graph.initializers import is_trained, with_name
+from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.walk import count_value_names, is_read, subgraphs_of, values_read_by
 
 
 def remove_orphans(values: Iterable[ir.Value]) -> None:
@@ -31,7 +31,7 @@ def remove_orphans(values: Iterable[ir.Value]) -> None:
             continue
         if producer.graph is None or any(is_read(out) for out in producer.outputs):
             continue
-        inputs = [used for used in read_by(producer) if used is not None]
+        inputs = [used for used in values_read_by(producer) if used is not None]
         producer.graph.remove(producer, safe=True)
         # The removed node's subgraphs would still count as readers of what they capture.
         detach(_inner_nodes(producer))
@@ -51,7 +51,7 @@ def _inner_nodes(node: ir.Node) -> list[ir.Node]:
 
 
 def splice(model: ir.Model, node: ir.Node, graph: ir.Graph) -> None:
-    """Put the nodes of a node's subgraph without inputs in the place of the node.
+    """Replace a node by the nodes of one of its subgraphs, which has no inputs.
 
     The node's outputs keep their names if they are graph outputs.
     """
@@ -65,10 +65,10 @@ def splice(model: ir.Model, node: ir.Node, graph: ir.Graph) -> None:
     graph.outputs.clear()
     graph.remove(inner)
     outer.insert_before(node, inner)
-    replace_outputs(node, results)
+    replace_with_values(node, results)
 
 
-def replace_outputs(node: ir.Node, results: Sequence[ir.Value]) -> None:
+def replace_with_values(node: ir.Node, results: Sequence[ir.Value]) -> None:
     """Replace a node by values that exist before it; names and positions of graph outputs stay."""
     graph = node.graph
     assert graph is not None
@@ -80,8 +80,8 @@ def replace_outputs(node: ir.Node, results: Sequence[ir.Value]) -> None:
     remove_orphans(inputs)
 
 
-def take_place(new: ir.Value, old: ir.Value) -> None:
-    """Put a new value in the place of an old one, with its name, type, shape and readers."""
+def take_place_of(new: ir.Value, old: ir.Value) -> None:
+    """Let a new value take over the name, type, shape and readers of an old one."""
     new.type, new.shape = old.type, old.shape
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     new.name, old.name = old.name, None
@@ -119,11 +119,11 @@ def replace_value(
 
 def _make_names_unique(model: ir.Model, graph: ir.Graph) -> None:
     """Rename values whose name exists elsewhere: branches may share names, outer and inner graphs may not."""
-    taken = value_names(model)
-    names = NameSource(names_in(model))
+    taken = count_value_names(model)
+    names = NameSource(all_names(model))
     for value in (*graph.initializers.values(), *(out for node in graph for out in node.outputs)):
         if value.name and taken[value.name] > 1:
             fresh = names.fresh(value.name)
             if value.const_value is not None:
-                value.const_value = named(value.const_value, fresh)
+                value.const_value = with_name(value.const_value, fresh)
             value.name = fresh

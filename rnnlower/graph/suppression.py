@@ -29,7 +29,7 @@ def quiet_libraries() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def paused_collection() -> Iterator[None]:
+def paused_gc() -> Iterator[None]:
     """Pause the garbage collector, which would walk the growing graph repeatedly and find nothing."""
     enabled = gc.isenabled()
     gc.disable()

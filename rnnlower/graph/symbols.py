@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.cuts import Cut, cuts_of
 from rnnlower.graph.evaluation import DATA_MOVEMENT, Array, Dims, evaluate
+from rnnlower.graph.slicing import AxisSlice, axis_slices
 
 MOST_SIZES = 64
 """Most elements of a tensor whose elements are followed as sizes."""
@@ -54,7 +54,7 @@ def compute_sizes(
         return None
     if node.op_type == "Shape" and dims is not None:
         start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", len(dims))
-        return _array(dims[start:end])
+        return _object_vector(dims[start:end])
     if any(sizes is None for sizes, value in zip(inputs, node.inputs, strict=True) if value is not None):
         return None
     operation = _ARITHMETIC.get(node.op_type)
@@ -66,10 +66,10 @@ def compute_sizes(
         return np.asarray(with_unknown(*inputs), object)
     if node.op_type == "Ceil" or (node.op_type == "Cast" and dtype in (*SIZE_TYPES, *FLOAT_SIZE_TYPES)):
         return inputs[0]
-    return _move(node, inputs, opset) if node.op_type in DATA_MOVEMENT else None
+    return _move_sizes(node, inputs, opset) if node.op_type in DATA_MOVEMENT else None
 
 
-def _move(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Array | None:
+def _move_sizes(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Array | None:
     """Move sizes as the node moves elements: it is evaluated on their places in a table."""
     table: list[Any] = []
     given: list[Array | None] = []
@@ -82,21 +82,21 @@ def _move(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Array | 
         else:
             given.append(None if sizes is None else sizes.astype(np.int64))
     moved = evaluate(node, given, opset)
-    return None if moved is None else np.asarray(_array(table)[moved[0]], object)
+    return None if moved is None else np.asarray(_object_vector(table)[moved[0]], object)
 
 
-def shape_of_sizes(
+def infer_symbolic_shape(
     node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Dims | None]
 ) -> Dims | None:
-    """Return the shape of a node's output that the sizes in its inputs, or those of its inputs, determine."""
-    if not node.domain and node.op_type in _SUMS:
+    """Return the shape of a node's output if it follows from the sizes that its inputs hold or have."""
+    if not node.domain and node.op_type in _SHAPE_RULES:
         given = [dims for dims, value in zip(shapes, node.inputs, strict=True) if value is not None]
-        found = None if None in given else _SUMS[node.op_type](node, inputs, given)
+        found = None if None in given else _SHAPE_RULES[node.op_type](node, inputs, given)
         return found if any(isinstance(size, ir.SymbolicDim) for size in found or ()) else None
     dims = shapes[0] if shapes else None
     if node.op_type == "Slice" and not node.domain:
-        cuts = cuts_of(node, dict(zip(node.inputs, inputs, strict=True)).get)
-        return None if dims is None or cuts is None else _sliced(cuts, dims)
+        cuts = axis_slices(node, dict(zip(node.inputs, inputs, strict=True)).get)
+        return None if dims is None or cuts is None else _slice_shape(cuts, dims)
     if node.op_type == "Range" and not node.domain and all(each is not None for each in inputs):
         start, limit, step = (each.reshape(-1)[0] for each in inputs if each is not None)
         return (limit,) if (start, step) == (0, 1) and not isinstance(limit, int) else None
@@ -106,17 +106,17 @@ def shape_of_sizes(
         return None
     wanted = sizes.tolist()
     if node.op_type == "Reshape":
-        return _reshaped(wanted, dims, zero_copies=not node.attributes.get_int("allowzero", 0))
+        return _reshape_shape(wanted, dims, zero_copies=not node.attributes.get_int("allowzero", 0))
     if node.op_type == "Expand":
         if dims is None:
             return None
         rank = max(len(dims), len(wanted))
         pairs = zip(*([1] * (rank - len(each)) + list(each) for each in (dims, wanted)), strict=True)
-        return tuple(_broadcast(*pair) for pair in pairs)
+        return tuple(_broadcast_size(*pair) for pair in pairs)
     return tuple(wanted)
 
 
-def _sliced(cuts: Sequence[Cut], dims: Dims) -> Dims | None:
+def _slice_shape(cuts: Sequence[AxisSlice], dims: Dims) -> Dims | None:
     """Return the shape of a Slice; onnx leaves symbols at opset 10, whatever is cut off."""
     if not all(-len(dims) <= cut.axis < len(dims) for cut in cuts):
         return None  # The node is invalid, which is not for an analysis to tell.
@@ -124,8 +124,10 @@ def _sliced(cuts: Sequence[Cut], dims: Dims) -> Dims | None:
     for start, end, axis, step in cuts:
         size, found[axis] = dims[axis], None
         if step == 1 and not isinstance(size, int):
-            cut = _apply(operator.sub, _bounded(end, size), _bounded(start, size))
-            found[axis] = max(cut, 0) if isinstance(cut, int) else cut if _offset(cut) is not None else None
+            cut = _apply(operator.sub, _clamp_position(end, size), _clamp_position(start, size))
+            found[axis] = (
+                max(cut, 0) if isinstance(cut, int) else cut if _offset_from_symbol(cut) is not None else None
+            )
         if not isinstance(start, int) or not isinstance(end, int) or not isinstance(step, int) or not step:
             continue
         if isinstance(size, int):
@@ -135,21 +137,21 @@ def _sliced(cuts: Sequence[Cut], dims: Dims) -> Dims | None:
     return tuple(found)
 
 
-def _bounded(place: Any, size: Any) -> Any:
-    """Return where a cut at `place` is in an axis of a symbolic size, or ``None`` if that depends on it."""
-    least = _offset(size)
+def _clamp_position(place: Any, size: Any) -> Any:
+    """Return `place` within an axis of a symbolic size; ``None`` if that depends on the size."""
+    least = _offset_from_symbol(size)
     if isinstance(place, int):
         if place >= np.iinfo(np.int32).max:
             return size
         is_inside = least is not None and abs(place) <= least
         return None if not is_inside else place if place >= 0 else _apply(operator.add, size, place)
-    if place == size or _offset(place) is None:
+    if place == size or _offset_from_symbol(place) is None:
         return place if place == size else None
     beyond, before = _apply(operator.sub, place, size), _apply(operator.sub, size, place)
     return size if isinstance(beyond, int) else place if isinstance(before, int) else None
 
 
-def _offset(size: Any) -> int | None:
+def _offset_from_symbol(size: Any) -> int | None:
     """Return how much a size is more than a symbol, which is at least 0; ``None`` for another expression."""
     if not isinstance(size, ir.SymbolicDim):
         return None
@@ -158,7 +160,7 @@ def _offset(size: Any) -> int | None:
     return rest if isinstance(rest, int) else None
 
 
-def _concatenated(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
+def _concat_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
     axis, rank = node.attributes.get_int("axis", 1), len(shapes[0])
     if len({len(dims) for dims in shapes}) > 1 or not -rank <= axis < rank:
         return None
@@ -168,7 +170,7 @@ def _concatenated(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any
     return tuple(found)
 
 
-def _convolved(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
+def _conv_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
     (batch, _, *signal), (channels, _, *kernel) = shapes[:2]
     axes = len(kernel)
     if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or len(signal) != axes:
@@ -184,7 +186,7 @@ def _convolved(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) 
     return (batch, channels, *found)
 
 
-def _padded(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
+def _pad_shape(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
     dims, axes = shapes[0], len(shapes[0])
     pads = inputs[1] if len(inputs) > 1 else None
     if pads is None or pads.shape != (2 * axes,) or len(inputs) > 3:
@@ -193,15 +195,15 @@ def _padded(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]
     return tuple(_apply(operator.add, _apply(operator.add, *each[:2]), each[2]) for each in both)
 
 
-_SUMS: Mapping[str, Callable[[ir.Node, Sequence[Array | None], Sequence[Any]], Dims | None]] = {
-    "Concat": _concatenated,
-    "Conv": _convolved,
-    "Pad": _padded,
+_SHAPE_RULES: Mapping[str, Callable[[ir.Node, Sequence[Array | None], Sequence[Any]], Dims | None]] = {
+    "Concat": _concat_shape,
+    "Conv": _conv_shape,
+    "Pad": _pad_shape,
 }
 """Operators whose output has sums of sizes, which onnx's inference knows for numbers only."""
 
 
-def _reshaped(wanted: list[Any], dims: Dims | None, *, zero_copies: bool) -> Dims:
+def _reshape_shape(wanted: list[Any], dims: Dims | None, *, zero_copies: bool) -> Dims:
     copied = [axis for axis, size in enumerate(wanted) if size == 0 and zero_copies]
     given = list(dims or ()) + [None] * len(wanted)
     found = [given[axis] if axis in copied else size for axis, size in enumerate(wanted)]
@@ -214,7 +216,7 @@ def _reshaped(wanted: list[Any], dims: Dims | None, *, zero_copies: bool) -> Dim
     return tuple(found)
 
 
-def _broadcast(size: Any, other: Any) -> Any:
+def _broadcast_size(size: Any, other: Any) -> Any:
     if size == 1 or size == other:
         return other
     if other == 1:
@@ -238,7 +240,7 @@ def _apply(operation: Callable[[Any, Any], Any], size: Any, other: Any) -> Any:
         return None
 
 
-def _array(sizes: Sequence[Any]) -> Array:
+def _object_vector(sizes: Sequence[Any]) -> Array:
     """Return sizes as a vector; NumPy alone would look into symbols."""
     array = np.empty(len(sizes), object)
     array[:] = sizes

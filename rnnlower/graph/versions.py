@@ -144,16 +144,18 @@ def needed_opset(model: ir.Model) -> int:
 
     onnxruntime takes some operators at opsets that do not have them yet, and writes such models.
     """
-    return max(_ahead(model).values(), default=default_opset(model))
+    return max(_newer_operators(model).values(), default=default_opset(model))
 
 
-def notes_on_operators(model: ir.Model) -> list[str]:
+def notes_on_newer_operators(model: ir.Model) -> list[str]:
     """Return a note on each operator of the main graph that the model's opset does not have yet."""
     opset = default_opset(model)
-    return [note_on_operator(op_type, opset, first) for op_type, first in _ahead(model).items()]
+    return [
+        note_on_newer_operator(op_type, opset, first) for op_type, first in _newer_operators(model).items()
+    ]
 
 
-def _ahead(model: ir.Model) -> dict[str, int]:
+def _newer_operators(model: ir.Model) -> dict[str, int]:
     """Return the operators of the main graph that are newer than the opset, with their first versions."""
     opset = default_opset(model)
     types = dict.fromkeys(node.op_type for node, _ in walk(model.graph) if not node.domain)
@@ -161,6 +163,6 @@ def _ahead(model: ir.Model) -> dict[str, int]:
     return {op_type: first for op_type, first in found.items() if first > opset}
 
 
-def note_on_operator(op_type: str, opset: int, first: int) -> str:
+def note_on_newer_operator(op_type: str, opset: int, first: int) -> str:
     """Return the note on an operator that an opset does not have yet."""
     return f"opset {opset} has no {op_type}: it is taken as that of opset {first}"

@@ -21,7 +21,7 @@ SHAPE_READERS = frozenset(["Shape", "Size"])
 
 
 @dataclasses.dataclass(frozen=True)
-class Located:
+class LocatedNode:
     """A node with its address.
 
     Attributes:
@@ -59,7 +59,7 @@ def walk(
     Args:
         graph: The graph.
         path: Its path.
-        names: The names of nodes in paths, where nodes have been added since; `name_of` gives the others'.
+        names: The names of nodes in paths, where nodes have been added since; `node_name` gives the others'.
     """
     for index, node in enumerate(graph):
         yield node, path
@@ -70,26 +70,26 @@ def walk(
                 continue
             subgraphs = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value
             for number, subgraph in enumerate(subgraphs):
-                name = (names or {}).get(node) or name_of(node, index)
+                name = (names or {}).get(node) or node_name(node, index)
                 suffix = f"{attribute.name}_{number}" if len(subgraphs) > 1 else attribute.name
                 inner = f"{name}/{suffix}"
                 yield from walk(subgraph, f"{path}/{inner}" if path else inner, names)
 
 
-def name_of(node: ir.Node, index: int) -> str:
+def node_name(node: ir.Node, index: int) -> str:
     """Return the name of a node; an unnamed one goes by its operator and its position in its graph."""
     return node.name or f"{node.op_type}_{index}"
 
 
-def called(node: ir.Node) -> str:
+def display_name(node: ir.Node) -> str:
     """Return the node's name; an unnamed node goes by its first output, or else by its operator."""
     return node.name or next((out.name for out in node.outputs if out.name), node.op_type)
 
 
-def names_of(model: ir.Model) -> dict[ir.Node, str]:
+def node_names(model: ir.Model) -> dict[ir.Node, str]:
     """Return the names of all nodes, functions included, as paths have them."""
-    graphs = (graph for root in roots(model) for graph in (root, *root.subgraphs()))
-    return {node: name_of(node, index) for graph in graphs for index, node in enumerate(graph)}
+    graphs = (graph for root in root_graphs(model) for graph in (root, *root.subgraphs()))
+    return {node: node_name(node, index) for graph in graphs for index, node in enumerate(graph)}
 
 
 def walk_all(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
@@ -99,7 +99,7 @@ def walk_all(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
         yield from walk(function, f"function:{function.domain}::{function.name}")
 
 
-def roots(model: ir.Model) -> list[ir.Graph]:
+def root_graphs(model: ir.Model) -> list[ir.Graph]:
     """Return the main graph and those of the functions."""
     return [model.graph, *(function.graph for function in model.functions.values())]
 
@@ -122,7 +122,7 @@ def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attribute.as_graphs()
 
 
-def owners(graph: ir.Graph) -> dict[ir.Graph | None, ir.Node]:
+def subgraph_owners(graph: ir.Graph) -> dict[ir.Graph | None, ir.Node]:
     """Return the nodes whose bodies and branches lie below a graph, by body or branch."""
     return {inner: node for node, _ in walk(graph) for inner in subgraphs_of(node)}
 
@@ -138,18 +138,18 @@ def count_ops(model: ir.Model) -> dict[str, int]:
     return dict(sorted(counter.items()))
 
 
-def values_of(graph: ir.Graph) -> Iterator[ir.Value]:
+def walk_values(graph: ir.Graph) -> Iterator[ir.Value]:
     """Yield inputs, initializers and node outputs of a graph and every graph below it, in a fixed order."""
     yield from graph.inputs
     yield from (value for value in graph.initializers.values() if not value.is_graph_input())
     for node in graph:
         yield from node.outputs
         for inner in subgraphs_of(node):
-            yield from values_of(inner)
+            yield from walk_values(inner)
 
 
 def resolve_references(node: ir.Node, actuals: Mapping[str, ir.Attr]) -> None:
-    """Put `actuals` in the place of a function's parameters; a parameter without a value is removed."""
+    """Replace a function's parameters by `actuals`; a parameter without a value is removed."""
     for name, attribute in list(node.attributes.items()):
         if not attribute.is_ref():
             continue
@@ -172,7 +172,7 @@ def forget_negative_sizes(model: ir.Model) -> None:
 
     onnx's shape inference takes it for a size: at a Slice or a GatherND it aborts the process.
     """
-    for value in (value for root in roots(model) for value in values_of(root)):
+    for value in (value for root in root_graphs(model) for value in walk_values(root)):
         dims = () if value.shape is None else tuple(value.shape)
         if any(isinstance(dim, int) and dim < 0 for dim in dims):
             value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in dims])
@@ -183,9 +183,9 @@ def dim_name(dim: int | ir.SymbolicDim | None) -> str | None:
     return dim.value if isinstance(dim, ir.SymbolicDim) and dim.value != "?" else None
 
 
-def value_names(model: ir.Model) -> collections.Counter[str]:
+def count_value_names(model: ir.Model) -> collections.Counter[str]:
     """Count the values of the main graph and its subgraphs with each name: branches may share one."""
-    return collections.Counter(value.name for value in values_of(model.graph) if value.name)
+    return collections.Counter(value.name for value in walk_values(model.graph) if value.name)
 
 
 RANDOM = frozenset(
@@ -195,7 +195,7 @@ RANDOM = frozenset(
 
 def origin(value: ir.Value) -> str:
     """Return ``constant``, ``computed`` (from constants) or ``runtime``; so is an overridable initializer."""
-    if not all(map(_is_fixed_source, sources(value))):
+    if not all(map(_is_fixed_source, ancestors(value))):
         return "runtime"
     producer = value.producer()
     return "constant" if producer is None or producer.op_type == "Constant" else "computed"
@@ -209,7 +209,7 @@ def _is_fixed_source(value: ir.Value) -> bool:
     return not any(node.op_type in RANDOM for node in (producer, *inner))
 
 
-def reached(start: Iterable[T], following: Callable[[T], Iterable[T | None]]) -> list[T]:
+def reachable(start: Iterable[T], following: Callable[[T], Iterable[T | None]]) -> list[T]:
     """Return the given values and all that follow from them, each once."""
     found = dict.fromkeys(start)
     pending = list(found)
@@ -226,7 +226,7 @@ def operand(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
-def given_ints(
+def ints_of_attribute_or_input(
     node: ir.Node, name: str, index: int, content: Callable[[ir.Value], np.ndarray | None], unknown: Exception
 ) -> list[int] | None:
     """Return integers that are an attribute or, in newer versions, an input; raise if that is not known."""
@@ -244,8 +244,8 @@ def is_read(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
 
 
-def passed(value: ir.Value, views: Collection[str] = VIEWS) -> ir.Value:
-    """Return the value of which operators make a view, such as a Reshape."""
+def look_through(value: ir.Value, views: Collection[str] = VIEWS) -> ir.Value:
+    """Return the value at the start of a chain of views such as Reshape."""
     producer = value.producer()
     while producer is not None and producer.op_type in views and not producer.domain:
         source = producer.inputs[0]
@@ -255,22 +255,22 @@ def passed(value: ir.Value, views: Collection[str] = VIEWS) -> ir.Value:
     return value
 
 
-def root(value: ir.Value) -> ir.Value:
-    """Return the value that Identity nodes pass on."""
-    return passed(value, ("Identity",))
+def look_through_identities(value: ir.Value) -> ir.Value:
+    """Return the value at the start of a chain of Identity nodes."""
+    return look_through(value, ("Identity",))
 
 
-def sources(value: ir.Value) -> set[ir.Value]:
+def ancestors(value: ir.Value) -> set[ir.Value]:
     """Return the values that a value depends on, including itself, in its own and in outer graphs."""
-    return {*reached([value], lambda this: read_by(this.producer()))}
+    return {*reachable([value], lambda this: values_read_by(this.producer()))}
 
 
-def read_by(node: ir.Node | None) -> list[ir.Value | None]:
+def values_read_by(node: ir.Node | None) -> list[ir.Value | None]:
     """Return the values that a node reads, those in its bodies and branches included."""
-    return [] if node is None else [*node.inputs, *captured(node)]
+    return [] if node is None else [*node.inputs, *captured_values(node)]
 
 
-def captured(node: ir.Node) -> set[ir.Value]:
+def captured_values(node: ir.Node) -> set[ir.Value]:
     """Return the values of outer graphs that the bodies and branches of a node read.
 
     `onnx_ir.analysis.analyze_implicit_usage` leaves out those that a body only returns.
@@ -278,7 +278,7 @@ def captured(node: ir.Node) -> set[ir.Value]:
     made: set[ir.Value] = set()
     read: set[ir.Value] = set()
     for graph in subgraphs_of(node):
-        made |= {*values_of(graph)}
+        made |= {*walk_values(graph)}
         for inner in (graph, *graph.subgraphs()):
             read |= {used for each in inner for used in each.inputs if used is not None} | {*inner.outputs}
     return read - made

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import is_read, root
+from rnnlower.graph.walk import is_read, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, State
 from rnnlower.lifting.products import Products
@@ -98,7 +98,7 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
     (state,) = frame.states
     if facts.dtype(state.start) != ir.DataType.FLOAT:
         raise NotLiftableError("its state is not float32, in which a LinearAttention computes")
-    after = root(state.after)
+    after = look_through_identities(state.after)
     products = Products(facts, body, [state.before], frame.aliases)
     given = products.of(state.before).terms[0]
     result = products.of(after)
@@ -297,7 +297,7 @@ def _find_read(
 
     for series in frame.made:
         if is_read(series.outer):
-            look(root(series.inner))
+            look(look_through_identities(series.inner))
     values = {read.value for read, _ in found}
     if len(values) != 1:
         what = "nothing is read of its state" if not values else "its state is read more than once"

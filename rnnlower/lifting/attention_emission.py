@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import Located, is_read
+from rnnlower.graph.walk import LocatedNode, is_read
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import FoundAttention, Product, find_attention
 from rnnlower.lifting.frames import Frame
@@ -20,7 +20,7 @@ from rnnlower.recurrent.state_operators import LINEAR_ATTENTION
 
 
 def lift_attention(
-    facts: Facts, names: NameSource, located: Located, frame: Frame, no_cell: Exception
+    facts: Facts, names: NameSource, located: LocatedNode, frame: Frame, no_cell: Exception
 ) -> LiftedNode:
     """Replace a frame by a LinearAttention, at opset 26 and below com.microsoft's.
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.cuts import Cut, cuts_of
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import Located
+from rnnlower.graph.slicing import AxisSlice, axis_slices
+from rnnlower.graph.walk import LocatedNode
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, emitting, put_in_place
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
@@ -58,7 +58,7 @@ def _is_candidate(facts: Facts, node: ir.Node, with_past: bool) -> bool:
     return not with_past and is_depthwise and node.attributes.get_ints("pads", (0, 0))[0] > 0
 
 
-def lift_convolution(facts: Facts, names: NameSource, located: Located) -> LiftedNode:
+def lift_convolution(facts: Facts, names: NameSource, located: LocatedNode) -> LiftedNode:
     """Replace a Conv and what is around it by a CausalConvWithState, at opset 26 and below com.microsoft's.
 
     Raises:
@@ -192,9 +192,9 @@ def _without_end(facts: Facts, conv: ir.Node, signal: ir.Value, span: int) -> ir
     raise NotLiftableError("it sees steps past the end of the input")
 
 
-def _cut(facts: Facts, node: ir.Node, axis: int) -> Cut | None:
+def _cut(facts: Facts, node: ir.Node, axis: int) -> AxisSlice | None:
     """Return what a Slice takes of an axis; ``None`` if it cuts others, or has a stride."""
-    cuts = cuts_of(node, facts.sizes) or []
+    cuts = axis_slices(node, facts.sizes) or []
     return cuts[0] if [(cut.axis % 3, cut.step) for cut in cuts] == [(axis, 1)] else None
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import reached, root, sources
+from rnnlower.graph.walk import ancestors, look_through_identities, reachable
 from rnnlower.lifting.affine_forms import Atoms, Block, Form, NotLiftableError
 from rnnlower.lifting.equations import Cell, Step
 from rnnlower.lifting.frames import Frame, Series, State, steps_of
@@ -98,10 +98,10 @@ def _groups(frame: Frame) -> list[list[State]]:
     """Return the states that depend on each other, in the order of computation."""
     by_input = {state.before: state for state in frame.states}
     direct = {
-        state.before: {by_input[v] for v in sources(state.after) if v in by_input} for state in frame.states
+        state.before: {by_input[v] for v in ancestors(state.after) if v in by_input} for state in frame.states
     }
     reach = {
-        state.before: reached(direct[state.before], lambda other: direct[other.before])
+        state.before: reachable(direct[state.before], lambda other: direct[other.before])
         for state in frame.states
     }
     groups: list[list[State]] = []
@@ -284,7 +284,7 @@ def _unmasked(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[list[
 
 def _bare(facts: Facts, value: ir.Value) -> ir.Value:
     """Return the value that Identity nodes and Casts to the type that it has pass on."""
-    value = root(value)
+    value = look_through_identities(value)
     node = value.producer()
     source = None if node is None or node.domain or node.op_type != "Cast" else node.inputs[0]
     if source is None or facts.dtype(source) is None or facts.dtype(source) != facts.dtype(value):

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import passed, reached
+from rnnlower.graph.walk import look_through, reachable
 from rnnlower.lifting.affine_forms import Atoms, Form
 from rnnlower.lifting.cell_search import row_tags
 from rnnlower.lifting.equations import Cell
@@ -127,7 +127,7 @@ class Leaves(Evaluator):
 
 def source_of(value: ir.Value) -> tuple[str, ir.Value | None]:
     """Return the operator that takes what a value is a view of from another one, and the other one."""
-    base = passed(value)
+    base = look_through(value)
     producer = base.producer()
     if producer is None or not producer.inputs:
         return "", base
@@ -215,7 +215,7 @@ def depending_on(
             out for node, _ in value.uses() if order.get(node, limit + 1) <= limit for out in node.outputs
         ]
 
-    return {*reached([start], following)} - {start}
+    return {*reachable([start], following)} - {start}
 
 
 def element_before(leaf: ir.Value, after: ir.Value | None) -> ir.Value | None:

@@ -13,7 +13,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.rewiring import remove_orphans
-from rnnlower.graph.walk import RANDOM, operand, sources
+from rnnlower.graph.walk import RANDOM, ancestors, operand
 from rnnlower.lifting.emission import Made, emit_node
 from rnnlower.lifting.lifted_nodes import Lifted
 from rnnlower.lowering.emitter import Emitter
@@ -52,7 +52,7 @@ def _are_directions(facts: Facts, one: Made, other: Made) -> bool:
 
 
 def _read(node: ir.Node) -> set[ir.Value]:
-    return {value for given in node.inputs if given is not None for value in sources(given)}
+    return {value for given in node.inputs if given is not None for value in ancestors(given)}
 
 
 def _is_alike(facts: Facts, first: ir.Value | None, second: ir.Value | None) -> bool:
@@ -120,7 +120,7 @@ def _joined(facts: Facts, names: NameSource, pair: tuple[Made, Made], starts: St
         for direction, value in enumerate(half):
             old = nodes[direction].outputs[place]
             old.replace_all_uses_with(value)
-            facts.replaced(old, value)
+            facts.transfer(old, value)
     remove_orphans(out for old in nodes for out in old.outputs)
     node.name = name
     for half in halves:

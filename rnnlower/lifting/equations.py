@@ -11,7 +11,7 @@ import numpy as np
 from rnnlower.lifting.affine_forms import Atoms, Block, Floats, Form, Ids, NotLiftableError, Polynomial
 from rnnlower.lifting.comparison import without
 from rnnlower.recurrent.node import Activation, Semantics
-from rnnlower.recurrent.parsing import rounded
+from rnnlower.recurrent.parsing import round_to_float32
 
 OPEN = 100.0
 """The argument at which Sigmoid is 1 in every floating-point type."""
@@ -185,7 +185,9 @@ class Step:
         if (scale, beta) != (1.0, 1.0):
             if function.name != "Tanh":
                 raise NotLiftableError(f"no cell multiplies the result of {function.name}")
-            return Gate(Activation("ScaledTanh", rounded(scale), rounded(beta)), argument, clip)
+            return Gate(
+                Activation("ScaledTanh", round_to_float32(scale), round_to_float32(beta)), argument, clip
+            )
         return Gate(function, argument, clip)
 
     def sums(self, form: Form) -> Sums:
@@ -259,7 +261,9 @@ class Step:
             if block.alpha != -(block.beta or 0):
                 raise NotLiftableError("a clip of a cell has one bound for both signs")
             argument = self.atoms.argument(clips).merged()
-            gate = Gate(Activation("Affine", rounded(alpha), rounded(beta)), argument, block.beta)
+            gate = Gate(
+                Activation("Affine", round_to_float32(alpha), round_to_float32(beta)), argument, block.beta
+            )
             return gate, [self.atoms.polynomial(argument, j) for j in range(self.size)]
         argument = self.new[0]
         return Gate(Activation("Affine", 1.0, 0.0), argument, None), polynomials

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.cuts import cuts_of
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import VIEWS, is_read, passed, root
+from rnnlower.graph.slicing import axis_slices
+from rnnlower.graph.walk import VIEWS, is_read, look_through, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
 
 LAYOUT = frozenset(("Cast", "Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
@@ -142,7 +142,7 @@ def states_of(
     for inner, result, start, end in zip(before, after, starts, ends, strict=True):
         if start is None:
             raise NotLiftableError(f"{inner.name!r} has no first value")
-        if root(result) is inner:
+        if look_through_identities(result) is inner:
             if is_read(end):
                 raise NotLiftableError(f"{end.name!r}, which never changes, is read after it")
             aliases[inner] = start
@@ -172,7 +172,11 @@ def _around(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[Sequenc
         if result not in node.outputs or result in outer:
             return node.outputs, node
         is_state = node.outputs.index(result) < states
-        is_same = root(nothing) is starts[result] if is_state else _is_empty(facts, nothing, node)
+        is_same = (
+            look_through_identities(nothing) is starts[result]
+            if is_state
+            else _is_empty(facts, nothing, node)
+        )
         if not is_same:
             return node.outputs, node
         outer[result] = out
@@ -200,7 +204,7 @@ def _scanned(node: ir.Node) -> Sequence[tuple[ir.Value | None, int]]:
 
 def positive_value(facts: Facts, condition: ir.Value | None) -> ir.Value | None:
     """Return the value that is larger than 0 if a condition holds, and only then."""
-    producer = None if condition is None else passed(condition).producer()
+    producer = None if condition is None else look_through(condition).producer()
     if producer is None or producer.op_type not in ("Less", "Greater"):
         return None
     zero, value = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
@@ -210,17 +214,20 @@ def positive_value(facts: Facts, condition: ir.Value | None) -> ir.Value | None:
 
 def is_full(facts: Facts, lengths: ir.Value, of: ir.Value | None, axis: int) -> bool:
     """Return whether lengths, one for each row, are all the size of an axis."""
-    while (producer := passed(lengths).producer()) is not None and producer.op_type in ("Expand", "Tile"):
+    while (producer := look_through(lengths).producer()) is not None and producer.op_type in (
+        "Expand",
+        "Tile",
+    ):
         if facts.constant(lengths) is not None or producer.inputs[0] is None:
             break
         lengths = producer.inputs[0]
-    dims, sizes = facts.dims(of), facts.sizes(passed(lengths))
+    dims, sizes = facts.dims(of), facts.sizes(look_through(lengths))
     return dims is not None and sizes is not None and all(size == dims[axis] for size in sizes.flat)
 
 
 def is_size(facts: Facts, value: ir.Value | None, of: ir.Value | None, axis: int, less: int = 0) -> bool:
     """Return whether a value is the size of an axis, or less than that by a number."""
-    dims, sizes = facts.dims(of), None if value is None else facts.sizes(passed(value))
+    dims, sizes = facts.dims(of), None if value is None else facts.sizes(look_through(value))
     if dims is None or sizes is None or sizes.size != 1:
         return False
     (size,), whole = sizes.flat, dims[axis]
@@ -233,7 +240,7 @@ def is_first(facts: Facts, lengths: ir.Value, place: int) -> bool:
     if joined is None or joined.op_type != "Concat":
         return False
     value = joined.inputs[place]
-    shape = None if value is None else passed(value, VIEWS | {"Slice"}).producer()
+    shape = None if value is None else look_through(value, VIEWS | {"Slice"}).producer()
     if shape is None or shape.op_type != "Shape" or shape.inputs[0] is None:
         return False
-    return cuts_of(shape.inputs[0].producer(), facts.constant) == [(0, 1, 0, 1)]
+    return axis_slices(shape.inputs[0].producer(), facts.constant) == [(0, 1, 0, 1)]

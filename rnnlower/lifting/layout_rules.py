@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.cuts import cuts_of
-from rnnlower.graph.walk import given_ints
+from rnnlower.graph.slicing import axis_slices
+from rnnlower.graph.walk import ints_of_attribute_or_input
 from rnnlower.lifting.affine_forms import Form, NotLiftableError, common_tags, joined
 from rnnlower.lifting.frames import is_first, is_full
 
@@ -33,7 +33,7 @@ def _transpose(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 
 def _ints(e: Evaluator, node: ir.Node, name: str, role: str) -> list[int] | None:
     unknown = NotLiftableError(f"the {role} of a {node.op_type} are not constant")
-    return given_ints(node, name, 1, e.constant, unknown)
+    return ints_of_attribute_or_input(node, name, 1, e.constant, unknown)
 
 
 def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -136,7 +136,7 @@ def _split(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 
 def _slice(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form = e.form(node.inputs[0])
-    cuts = cuts_of(node, e.constant)
+    cuts = axis_slices(node, e.constant)
     if cuts is None:
         raise NotLiftableError("a step takes a part whose position is not constant")
     dims = e.dims(node.inputs[0])  # type: ignore[arg-type]

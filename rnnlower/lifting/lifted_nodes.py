@@ -12,7 +12,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_value
-from rnnlower.graph.walk import Located, is_read
+from rnnlower.graph.walk import LocatedNode, is_read
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.cell_search import Found, find_cells
 from rnnlower.lifting.emission import Made, emit_cell, emit_result, emit_state
@@ -72,7 +72,7 @@ class Lifter:
     def __init__(self, facts: Facts, names: NameSource, semantics: Semantics) -> None:
         self._facts, self._names, self._semantics = facts, names, semantics
 
-    def lift(self, located: Located, frame: Frame) -> list[Lifted]:
+    def lift(self, located: LocatedNode, frame: Frame) -> list[Lifted]:
         """Replace a frame by nodes.
 
         Raises:
@@ -103,7 +103,12 @@ class Lifter:
         return nodes
 
     def _emit(
-        self, e: Emitter, located: Located, frame: Frame, found: Sequence[Found], results: Sequence[Result]
+        self,
+        e: Emitter,
+        located: LocatedNode,
+        frame: Frame,
+        found: Sequence[Found],
+        results: Sequence[Result],
     ) -> tuple[list[Lifted], list[tuple[ir.Value, ir.Value]]]:
         name = _name_of(located)
         made: list[Made] = []
@@ -130,13 +135,13 @@ class Lifter:
         return [Lifted(one, told) for one in made], new
 
 
-def _name_of(located: Located) -> str:
+def _name_of(located: LocatedNode) -> str:
     """Return the name of an operator in the place of a Loop or Scan, which this tool may have written."""
     return located.name.removesuffix("/Scan").removesuffix("/Loop") or located.name
 
 
 @contextlib.contextmanager
-def emitting(facts: Facts, names: NameSource, located: Located, dtype: ir.DataType) -> Iterator[Emitter]:
+def emitting(facts: Facts, names: NameSource, located: LocatedNode, dtype: ir.DataType) -> Iterator[Emitter]:
     """Give an emitter of what replaces a node; nothing of it is left if that is not liftable."""
     pool = InitializerPool(facts.model, names)
     e = Emitter(located.opset, Scope(names, f"{located.name}/"), dtype, pool)
@@ -167,7 +172,7 @@ def emit_state_operator(
 
 def put_in_place(
     facts: Facts,
-    located: Located,
+    located: LocatedNode,
     node: ir.Node,
     nodes: Sequence[ir.Node],
     replaced: Sequence[tuple[ir.Value, ir.Value]],
@@ -178,7 +183,7 @@ def put_in_place(
     graph.insert_before(node, nodes)
     for old, new in replaced:
         replace_value(graph, node, old, new, is_new=new.producer() in nodes)
-        facts.replaced(old, new)
+        facts.transfer(old, new)
     for each in reversed(nodes):
         remove_orphans(each.outputs)
     remove_orphans([*node.outputs, *(old for old, _ in replaced)])

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import passed, sources
+from rnnlower.graph.walk import ancestors, look_through
 from rnnlower.lifting.affine_forms import Atoms, Form, NotLiftableError
 from rnnlower.lifting.cell_search import row_tags
 from rnnlower.lifting.chains import (
@@ -59,7 +59,7 @@ def match_line(facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semanti
 
 def _is_given(facts: Facts, state: ir.Value) -> bool:
     """Return whether a state comes from outside: only then an activation of two products is an RNN."""
-    origin = passed(state, {*LAYOUT, "Gather", "Split"})
+    origin = look_through(state, {*LAYOUT, "Gather", "Split"})
     return origin.producer() is None and facts.constant(state) is None
 
 
@@ -149,7 +149,7 @@ class _Matching:
             old = [leaf for leaf in leaves if leaf in self._regions[k - 1]]
         else:
             old = [
-                leaf for leaf in leaves if any(leaf in sources(each) for each in leaves if each is not leaf)
+                leaf for leaf in leaves if any(leaf in ancestors(each) for each in leaves if each is not leaf)
             ]
         first = min(old, key=lambda leaf: position(self._order, leaf), default=None)
         if first is None or (k and len(old) == 1):
@@ -163,7 +163,7 @@ class _Matching:
 
     def _place_of_c(self, leaves: Sequence[ir.Value]) -> int | None:
         """Return the position of the cell state in a line of so few steps that it cannot be seen."""
-        size, known = self.shape[-1], sources(self._chain[0])
+        size, known = self.shape[-1], ancestors(self._chain[0])
         # That of a first step that reads zeros is part of its H.
         for place, leaf in sorted(enumerate(leaves), key=lambda each: each[1] not in known):
             shape = self._facts.shape(leaf)

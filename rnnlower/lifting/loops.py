@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.cuts import cuts_of
 from rnnlower.graph.evaluation import Dims
-from rnnlower.graph.facts import Facts, iterations
-from rnnlower.graph.walk import VIEWS, is_read, operand, passed, root
+from rnnlower.graph.facts import Facts, trip_count
+from rnnlower.graph.slicing import axis_slices
+from rnnlower.graph.walk import VIEWS, is_read, look_through, look_through_identities, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, State, is_size, states_of
 
@@ -45,7 +45,7 @@ class _Reading:
             body.inputs[2:], body.outputs[1 : 1 + count], node.inputs[2:], node.outputs[:count]
         )
         self._counters = _Counters(facts, body, self._states, self._aliases)
-        self._steps = iterations(facts, node)
+        self._steps = trip_count(facts, node)
         self._size = self._limit() if self._steps is None else None
 
     def frame(self) -> Frame:
@@ -81,7 +81,7 @@ class _Reading:
         most = self._facts.constant(count)
         is_endless = count is None or (most is not None and most > np.iinfo(np.int32).max)
         limits = {limit for index, limit in conditions if index == _Index(1, 1)}
-        limits |= set() if count is None or is_endless else {passed(count)}
+        limits |= set() if count is None or is_endless else {look_through(count)}
         # What compares the number of the iteration itself with the limit holds longer.
         known = {(_Index(*moves), limit) for moves in ((1, 1), (1, 0)) for limit in limits}
         begins = {(_Index(0, 0), limit) for limit in limits}
@@ -91,7 +91,7 @@ class _Reading:
 
     def _conditions(self, value: ir.Value | None) -> Iterator[tuple[_Index, ir.Value]]:
         """Yield the comparisons of counters with limits, all of which must hold; true ones are left out."""
-        value = None if value is None else root(value)
+        value = None if value is None else look_through_identities(value)
         constant, producer = self._facts.constant(value), None if value is None else value.producer()
         if value is self._body.inputs[1] or (constant is not None and constant.all()):
             return
@@ -104,7 +104,7 @@ class _Reading:
         index, limit = self._counters.index(first), self._counters.index(second)
         if index is None or limit is None or limit.value is None or (limit.slope, limit.offset) != (0, 0):
             raise NotLiftableError("its number of iterations is not known")
-        yield index, passed(limit.value)
+        yield index, look_through(limit.value)
 
     def _read(self, reader: ir.Node) -> Iterator[Series]:
         """Yield the series of which an operator takes the element of a step."""
@@ -146,7 +146,7 @@ class _Reading:
     def _uncut(self, value: ir.Value) -> ir.Value:
         """Return the value of the graph around the body that Slices pass on, from end to end."""
         while (producer := value.producer()) is not None and producer in self._body:
-            cuts = cuts_of(producer, self._facts.constant)
+            cuts = axis_slices(producer, self._facts.constant)
             if cuts is None or producer.inputs[0] is None or not all(cut.is_whole() for cut in cuts):
                 break
             value = producer.inputs[0]
@@ -182,7 +182,7 @@ class _Reading:
 
     def _filled(self, state: State) -> Iterator[Series]:
         """Yield the tensors that a state becomes which steps fill, element by element."""
-        writer = root(state.after).producer()
+        writer = look_through_identities(state.after).producer()
         if writer is None or writer.domain or state.before not in writer.inputs or state.end is None:
             return
         if writer.op_type == "Concat" and len(writer.inputs) == 2:
@@ -199,7 +199,7 @@ class _Reading:
             if writer.op_type == "ScatterND":
                 axis, place = self._behind_whole_axes(place, dims)
             # The same position for all elements.
-            index = None if place is None else self._counters.index(passed(place, _SPREAD))
+            index = None if place is None else self._counters.index(look_through(place, _SPREAD))
             is_reduced = writer.attributes.get_string("reduction", "none") != "none"
             if index is None or dims is None or given is None or is_reduced:
                 raise NotLiftableError("a step writes to places that are not known")
@@ -289,7 +289,7 @@ class _Counters:
 
     def _step(self, state: State) -> int | None:
         """Return by how much a state grows in each iteration."""
-        producer, dtype = root(state.after).producer(), self._facts.dtype(state.start)
+        producer, dtype = look_through_identities(state.after).producer(), self._facts.dtype(state.start)
         if producer is None or producer.op_type not in ("Add", "Sub"):
             return None
         if dtype is None or not np.issubdtype(dtype.numpy(), np.integer):

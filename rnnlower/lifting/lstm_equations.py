@@ -11,7 +11,7 @@ from rnnlower.lifting.affine_forms import Floats, Form, Polynomial
 from rnnlower.lifting.comparison import cleaned, is_same, without
 from rnnlower.lifting.equations import OPEN, Cell, Gate, Step, Sums, differs, one_clip, the_same
 from rnnlower.recurrent.node import Activation
-from rnnlower.recurrent.parsing import rounded
+from rnnlower.recurrent.parsing import round_to_float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _output_activation(step: Step, polynomials: Sequence[Polynomial], clip: floa
         if gate.activation.name not in ("Tanh", "ScaledTanh"):
             raise differs("LSTM", "the cell state has a factor in its activation")
         alpha = 1.0 if gate.activation.alpha is None else gate.activation.alpha
-        return Activation("ScaledTanh", alpha, rounded(beta * (gate.activation.beta or 1.0)))
+        return Activation("ScaledTanh", alpha, round_to_float32(beta * (gate.activation.beta or 1.0)))
     alphas, betas = [], []
     for polynomial, cell in zip(polynomials, cells, strict=True):
         key = next((key for key in cell if key), None)
@@ -142,7 +142,11 @@ def _output_activation(step: Step, polynomials: Sequence[Polynomial], clip: floa
         betas.append(beta)
     if clip is not None and step.semantics == "spec":
         raise differs("LSTM", "the cell state is not clipped before its activation")
-    return Activation("Affine", rounded(the_same(alphas, "a factor")), rounded(the_same(betas, "a constant")))
+    return Activation(
+        "Affine",
+        round_to_float32(the_same(alphas, "a factor")),
+        round_to_float32(the_same(betas, "a constant")),
+    )
 
 
 def _ratios(step: Step, argument: Form, cells: Sequence[Polynomial]) -> list[float]:

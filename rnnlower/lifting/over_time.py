@@ -9,7 +9,7 @@ from onnx_ir.convenience import convert_attributes
 
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import values_of
+from rnnlower.graph.walk import walk_values
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, steps_of
 from rnnlower.lifting.products import Products, named
@@ -37,7 +37,7 @@ class OverTime:
 
     def __init__(self, e: Emitter, facts: Facts, frame: Frame, body: ir.Graph, products: Products) -> None:
         self.e, self._facts, self._frame, self.products = e, facts, frame, products
-        self._inner = {*values_of(body)}
+        self._inner = {*walk_values(body)}
         self._known: dict[ir.Value, tuple[ir.Value, bool]] = {}
         self._sizes: dict[str, Dim] = {}
         self.steps = self._steps()

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import called, captured, given_ints, operand
+from rnnlower.graph.walk import captured_values, display_name, ints_of_attribute_or_input, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.terms import Axis, Size, Sum, Term, broadcast, groups_of, padded
 
@@ -44,7 +44,7 @@ class Products:
         self.dependent = {*self._states}
         """The values that are computed with a state."""
         for node in body:
-            if self.dependent & {*node.inputs, *captured(node)}:
+            if self.dependent & {*node.inputs, *captured_values(node)}:
                 self.dependent |= {*node.outputs}
 
     def with_states(self, states: Iterable[ir.Value]) -> Products:
@@ -119,7 +119,7 @@ class Products:
     def ints(self, node: ir.Node, name: str, number: int) -> list[int] | None:
         """Return numbers that are an attribute or, from a later opset on, an input."""
         unknown = NotLiftableError(f"the {name} of {named(node)} are not constant")
-        return given_ints(node, name, number, self._constant, unknown)
+        return ints_of_attribute_or_input(node, name, number, self._constant, unknown)
 
     def _constant(self, value: ir.Value) -> Array | None:
         return self._facts.constant(self._aliases.get(value, value))
@@ -211,7 +211,7 @@ class Products:
 
 def named(node: ir.Node | None) -> str:
     """Return a node as messages refer to it."""
-    return "a value" if node is None else f"{node.op_type} {called(node)!r}"
+    return "a value" if node is None else f"{node.op_type} {display_name(node)!r}"
 
 
 Rule = Callable[[Products, ir.Node], Sum]

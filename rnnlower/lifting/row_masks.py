@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import passed
+from rnnlower.graph.walk import look_through
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.symbolic_evaluation import Evaluator
@@ -127,7 +127,7 @@ def _counts(facts: Facts, value: ir.Value | None) -> bool:
         return False
     if constant is not None:
         return bool((constant[:, 0] == np.arange(len(constant))).all())
-    producer = passed(value).producer() if value is not None else None
+    producer = look_through(value).producer() if value is not None else None
     if producer is None or producer.op_type != "Range":
         return False
     start, step = facts.constant(producer.inputs[0]), facts.constant(producer.inputs[2])

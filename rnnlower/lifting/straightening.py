@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.cuts import cuts_of
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
-from rnnlower.graph.restoring import undone_on_failure
 from rnnlower.graph.rewiring import remove_orphans, replace_value
-from rnnlower.graph.walk import VIEWS, Located, is_read, passed, sources
+from rnnlower.graph.rollback import rollback_on_failure
+from rnnlower.graph.slicing import axis_slices
+from rnnlower.graph.walk import VIEWS, LocatedNode, ancestors, is_read, look_through
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import Found, order_of, row_tags
 from rnnlower.lifting.chains import Line
@@ -54,16 +54,16 @@ class Straightener:
     def __init__(self, facts: Facts, names: NameSource, semantics: Semantics) -> None:
         self._facts, self._names, self._semantics = facts, names, semantics
 
-    def lift(self, located: Located, graph: ir.Graph, line: Line) -> Lifted:
+    def lift(self, located: LocatedNode, graph: ir.Graph, line: Line) -> Lifted:
         """Replace a line by a node.
 
         Raises:
             NotLiftableError: Something else reads values of its steps; nothing has changed.
         """
-        with undone_on_failure(self._facts.model):
+        with rollback_on_failure(self._facts.model):
             return self._lift(located, graph, line)
 
-    def _lift(self, located: Located, graph: ir.Graph, line: Line) -> Lifted:
+    def _lift(self, located: LocatedNode, graph: ir.Graph, line: Line) -> Lifted:
         facts, steps = self._facts, line.steps
         last = steps[-1].new
         dtype = facts.dtype(last[0])
@@ -79,7 +79,7 @@ class Straightener:
         for place, W in line.cell.W.items():
             leaves = [step.leaves[place] for step in steps]
             series, tags = self._series(e, graph, leaves, is_longer=is_masked)
-            if sources(series.outer) & own:
+            if ancestors(series.outer) & own:
                 raise NotLiftableError("what its steps read depends on their results")
             parts.append(part_of(facts, series, tags, W, None))
             start, end = series.window or (0, (facts.shape(series.outer) or ())[series.axis] or 0)
@@ -178,7 +178,7 @@ class Straightener:
 
     def _origin(self, leaf: ir.Value) -> _Origin | None:
         """Return the whole that a value is a part of, if an operator takes it from there."""
-        part = passed(leaf)
+        part = look_through(leaf)
         node, facts = part.producer(), self._facts
         whole = None if node is None or not node.inputs else node.inputs[0]
         sizes, dims = facts.dims(whole), facts.dims(part)
@@ -196,12 +196,12 @@ class Straightener:
             place = node.outputs.index(part)
             if all(isinstance(size, int) for size in parts):
                 start, size = sum(parts[:place]), parts[place]  # type: ignore[arg-type]
-                outer = self._origin(whole) if passed(whole) is whole else None
+                outer = self._origin(whole) if look_through(whole) is whole else None
                 found = _Origin(whole, axis, start, size, True)  # type: ignore[arg-type]
                 if outer is not None and outer.axis == axis and outer.is_kept:
                     found = dataclasses.replace(outer, start=outer.start + start, size=found.size)
         elif node.op_type == "Slice":
-            cuts = given = cuts_of(node, facts.constant) or []
+            cuts = given = axis_slices(node, facts.constant) or []
             if len(given) > 1:
                 cuts = [cut for cut in given if dims[cut.axis] != sizes[cut.axis]]
             if len(cuts) == 1 and all(cut.step == 1 for cut in given):
@@ -251,7 +251,7 @@ class Straightener:
     def _joined(self, line: Line, found: Found) -> Iterator[Result]:
         """Yield the values that hold H of all steps."""
         hidden = [step.new[0] for step in line.steps]
-        inner = [passed(h) for h in hidden]
+        inner = [look_through(h) for h in hidden]
         atoms = Atoms()
         given = atoms.given(line.shape, line.tags)
         evaluator = Evaluator(self._facts, atoms, dict.fromkeys(hidden, given))
@@ -266,7 +266,7 @@ class Straightener:
                 # What is behind the last step of all rows does not matter: a mask must hide it.
                 padding = (found.steps or 0) - len(hidden)
                 parts = parts[: len(hidden)] if len(parts) == found.steps else []
-                joined = [passed(part) for part in parts]
+                joined = [look_through(part) for part in parts]
                 orders = [inner, inner[::-1]] if not padding else [inner[::-1] if found.reverse else inner]
                 if joined not in orders:
                     continue

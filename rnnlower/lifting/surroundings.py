@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import is_read, root
+from rnnlower.graph.walk import is_read, look_through_identities
 from rnnlower.lifting.affine_forms import Form, NotLiftableError
 from rnnlower.lifting.cell_search import Found, is_hidden
 from rnnlower.lifting.frames import Frame, Series, is_size, positive_value
@@ -62,9 +62,11 @@ def find_results(facts: Facts, frame: Frame, found: Sequence[Found]) -> list[Res
 
 def _forms_of(series: Series, found: Sequence[Found]) -> Iterator[tuple[int, Form]]:
     """Yield what a series is of the first cell that it follows from, and of that cell's other direction."""
-    value, reasons = root(series.inner), []
+    value, reasons = look_through_identities(series.inner), []
     wanted = [
-        number for number, each in enumerate(found) if value in (each.hidden, root(each.states[0].after))
+        number
+        for number, each in enumerate(found)
+        if value in (each.hidden, look_through_identities(each.states[0].after))
     ]
     first: Found | None = None
     for number in wanted or range(len(found)):

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.masks import condition_type, where
+from rnnlower.lowering.masks import condition_type, emit_where
 from rnnlower.recurrent.node import Activation, Semantics
 
 Emit = Callable[[Emitter, ir.Value, float, float, Semantics], ir.Value]
@@ -34,26 +34,28 @@ def _unary(op_type: str) -> Emit:
     return lambda e, x, *_: e.op(op_type, x)
 
 
-def _softplus(e: Emitter, x: ir.Value, alpha: float, beta: float, semantics: Semantics) -> ir.Value:
+def _emit_softplus(e: Emitter, x: ir.Value, alpha: float, beta: float, semantics: Semantics) -> ir.Value:
     """Emit a Softplus; in onnxruntime's kernels it is infinite where exp overflows in float32."""
     if semantics == "spec":
         return e.op("Softplus", x)
     if e.dtype == ir.DataType.FLOAT16:
         wide = e.with_dtype(ir.DataType.FLOAT)
-        return e.cast(_softplus(wide, e.cast(x, ir.DataType.FLOAT), alpha, beta, semantics), e.dtype)
+        return e.cast(_emit_softplus(wide, e.cast(x, ir.DataType.FLOAT), alpha, beta, semantics), e.dtype)
     return e.op("Log", e.op("Add", e.op("Exp", x), e.scalar(1.0)))
 
 
-def _thresholded_relu(e: Emitter, x: ir.Value, alpha: float, _beta: float, semantics: Semantics) -> ir.Value:
+def _emit_thresholded_relu(
+    e: Emitter, x: ir.Value, alpha: float, _beta: float, semantics: Semantics
+) -> ir.Value:
     if condition_type(e) != ir.DataType.BOOL:
-        return _stepped_relu(e, x, alpha, semantics)
+        return _emit_stepped_relu(e, x, alpha, semantics)
     threshold = e.scalar(alpha)
     if semantics == "ort":
-        return where(e, e.op("Greater", x, threshold), x, e.scalar(0.0))
-    return where(e, e.op("Less", x, threshold), e.scalar(0.0), x)
+        return emit_where(e, e.op("Greater", x, threshold), x, e.scalar(0.0))
+    return emit_where(e, e.op("Less", x, threshold), e.scalar(0.0), x)
 
 
-def _stepped_relu(e: Emitter, x: ir.Value, alpha: float, semantics: Semantics) -> ir.Value:
+def _emit_stepped_relu(e: Emitter, x: ir.Value, alpha: float, semantics: Semantics) -> ir.Value:
     """Emit x above a threshold and 0 below, without a comparison operator."""
     if alpha == 0:
         return e.op("Relu", x)
@@ -76,10 +78,10 @@ ACTIVATIONS: Mapping[str, Emit] = {
         "Mul", e.op("Tanh", e.op("Mul", x, e.scalar(beta))), e.scalar(alpha)
     ),
     "Sigmoid": _unary("Sigmoid"),
-    "Softplus": _softplus,
+    "Softplus": _emit_softplus,
     "Softsign": _unary("Softsign"),
     "Tanh": _unary("Tanh"),
-    "ThresholdedRelu": _thresholded_relu,
+    "ThresholdedRelu": _emit_thresholded_relu,
 }
 """The emission of each function."""
 

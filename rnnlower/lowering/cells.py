@@ -113,13 +113,13 @@ class Products:
             return self.p.form.multiply(self, group, h, addend)
         shared = _enclosing_group(group, self.p.weights.R)
         if group not in self._pieces:
-            self._cut(shared, self.p.form.multiply(self, shared, h, None))
+            self._split_group(shared, self.p.form.multiply(self, shared, h, None))
         piece = self._pieces[group]
         if addend is None:
             return piece
         return self.e.op("Add", piece, self.p.announce(self.e, addend, "addend"))
 
-    def beside_input(self, h: ir.Value) -> ir.Value:
+    def joined_input(self, h: ir.Value) -> ir.Value:
         """Emit ``[X h]``."""
         if h not in self._beside:
             self._beside[h] = self.e.concat([self.x["X"], h], axis=1)
@@ -134,10 +134,10 @@ class Products:
             return {letter: self.sum(letter, self.h, more) for letter in letters}
         if letters not in self._pieces:
             shared = _enclosing_group(letters, names)
-            self._cut(shared, self.sum(shared, self.h))
+            self._split_group(shared, self.sum(shared, self.h))
         return {letters: self._pieces[letters]}
 
-    def _cut(self, shared: str, total: ir.Value) -> None:
+    def _split_group(self, shared: str, total: ir.Value) -> None:
         parts, form = _SHARED[shared], self.p.form
         sizes = [len(part) * self.p.node.hidden_size for part in parts]
         self._pieces |= dict(zip(parts, self.e.split(total, sizes, len(form.lead) + 1), strict=True))
@@ -174,7 +174,7 @@ def lstm_step(e: Emitter, p: CellParameters, x: Inputs, state: States) -> NewSta
         gate = products.gates(0, letters)
     new_c = p.announce(e, e.op("Mul", gate["i"], products.gates(1, "c")["c"]), "i*c~")
     if c is not None:
-        f = gate["f"] if not p.node.input_forget else _opposite(e, p, gate["i"])
+        f = gate["f"] if not p.node.input_forget else _emit_one_minus(e, p, gate["i"])
         new_c = e.op("Add", p.announce(e, e.op("Mul", f, c), "f*c"), new_c)
     new_c = p.announce(e, new_c, "c")
     if p.peepholes:
@@ -203,13 +203,13 @@ def gru_step(e: Emitter, p: CellParameters, x: Inputs, state: States) -> NewStat
         hidden = products.sum("h", None if h is None else p.announce(e, e.op("Mul", r, h), "r*h"))
     candidate = p.activate(e, 1, hidden)
     if h is None:
-        return NewState([p.announce(e, e.op("Mul", _opposite(e, p, z), candidate), "h")])
+        return NewState([p.announce(e, e.op("Mul", _emit_one_minus(e, p, z), candidate), "h")])
     if p.activations[1].name in BOUNDED:
         difference = p.announce(e, e.op("Sub", h, candidate), "h-n")
         operands = (candidate, p.announce(e, e.op("Mul", z, difference), "z*(h-n)"))
     else:
         # With a large candidate, the difference of the shorter form would lose H by rounding.
-        kept = p.announce(e, e.op("Mul", _opposite(e, p, z), candidate), "(1-z)*n")
+        kept = p.announce(e, e.op("Mul", _emit_one_minus(e, p, z), candidate), "(1-z)*n")
         operands = (kept, p.announce(e, e.op("Mul", z, h), "z*h"))
     return NewState([p.announce(e, e.op("Add", *operands), "h")], operands)
 
@@ -220,7 +220,7 @@ def rnn_step(e: Emitter, p: CellParameters, x: Inputs, state: States) -> NewStat
     return NewState([Products(e, p, x, h).gates(0, "i")["i"]])
 
 
-def _opposite(e: Emitter, p: CellParameters, gate: ir.Value) -> ir.Value:
+def _emit_one_minus(e: Emitter, p: CellParameters, gate: ir.Value) -> ir.Value:
     """Emit ``1 - gate``."""
     one = p.announce(e, e.scalar(1.0), "addend")
     return p.announce(e, e.op("Sub", one, gate), f"1-f {p.activations[0].name}")

@@ -8,8 +8,8 @@ import onnx_ir as ir
 from rnnlower.lowering.emitter import Emitter
 
 
-def constant_mask(e: Emitter, array: np.ndarray) -> ir.Value:
-    """Emit a matrix of 0 and 1 in the type of the arithmetic."""
+def emit_constant_mask(e: Emitter, array: np.ndarray) -> ir.Value:
+    """Emit a matrix of 0 and 1 in the compute type."""
     return e.constant(array.astype(e.dtype.numpy()))
 
 
@@ -40,8 +40,8 @@ class Decays:
         """
         if group not in self._between:
             e = self.e
-            later = e.op("Mul", self.values, constant_mask(e, np.tri(self.size, k=-1)))
-            rows = constant_mask(e, np.repeat(np.tri(self.size), group, axis=0))
+            later = e.op("Mul", self.values, emit_constant_mask(e, np.tri(self.size, k=-1)))
+            rows = emit_constant_mask(e, np.repeat(np.tri(self.size), group, axis=0))
             self._between[group] = e.op("Exp", e.op("MatMul", rows, later))
         return self._between[group]
 
@@ -74,4 +74,4 @@ class Decays:
         """Emit the sums over the steps that each row of a matrix of 0 and 1 names."""
         if np.array_equal(steps, [[1]]):
             return self.values
-        return self.e.op("MatMul", constant_mask(self.e, steps), self.values)
+        return self.e.op("MatMul", emit_constant_mask(self.e, steps), self.values)

@@ -95,8 +95,8 @@ class Dialect(Protocol):
         return False
 
 
-class Anything(Dialect):
+class AnyOperator(Dialect):
     """The dialect of all operators."""
 
 
-ANY: Dialect = Anything()
+ANY: Dialect = AnyOperator()

@@ -182,19 +182,19 @@ class Emitter(NodeEmitter):
     def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
 
-    def join(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
+    def concat_tree(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
         """Emit a tree of Concats."""
         while len(values) > 1:
             values = [self.concat(values[i : i + FAN_OUT], axis) for i in range(0, len(values), FAN_OUT)]
         return values[0]
 
-    def slices(self, value: ir.Value, count: int, axis: int) -> list[ir.Value]:
+    def unstack(self, value: ir.Value, count: int, axis: int) -> list[ir.Value]:
         """Emit the slices of a value along an axis of a known size, without the axis."""
         return [self.with_axes("Squeeze", part, [axis]) for part in self.split(value, [1] * count, axis)]
 
     def stack(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
         """Emit the values along a new axis."""
-        return self.join([self.with_axes("Unsqueeze", value, [axis]) for value in values], axis)
+        return self.concat_tree([self.with_axes("Unsqueeze", value, [axis]) for value in values], axis)
 
     def squeeze(self, value: ir.Value, axis: int, dims: Sequence[Dim]) -> ir.Value:
         """Emit ops that remove an axis of size 1 and leave the given sizes."""
@@ -293,7 +293,7 @@ class Emitter(NodeEmitter):
         return self.cast(numbers, ir.DataType.INT32)
 
     def zeros(self, dims: Sequence[Dim]) -> ir.Value:
-        """Emit a tensor of zeros in the type of the arithmetic."""
+        """Emit a tensor of zeros in the compute type."""
         static = [dim for dim in dims if isinstance(dim, int)]
         if len(static) == len(dims):
             return self.constant(np.zeros(static, self.dtype.numpy()))

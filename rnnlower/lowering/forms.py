@@ -68,7 +68,7 @@ class StepWeights:
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class FormCase:
     """The data by which a form decides whether it is allowed."""
 
     e: Emitter
@@ -107,7 +107,7 @@ class Form:
     takes_input: ClassVar[bool] = False
     """Whether the steps take X itself rather than its products."""
 
-    def fits(self, case: Case) -> bool:
+    def fits(self, case: FormCase) -> bool:
         """Return whether the form is allowed for a node."""
         return True
 
@@ -117,7 +117,9 @@ class Form:
 
     def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
         """Return the gates that share a product with X."""
-        return _grouped(node, self.together[node.op_type], 1 if node.clip is not None else self.most_apart)
+        return _group_gates(
+            node, self.together[node.op_type], 1 if node.clip is not None else self.most_apart
+        )
 
     def state_groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
         """Return the gates that share a product with H."""
@@ -131,7 +133,7 @@ class Form:
         R = node.inputs["R"]
         return StepWeights(
             {
-                group.gates: weights.matrix(e, R, direction, *rows_of(node, group))
+                group.gates: weights.matrix(e, R, direction, *gate_rows(node, group))
                 for group in self.state_groups(node)
             }
         )
@@ -164,7 +166,7 @@ class Form:
 class StraightForm(Form):
     """Weights stored in the file, transposed once: a Gemm without attributes is shorter."""
 
-    def fits(self, case: Case) -> bool:
+    def fits(self, case: FormCase) -> bool:
         time = case.axes.time
         return not isinstance(time, int) or time * case.node.num_directions <= case.threshold("long_line")
 
@@ -176,7 +178,7 @@ class StraightForm(Form):
             return super().step_weights(e, node, weights, direction)
         groups = self.state_groups(node)
         transposed = {
-            group.gates: weights.transposed(e, R, direction, *rows_of(node, group)) for group in groups
+            group.gates: weights.transposed(e, R, direction, *gate_rows(node, group)) for group in groups
         }
         return StepWeights(transposed, transposed=True)
 
@@ -189,7 +191,7 @@ class LongForm(StraightForm):
 
     together = _TOGETHER
 
-    def fits(self, case: Case) -> bool:
+    def fits(self, case: FormCase) -> bool:
         return not super().fits(case)
 
 
@@ -211,7 +213,7 @@ class PairForm(FusedForm, StraightForm):
 
     lead = (2,)
 
-    def fits(self, case: Case) -> bool:
+    def fits(self, case: FormCase) -> bool:
         node = case.node
         return (
             case.axes.batch == 1
@@ -238,7 +240,7 @@ class JoinedForm(Form):
 
     takes_input = True
 
-    def fits(self, case: Case) -> bool:
+    def fits(self, case: FormCase) -> bool:
         node, batch = case.node, case.axes.batch
         if not isinstance(batch, int) or batch < case.threshold("large_batch") or node.input_size is None:
             return False
@@ -257,9 +259,9 @@ class JoinedForm(Form):
         W, R = node.inputs["W"], node.inputs["R"]
         of_state, of_input, bias = {}, {}, {}
         for group in self.state_groups(node):
-            gates, rows = group.gates, rows_of(node, group)
-            bias[gates] = bias_of(e, node, weights, direction, group) or e.scalar(0.0)
-            if behind_reset(node, gates):
+            gates, rows = group.gates, gate_rows(node, group)
+            bias[gates] = emit_bias(e, node, weights, direction, group) or e.scalar(0.0)
+            if multiplied_after_reset(node, gates):
                 of_input[gates] = weights.matrix(e, W, direction, *rows)
                 of_state[gates] = weights.matrix(e, R, direction, *rows)
             else:
@@ -273,14 +275,14 @@ class JoinedForm(Form):
         return products.e.gemm(products.x["X"], weights.W[group], weights.bias[group])
 
     def multiply(self, products: Products, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
-        operand = h if group in products.p.weights.W else products.beside_input(h)
+        operand = h if group in products.p.weights.W else products.joined_input(h)
         return super().multiply(products, group, operand, addend)
 
 
 class ManyRowsForm(Form):
     """Many rows, with the product of X computed before the steps."""
 
-    def fits(self, case: Case) -> bool:
+    def fits(self, case: FormCase) -> bool:
         return isinstance(case.axes.batch, int) and case.axes.batch >= case.threshold("large_batch")
 
 
@@ -288,7 +290,7 @@ class SeparateForm(Form):
     """One product per gate, for quantizers and NPUs that need a separate range for each product."""
 
     def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
-        return _grouped(node, _BY_ACTIVATION[node.op_type], len(node.cell.gates))
+        return _group_gates(node, _BY_ACTIVATION[node.op_type], len(node.cell.gates))
 
     def reset(self, products: Products, r: ir.Value, h: ir.Value) -> ir.Value:
         """``r (h R^T) + r Rbh``: the product keeps the range that it has without the bias."""
@@ -317,29 +319,29 @@ BODY_FORMS: Sequence[Form] = (
 """The forms in the body of a Scan or Loop, best first."""
 
 
-def behind_reset(node: ResolvedNode, gates: str) -> bool:
+def multiplied_after_reset(node: ResolvedNode, gates: str) -> bool:
     """Return whether the product of these gates with R stays separate from that with W."""
     return node.linear_before_reset and gates == "h"
 
 
-def rows_of(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
+def gate_rows(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
     """Return the rows of a group in W, R and each half of B."""
     return group.first * node.hidden_size, group.last * node.hidden_size
 
 
-def bias_of(
+def emit_bias(
     e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None, group: GateGroup
 ) -> ir.Value | None:
     """Return the vector that is added to a group's ``X W^T``."""
-    B, (first, last) = node.inputs.get("B"), rows_of(node, group)
+    B, (first, last) = node.inputs.get("B"), gate_rows(node, group)
     if B is None:
         return None
-    if behind_reset(node, group.gates):
+    if multiplied_after_reset(node, group.gates):
         return weights.vector(e, B, direction, first, last, [-1])
     return weights.bias_sum(e, B, direction, first, last, len(node.cell.gates) * node.hidden_size)
 
 
-def _grouped(node: ResolvedNode, groups: Sequence[str], most_apart: int) -> Sequence[GateGroup]:
+def _group_gates(node: ResolvedNode, groups: Sequence[str], most_apart: int) -> Sequence[GateGroup]:
     """Return the groups of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``."""
     if node.input_forget:
         groups = ("io", "c")

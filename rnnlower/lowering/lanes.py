@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.graph.names import Scope
 from rnnlower.lowering.cells import CELLS, CellParameters, Inputs, NewState
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.forms import Form, GateGroup, StepWeights, bias_of, rows_of
+from rnnlower.lowering.forms import Form, GateGroup, StepWeights, emit_bias, gate_rows
 from rnnlower.lowering.masks import reverse_second_direction
 from rnnlower.lowering.step_names import StepNames, StepScope
 from rnnlower.lowering.strategies import State
@@ -56,7 +56,7 @@ class Lane:
 
 
 def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: TimeSeries) -> list[Lane]:
-    """Return a node's lanes in a form; X is ``[time, batch, input_size]``, in the type of the arithmetic."""
+    """Return a node's lanes in a form; X is ``[time, batch, input_size]``, in the compute type."""
     axes = dataclasses.replace(X.axes, lead=form.lead)
     lanes = []
     for direction in form.directions(node):
@@ -66,7 +66,7 @@ def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: 
             inputs = {"X": X}
             if not form.takes_input:
                 inputs = {
-                    group.gates: _input_product(e, node, weights, X, axes, group, direction)
+                    group.gates: _emit_input_product(e, node, weights, X, axes, group, direction)
                     for group in form.groups(node)
                 }
             if direction is None:
@@ -77,7 +77,7 @@ def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: 
                 Lane(
                     cell_parameters(e, node, weights, form, direction, step_weights),
                     {name: series.named(names, "xwuv"[i]) for i, (name, series) in enumerate(inputs.items())},
-                    [initial_state(e, node, axes, name, direction) for name in node.state_names],
+                    [emit_initial_state(e, node, axes, name, direction) for name in node.state_names],
                     axes,
                     reverse,
                     names,
@@ -116,11 +116,11 @@ def cell_parameters(
         recurrent_bias=recurrent_bias,
         peepholes=peepholes,
         form=form,
-        direction=_name_of(node, direction),
+        direction=_lane_name(node, direction),
     )
 
 
-def _input_product(
+def _emit_input_product(
     e: Emitter,
     node: ResolvedNode,
     weights: Weights,
@@ -130,27 +130,27 @@ def _input_product(
     direction: int | None,
 ) -> TimeSeries:
     """Emit ``X W^T + bias`` of a group of gates, for all steps at once."""
-    first, last = rows_of(node, group)
+    first, last = gate_rows(node, group)
     width = last - first
     if direction is None:
         W = weights.matrices(e, node.inputs["W"], first, last, [node.num_directions * width, -1])
     else:
         W = weights.matrix(e, node.inputs["W"], direction, first, last)
-    bias = bias_of(e, node, weights, direction, group)
+    bias = emit_bias(e, node, weights, direction, group)
     if e.opset < 14 and not isinstance(axes.time, int) and not isinstance(axes.batch, int):
         # Before Reshape-14 the flat result of a Gemm could not be reshaped back if a size is 0.
         product = e.op("MatMul", X.stacked(), e.transpose(W, [1, 0]))
         stacked = product if bias is None else e.op("Add", product, bias)
         return TimeSeries(e, axes, width, stacked=stacked)
     factor = e.announce(X.flat(), "x")
-    product = e.gemm(factor, W, bias, role="x", direction=_name_of(node, direction))
-    product = e.announce(product, f"x sum {group.gates}", _name_of(node, direction))
+    product = e.gemm(factor, W, bias, role="x", direction=_lane_name(node, direction))
+    product = e.announce(product, f"x sum {group.gates}", _lane_name(node, direction))
     if axes.lead:
         return TimeSeries(e, axes, width, stacked=e.reshape(product, [axes.time, *axes.value(width)]))
     return TimeSeries(e, axes, width, flat=product)
 
 
-def initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, direction: int | None) -> State:
+def emit_initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, direction: int | None) -> State:
     """Return a direction's initial state, or that of both for ``None``."""
     value = node.initial_state(name)
     if value is None:
@@ -161,12 +161,12 @@ def initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, directi
     dims = axes.value(node.hidden_size)
     # A batched product would broadcast the directions of a state that does not fit.
     sizes = e.size_vector(dims if axes.lead else [-1, *dims[1:]])
-    state = to_arithmetic(e, node, e.op("Reshape", value, sizes, since=5))
+    state = cast_to_compute_type(e, node, e.op("Reshape", value, sizes, since=5))
     role = name.removeprefix("initial_")
-    return State(e.announce(state, role, _name_of(node, direction)), node.hidden_size)
+    return State(e.announce(state, role, _lane_name(node, direction)), node.hidden_size)
 
 
-def _name_of(node: ResolvedNode, direction: int | None) -> str:
+def _lane_name(node: ResolvedNode, direction: int | None) -> str:
     """Return the name of a direction, ``""`` for both."""
     return "" if direction is None else ("forward", "reverse")[node.reversed_directions[direction]]
 
@@ -182,10 +182,10 @@ def direction_scope(names: Scope, reverse: bool) -> Scope:
     return Scope(names.source, f"{names.prefix}reverse/") if reverse else names
 
 
-def to_arithmetic(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
+def cast_to_compute_type(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
     return value if node.dtype == e.dtype else e.cast(value, e.dtype)
 
 
-def from_arithmetic(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
+def cast_from_compute_type(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
     assert node.dtype is not None
     return value if node.dtype == e.dtype else e.cast(value, node.dtype)

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.lowering.decays import Decays, constant_mask
+from rnnlower.lowering.decays import Decays, emit_constant_mask
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.strategies.repeating import Recurrence, Run, State, Stepped
 from rnnlower.lowering.strategies.unroll import run_unrolled
@@ -48,9 +48,9 @@ def emit_linear_attention(
     """Emit the node in chunks of steps.
 
     Args:
-        e: The emitter, whose type is that of the arithmetic.
+        e: The emitter, whose type is the compute type.
         node: The node, the sizes of whose heads are known.
-        inputs: Its inputs, in the type of the arithmetic.
+        inputs: Its inputs, in the compute type.
         chunk: Steps of a chunk, a power of two.
         run: The strategy that takes the state from chunk to chunk. ``None``: one triangular product, which
             the rules without delta allow.
@@ -96,9 +96,11 @@ class _Chunks:
             known = e.op("Mul", update, beta)
             read = scaled if decays is None else e.op("Mul", scaled, decays.since_start())
             update, from_state = self._solve(overlap, [known, read])
-        to_end = e.transpose(_times(e, key, None if decays is None else decays.until_end()), [0, 1, 3, 2])
+        to_end = e.transpose(
+            _emit_scaled(e, key, None if decays is None else decays.until_end()), [0, 1, 3, 2]
+        )
         total = None if decays is None else decays.total()
-        query = _times(e, query, None if decays is None else decays.since_start(self.group))
+        query = _emit_scaled(e, query, None if decays is None else decays.since_start(self.group))
         if run is None:
             assert from_state is None
             before, after = self._triangular(to_end, update, total)
@@ -150,7 +152,7 @@ class _Chunks:
 
     def _beta(self, beta: ir.Value) -> ir.Value:
         if not self.node.beta_per_head:
-            beta = self.e.op("Mul", beta, constant_mask(self.e, np.ones((1, 1, self.node.heads))))
+            beta = self.e.op("Mul", beta, emit_constant_mask(self.e, np.ones((1, 1, self.node.heads))))
         return self._split(beta, 1)
 
     # Within a chunk.
@@ -166,11 +168,15 @@ class _Chunks:
         if decays is not None and self.node.decay_per_key:
             return self._pairs_per_key(query, scaled, key, decays)
         keys = e.transpose(key, [0, 1, 3, 2])
-        pairs = _times(e, e.op("MatMul", query, keys), None if decays is None else decays.between(group))
-        pairs = e.op("Mul", pairs, constant_mask(e, np.repeat(np.tri(self.size), group, axis=0)))
+        pairs = _emit_scaled(
+            e, e.op("MatMul", query, keys), None if decays is None else decays.between(group)
+        )
+        pairs = e.op("Mul", pairs, emit_constant_mask(e, np.repeat(np.tri(self.size), group, axis=0)))
         if scaled is None:
             return pairs, None
-        return pairs, _times(e, e.op("MatMul", scaled, keys), None if decays is None else decays.between())
+        return pairs, _emit_scaled(
+            e, e.op("MatMul", scaled, keys), None if decays is None else decays.between()
+        )
 
     def _pairs_per_key(
         self, query: ir.Value, scaled: ir.Value | None, key: ir.Value, decays: Decays
@@ -181,7 +187,7 @@ class _Chunks:
             query = e.transpose(e.reshape(query, [lines, size, group, keys]), [0, 2, 1, 3])
         query, key = e.reshape(query, [lines, group, size, keys]), e.reshape(key, [lines, 1, size, keys])
         own = e.with_axes("ReduceSum", e.op("Mul", query, key), [3], keepdims=1)
-        pairs = e.op("Mul", own, constant_mask(e, np.eye(size)))
+        pairs = e.op("Mul", own, emit_constant_mask(e, np.eye(size)))
         overlap = None
         if size > 1:
             factors, masks = decays.halves()
@@ -195,7 +201,7 @@ class _Chunks:
             right = e.op("Mul", e.reshape(key, [lines, 1, 1, width]), factors)
             right = e.transpose(e.reshape(right, [lines, levels, size, keys]), [0, 1, 3, 2])
             product = e.op("MatMul", decayed, right)
-            product = e.op("Mul", product, constant_mask(e, np.tile(masks, (1, rows // size, 1))))
+            product = e.op("Mul", product, emit_constant_mask(e, np.tile(masks, (1, rows // size, 1))))
             total = e.with_axes("ReduceSum", product, [1], keepdims=0)
             earlier, *rest = e.split(total, [group * size, rows - group * size][: len(left)], 1)
             overlap = e.reshape(rest[0], [self.count, self.rows, size, size]) if rest else None
@@ -244,9 +250,9 @@ class _Chunks:
         while width < size:
             numbers = np.arange(size) // width
             mask = (numbers[:, None] == numbers[None] + 1) & (numbers[:, None] % 2 == 1)
-            block = e.op("Mul", lower, constant_mask(e, mask))
+            block = e.op("Mul", lower, emit_constant_mask(e, mask))
             if inverse is None:
-                inverse = e.op("Sub", constant_mask(e, np.eye(size)), block)
+                inverse = e.op("Sub", emit_constant_mask(e, np.eye(size)), block)
             else:
                 change = e.op("MatMul", inverse, e.op("MatMul", block, inverse))
                 inverse = e.op("Sub", inverse, change)
@@ -317,7 +323,7 @@ class _Chunks:
         count = e.dim_arithmetic("Add", self.count, 1)
         if total is None:
             one = e.dim_arithmetic("Mul", rows, n.key_size * n.value_size)
-            states = e.op("MatMul", _before(e, count, count, 0), e.reshape(changes, [count, one]))
+            states = e.op("MatMul", _causal_mask(e, count, count, 0), e.reshape(changes, [count, one]))
         else:
             # [rows, decays, chunks, 1] and [rows, decays, chunks + 1, d_k / decays * d_v].
             decay = e.transpose(e.reshape(total, [self.count, rows, self.decays, 1]), [1, 2, 0, 3])
@@ -325,24 +331,24 @@ class _Chunks:
             changes = e.transpose(e.reshape(changes, [count, rows, self.decays, wide]), [1, 2, 0, 3])
             since = e.op(
                 "MatMul",
-                _before(e, count, self.count, 1),
-                e.op("Mul", decay, _before(e, self.count, count, 0)),
+                _causal_mask(e, count, self.count, 1),
+                e.op("Mul", decay, _causal_mask(e, self.count, count, 0)),
             )
-            factor = e.op("Mul", e.op("Exp", since), _before(e, count, count, 0))
+            factor = e.op("Mul", e.op("Exp", since), _causal_mask(e, count, count, 0))
             states = e.transpose(e.op("MatMul", factor, changes), [2, 0, 1, 3])
         states = e.reshape(states, [count, rows, *shape])
         return e.slice(states, [0], [self.count], [0]), e.slice(states, [self.count], [count], [0])
 
 
-def _before(e: Emitter, rows: Dim, columns: Dim, distance: int) -> ir.Value:
+def _causal_mask(e: Emitter, rows: Dim, columns: Dim, distance: int) -> ir.Value:
     """Emit 1 where the column's number is at least `distance`, 0 or 1, below the row's, else 0."""
     if isinstance(rows, int) and isinstance(columns, int):
-        return constant_mask(e, np.tri(rows, columns, -distance))
+        return emit_constant_mask(e, np.tri(rows, columns, -distance))
     row, column = e.arange(rows), e.arange(columns)
     row = e.reshape(row, [rows, 1])
     held = e.op("Less", column, row, since=9) if distance else e.op("Not", e.op("Less", row, column, since=9))
     return e.cast(held, e.dtype)
 
 
-def _times(e: Emitter, value: ir.Value, factor: ir.Value | None) -> ir.Value:
+def _emit_scaled(e: Emitter, value: ir.Value, factor: ir.Value | None) -> ir.Value:
     return value if factor is None else e.op("Mul", value, factor)

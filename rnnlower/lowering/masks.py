@@ -28,7 +28,7 @@ class Mask:
     nonempty: ir.Value
 
 
-def mask_of(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask | None:
+def emit_length_mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask | None:
     """Emit the mask of a node with sequence_lens.
 
     Raises:
@@ -39,12 +39,12 @@ def mask_of(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask | None:
         return None
     tensor = constant_of(lens)
     if tensor is not None and isinstance(axes.time, int):
-        return _known_mask(e, axes, axes.time, tensor.numpy())
+        return _constant_mask(e, axes, axes.time, tensor.numpy())
     zero = e.constant(np.array(0, np.int32))
     try:
         steps = e.unsqueeze(e.arange(axes.time), 1, [axes.time, 1])
-        within = e.unsqueeze(less(e, steps, lens), 2, [axes.time, axes.batch, 1])
-        nonempty = e.unsqueeze(less(e, zero, lens), 1, [axes.batch, 1])
+        within = e.unsqueeze(emit_less(e, steps, lens), 2, [axes.time, axes.batch, 1])
+        nonempty = e.unsqueeze(emit_less(e, zero, lens), 1, [axes.batch, 1])
     except MissingOperatorError as error:
         raise error.behind("input sequence_lens", "make sequence_lens a constant") from None
     for count in axes.lead:
@@ -53,7 +53,7 @@ def mask_of(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask | None:
     return Mask(reverse_second_direction(e, series) if axes.lead else series, nonempty)
 
 
-def _known_mask(e: Emitter, axes: Axes, time: int, lens: np.ndarray) -> Mask:
+def _constant_mask(e: Emitter, axes: Axes, time: int, lens: np.ndarray) -> Mask:
     within = np.arange(time)[:, np.newaxis, np.newaxis] < lens[:, np.newaxis]
     if axes.lead:
         within = np.stack([within, within[::-1]], axis=1)
@@ -77,12 +77,12 @@ def reverse_second_direction(e: Emitter, series: TimeSeries) -> TimeSeries:
 
 
 def condition_type(e: Emitter) -> ir.DataType:
-    """Return the type of conditions: bool, or that of the arithmetic (0 and 1) if bool has no operators."""
+    """Return the type of conditions: bool, or the compute type (0 and 1) if bool has no operators."""
     has_bool = e.has("Where") and (e.has("Less") or e.has("Greater"))
     return ir.DataType.BOOL if has_bool else e.dtype
 
 
-def less(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
+def emit_less(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
     """Emit ``a < b`` of integers as a condition."""
     if condition_type(e) == ir.DataType.BOOL:
         return e.op("Less", a, b, since=9)
@@ -92,15 +92,15 @@ def less(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
     return condition if e.dtype == wide.dtype else e.cast(condition, e.dtype)
 
 
-def is_never(condition: ir.Value) -> bool:
+def is_always_false(condition: ir.Value) -> bool:
     """Return whether a condition is known to be false everywhere."""
-    known = _known(condition)
+    known = _constant_condition(condition)
     return known is not None and not known.any()
 
 
-def where(e: Emitter, condition: ir.Value, then: ir.Value, otherwise: ir.Value) -> ir.Value:
+def emit_where(e: Emitter, condition: ir.Value, then: ir.Value, otherwise: ir.Value) -> ir.Value:
     """Emit rows of one matrix where the condition holds and of the other where it does not."""
-    known = _known(condition)
+    known = _constant_condition(condition)
     if known is not None and known.all():
         return then
     if known is not None and not known.any():
@@ -108,27 +108,27 @@ def where(e: Emitter, condition: ir.Value, then: ir.Value, otherwise: ir.Value) 
     if condition_type(e) == ir.DataType.BOOL:
         return e.op("Where", condition, then, otherwise, since=9)
     if known is not None:
-        return _rows_of(e, known[:, 0], then, otherwise)
+        return _select_constant_rows(e, known[:, 0], then, otherwise)
     opposite = e.op("Sub", e.scalar(1.0), condition)
-    return e.op("Add", _times(e, then, condition), _times(e, otherwise, opposite))
+    return e.op("Add", _emit_mask_product(e, then, condition), _emit_mask_product(e, otherwise, opposite))
 
 
-def where_else_zero(e: Emitter, condition: ir.Value, then: ir.Value) -> ir.Value:
+def emit_where_else_zero(e: Emitter, condition: ir.Value, then: ir.Value) -> ir.Value:
     """Emit the value where the condition holds, and 0 where it does not."""
-    known = _known(condition)
+    known = _constant_condition(condition)
     if known is not None and known.all():
         return then
     if condition_type(e) == ir.DataType.BOOL:
         return e.op("Where", condition, then, e.scalar(0.0), since=9)
-    return _times(e, then, condition)
+    return _emit_mask_product(e, then, condition)
 
 
-def _known(condition: ir.Value) -> np.ndarray | None:
+def _constant_condition(condition: ir.Value) -> np.ndarray | None:
     tensor = constant_of(condition)
     return None if tensor is None else tensor.numpy().astype(bool)
 
 
-def _times(e: Emitter, value: ir.Value, condition: ir.Value) -> ir.Value:
+def _emit_mask_product(e: Emitter, value: ir.Value, condition: ir.Value) -> ir.Value:
     e.notes[
         f"{e.dialect.name} has no Where, so values are multiplied by 0 and 1 instead: "
         "NaN or infinity past the end of a sequence reaches the results"
@@ -136,7 +136,7 @@ def _times(e: Emitter, value: ir.Value, condition: ir.Value) -> ir.Value:
     return e.op("Mul", value, condition)
 
 
-def _rows_of(e: Emitter, condition: np.ndarray, then: ir.Value, otherwise: ir.Value) -> ir.Value:
+def _select_constant_rows(e: Emitter, condition: np.ndarray, then: ir.Value, otherwise: ir.Value) -> ir.Value:
     """Emit the rows of one matrix or the other, in as few slices as possible."""
     bounds = [0, *(np.flatnonzero(np.diff(condition)) + 1).tolist(), len(condition)]
     pieces = [

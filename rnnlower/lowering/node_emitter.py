@@ -31,7 +31,7 @@ class NodeEmitter:
     Args:
         opset: Version of the default domain to emit for.
         names: Source of the names.
-        dtype: Floating-point type of the arithmetic.
+        dtype: The floating-point compute type.
         initializers: Holds the constants.
         dialect: The operators that may be emitted.
         listener: Called with the role of each value in a step, which it may replace.
@@ -86,13 +86,13 @@ class NodeEmitter:
         return value if self.listener is None else self.listener(self, value, role, direction)
 
     def with_dtype(self, dtype: ir.DataType) -> Self:
-        """Return an emitter into the same place with another type of arithmetic."""
+        """Return an emitter into the same place with another compute type."""
         other = copy.copy(self)
         other.dtype = dtype
         return other
 
     def has(self, op_type: str) -> bool:
-        """Return whether the operator may be emitted for the type of the arithmetic."""
+        """Return whether the operator may be emitted for the compute type."""
         return self.dialect.has(op_type, self.dtype)
 
     def missing(self, op_type: str) -> MissingOperatorError:
@@ -142,10 +142,10 @@ class NodeEmitter:
                 opset=since,
                 operator=op_type,
             )
-        roles = [self.names.role(op_type) for _ in range(outputs)]
+        roles = [self.names.result_name(op_type) for _ in range(outputs)]
         names = [self.names.fresh(role) for role in roles]
         node = make_node(op_type, inputs, attributes, [ir.Value(name=name) for name in names])
-        node.name = self.names.node(roles[0], names[0])
+        node.name = self.names.node_name(roles[0], names[0])
         self._fold(node)
         return self.add(node)
 
@@ -170,7 +170,7 @@ class NodeEmitter:
         if node is not None and self.names.holds(str(value.name)):
             value.name = self.names.fresh(what)
             if value is node.outputs[0]:
-                node.name = self.names.node(what, value.name)
+                node.name = self.names.node_name(what, value.name)
                 self._fold(node, what)
         return value
 
@@ -190,14 +190,14 @@ class NodeEmitter:
 
     def often_read(self, tensor: ir.TensorProtocol, letter: str) -> ir.Value:
         """Return an initializer with a name of a letter or two, as thousands of nodes may read it."""
-        return self._initializers.of(tensor, letter, short=True)
+        return self._initializers.intern(tensor, letter, short=True)
 
     def tensor_constant(self, tensor: ir.TensorProtocol, name: str = "") -> ir.Value:
         """Return an initializer that holds the tensor; external tensors stay external."""
-        return self._initializers.of(tensor, name)
+        return self._initializers.intern(tensor, name)
 
     def scalar(self, number: float) -> ir.Value:
-        """Return a constant of shape ``[]`` in the type of the arithmetic."""
+        """Return a constant of shape ``[]`` in the compute type."""
         return self.constant(np.array(number, dtype=self.dtype.numpy()))
 
     def integers(self, *numbers: int) -> ir.Value:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.lanes import Lane, from_arithmetic
-from rnnlower.lowering.masks import Mask, less, reverse_second_direction, where_else_zero
+from rnnlower.lowering.lanes import Lane, cast_from_compute_type
+from rnnlower.lowering.masks import Mask, emit_less, emit_where_else_zero, reverse_second_direction
 from rnnlower.lowering.strategies import Results, State
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.recurrent.node import ResolvedNode
 
 
-def outputs_of(
+def emit_outputs(
     e: Emitter, node: ResolvedNode, lanes: Sequence[Lane], mask: Mask | None, results: Results
 ) -> dict[str, ir.Value]:
     """Emit the node's outputs, as far as they are used."""
@@ -40,7 +40,7 @@ def output_dims(node: ResolvedNode, axes: Axes, name: str) -> list[Dim]:
     return [*dims, node.hidden_size]
 
 
-def outputs_without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
+def emit_outputs_without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
     """Emit the outputs of no time steps, lengths of 0 or a batch of no rows, where nothing is computed."""
     outputs = {}
     for name, state in (("Y", ""), ("Y_h", "initial_h"), ("Y_c", "initial_c")):
@@ -50,7 +50,7 @@ def outputs_without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[st
             outputs[name] = e.op("Identity", node.inputs[state])
         else:
             zeros = e.op("Identity", e.zeros(output_dims(node, axes, name)))
-            outputs[name] = from_arithmetic(e, node, zeros)
+            outputs[name] = cast_from_compute_type(e, node, zeros)
     return outputs
 
 
@@ -64,7 +64,7 @@ def _sequence_output(
         value = lane.flat() if flat else lane.stacked()
         if mask is not None:
             within = mask.within.flat() if flat else mask.within.stacked()
-            value = where_else_zero(e, within, value)
+            value = emit_where_else_zero(e, within, value)
         if axes.lead:
             value = reverse_second_direction(
                 e, TimeSeries(e, axes, node.hidden_size, stacked=value)
@@ -72,7 +72,7 @@ def _sequence_output(
         dims = [axes.time, *(axes.lead or (1,)), axes.batch, node.hidden_size]
         sizes = [axes.time, *axes.value(node.hidden_size)]
         lanes.append(e.reshape(value, dims) if flat else _with_directions(e, value, sizes, dims, 1))
-    Y = from_arithmetic(e, node, e.concat(lanes, axis=1))
+    Y = cast_from_compute_type(e, node, e.concat(lanes, axis=1))
     return e.transpose(Y, [2, 0, 1, 3]) if node.layout else Y
 
 
@@ -92,15 +92,15 @@ def _state_output(
         if mask is not None:
             nonempty = mask.nonempty
         elif not isinstance(axes.time, int):
-            nonempty = less(e, e.integers(0), axes.time)
+            nonempty = emit_less(e, e.integers(0), axes.time)
     lanes = []
     for value, state in zip(finals, initial, strict=True):
         if nonempty is not None and state.initial is not None:
-            value = where_else_zero(e, nonempty, value)
+            value = emit_where_else_zero(e, nonempty, value)
         dims: list[Dim] = [axes.batch, node.hidden_size]
         dims[node.layout : node.layout] = axes.lead or (1,)
         lanes.append(_with_directions(e, value, axes.value(node.hidden_size), dims, node.layout))
-    return from_arithmetic(e, node, e.concat(lanes, axis=node.layout))
+    return cast_from_compute_type(e, node, e.concat(lanes, axis=node.layout))
 
 
 def _with_directions(

@@ -63,34 +63,34 @@ class Counts:
     native_multiplies: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
-        return _combined(lambda one, two: one + two, self, other)
+        return _combine(lambda one, two: one + two, self, other)
 
     def times(self, runs: float) -> Counts:
         """Return the counts of a number of runs of the same nodes."""
         held = {"packed_bytes": self.packed_bytes, "loaded": self.loaded}
-        return dataclasses.replace(_combined(lambda one: runs * one, self), **held)
+        return dataclasses.replace(_combine(lambda one: runs * one, self), **held)
 
     def of_line(self, longer: Counts, steps: int) -> Counts:
         """Return the counts of a straight line of `steps`; this one has two steps, and `longer` three."""
-        return _combined(lambda two, three: two + (steps - 2) * (three - two), self, longer)
+        return _combine(lambda two, three: two + (steps - 2) * (three - two), self, longer)
 
     def price(self, costs: Mapping[str, float]) -> float:
         """Return the microseconds, given the price of one unit of each count; without a price it is free."""
         return float(sum(costs.get(name, 0.0) * value for name, value in dataclasses.asdict(self).items()))
 
 
-def kind_of(node: ResolvedNode) -> str:
+def price_kind(node: ResolvedNode) -> str:
     """Return the one of the `KINDS` that a node is."""
     return f"{node.op_type}_linear" if node.linear_before_reset else node.op_type
 
 
-def names_of_prices(*, native: bool) -> list[str]:
+def price_names(*, native: bool) -> list[str]:
     """Return the prices of a runtime's own recurrent operators, or those of all others."""
     names = [field.name for field in dataclasses.fields(Counts)]
     return [name.removeprefix(NATIVE) for name in names if name.startswith(NATIVE) == native]
 
 
-def count(nodes: Sequence[ir.Node], facts: Facts, steps: int, fused: Collection[str]) -> Counts:
+def count_costs(nodes: Sequence[ir.Node], facts: Facts, steps: int, fused: Collection[str]) -> Counts:
     """Count the nodes of a graph; unknown sizes count as one.
 
     Args:
@@ -102,29 +102,29 @@ def count(nodes: Sequence[ir.Node], facts: Facts, steps: int, fused: Collection[
     parts = [Counts()]
     after_gemm = {node.outputs[0] for node in nodes if node.op_type == "Gemm"}
     for node in nodes:
-        parts.append(_own(node, facts))
+        parts.append(_node_counts(node, facts))
         if node.op_type in fused and node.inputs[0] in after_gemm:
             parts.append(Counts(nodes=-1, elements=-math.prod(_sizes(facts, node.outputs[0]))))
         for body in subgraphs_of(node):
-            inner = count([*body], facts, steps, fused)
+            inner = count_costs([*body], facts, steps, fused)
             if node.op_type in ("Scan", "Loop"):
                 inner = (inner + Counts(iterations=1)).times(steps)
             parts.append(inner)
-    return _combined(lambda *each: sum(each), *parts)
+    return _combine(lambda *each: sum(each), *parts)
 
 
-def _combined(combine: Callable[..., float], *counts: Counts) -> Counts:
+def _combine(combine: Callable[..., float], *counts: Counts) -> Counts:
     """Combine each count of all operands."""
     names = [field.name for field in dataclasses.fields(Counts)]
     return Counts(**{name: combine(*(getattr(each, name) for each in counts)) for name in names})
 
 
-def _own(node: ir.Node, facts: Facts) -> Counts:
+def _node_counts(node: ir.Node, facts: Facts) -> Counts:
     """Count one run of a node, without its bodies."""
     if node.op_type in ("Scan", "Loop"):
         return Counts(loops=1, loaded=1)
     if node.op_type in RECURRENT_OPS:
-        return _native(node, *(_sizes(facts, value) for value in node.inputs[:3]))
+        return _native_counts(node, *(_sizes(facts, value) for value in node.inputs[:3]))
     elements = 0.0
     if node.op_type not in _FREE:
         elements = float(sum(math.prod(_sizes(facts, out)) for out in node.outputs))
@@ -146,7 +146,7 @@ def _own(node: ir.Node, facts: Facts) -> Counts:
     )
 
 
-def _native(node: ir.Node, X: Sequence[int], W: Sequence[int], R: Sequence[int]) -> Counts:
+def _native_counts(node: ir.Node, X: Sequence[int], W: Sequence[int], R: Sequence[int]) -> Counts:
     """Return one run of a recurrent operator; the sizes are those of its inputs."""
     steps, rows = (X[1], X[0]) if node.attributes.get_int("layout", 0) else (X[0], X[1])
     return Counts(

@@ -19,8 +19,8 @@ from rnnlower.graph.names import Scope
 from rnnlower.lowering.cells import CELLS, Inputs, NewState
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import PLAIN, StepWeights
-from rnnlower.lowering.lanes import Lane, cell_parameters, direction_scope, initial_state, step_names
-from rnnlower.lowering.masks import condition_type, less, where_else_zero
+from rnnlower.lowering.lanes import Lane, cell_parameters, direction_scope, emit_initial_state, step_names
+from rnnlower.lowering.masks import condition_type, emit_less, emit_where_else_zero
 from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
@@ -57,13 +57,13 @@ class QuantizedLane(Lane):
         total = x[_IOFC]
         if h is not None:
             if _CARRIED in x:
-                h = where_else_zero(e, x[_CARRIED], h)
-            total = e.op("Add", total, _product(e, _rounded(e, h), self.R))
+                h = emit_where_else_zero(e, x[_CARRIED], h)
+            total = e.op("Add", total, _emit_product(e, _quantize(e, h), self.R))
         if self.bias is not None:
             # Added after both products, as in the kernel, to get the same bits.
             total = e.op("Add", total, self.bias)
         node = self.parameters.node
-        return CELLS[node.op_type](e, self.parameters, _gates(e, node, total), [None, c])
+        return CELLS[node.op_type](e, self.parameters, _split_gates(e, node, total), [None, c])
 
 
 def quantized_lanes(e: Emitter, node: ResolvedNode, weights: Weights, X: TimeSeries) -> list[QuantizedLane]:
@@ -73,32 +73,32 @@ def quantized_lanes(e: Emitter, node: ResolvedNode, weights: Weights, X: TimeSer
         MissingOperatorError: An integer operator may not be emitted.
     """
     try:
-        rounded = _rounded(e, _computed_steps(e, node, X.axes, X))
-        return [_lane(e, node, weights, X.axes, rounded, d) for d in range(node.num_directions)]
+        rounded = _quantize(e, _zero_past_longest_row(e, node, X.axes, X))
+        return [_make_lane(e, node, weights, X.axes, rounded, d) for d in range(node.num_directions)]
     except MissingOperatorError as error:
         advice = f"make the weights float ({wording.option('dequantize', True)})"
         raise error.behind("integer arithmetic", advice) from None
 
 
-def _lane(
+def _make_lane(
     e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: _Integers, direction: int
 ) -> QuantizedLane:
     backwards = node.reversed_directions[direction]
     names = step_names(e, axes, reverse=backwards)
     with e.naming(direction_scope(e.names, backwards)):
-        W, R = (_integers(e, node, weights, name, direction) for name in "WR")
-        product, reverse = _product(e, X, W), backwards
+        W, R = (_integer_weights(e, node, weights, name, direction) for name in "WR")
+        product, reverse = _emit_product(e, X, W), backwards
         if reverse and "sequence_lens" in node.inputs:
             product, reverse = _reverse_rows(e, node, product), False
         rows = 4 * node.hidden_size
         inputs = {_IOFC: TimeSeries(e, axes, rows, stacked=product, reverse=reverse).named(names, "x")}
         if "sequence_lens" in node.inputs and "Y" in node.outputs:
-            inputs[_CARRIED] = _carried(e, node, axes).named(names, "carried")
+            inputs[_CARRIED] = _emit_active_rows(e, node, axes).named(names, "carried")
         B = node.inputs.get("B")
         return QuantizedLane(
             cell_parameters(e, node, weights, PLAIN, direction, StepWeights({})),
             inputs,
-            [initial_state(e, node, axes, name, direction) for name in node.state_names],
+            [emit_initial_state(e, node, axes, name, direction) for name in node.state_names],
             axes,
             reverse,
             names,
@@ -128,7 +128,7 @@ def _reverse_rows(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
     return e.op("ReverseSequence", value, lengths, time_axis=0, batch_axis=1, since=10)
 
 
-def _computed_steps(e: Emitter, node: ResolvedNode, axes: Axes, X: TimeSeries) -> ir.Value:
+def _zero_past_longest_row(e: Emitter, node: ResolvedNode, axes: Axes, X: TimeSeries) -> ir.Value:
     """Emit X with zeros, which every range contains, past the end of the longest row.
 
     The kernel stops there.
@@ -144,11 +144,11 @@ def _computed_steps(e: Emitter, node: ResolvedNode, axes: Axes, X: TimeSeries) -
         # The 0 covers a batch of no rows.
         lengths = e.concat([lens, e.constant(np.zeros(1, np.int32))], axis=0)
         longest = e.op("ReduceMax", lengths, keepdims=1)
-        computed = e.reshape(less(e, e.arange(axes.time), longest), [axes.time, 1, 1])
-    return where_else_zero(e, computed, X.stacked())
+        computed = e.reshape(emit_less(e, e.arange(axes.time), longest), [axes.time, 1, 1])
+    return emit_where_else_zero(e, computed, X.stacked())
 
 
-def _carried(e: Emitter, node: ResolvedNode, axes: Axes) -> TimeSeries:
+def _emit_active_rows(e: Emitter, node: ResolvedNode, axes: Axes) -> TimeSeries:
     """Emit the rows that had not ended in the previous step, as bool: the kernel treats the others as 0."""
     lens = node.inputs["sequence_lens"]
     tensor = e.content(lens)
@@ -157,12 +157,14 @@ def _carried(e: Emitter, node: ResolvedNode, axes: Axes) -> TimeSeries:
         dtype = condition_type(e)
         return TimeSeries(e, axes, 1, known=known.astype(dtype.numpy()), dtype=dtype)
     steps = e.unsqueeze(e.arange(axes.time), 1, [axes.time, 1])
-    before_end = less(e, steps, e.op("Add", lens, e.constant(np.array(1, np.int32))))
+    before_end = emit_less(e, steps, e.op("Add", lens, e.constant(np.array(1, np.int32))))
     carried = e.unsqueeze(before_end, 2, [axes.time, axes.batch, 1])
     return TimeSeries(e, axes, 1, stacked=carried, dtype=condition_type(e))
 
 
-def _integers(e: Emitter, node: ResolvedNode, weights: Weights, name: str, direction: int) -> _Integers:
+def _integer_weights(
+    e: Emitter, node: ResolvedNode, weights: Weights, name: str, direction: int
+) -> _Integers:
     """Emit a direction's W or R."""
     value, size = node.inputs[name], node.input_size if name == "W" else node.hidden_size
     if weights.is_constant(value) and size is not None:
@@ -170,10 +172,10 @@ def _integers(e: Emitter, node: ResolvedNode, weights: Weights, name: str, direc
     else:
         matrix = e.op("Gather", value, e.constant(np.array(direction)), axis=0)
     scale, zero_point = node.inputs[f"{name}_scale"], node.inputs[f"{name}_zero_point"]
-    return _Integers(matrix, _of_direction(e, scale, direction), _zero_point(e, zero_point, direction))
+    return _Integers(matrix, _slice_direction(e, scale, direction), _zero_point(e, zero_point, direction))
 
 
-def _of_direction(e: Emitter, value: ir.Value, direction: int) -> ir.Value:
+def _slice_direction(e: Emitter, value: ir.Value, direction: int) -> ir.Value:
     array = e.content(value)
     if array is not None:
         return e.constant(array[direction], name=value.name or "")
@@ -191,12 +193,12 @@ def _zero_point(e: Emitter, value: ir.Value, direction: int) -> ir.Value | None:
     return e.op("Gather", flat, e.constant(np.array(0)), axis=0)
 
 
-def _rounded(e: Emitter, value: ir.Value) -> _Integers:
+def _quantize(e: Emitter, value: ir.Value) -> _Integers:
     """Emit the value rounded to 8 bits, with its range widened to contain 0."""
     return _Integers(*e.ops("DynamicQuantizeLinear", value, outputs=3, since=FIRST_OPSET))
 
 
-def _product(e: Emitter, x: _Integers, weight: _Integers) -> ir.Value:
+def _emit_product(e: Emitter, x: _Integers, weight: _Integers) -> ir.Value:
     """Emit the value that ``x @ weight`` represents, in float32."""
     operands = [x.value, weight.value, x.zero_point]
     if weight.zero_point is not None:
@@ -205,7 +207,7 @@ def _product(e: Emitter, x: _Integers, weight: _Integers) -> ir.Value:
     return e.op("Mul", integers, e.op("Mul", x.scale, weight.scale))
 
 
-def _gates(e: Emitter, node: ResolvedNode, total: ir.Value) -> dict[str, ir.Value]:
+def _split_gates(e: Emitter, node: ResolvedNode, total: ir.Value) -> dict[str, ir.Value]:
     """Split the complete sums into the groups of gates that the cell asks for."""
     if "P" in node.inputs:
         groups = ["i", "o", "f", "c"]

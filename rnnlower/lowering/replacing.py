@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.names import NameSource, Scope, all_names
 from rnnlower.graph.rewiring import remove_orphans
-from rnnlower.graph.walk import Located, called, default_opset
+from rnnlower.graph.walk import LocatedNode, default_opset, display_name
 from rnnlower.lowering.dialect import ANY, Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import PLAIN, Form
@@ -80,7 +80,7 @@ class LoweredNode:
     @classmethod
     def of(
         cls,
-        located: Located,
+        located: LocatedNode,
         strategy: str,
         emitted_ops: int,
         reason: str,
@@ -109,11 +109,11 @@ class Emitters:
 
     def __init__(self, model: ir.Model, dialect: Dialect = ANY, *, namespaces: bool = False) -> None:
         self._opset, self._dialect, self._namespaces = default_opset(model), dialect, namespaces
-        self.names = NameSource(names_in(model))
+        self.names = NameSource(all_names(model))
         self.constants = InitializerPool(model, self.names)
 
     def at(self, name: str, dtype: ir.DataType, listener: Listener | None = None, outer: str = "") -> Emitter:
-        """Return an emitter of arithmetic in a type, whose values are named after a node.
+        """Return an emitter with a compute type, whose values are named after a node.
 
         Args:
             name: The name of the node.
@@ -128,14 +128,14 @@ class Emitters:
     @contextlib.contextmanager
     def before(self, node: ir.Node) -> Iterator[Emitter]:
         """Yield an emitter of what moves data; its nodes are then inserted before a node."""
-        e = self.at(called(node), ir.DataType.FLOAT)
+        e = self.at(display_name(node), ir.DataType.FLOAT)
         yield e
         assert node.graph is not None
         node.graph.insert_before(node, e.nodes)
 
 
 @contextlib.contextmanager
-def naming_node(located: Located, remedy: str = "") -> Iterator[None]:
+def located_errors(located: LocatedNode, remedy: str = "") -> Iterator[None]:
     """Name the node in errors about operators that its replacement needs."""
     try:
         yield

@@ -1,6 +1,6 @@
 """The lowering of one recurrent node: layout, directions, sequence lengths and outputs around the step.
 
-The stages: bring X to time-major and to the type of the arithmetic; choose the form of the step; for each
+The stages: bring X to time-major and to the compute type; choose the form of the step; for each
 lane (a direction, or both) multiply X by W for all time steps at once, unless the step is to do that; join
 the lanes' steps into one, run it by a strategy, and put the outputs together.
 """
@@ -19,12 +19,19 @@ from rnnlower.graph.walk import is_read
 from rnnlower.lowering.cells import LAST_OPS, Inputs, NewState
 from rnnlower.lowering.emitter import FAN_OUT, Dim, Emitter
 from rnnlower.lowering.forms import PLAIN, Form
-from rnnlower.lowering.lanes import Lane, make_lanes, to_arithmetic
-from rnnlower.lowering.masks import Mask, is_never, mask_of, where
-from rnnlower.lowering.outputs import output_dims, outputs_of, outputs_without_steps
+from rnnlower.lowering.lanes import Lane, cast_to_compute_type, make_lanes
+from rnnlower.lowering.masks import Mask, emit_length_mask, emit_where, is_always_false
+from rnnlower.lowering.outputs import emit_outputs, emit_outputs_without_steps, output_dims
 from rnnlower.lowering.quantized_lstm import quantized_lanes, restore_order
-from rnnlower.lowering.step_names import StepScope, size_of_step
-from rnnlower.lowering.strategies import STRATEGIES, Recurrence, Results, Strategy, run_in_chunks, shape_of
+from rnnlower.lowering.step_names import StepScope, measure_step
+from rnnlower.lowering.strategies import (
+    STRATEGIES,
+    Recurrence,
+    Results,
+    Strategy,
+    declared_shape,
+    run_in_chunks,
+)
 from rnnlower.lowering.strategies.repeating import Stepped
 from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.lowering.weights import Weights
@@ -37,42 +44,42 @@ def lower_node(
     """Emit the node, and return a new value for each of its outputs that is used.
 
     Args:
-        e: The emitter, whose dtype is that of the arithmetic.
+        e: The emitter, whose dtype is the compute type.
         node: The node.
         weights: Cuts the node's weights.
         strategy: A key of `STRATEGIES`.
         form: The form of the step, which must be allowed for the node.
         unroll_factor: Time steps in an iteration of the loop.
     """
-    axes = axes_of(e, node)
+    axes = axes_of_node(e, node)
     lens = node.inputs.get("sequence_lens")
     lengths = None if lens is None else constant_of(lens)
     if 0 in (axes.time, axes.batch) or (lengths is not None and not lengths.numpy().any()):
-        outputs = outputs_without_steps(e, node, axes)
+        outputs = emit_outputs_without_steps(e, node, axes)
     else:
         X = node.inputs["X"]
         input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
-        stacked = to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
+        stacked = cast_to_compute_type(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
         series = TimeSeries(e, axes, input_size, stacked=stacked)
         lanes: Sequence[Lane]
         if node.is_quantized:
             lanes = quantized_lanes(e, node, weights, series)
         else:
             lanes = make_lanes(e, node, weights, form, series)
-        mask = mask_of(e, node, lanes[0].axes)
-        results = _run(e, node, lanes, mask, STRATEGIES[strategy], unroll_factor)
+        mask = emit_length_mask(e, node, lanes[0].axes)
+        results = _run_strategy(e, node, lanes, mask, STRATEGIES[strategy], unroll_factor)
         if node.is_quantized:
             results = dataclasses.replace(results, outputs=restore_order(e, node, results.outputs))
-        outputs = outputs_of(e, node, lanes, mask, results)
+        outputs = emit_outputs(e, node, lanes, mask, results)
     # Shape inference, which knew the ranks after the node, may not see them through a Loop or run-time
     # sizes. If the node is in a body, onnxruntime requires a rank for the body's outputs.
     assert node.dtype is not None
     for name, value in outputs.items():
-        value.type, value.shape = ir.TensorType(node.dtype), shape_of(output_dims(node, axes, name))
+        value.type, value.shape = ir.TensorType(node.dtype), declared_shape(output_dims(node, axes, name))
     return outputs
 
 
-def _run(
+def _run_strategy(
     e: Emitter,
     node: ResolvedNode,
     lanes: Sequence[Lane],
@@ -88,13 +95,13 @@ def _run(
     one_by_one |= e.dialect.control_flow.apart and no_if
     rows = None
     if not isinstance(axes.batch, int):
-        rows = _symbol_of_rows(node.inputs["X"], 1 - node.layout) or e.names.fresh("batch")
+        rows = _row_symbol(node.inputs["X"], 1 - node.layout) or e.names.fresh("batch")
     # H has a role as the result of its step.
     apart = strategy.output_apart and form is not PLAIN and e.listener is None
     outputs: list[TimeSeries] = []
     states: list[ir.Value] = []
     for together in [[lane] for lane in lanes] if one_by_one else [lanes]:
-        joined = _Joined(node, together, mask, apart=apart)
+        joined = _JoinedLanes(node, together, mask, apart=apart)
         recurrence = joined.recurrence(rows)
         if unroll_factor > 1:
             results = run_in_chunks(e, recurrence, strategy.run, unroll_factor)
@@ -105,13 +112,13 @@ def _run(
     return Results(outputs, states)
 
 
-def _symbol_of_rows(X: ir.Value, axis: int) -> str | None:
+def _row_symbol(X: ir.Value, axis: int) -> str | None:
     """Return the model's name for the number of rows, if it has one."""
     dim = None if X.shape is None or axis >= len(X.shape) else X.shape[axis]
     return dim.value if isinstance(dim, ir.SymbolicDim) else None
 
 
-def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
+def emit_failing_outputs(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
     """Emit ops that fail at run time and have no shape before, for a node whose X has the wrong rank.
 
     Such a node is in a branch that inputs of the given shapes must not take. A runtime that infers shapes
@@ -128,7 +135,7 @@ def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
     }
 
 
-def axes_of(e: Emitter, node: ResolvedNode) -> Axes:
+def axes_of_node(e: Emitter, node: ResolvedNode) -> Axes:
     """Return the sizes of the axes of X."""
     X, time, batch = node.inputs["X"], node.seq_length, node.batch_size
     return Axes(
@@ -137,7 +144,7 @@ def axes_of(e: Emitter, node: ResolvedNode) -> Axes:
     )
 
 
-class _Joined:
+class _JoinedLanes:
     """One recurrence whose step consists of the steps of all lanes.
 
     The inputs of a lane are its products or X, and the mask if there is one. Its outputs are H of each
@@ -181,10 +188,10 @@ class _Joined:
             is_read = self.mask is not None and self.mask.within.known is None
             within = ir.Value(name="k") if is_read else None
             with scratch.naming(StepScope(NameSource(), lane.names, 0)):
-                _masked_step(scratch, lane, x, within, old)
+                _emit_masked_step(scratch, lane, x, within, old)
             is_part = isinstance(lane.axes.time, int) and lane.axes.time > FAN_OUT
             inputs = [*x.values()] if within is None else [*x.values(), within]
-            size = size_of_step(scratch.nodes, inputs, old, rows, is_part=is_part)
+            size = measure_step(scratch.nodes, inputs, old, rows, is_part=is_part)
             lane.names.fit(size, e.names.source)
             detach(scratch.nodes)
 
@@ -206,30 +213,30 @@ class _Joined:
             old = states[index * states_per_lane : (index + 1) * states_per_lane]
             x = dict(zip(lane.inputs, own[: len(lane.inputs)], strict=True))
             with e.naming(lane.scope(e, number)):
-                new = _masked_step(e, lane, x, None if self.mask is None else own[-1], old)
+                new = _emit_masked_step(e, lane, x, None if self.mask is None else own[-1], old)
             new_states += new.values
             if self.node.used("Y"):
                 outputs += new.values[:1] if self.last_op is None else new.operands
         return new_states, outputs
 
 
-def _masked_step(e: Emitter, lane: Lane, x: Inputs, within: ir.Value | None, old: States) -> NewState:
+def _emit_masked_step(e: Emitter, lane: Lane, x: Inputs, within: ir.Value | None, old: States) -> NewState:
     """Emit the new state; rows whose sequence has ended keep the old one."""
-    if within is not None and is_never(within):
-        return NewState([_or_zeros(e, lane, value) for value in old])
+    if within is not None and is_always_false(within):
+        return NewState([_state_or_zeros(e, lane, value) for value in old])
     new = lane.step(e, x, old)
     for value, what in zip(new.values, ("y", "m"), strict=False):  # C(t) is the memory
         e.label(value, what)
     if within is None:
         return new
     kept = [
-        where(e, within, value, _or_zeros(e, lane, before))
+        emit_where(e, within, value, _state_or_zeros(e, lane, before))
         for value, before in zip(new.values, old, strict=True)
     ]
     return NewState(kept, new.operands)
 
 
-def _or_zeros(e: Emitter, lane: Lane, state: ir.Value | None) -> ir.Value:
+def _state_or_zeros(e: Emitter, lane: Lane, state: ir.Value | None) -> ir.Value:
     """Return the state, with a zero state written out."""
     if state is None and isinstance(lane.axes.batch, int):
         return e.zeros(lane.axes.value(lane.parameters.node.hidden_size))

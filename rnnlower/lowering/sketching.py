@@ -18,12 +18,12 @@ from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.rewiring import detach
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.forms import GATE_FORMS, PLAIN, Case, Form
-from rnnlower.lowering.pricing import NATIVE, Counts, count, kind_of
+from rnnlower.lowering.forms import GATE_FORMS, PLAIN, Form, FormCase
+from rnnlower.lowering.pricing import NATIVE, Counts, count_costs, price_kind
 from rnnlower.lowering.replacing import Gates
-from rnnlower.lowering.sequence import axes_of, lower_node
+from rnnlower.lowering.sequence import axes_of_node, lower_node
 from rnnlower.lowering.strategies import STRATEGIES
-from rnnlower.lowering.weights import Weights, arithmetic
+from rnnlower.lowering.weights import Weights, compute_type_of
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import OUTPUT_NAMES
 
@@ -114,7 +114,7 @@ Sketches = dict[Hashable, list[Candidate]]
 """Known candidates by the `Task.key`: models often have equal nodes."""
 
 
-def candidates(
+def find_candidates(
     task: Task, strategies: Sequence[str], sketches: Sketches | None = None, *, compared: bool = True
 ) -> list[Candidate]:
     """Return the candidates that the dialect has the operators for, in the order of the strategies and forms.
@@ -131,14 +131,14 @@ def candidates(
     if sketches is not None:
         key = (*strategies, compared, *task.key())
         if key not in sketches:
-            sketches[key] = candidates(task, strategies, compared=compared)
+            sketches[key] = find_candidates(task, strategies, compared=compared)
         return sketches[key]
     ways = [(strategy, form) for strategy in strategies for form in _forms(task, strategy)]
     costs = task.dialect.prices.microseconds if compared or len(ways) > 1 else {}
     found, missing = [], []
     for strategy, form in ways:
         try:
-            found.append(_sketched(task, strategy, form, costs))
+            found.append(_sketch(task, strategy, form, costs))
         except MissingOperatorError as error:
             missing.append(error)
     if not found:
@@ -158,10 +158,10 @@ def cheapest(found: Sequence[Candidate]) -> Candidate:
 def native_candidate(e: Emitter, node: ResolvedNode, dialect: Dialect, strategy: str) -> Candidate:
     """Return the runtime's own operators, which the emitter holds, with what is around them."""
     prices = dialect.prices
-    if kind_of(node) not in prices.native or node.is_quantized:
+    if price_kind(node) not in prices.native or node.is_quantized:
         return Candidate(strategy, None, {}, Counts())
     counts = _counts(e, node, dialect)
-    own = {f"{NATIVE}{name}": price for name, price in prices.native[kind_of(node)].items()}
+    own = {f"{NATIVE}{name}": price for name, price in prices.native[price_kind(node)].items()}
     return Candidate(strategy, None, {}, counts, counts.price({**prices.microseconds, **own}))
 
 
@@ -174,16 +174,16 @@ def _forms(task: Task, strategy: str) -> Sequence[Form]:
     if not forms or node.is_quantized:
         return [PLAIN]
     e = task.emitter(task.opset)
-    case = Case(e, node, task.weights, axes_of(e, node))
+    case = FormCase(e, node, task.weights, axes_of_node(e, node))
     detach(e.everything)
     return [form for form in forms if form.fits(case)] or [PLAIN]
 
 
-def _sketched(task: Task, strategy: str, form: Form, costs: Mapping[str, float]) -> Candidate:
+def _sketch(task: Task, strategy: str, form: Form, costs: Mapping[str, float]) -> Candidate:
     needs: dict[str, int] = {}
 
     def counts(node: ResolvedNode) -> Counts:
-        with _emitted(dataclasses.replace(task, node=node), strategy, form, needs) as e:
+        with _emit_sketches(dataclasses.replace(task, node=node), strategy, form, needs) as e:
             return _counts(e, node, task.dialect) if costs else Counts()
 
     node, steps = task.node, task.node.seq_length
@@ -196,7 +196,7 @@ def _sketched(task: Task, strategy: str, form: Form, costs: Mapping[str, float])
 
 
 @contextlib.contextmanager
-def _emitted(task: Task, strategy: str, form: Form, needs: dict[str, int]) -> Iterator[Emitter]:
+def _emit_sketches(task: Task, strategy: str, form: Form, needs: dict[str, int]) -> Iterator[Emitter]:
     """Yield the emitter of the candidate, at the opset that has all of its operators."""
     while True:
         e = task.emitter(max([task.opset, *needs.values()]))
@@ -218,7 +218,7 @@ def sketch_emitter(
     """Return an emitter that writes where no model sees it."""
     assert node.dtype is not None
     names = NameSource(str(value.name) for value in node.inputs.values())
-    dtype = node.dtype if preferences is None else arithmetic(node.dtype, preferences.compute_type)
+    dtype = node.dtype if preferences is None else compute_type_of(node.dtype, preferences.compute_type)
     return Emitter(opset, Scope(names, "sketch/"), dtype, ScratchPool(names), dialect)
 
 
@@ -237,4 +237,4 @@ def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
         open_as_one = [dim if isinstance(dim, int) and dim >= 0 else 1 for dim in value.shape or ()]
         facts.assume(value, tuple(known.get(name) or open_as_one), ir.DataType.FLOAT)
     facts.visit(*e.nodes)
-    return count(e.nodes, facts, steps, dialect.prices.fused)
+    return count_costs(e.nodes, facts, steps, dialect.prices.fused)

@@ -17,7 +17,7 @@ from rnnlower.lowering.linear_attention import emit_linear_attention
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.recurrent.state_operators import AttentionNode, ConvolutionNode, StateNode
 
-ARITHMETIC = ir.DataType.FLOAT
+COMPUTE_TYPE = ir.DataType.FLOAT
 """The type in which both operators compute, whatever the types of their inputs."""
 
 _END = int(np.iinfo(np.int64).max)
@@ -39,12 +39,14 @@ class ChunkForm:
         return f"chunks of {self.steps}" if self.steps > 1 else "steps"
 
 
-CHUNK = {"linear": 64, "gated": 64, "delta": 16, "gated_delta": 16}
-CHUNK_PER_KEY = 16
+CHUNK_SIZES = {"linear": 64, "gated": 64, "delta": 16, "gated_delta": 16}
+CHUNK_SIZE_PER_KEY = 16
 """Steps of a chunk with which onnxruntime is fastest: `benchmarks/linear_attention.py` measures them."""
 
 
-def chunk_form(node: AttentionNode, strategy: str, factor: int = 1, *, priced: bool = False) -> ChunkForm:
+def choose_chunk_form(
+    node: AttentionNode, strategy: str, factor: int = 1, *, priced: bool = False
+) -> ChunkForm:
     """Return how a node is repeated.
 
     Args:
@@ -53,7 +55,7 @@ def chunk_form(node: AttentionNode, strategy: str, factor: int = 1, *, priced: b
         factor: The requested number of steps of an iteration of a Scan or Loop.
         priced: Whether the number may be another one, the fastest.
     """
-    fastest = CHUNK_PER_KEY if node.decay_per_key else CHUNK[node.update_rule]
+    fastest = CHUNK_SIZE_PER_KEY if node.decay_per_key else CHUNK_SIZES[node.update_rule]
     if node.steps is not None:
         fastest = min(fastest, 1 << max(node.steps - 1, 0).bit_length())
     if strategy != "unroll":
@@ -63,14 +65,14 @@ def chunk_form(node: AttentionNode, strategy: str, factor: int = 1, *, priced: b
 
 def needs_steps(node: StateNode, strategy: str) -> bool:
     """Return whether a strategy needs a known number of steps."""
-    return isinstance(node, AttentionNode) and chunk_form(node, strategy).strategy == "unroll"
+    return isinstance(node, AttentionNode) and choose_chunk_form(node, strategy).strategy == "unroll"
 
 
 def lower_state_operator(e: Emitter, node: StateNode, form: ChunkForm | None) -> list[ir.Value]:
     """Emit the node; return the output and the state in their types.
 
     Args:
-        e: The emitter, whose type is `ARITHMETIC`.
+        e: The emitter, whose type is `COMPUTE_TYPE`.
         node: The node, all of whose sizes are known.
         form: How it is repeated, if it is a LinearAttention.
     """
@@ -101,7 +103,7 @@ def lower_state_operator(e: Emitter, node: StateNode, form: ChunkForm | None) ->
 def emit_causal_conv(
     e: Emitter, node: ConvolutionNode, inputs: dict[str, ir.Value]
 ) -> tuple[ir.Value, ir.Value]:
-    """Emit the node of inputs in the arithmetic's type; return output and state, laid out as the node's."""
+    """Emit the node of inputs in the compute type; return output and state, laid out as the node's."""
     signal, past = inputs["input"], inputs.get("past_state")
     if node.channels_last:
         signal = e.transpose(signal, [0, 2, 1])
@@ -111,7 +113,7 @@ def emit_causal_conv(
         batch: Dim = e.dim(signal, 0) if node.batch is None else node.batch
         past = e.zeros([batch, node.channels, span])
     whole = signal if past is None or not span else e.concat([past, signal], 2)
-    output = _convolution(e, node, whole, inputs)
+    output = _emit_convolution(e, node, whole, inputs)
     if node.activation:
         output = e.op("Mul", output, e.op("Sigmoid", output))
     # Of a kernel of one tap, the state is empty.
@@ -121,7 +123,9 @@ def emit_causal_conv(
     return output, state
 
 
-def _convolution(e: Emitter, node: ConvolutionNode, whole: ir.Value, inputs: dict[str, ir.Value]) -> ir.Value:
+def _emit_convolution(
+    e: Emitter, node: ConvolutionNode, whole: ir.Value, inputs: dict[str, ir.Value]
+) -> ir.Value:
     """Emit the convolution of ``[batch, channels, span + steps]``: a Conv, or else a product for each tap."""
     has_steps = bool(node.steps)
     try:
@@ -139,10 +143,10 @@ def _convolution(e: Emitter, node: ConvolutionNode, whole: ir.Value, inputs: dic
         )
         return output if has_steps else e.slice(output, [0], [-1], [2])
     except MissingOperatorError:
-        return _by_taps(e, node, whole, inputs)
+        return _emit_taps(e, node, whole, inputs)
 
 
-def _by_taps(e: Emitter, node: ConvolutionNode, whole: ir.Value, inputs: dict[str, ir.Value]) -> ir.Value:
+def _emit_taps(e: Emitter, node: ConvolutionNode, whole: ir.Value, inputs: dict[str, ir.Value]) -> ir.Value:
     weight = e.reshape(inputs["weight"], [node.channels, node.width])
     total = e.reshape(inputs["bias"], [node.channels, 1]) if "bias" in inputs else None
     for tap in range(node.width):

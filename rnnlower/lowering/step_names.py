@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.names import NameSource, Scope, letters
+from rnnlower.graph.names import NameSource, Scope, letter_names
 
 BYTES_OF_STEP = 400
 """The bytes that a step may add to the file, as far as that depends on names."""
@@ -95,7 +95,7 @@ class StepNames:
         """The name of the step itself."""
         return f"{self._letter}{position}"
 
-    def node(self, position: int, what: str) -> str | None:
+    def node_name(self, position: int, what: str) -> str | None:
         """Return the name of the node that computes the value; ``None`` if it is the value's."""
         if not self._form.stem or self._form.alike:
             return None
@@ -117,7 +117,7 @@ class StepNames:
         """Yield the forms, the most descriptive first."""
         stems = [
             stem
-            for stem in _stems(self._node)
+            for stem in _abbreviations(self._node)
             if stem == self._node or source.is_free(stem, f"{stem}/{self._letter}")
         ]
         yield from (_Form(stem, alike=True) for stem in stems)
@@ -147,7 +147,7 @@ class StepScope(Scope):
     def __init__(self, source: NameSource, names: StepNames, position: int) -> None:
         super().__init__(source, "")
         self._names, self._position = names, position
-        self._letters = letters("abdegjlnpqst")
+        self._letters = letter_names("abdegjlnpqst")
         self._given: set[str] = set()
 
     def fresh(self, what: str) -> str:
@@ -158,11 +158,11 @@ class StepScope(Scope):
     def holds(self, name: str) -> bool:
         return name in self._given
 
-    def node(self, what: str, value: str) -> str:
-        name = self._names.node(self._position, what)
+    def node_name(self, what: str, value: str) -> str:
+        name = self._names.node_name(self._position, what)
         return value if name is None else self.source.fresh(name)
 
-    def role(self, op_type: str) -> str:
+    def result_name(self, op_type: str) -> str:
         return next(self._letters)
 
     @property
@@ -170,7 +170,7 @@ class StepScope(Scope):
         return self._names.step(self._position)
 
 
-def size_of_step(
+def measure_step(
     nodes: Sequence[ir.Node],
     inputs: Collection[ir.Value],
     states: Collection[ir.Value | None],
@@ -205,7 +205,7 @@ def size_of_step(
     )
 
 
-def _stems(name: str) -> Iterator[str]:
+def _abbreviations(name: str) -> Iterator[str]:
     """Yield shorter and shorter forms of a node's name: fewer components of a path, then fewer letters."""
     starts = [0, *(match.end() for match in re.finditer("[/.:]+", name))]
     yield from (name[start:] for start in starts if start < len(name))

@@ -37,7 +37,7 @@ class Weights:
         """Return rows of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``."""
         tensor = self._constant(value)
         if tensor is not None:
-            rows = _rows(tensor, direction, first, last)
+            rows = _slice_rows(tensor, direction, first, last)
             return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
         dequantized = _dequantized_rows(e, value, direction, first, last)
         if dequantized is not None:
@@ -145,14 +145,14 @@ def private_weights(nodes: Sequence[ir.Node], trained: Container[str]) -> set[ir
     }
 
 
-def arithmetic(dtype: ir.DataType, wanted: ir.DataType | None = None) -> ir.DataType:
+def compute_type_of(dtype: ir.DataType, wanted: ir.DataType | None = None) -> ir.DataType:
     """Return the type to compute in: the wanted one if it is wider. Few runtimes compute with bfloat16."""
     if dtype == ir.DataType.BFLOAT16:
         wanted = ir.DataType.FLOAT
     return dtype if wanted is None or wanted.itemsize <= dtype.itemsize else wanted
 
 
-def _rows(tensor: ir.TensorProtocol, direction: int, first: int, last: int) -> ir.TensorProtocol:
+def _slice_rows(tensor: ir.TensorProtocol, direction: int, first: int, last: int) -> ir.TensorProtocol:
     _, rows, columns = tensor.shape.numpy()
     shape = ir.Shape([last - first, columns])
     if not isinstance(tensor, ir.ExternalTensor):
@@ -197,13 +197,18 @@ def _dequantized_rows(e: Emitter, value: ir.Value, direction: int, first: int, l
         return None
     tensors = [constant_of(operand) for operand in node.inputs if operand is not None]
     integers = tensors[0]
-    if integers is None or None in tensors or len(integers.shape) != _RANK or _reads(node.inputs[0]) > 1:
+    if (
+        integers is None
+        or None in tensors
+        or len(integers.shape) != _RANK
+        or _count_reads(node.inputs[0]) > 1
+    ):
         return None
     if direction >= integers.shape.numpy()[0]:
         return None
     arrays = [tensor.numpy() for tensor in tensors[1:] if tensor is not None]
     axis = node.attributes.get_int("axis", 1) % _RANK
-    found = _scales(arrays, axis, node.attributes.get_int("block_size", 0), direction, first, last)
+    found = _slice_scales(arrays, axis, node.attributes.get_int("block_size", 0), direction, first, last)
     if found is None:
         return None
     scales, attributes = found
@@ -218,7 +223,7 @@ def _dequantized_rows(e: Emitter, value: ir.Value, direction: int, first: int, l
     return e.op("DequantizeLinear", *operands, since=10, **attributes)
 
 
-def _scales(
+def _slice_scales(
     arrays: list[np.ndarray], axis: int, block_size: int, direction: int, first: int, last: int
 ) -> tuple[list[np.ndarray], dict[str, int]] | None:
     """Return scale and zero point of the rows `first` to `last` of a direction, and the attributes."""
@@ -238,8 +243,8 @@ def _scales(
 
 def _read_once(value: ir.Value) -> ir.Node | None:
     """Return the producer of a value that has only one reader."""
-    return value.producer() if _reads(value) == 1 and not value.is_graph_output() else None
+    return value.producer() if _count_reads(value) == 1 and not value.is_graph_output() else None
 
 
-def _reads(value: ir.Value | None) -> int:
+def _count_reads(value: ir.Value | None) -> int:
     return 0 if value is None else len(tuple(value.uses()))

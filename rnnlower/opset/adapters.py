@@ -8,17 +8,17 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from rnnlower.graph.walk import resolve_references, values_of
-from rnnlower.opset.step import Adapter, Row, Step
+from rnnlower.graph.walk import resolve_references, walk_values
+from rnnlower.opset.step import Adapter, Row, VersionStep
 from rnnlower.opset.value_types import ValueTypes
-from rnnlower.opset.version_fit import present
+from rnnlower.opset.version_fit import trim_omitted
 
 
 def refuse_unless(name: str, allowed: Iterable[Any], reason: str) -> Adapter:
     """Return an adapter that accepts a node if its attribute `name` has one of the values `allowed`."""
     values = tuple(allowed)
 
-    def adapter(step: Step) -> None:
+    def adapter(step: VersionStep) -> None:
         if step.attr(name) not in values:
             step.refuse(f"{name}={step.attr(name)!r}: {reason}")
 
@@ -37,7 +37,7 @@ def only(
 def drop_if(name: str, neutral: Any, reason: str) -> Adapter:
     """Return an adapter that drops the list `name` if all its entries are `neutral`, else refuses."""
 
-    def adapter(step: Step) -> None:
+    def adapter(step: VersionStep) -> None:
         values = step.take(name) or ()
         if any(each != neutral for each in values):
             step.refuse(f"{name}={list(values)}: {reason}")
@@ -49,7 +49,7 @@ def drop_if(name: str, neutral: Any, reason: str) -> Adapter:
 def both(*adapters: Adapter) -> Adapter:
     """Return an adapter that applies one adapter after the other."""
 
-    def adapter(step: Step) -> None:
+    def adapter(step: VersionStep) -> None:
         for each in adapters:
             each(step)
 
@@ -57,28 +57,28 @@ def both(*adapters: Adapter) -> Adapter:
     return adapter
 
 
-def positive_axis(step: Step, axis: int, rank: int | None = None) -> int:
+def positive_axis(step: VersionStep, axis: int, rank: int | None = None) -> int:
     """Return `axis` counted from the front; refuse if the rank is needed and not known."""
     if axis >= 0:
         return axis
-    return axis + (step.known_rank(step.x()) if rank is None else rank)
+    return axis + (step.known_rank(step.required_input()) if rank is None else rank)
 
 
-def nonnegative_axis(step: Step) -> None:
+def nonnegative_axis(step: VersionStep) -> None:
     """A negative axis is counted from the front, if the rank is known."""
     axis = step.attr("axis")
     if axis is not None and axis < 0:
         step.set("axis", positive_axis(step, axis))
 
 
-def nonnegative_axes(step: Step) -> None:
+def nonnegative_axes(step: VersionStep) -> None:
     """Negative axes are counted from the front, if the rank is known."""
     axes = step.attr("axes")
     if axes is not None and any(axis < 0 for axis in axes):
         step.set("axes", [positive_axis(step, axis) for axis in axes])
 
 
-def expand(step: Step) -> None:
+def expand_to_body(step: VersionStep) -> None:
     """onnx defines the operator as a function of older ones: its body replaces the node."""
     step.opset = step.source_opset
     proto = _body(step)
@@ -87,7 +87,7 @@ def expand(step: Step) -> None:
     attributes, outputs = _attributes(step), list(function.outputs)
     for node in list(function.graph.all_nodes()):
         resolve_references(node, attributes)
-    inputs = [*present(step.node.inputs), *[None] * len(function.inputs)]
+    inputs = [*trim_omitted(step.node.inputs), *[None] * len(function.inputs)]
     actuals = dict(zip(function.inputs, inputs, strict=False))
     for formal, actual in actuals.items():
         if actual is not None:
@@ -95,7 +95,7 @@ def expand(step: Step) -> None:
     function.graph.opset_imports[""] = step.opset
     body = ir.Model(function.graph, ir_version=10)
     step.session.types.adopt(ValueTypes(body))
-    for value in values_of(function.graph):
+    for value in walk_values(function.graph):
         value.name = (
             step.session.fresh(f"{step.node.name or step.node.op_type}_{value.name}") if value.name else ""
         )
@@ -122,7 +122,7 @@ def _drop_missing_outputs(proto: onnx.FunctionProto) -> list[int | None]:
     return [left.index(name) if name in made else None for name in names]
 
 
-def _attributes(step: Step) -> dict[str, ir.Attr]:
+def _attributes(step: VersionStep) -> dict[str, ir.Attr]:
     found = {
         name: ir.convenience.convert_attribute(name, attribute.default)
         for name, attribute in step.old.attributes.items()
@@ -133,7 +133,7 @@ def _attributes(step: Step) -> dict[str, ir.Attr]:
     return {**found, **step.node.attributes}
 
 
-def _body(step: Step) -> onnx.FunctionProto:
+def _body(step: VersionStep) -> onnx.FunctionProto:
     defined: Any = onnx.defs.get_schema(step.node.op_type, step.opset, "")
     version = step.old.since
     proto = onnx.FunctionProto()
@@ -143,7 +143,7 @@ def _body(step: Step) -> onnx.FunctionProto:
     if version not in defined.context_dependent_function_opset_versions:
         step.refuse("onnx has no definition of it in older operators")
     types = []
-    for value in present(step.node.inputs):
+    for value in trim_omitted(step.node.inputs):
         type_ = onnx.TypeProto()
         if value is not None:
             type_.CopyFrom(ir.serde.serialize_type(ir.TensorType(step.known_dtype(value))))

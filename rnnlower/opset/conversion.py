@@ -14,22 +14,34 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.restoring import undone_on_failure
+from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.versions import (
     Version,
     changed_in,
     first_version,
     needed_opset,
-    note_on_operator,
+    note_on_newer_operator,
     version_at,
 )
-from rnnlower.graph.walk import default_opset, is_read, roots, subgraphs_of, walk
-from rnnlower.opset.beyond_graph import convert_training, drop_uncalled, inline_all, meeting_point
+from rnnlower.graph.walk import default_opset, is_read, root_graphs, subgraphs_of, walk
 from rnnlower.opset.conversion_state import Adaptation, NodePredicate, OpsetReport, Session, Subject, describe
-from rnnlower.opset.step import Row, Step
+from rnnlower.opset.functions_and_training import (
+    convert_training,
+    drop_uncalled_functions,
+    inline_all_functions,
+    inlining_opset,
+)
+from rnnlower.opset.step import Row, VersionStep
 from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.value_types import ValueTypes
-from rnnlower.opset.version_fit import MAX_OPSET, MIN_OPSET, TypesOf, form_misfit, misfit, type_misfit
+from rnnlower.opset.version_fit import (
+    MAX_OPSET,
+    MIN_OPSET,
+    TypesOf,
+    describe_misfit,
+    form_misfit,
+    type_misfit,
+)
 
 # Models below this opset have no functions.
 FIRST_OPSET_WITH_FUNCTIONS = 15
@@ -40,7 +52,7 @@ INFERRED_FROM = 6
 
 
 def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = None) -> OpsetReport:
-    """Move `model` to the opset `target` of the default domain, in place.
+    """Convert `model` to the opset `target` of the default domain, in place.
 
     Every node of the main graph, of every subgraph and of every function is converted. Other domains, names,
     metadata and initializers stay. Functions are inlined when `target` is below 15. `ir_version` is raised to
@@ -67,10 +79,10 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
     if not _needs_work(model, target):
         return OpsetReport(source, target, model.ir_version)
     report = OpsetReport(source, target, model.ir_version, changed=True)
-    with undone_on_failure(model):
+    with rollback_on_failure(model):
         types = ValueTypes(model)
         training = convert_training(model, types, lambda part: convert_opset(part, target))
-        _perform(Session(model, types, report, keep))
+        _convert_stepwise(Session(model, types, report, keep))
     rest = beyond_ir.find(model)
     if rest is not None and training is not None:
         rest.training_info = training
@@ -78,34 +90,34 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
 
 
 def _needs_work(model: ir.Model, target: int) -> bool:
-    imports = [graph.opset_imports for graph in roots(model)]
+    imports = [graph.opset_imports for graph in root_graphs(model)]
     return "" not in imports[0] or any(
         each.get("", each.get("ai.onnx", target)) != target for each in imports
     )
 
 
-def _perform(session: Session) -> None:
+def _convert_stepwise(session: Session) -> None:
     model, source, target = session.model, session.source, session.target
-    for graph in roots(model):
+    for graph in root_graphs(model):
         if "ai.onnx" in graph.opset_imports:
             graph.opset_imports.setdefault("", graph.opset_imports.pop("ai.onnx"))
     initializers = len(model.graph.initializers)
     without_functions = model.functions and target < FIRST_OPSET_WITH_FUNCTIONS
     if without_functions:
-        drop_uncalled(session)
+        drop_uncalled_functions(session)
     first = needed_opset(model)
     steps = [first] if first > max(source, target) else []
-    steps += [meeting_point(session), target] if without_functions else [target]
+    steps += [inlining_opset(session), target] if without_functions else [target]
     for opset in steps:
         for function in model.functions.values():
             old, name = function.opset_imports.get("", source), "::".join(function.identifier()[:2])
-            _move_graph(session, function.graph, old, opset, f"function:{name}")
+            _convert_graph(session, function.graph, old, opset, f"function:{name}")
             if "" in function.opset_imports:
                 function.opset_imports[""] = opset
-        _move_graph(session, model.graph, model.graph.opset_imports.get("", source), opset, "")
+        _convert_graph(session, model.graph, model.graph.opset_imports.get("", source), opset, "")
         model.graph.opset_imports[""] = opset
         if model.functions and without_functions:
-            inline_all(session)
+            inline_all_functions(session)
     _raise_ir_version(model, target, len(model.graph.initializers) > initializers)
     session.report.ir_version = model.ir_version
 
@@ -120,11 +132,11 @@ def _raise_ir_version(model: ir.Model, target: int, new_initializers: bool) -> N
     model.ir_version = max(model.ir_version, needed)
 
 
-def _move_graph(session: Session, root: ir.Graph, source: int, target: int, path: str) -> None:
+def _convert_graph(session: Session, root: ir.Graph, source: int, target: int, path: str) -> None:
     direction = 1 if target > source else -1
     for node, where in walk(root, path, session.labels):
-        if _is_judged(session, node) and (first := _version(node, source, where).since) > source:
-            note = note_on_operator(node.op_type, source, first)
+        if _must_fit(session, node) and (first := _version(node, source, where).since) > source:
+            note = note_on_newer_operator(node.op_type, source, first)
             session.report.notes += [] if note in session.report.notes else [note]
     for opset in range(source, target, direction):
         changed = changed_in(max(opset, opset + direction))
@@ -133,10 +145,10 @@ def _move_graph(session: Session, root: ir.Graph, source: int, target: int, path
             session.types.learn(session.model)
         for node, where in [*walk(root, path, session.labels)]:
             if node.op_type in changed:
-                _cross(session, node, opset, opset + direction, where)
+                _cross_version_step(session, node, opset, opset + direction, where)
 
 
-def _is_judged(session: Session, node: ir.Node) -> bool:
+def _must_fit(session: Session, node: ir.Node) -> bool:
     if node.domain or node.op_identifier() in session.model.functions:
         return False
     return session.keep is None or not session.keep(node)
@@ -154,9 +166,9 @@ def _version(node: ir.Node, opset: int, path: str) -> Version:
     return version
 
 
-def _cross(session: Session, node: ir.Node, opset: int, neighbor: int, path: str) -> None:
+def _cross_version_step(session: Session, node: ir.Node, opset: int, neighbor: int, path: str) -> None:
     graph = node.graph
-    if not isinstance(graph, ir.Graph) or not _is_judged(session, node):
+    if not isinstance(graph, ir.Graph) or not _must_fit(session, node):
         return
     old = _version(node, opset, path)
     new = version_at(node.op_type, neighbor)
@@ -170,30 +182,30 @@ def _cross(session: Session, node: ir.Node, opset: int, neighbor: int, path: str
         # Some exporters declare an older opset than they write.
         adapter = None
         session.report.notes.append(f"{describe(node)} already has the form of {new}, and stays as it is")
-    step = Step(session, graph, node, (old, new), (opset, neighbor), path)
+    step = VersionStep(session, graph, node, (old, new), (opset, neighbor), path)
     if max(old.since, new.since if new else 0) > REVIEWED:
         step.refuse("this step is newer than the table of steps", "update rnnlower")
     if new is None and adapter is None:
         step.refuse("no older operators express the same")
-    before = _state(node)
+    before = _snapshot(node)
     inputs = [value for value in node.inputs if value is not None]
     if adapter is not None:
         adapter(step)
     if node.graph is not None and new is not None:
-        _settle(step, new)
-        _judge(step, new)
-    if row is not None and (step.emitted or before != _state(node)):
-        _note(session, step, row)
+        _settle_defaults(step, new)
+        _check_fit(step, new)
+    if row is not None and (step.emitted or before != _snapshot(node)):
+        _record_adaptation(session, step, row)
     if step.opset == opset:
         # Emitted nodes have yet to be converted.
         for emitted in list(step.emitted):
             inner = [each for body in subgraphs_of(emitted) for each, _ in walk(body)]
             for each in (emitted, *inner):
-                _cross(session, each, opset, neighbor, path)
+                _cross_version_step(session, each, opset, neighbor, path)
     _drop_unused(inputs)
 
 
-def _state(node: ir.Node) -> tuple[object, ...]:
+def _snapshot(node: ir.Node) -> tuple[object, ...]:
     names = [None if value is None else value.name for value in node.outputs]
     return (dict(node.attributes), list(node.inputs), names)
 
@@ -210,7 +222,7 @@ def _drop_unused(pending: list[ir.Value]) -> None:
         node.graph.remove(node, safe=True)
 
 
-def _settle(step: Step, new: Version) -> None:
+def _settle_defaults(step: VersionStep, new: Version) -> None:
     """Drop attributes that equal the old default; write out a default that the new version changed."""
     old = step.old
     for name, attribute in list(step.node.attributes.items()):
@@ -228,11 +240,11 @@ def _settle(step: Step, new: Version) -> None:
             step.set(name, default)
 
 
-def _judge(step: Step, new: Version) -> None:
+def _check_fit(step: VersionStep, new: Version) -> None:
     types = step.session.types
     uncalled = any(types.is_uncalled(value) for value in step.node.outputs)
     types_of: TypesOf = (lambda value: frozenset()) if uncalled else types.types
-    reason = misfit(step.node, new, types_of, None if uncalled else step.old)
+    reason = describe_misfit(step.node, new, types_of, None if uncalled else step.old)
     if reason and new.since > step.old.since and form_misfit(step.node, new) is None:
         # The form is right, so the types are wrong. If they were wrong before, this step is not the obstacle:
         # exporters that declare an older opset than they write use types that came later.
@@ -244,7 +256,7 @@ def _judge(step: Step, new: Version) -> None:
         step.refuse(reason, "declare it in value_info" if "is not known" in reason else "")
 
 
-def _note(session: Session, step: Step, row: Row) -> None:
+def _record_adaptation(session: Session, step: VersionStep, row: Row) -> None:
     session.report.adapted.append(
         Adaptation(
             name=str(step.node.name or ""),

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import names_of
+from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.walk import node_names
 from rnnlower.opset.value_types import ValueTypes
 
 
@@ -91,8 +91,8 @@ class Session:
 
     def collect_names(self) -> None:
         """Collect the names of all values and nodes, for `fresh` to avoid, and labels for paths."""
-        self.names = NameSource(names_in(self.model))
-        self.labels = names_of(self.model) | self.labels
+        self.names = NameSource(all_names(self.model))
+        self.labels = node_names(self.model) | self.labels
 
     def fresh(self, base: str) -> str:
         """Return an unused name: `base` itself if it is free."""

@@ -1,4 +1,4 @@
-"""One node at one version step: what an adapter may read of it, and the edits that it may make."""
+"""One node at one version step: the facts that an adapter may read, and the edits that it may make."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
-from rnnlower.graph.evaluation import infer
+from rnnlower.graph.evaluation import infer_outputs
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.rewiring import set_input
 from rnnlower.graph.versions import Version, version_at
-from rnnlower.graph.walk import called, is_read
+from rnnlower.graph.walk import display_name, is_read
 from rnnlower.opset.conversion_state import Session, Subject, describe
-from rnnlower.opset.version_fit import misfit, present
+from rnnlower.opset.version_fit import describe_misfit, trim_omitted
 
 # Constant-1 holds these types only; anything else must be an initializer below opset 9.
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
@@ -26,7 +26,7 @@ FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
 SHOWN = 64
 
 
-class Step:
+class VersionStep:
     """A node at one version step, up or down, and the edits that bring it to the other version.
 
     New nodes are put before the node, or after one of its outputs by `wrap_output`. `opset` is the opset that
@@ -75,10 +75,10 @@ class Step:
 
     def input(self, position: int) -> ir.Value | None:
         """Return the input at `position`, or ``None`` if it is omitted."""
-        values = present(self.node.inputs)
+        values = trim_omitted(self.node.inputs)
         return values[position] if position < len(values) else None
 
-    def x(self, position: int = 0) -> ir.Value:
+    def required_input(self, position: int = 0) -> ir.Value:
         """Return the input at `position`, which the operator requires."""
         value = self.input(position)
         if value is None:
@@ -87,7 +87,7 @@ class Step:
 
     def output(self, position: int) -> ir.Value | None:
         """Return the output at `position`, or ``None`` if it is omitted."""
-        values = present(self.node.outputs)
+        values = trim_omitted(self.node.outputs)
         return values[position] if position < len(values) else None
 
     def used(self, position: int) -> bool:
@@ -187,12 +187,12 @@ class Step:
             self.node.resize_outputs(count)
         for value in self.node.outputs[:count]:
             if not value.name:
-                value.name = self.session.fresh(called(self.node))
+                value.name = self.session.fresh(display_name(self.node))
 
     def const(self, contents: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
         """Add a constant of `dtype` next to the node."""
         array = np.asarray(contents, dtype.numpy())
-        name = self.session.fresh(f"{called(self.node)}_const")
+        name = self.session.fresh(f"{display_name(self.node)}_const")
         tensor = ir.Tensor(array, dtype=dtype, name=name)
         if self.opset >= 9 or dtype in FLOATS:
             node = ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)})
@@ -222,11 +222,11 @@ class Step:
         """Add a node with one output next to the node, and return its output."""
         given = {name: value for name, value in attributes.items() if value is not None}
         node = ir.node(op_type, list(inputs), given)
-        return self._insert(node, f"{called(self.node)}_{op_type.lower()}")
+        return self._insert(node, f"{display_name(self.node)}_{op_type.lower()}")
 
     def emit_reference(self, reference: ir.Attr) -> ir.Value:
         """Add a Constant whose value is a parameter of the enclosing function."""
-        return self._insert(ir.node("Constant", [], {reference.name: reference}), called(self.node))
+        return self._insert(ir.node("Constant", [], {reference.name: reference}), display_name(self.node))
 
     def replace_with_initializer(self, tensor: ir.TensorProtocol) -> None:
         """Remove a Constant; an initializer of the main graph gets its content and its name."""
@@ -314,7 +314,7 @@ class Step:
     def place(self, node: ir.Node) -> None:
         """Put a finished node, whose outputs are named, next to the node."""
         if not node.name:
-            node.name = self.session.fresh(f"{called(self.node)}_{node.op_type}")
+            node.name = self.session.fresh(f"{display_name(self.node)}_{node.op_type}")
         node.metadata_props.update(self.node.metadata_props)
         origins = self.session.origins
         origins[node] = origins.get(self.node) or describe(self.node)
@@ -336,7 +336,9 @@ class Step:
     def _check(self, node: ir.Node) -> None:
         version = version_at(node.op_type, self.opset)
         reason = (
-            misfit(node, version, self.session.types.types) if version else "the operator does not exist yet"
+            describe_misfit(node, version, self.session.types.types)
+            if version
+            else "the operator does not exist yet"
         )
         if reason:
             self.refuse(f"opset {self.opset} cannot express it ({reason})")
@@ -347,7 +349,7 @@ class Step:
         if any(each is None and value is not None for each, value in zip(dtypes, node.inputs, strict=True)):
             return
         try:
-            found = infer(
+            found = infer_outputs(
                 node,
                 [None if dtype is None else ir.TensorType(dtype) for dtype in dtypes],
                 [None if (shape := types.shape(value)) is None else tuple(shape) for value in node.inputs],
@@ -392,10 +394,10 @@ def _shared(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
 
 
-Adapter = Callable[[Step], None]
+Adapter = Callable[[VersionStep], None]
 
 
-def description_of(adapter: Adapter) -> str:
+def describe_adapter(adapter: Adapter) -> str:
     """Return an adapter's description of itself, in one line."""
     return " ".join(str(adapter.__doc__).split("\n\n")[0].split()).rstrip(".")
 
@@ -417,4 +419,4 @@ class Row:
 
     def change(self, *, up: bool) -> str:
         """Return how a report describes a node that was rewritten at this step."""
-        return self.why if up or self.down is None else description_of(self.down)
+        return self.why if up or self.down is None else describe_adapter(self.down)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_of
-from rnnlower.graph.walk import values_of
+from rnnlower.graph.walk import walk_values
 from rnnlower.opset.version_fit import type_string
 
 # Larger computed tensors are not axes, shapes or scales, and even larger constants are weights.
@@ -41,14 +41,14 @@ class ValueTypes:
         # Up to IR 3 every initializer had to be an input too, although nobody was expected to feed it.
         self._inputs_are_constant = model.ir_version < FREE_INITIALIZERS_IR
         facts = Facts(model, declared=True).visit_all()
-        for value in values_of(model.graph):
+        for value in walk_values(model.graph):
             self._known[value] = [_known(facts, value)]
-            content = facts.computed(value)
+            content = facts.computed_constant(value)
             if content is not None and content.size <= SMALL_ELEMENTS:
                 self._contents[value] = content
         for function in model.functions.values():
-            for value in values_of(function.graph):
-                if calls := facts.in_calls(value):
+            for value in walk_values(function.graph):
+                if calls := facts.inlined_copies(value):
                     self._known[value] = [_known(facts, each) for each in calls]
                 else:
                     self._uncalled.add(value)

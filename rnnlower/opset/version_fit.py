@@ -2,7 +2,8 @@
 
 The history of `onnx.defs` decides most version steps: a node may cross one unchanged if the other version
 has its attributes (or they carry their default), its inputs and outputs, and its element types.
-`misfit` makes that check. Steps whose *meaning* changed are rows of the tables in the family modules.
+`describe_misfit` makes that check. Steps whose *meaning* changed are rows of the tables in the family
+modules.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def type_string(type_: ir.TypeProtocol | None) -> str | None:
     return None
 
 
-def present(values: Iterable[ir.Value | None]) -> list[ir.Value | None]:
+def trim_omitted(values: Iterable[ir.Value | None]) -> list[ir.Value | None]:
     """Return `values` with omitted ones (absent or nameless) as ``None``, without omitted ones at the end."""
     kept = [None if value is None or value.name == "" else value for value in values]
     while kept and kept[-1] is None:
@@ -38,7 +39,7 @@ def present(values: Iterable[ir.Value | None]) -> list[ir.Value | None]:
     return kept
 
 
-def bind(
+def bind_parameters(
     formals: Sequence[Parameter], values: Sequence[ir.Value | None]
 ) -> Iterator[tuple[Parameter, ir.Value | None]]:
     """Yield `values` with their formal parameters, of which a variadic one takes the rest."""
@@ -49,7 +50,9 @@ def bind(
             yield formals[-1], value
 
 
-def misfit(node: ir.Node, version: Version, types_of: TypesOf, previous: Version | None = None) -> str | None:
+def describe_misfit(
+    node: ir.Node, version: Version, types_of: TypesOf, previous: Version | None = None
+) -> str | None:
     """Describe why `node` as it stands is not a node of `version`; ``None`` if it is one.
 
     `types_of(value)` returns the types that a value may have, empty if nothing is known. With `previous`,
@@ -81,12 +84,12 @@ def _arity_misfit(node: ir.Node, version: Version) -> str | None:
         ("input", node.inputs, version.inputs, version.input_range),
         ("output", node.outputs, version.outputs, version.output_range),
     ):
-        values = present(given)
+        values = trim_omitted(given)
         if len(values) > high:
             return f"{version} has at most {high} {kind}(s), the node has {len(values)}"
         if len(values) < low:
             return f"{version} has at least {low} {kind}(s), the node has {len(values)}"
-        for formal, value in bind(formals, values):
+        for formal, value in bind_parameters(formals, values):
             if value is None and formal.required:
                 return f"{version} requires the {kind} {formal.name!r}"
     return None
@@ -95,18 +98,18 @@ def _arity_misfit(node: ir.Node, version: Version) -> str | None:
 def type_misfit(
     node: ir.Node, version: Version, types_of: TypesOf, previous: Version | None = None
 ) -> str | None:
-    """Describe the misfit of element types; see `misfit`."""
+    """Describe the misfit of element types; see `describe_misfit`."""
     variables: dict[str, tuple[Parameter, frozenset[str]]] = {}
     unknown: list[tuple[Parameter, ir.Value]] = []
     older = (previous.inputs, previous.outputs) if previous else ((), ())
     for values, formals, before in (
-        (present(node.inputs), version.inputs, older[0]),
-        (present(node.outputs), version.outputs, older[1]),
+        (trim_omitted(node.inputs), version.inputs, older[0]),
+        (trim_omitted(node.outputs), version.outputs, older[1]),
     ):
         narrowed = {
             formal.name for formal, old in zip(formals, before, strict=False) if old.types - formal.types
         }
-        for formal, value in bind(formals, values):
+        for formal, value in bind_parameters(formals, values):
             if value is None:
                 continue
             types = types_of(value)

@@ -1,4 +1,4 @@
-"""The facts about a model at example lengths, from which sizes that follow from a length are read."""
+"""The facts about a model at example lengths, from which the dependence of sizes on a length is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import default_opset, dim_name, given_ints
+from rnnlower.graph.walk import default_opset, dim_name, ints_of_attribute_or_input
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
@@ -44,36 +44,36 @@ class Examples:
         self._sizes: set[Size] = {Size.of(symbol, maximum) for symbol, maximum in maxima.items()}
         self._inputs = inputs
         self._lengths = _lengths(maxima)
-        self._worlds = [self._world(each) for each in self._lengths]
-        self._short = self._short_worlds(maxima)
+        self._worlds = [self._facts_at(each) for each in self._lengths]
+        self._short = self._short_facts(maxima)
         # Where other sizes than lengths are open.
-        self._other = self._world(maxima, _OTHER_SIZES[1])
+        self._other = self._facts_at(maxima, _OTHER_SIZES[1])
         for value in model.graph.inputs:
             for axis, symbol in inputs.get(value.name or "", {}).items():
                 self.axes.setdefault(value, {})[axis] = Size.of(symbol, maxima[symbol])
 
-    def _short_worlds(self, maxima: Mapping[str, int]) -> list[Facts]:
-        """Return the facts about short sequences, as far as the model takes them."""
+    def _short_facts(self, maxima: Mapping[str, int]) -> list[Facts]:
+        """Return the facts about short sequences that the model accepts."""
         worlds = []
         for symbol, maximum in maxima.items():
             for length in (each for each in _FEW_STEPS if each < maximum):
                 # A size below 0: it is too short.
                 with contextlib.suppress(InvalidModelError):
-                    worlds.append(self._world({**maxima, symbol: length}))
+                    worlds.append(self._facts_at({**maxima, symbol: length}))
         return worlds
 
     def short_contents(self, value: ir.Value) -> list[Array]:
-        """Return what a value holds for short sequences, where that is known."""
+        """Return the contents of a value for short sequences, where known."""
         found = (world.constant(self.origin(value)) for world in self._short)
         return [each for each in found if each is not None]
 
-    def leave_out(self, symbol: str, below: int) -> None:
+    def drop_examples(self, symbol: str, below: int) -> None:
         """Leave out the examples on which the source does not run."""
         kept = [number for number, each in enumerate(self._lengths) if each[symbol] >= below]
         self._lengths = [self._lengths[number] for number in kept]
         self._worlds = [self._worlds[number] for number in kept]
 
-    def _world(self, lengths: Mapping[str, int], others: tuple[int, int] = _OTHER_SIZES[0]) -> Facts:
+    def _facts_at(self, lengths: Mapping[str, int], others: tuple[int, int] = _OTHER_SIZES[0]) -> Facts:
         """Return the facts about the model at these lengths, with numbers for other open sizes."""
         facts = Facts(self.model)
         for value in self.model.graph.inputs:
@@ -87,7 +87,7 @@ class Examples:
         return facts.visit_all()
 
     def origin(self, value: ir.Value) -> ir.Value:
-        """Return the value of the source that a value stands for."""
+        """Return the value of the source model that a value represents."""
         return self._origins.get(value, value)
 
     def operand(self, node: ir.Node, index: int = 0) -> ir.Value:
@@ -112,13 +112,13 @@ class Examples:
             raise NoRuleError("has an input or an output of unknown shape")
         return found  # type: ignore[return-value]
 
-    def is_open(self, value: ir.Value, axis: int) -> bool:
+    def is_dynamic(self, value: ir.Value, axis: int) -> bool:
         """Return whether the caller chooses the size of an axis that is not over time."""
         shape = self._other.shape(self.origin(value))
         return shape is None or shape[axis] != self.shape(value)[axis]
 
     def contents(self, value: ir.Value | None) -> list[Array] | None:
-        """Return what a value holds at the example lengths, if that follows from constants and sizes."""
+        """Return the contents of a value at the example lengths, if they follow from constants and sizes."""
         if value is None:
             return None
         found = [each for world in self._worlds if (each := world.constant(self.origin(value))) is not None]
@@ -126,26 +126,26 @@ class Examples:
 
     def ints(self, node: ir.Node, name: str, index: int) -> list[list[int]] | None:
         """Return integers at the example lengths: an attribute, or an input."""
-        unknown = NoRuleError(f"takes its {name} from a computation that is not followed")
+        unknown = NoRuleError(f"takes its {name} from an unsupported computation")
         contents = [lambda value, world=world: world.constant(self.origin(value)) for world in self._worlds]
-        found = [given_ints(node, name, index, content, unknown) for content in contents]
+        found = [ints_of_attribute_or_input(node, name, index, content, unknown) for content in contents]
         return [each for each in found if each is not None] or None
 
     def dtype(self, value: ir.Value) -> ir.DataType:
         """Return the type of a value."""
         return value.dtype or self._worlds[0].dtype(self.origin(value)) or ir.DataType.FLOAT
 
-    def matched(self, sizes: Sequence[int]) -> Size:
+    def match_size(self, sizes: Sequence[int]) -> Size:
         """Return the known size that an axis has at the example lengths."""
         for size in self._sizes:
             if size.fits(self._lengths, sizes):
                 return size
-        raise NoRuleError("makes an axis whose size follows from a length in a way that is not followed")
+        raise NoRuleError("makes an axis whose size follows from a length in an unsupported way")
 
-    def varying(self, value: ir.Value) -> Axes:
+    def varying_axes(self, value: ir.Value) -> Axes:
         """Return the axes of a value that differ in size at the example lengths, by known sizes."""
         columns = list(zip(*self.shapes(value), strict=True))
-        return {axis: self.matched(sizes) for axis, sizes in enumerate(columns) if len(set(sizes)) > 1}
+        return {axis: self.match_size(sizes) for axis, sizes in enumerate(columns) if len(set(sizes)) > 1}
 
 
 def _lengths(maxima: Mapping[str, int]) -> list[dict[str, int]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rnnlower.padding.combining import COMBINING
-from rnnlower.padding.ends import ENDING
-from rnnlower.padding.moving import MOVING
-from rnnlower.padding.picking import PICKING
+from rnnlower.padding.gathering import GATHERING
+from rnnlower.padding.layout_operators import LAYOUT_OPERATORS
+from rnnlower.padding.reductions import REDUCTIONS
+from rnnlower.padding.sequence_operators import SEQUENCE_OPERATORS
 from rnnlower.padding.validity_walk import Rule
 from rnnlower.padding.windows import WINDOWS
 
-RULES: Mapping[str, Rule] = {**COMBINING, **ENDING, **MOVING, **PICKING, **WINDOWS}
+RULES: Mapping[str, Rule] = {**REDUCTIONS, **SEQUENCE_OPERATORS, **LAYOUT_OPERATORS, **GATHERING, **WINDOWS}

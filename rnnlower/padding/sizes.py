@@ -19,7 +19,7 @@ ROWS = ""
 
 
 class NoRuleError(Exception):
-    """A node does with padding what no rule undoes; the message says what."""
+    """No rule undoes what a node does to padding; the message says what."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Size:
         """True if it is the length itself."""
         return self.table == tuple(range(len(self.table)))
 
-    def via(self, factor: int = 1, offset: int = 0, divisor: int = 1) -> Size:
+    def affine(self, factor: int = 1, offset: int = 0, divisor: int = 1) -> Size:
         """Return ``(factor * size + offset) // divisor``, at least 0."""
         return Size(self.symbol, tuple(max((factor * size + offset) // divisor, 0) for size in self.table))
 
-    def cut(self, start: int, end: int, step: int) -> Size:
+    def sliced(self, start: int, end: int, step: int) -> Size:
         """Return the size of ``[start:end:step]``."""
         return Size(self.symbol, tuple(len(range(size)[start:end:step]) for size in self.table))
 
@@ -67,13 +67,13 @@ class Size:
             self.table[each.get(self.symbol, -1)] == size for each, size in zip(lengths, sizes, strict=True)
         )
 
-    def first_length(self) -> list[int]:
+    def first_valid_lengths(self) -> list[int]:
         """Return for each element of the axis the least length at which it is valid, at least 1."""
         table = np.asarray(self.table)
         return [max(int(np.argmax(table > place)), 1) for place in range(self.full)]
 
     def expression(self, least: int = 1) -> str:
-        """Return the size as an expression in the length, from the least length on; below 0 it means 0.
+        """Return the size as an expression in the length, valid from the least length on; below 0 means 0.
 
         Raises:
             NoRuleError: No product of a quotient describes it.
@@ -93,7 +93,7 @@ class Size:
 Axes: TypeAlias = "dict[int, Size]"
 
 
-def unite(axes: Axes, axis: int, size: Size) -> None:
+def add_axis(axes: Axes, axis: int, size: Size) -> None:
     """Add an axis of an operand to those of a result.
 
     Raises:

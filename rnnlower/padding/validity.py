@@ -1,4 +1,4 @@
-"""Emission into a padded model: the inputs that say how much is valid, masks, numbers of valid elements."""
+"""Emission into a padded model: inputs that give the valid lengths, masks, counts of valid elements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.names import NameSource, Scope, all_names
 from rnnlower.graph.walk import is_read
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.examples import Examples
@@ -20,7 +20,7 @@ _SAME_NUMBER = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class Validity(Examples):
-    """A model that is told how much of its inputs is valid, and is changed.
+    """A model that is changed to take the valid lengths of its inputs.
 
     Args:
         model, maxima, inputs: As in `Examples`.
@@ -48,7 +48,7 @@ class Validity(Examples):
         self.rows: Size | None = None
         self._replaced: list[ir.Node] = []
         self._start = next(iter(model.graph))
-        self._names = NameSource(names_in(model))
+        self._names = NameSource(all_names(model))
         self._pool = InitializerPool(model, self._names)
         self._numbers: dict[ir.Value, ir.Value] = {}
         # Contents that follow from lengths: one for the maximum is not that for a length.
@@ -80,28 +80,28 @@ class Validity(Examples):
         return [axis for axis, size in self.axes_of(value).items() if size.symbol == ROWS]
 
     def require(self, size: Size, least: int) -> None:
-        """Note that shorter sequences, on which a size is below this, are none that the source takes."""
+        """Record that the source does not accept sequences so short that a size is below this."""
         if size.symbol == ROWS:
             raise NoRuleError(_MIXED_ROWS)
         if size.full < least:
             raise NoRuleError("reads more steps than the maximum")
-        least = max(self.least[size.symbol], [1, *size.first_length()][least])
+        least = max(self.least[size.symbol], [1, *size.first_valid_lengths()][least])
         self.least[size.symbol] = least
-        self.leave_out(size.symbol, least)
+        self.drop_examples(size.symbol, least)
 
     def fill(self, node: ir.Node, index: int, axis: int, fill: float | ir.Value) -> None:
-        """Fill the padding of an input on an axis, with a number or what a scalar holds."""
+        """Fill the padding of an input on an axis, with a number or a scalar value."""
         value, axes = self.operand(node, index), self.axes_of(node.inputs[index])
         key = ("fill", value, axis, fill)
         if key not in self._shared:
             emitter = self._emitter(f"{value.name}_valid", self.dtype(value))
             mask = self.mask(axes[axis], axis, axes, len(self.shape(value)))
             if not isinstance(fill, ir.Value):
-                fill = emitter.scalar(_representable(fill, emitter.dtype.numpy()))
+                fill = emitter.scalar(_clamp_to_type(fill, emitter.dtype.numpy()))
             made = emitter.op("Where", mask, value, fill, since=9)
             made.dtype = emitter.dtype
-            self.place(emitter, node)
-            self.stands_for(made, value)
+            self.insert(emitter, node)
+            self.record_origin(made, value)
             self._shared[key] = made
         node.replace_input_with(index, self._shared[key])
 
@@ -131,14 +131,14 @@ class Validity(Examples):
             dims[axis] = size.full
             first = axis if place is None else min(axis, place)
             self._shared[key] = emitter.reshape(valid, dims[first:])
-            self.place(emitter, None)
+            self.insert(emitter, None)
         return self._shared[key]
 
     def _mask(self, emitter: Emitter, size: Size, behind: int | None) -> ir.Value:
         if self.by_mask and behind is None:
             if size.symbol == ROWS:
                 raise NoRuleError(_MIXED_ROWS)
-            places = np.array(size.first_length(), np.int64) - 1
+            places = np.array(size.first_valid_lengths(), np.int64) - 1
             steps = self.given[size.symbol]
             if not size.is_length:
                 steps = emitter.op("Gather", steps, emitter.constant(places), axis=1)
@@ -181,11 +181,11 @@ class Validity(Examples):
                     table = emitter.constant(np.array(size.table, np.int64))
                     made = emitter.op("Gather", table, made, axis=0)
             self._shared[key] = made
-            self.place(emitter, None)
+            self.insert(emitter, None)
         return self._shared[key]
 
     def _per_row(self, emitter: Emitter, number: ir.Value, axes: Axes, rank: int) -> ir.Value:
-        """Emit numbers of rows on the axis of rows."""
+        """Reshape numbers, one per row, to the axis of rows."""
         place, repeats = self._rows_in(axes)
         assert place is not None
         if repeats > 1:
@@ -217,7 +217,7 @@ class Validity(Examples):
     def last_steps(
         self, emitter: Emitter, value: ir.Value, axis: int, axes: Axes, behind: range, rank: int
     ) -> ir.Value:
-        """Emit the steps that stand there, counted from the end, along an axis of a value of these axes."""
+        """Gather the steps at these positions, counted from the valid end, along an axis of a value."""
         size = axes[axis]
         if self.rows is None:
             steps = emitter.constant(np.arange(behind.start, behind.stop, dtype=np.int64))
@@ -233,8 +233,8 @@ class Validity(Examples):
         found = emitter.concat(picked, axis)
         return emitter.cast(found, ir.DataType.BOOL) if is_bool else found
 
-    def number(self, value: ir.Value) -> ir.Value:
-        """Return a content that follows from sizes as it is for the length, not for the maximum.
+    def content_at_length(self, value: ir.Value) -> ir.Value:
+        """Return content that follows from sizes as it is for the actual length, not for the maximum.
 
         If each row has a length, the value is one of ``[rows]`` instead of a single number.
         """
@@ -253,16 +253,16 @@ class Validity(Examples):
             elif node.op_type == "Size":
                 raise NoRuleError(f"reads {value.name!r}, a product of sizes")
             else:
-                inputs = [None if each is None else self.number(each) for each in node.inputs]
-                self._numbers[value] = _again(emitter, node, inputs)
-            self.place(emitter, node, behind=True)
+                inputs = [None if each is None else self.content_at_length(each) for each in node.inputs]
+                self._numbers[value] = _emit_again(emitter, node, inputs)
+            self.insert(emitter, node, behind=True)
         return self._numbers[value]
 
-    def number_for(self, node: ir.Node, index: int) -> ir.Value:
+    def operand_at_length(self, node: ir.Node, index: int) -> ir.Value:
         """Return such a content as an operand of an operator that broadcasts."""
         value = self.operand(node, index)
         if self.rows is None:
-            return self.number(value)
+            return self.content_at_length(value)
         if node.op_type not in POINTWISE:
             raise NoRuleError(f"computes with {value.name!r}, which differs from row to row")
         rank = len(self.shape(node.outputs[0]))
@@ -272,8 +272,8 @@ class Validity(Examples):
             for axis, size in self.axes_of(each).items()
         }
         emitter = self.emitter_for(node)
-        placed = self._per_row(emitter, self.number(value), axes, rank)
-        self.place(emitter, node)
+        placed = self._per_row(emitter, self.content_at_length(value), axes, rank)
+        self.insert(emitter, node)
         return placed
 
     def _number_of_rows(self, emitter: Emitter, value: ir.Value, node: ir.Node) -> ir.Value:
@@ -284,15 +284,17 @@ class Validity(Examples):
         if all(each == int(each) for each in numbers):
             try:
                 dtype = ir.DataType.from_numpy(contents[0].dtype)
-                return self.count(self.matched([*map(int, numbers)]), dtype)
+                return self.count(self.match_size([*map(int, numbers)]), dtype)
             except NoRuleError:
                 pass
         operands = [each for each in node.inputs if each is not None]
         if node.op_type in _SAME_NUMBER:
-            return self.number(operands[0])
+            return self.content_at_length(operands[0])
         if node.op_type not in POINTWISE or any(math.prod(self.shape(each)) != 1 for each in operands):
             raise NoRuleError(f"reads {value.name!r}, which differs from row to row")
-        return _again(emitter, node, [None if each is None else self.number(each) for each in node.inputs])
+        return _emit_again(
+            emitter, node, [None if each is None else self.content_at_length(each) for each in node.inputs]
+        )
 
     def _shape_of_length(self, emitter: Emitter, node: ir.Node) -> ir.Value:
         source = self.operand(node)
@@ -302,23 +304,23 @@ class Validity(Examples):
             self.count(axes[axis])
             if axis in axes
             else emitter.dim(source, axis)
-            if self.is_open(source, axis)
+            if self.is_dynamic(source, axis)
             else shape[axis]
             for axis in places
         ]
         return emitter.size_vector(dims)
 
-    def stands_for(self, value: ir.Value, source: ir.Value) -> None:
-        """Note that a value is one of the source, but for its padding."""
+    def record_origin(self, value: ir.Value, source: ir.Value) -> None:
+        """Record that a value equals one of the source, except for its padding."""
         self._origins[value] = self.origin(source)
 
     def replace(self, node: ir.Node, value: ir.Value, emitter: Emitter, index: int = 0) -> None:
-        """Put a value in the place of a node's output; what it is emitted with follows the node."""
+        """Replace a node's output by a value; the nodes emitted for it follow the node."""
         self._replaced.append(node)
         old = node.outputs[index]
         value.type = old.type
         users = [(use.node, use.idx) for use in old.uses() if use.node not in emitter.nodes]
-        self.place(emitter, node, behind=True)
+        self.insert(emitter, node, behind=True)
         for user, place in users:
             user.replace_input_with(place, value)
         if old.is_graph_output():
@@ -339,8 +341,8 @@ class Validity(Examples):
         """Return an emitter of nodes next to this one, in the type of its first input."""
         return self._emitter(node.outputs[0].name or node.op_type, self.dtype(self.operand(node)))
 
-    def place(self, emitter: Emitter, node: ir.Node | None, *, behind: bool = False) -> None:
-        """Insert emitted nodes before a node, behind it, or (those of lengths) at the beginning."""
+    def insert(self, emitter: Emitter, node: ir.Node | None, *, behind: bool = False) -> None:
+        """Insert emitted nodes before or after a node, or (for lengths) at the beginning."""
         graph = self.model.graph
         if emitter.nodes and behind and node is not None:
             graph.insert_after(node, emitter.nodes)
@@ -356,14 +358,14 @@ class Validity(Examples):
 _MIXED_ROWS = "combines rows, each of which has a length of its own"
 
 
-def _again(emitter: Emitter, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
-    """Emit a node once more, with other inputs."""
+def _emit_again(emitter: Emitter, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
+    """Emit a copy of a node, with other inputs."""
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     return emitter.op(node.op_type, *inputs, **attributes)
 
 
-def _representable(fill: float, dtype: np.dtype[np.generic]) -> float | int | bool:
-    """Return a number, or for an infinite one the farthest that the type has."""
+def _clamp_to_type(fill: float, dtype: np.dtype[np.generic]) -> float | int | bool:
+    """Return a number; in a type without infinities, an infinite one becomes the extreme of the type."""
     if np.isfinite(fill) or dtype.kind not in "iub":
         return fill
     if dtype.kind == "b":

@@ -1,4 +1,4 @@
-"""The walk through a model in which every value's valid elements are made those of the unpadded model.
+"""The walk that makes the valid elements of every value equal to those of the unpadded model.
 
 After each node holds: along every axis whose size follows from a length, the first elements (as many as that
 size) are those that the source computes on the unpadded input. What comes behind them is unknown.
@@ -13,12 +13,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import captured, is_read, operand
+from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
+from rnnlower.graph.walk import captured_values, is_read, operand
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, unite
+from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, add_axis
 from rnnlower.padding.validity import Validity
-from rnnlower.timeflow.flow import located
+from rnnlower.timeflow.flow import locate
 
 Rule: TypeAlias = "Callable[[PadFlow, ir.Node], Axes | list[Axes]]"
 
@@ -54,10 +54,10 @@ class PadFlow(Validity):
             try:
                 self._visit(node)
             except NoRuleError as error:
-                decided = decided_by(self.model, node.inputs[0]) if node.op_type == "If" else ""
+                decided = describe_deciding_inputs(self.model, node.inputs[0]) if node.op_type == "If" else ""
                 raise UnsupportedModelError(
                     f"{error}: what it computes at the end of a sequence would depend on the padding",
-                    node=located(self.model, node),
+                    node=locate(self.model, node),
                     remedy=decided
                     or "take this part out of the model, or pad to the length that it always has",
                 ) from None
@@ -71,7 +71,7 @@ class PadFlow(Validity):
                         remedy="pad without lengths of rows",
                     )
                 emitter = self._emitter("output")
-                number = emitter.op("Identity", self.number(value))
+                number = emitter.op("Identity", self.content_at_length(value))
                 self.model.graph.extend(emitter.nodes)
                 name, value.name = value.name, self._names.fresh(f"{value.name}_padded")
                 number.name, number.type, number.shape = name, value.type, value.shape
@@ -86,10 +86,10 @@ class PadFlow(Validity):
         for index in indices:
             value = node.inputs[index]
             for axis, size in self.axes_of(value).items():
-                unite(axes, rank - len(self.shape(value)) + axis, size)
+                add_axis(axes, rank - len(self.shape(value)) + axis, size)
         return axes
 
-    def along(self, node: ir.Node, axes: Sequence[int], fill: float, keeps: bool = True) -> Axes:
+    def fill_along(self, node: ir.Node, axes: Sequence[int], fill: float, keeps: bool = True) -> Axes:
         """Fill the padding on these axes; they are no longer over time, or removed unless kept."""
         rank = len(self.shape(node.inputs[0]))
         along = {axis % rank for axis in axes}
@@ -101,25 +101,25 @@ class PadFlow(Validity):
             if axis not in along
         }
 
-    def features(self, node: ir.Node, over: Sequence[int], what: str) -> Axes:
+    def feature_axes(self, node: ir.Node, over: Sequence[int], what: str) -> Axes:
         """Return the axes of an operator along these, none of which may be over time; `what` it would do."""
         rank, axes = len(self.shape(node.inputs[0])), self.axes_of(node.inputs[0])
         if {axis % rank for axis in over} & {*axes} or any(map(self.axes_of, node.inputs[1:])):
             raise NoRuleError(what)
         return axes
 
-    def smaller(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
-        """Emit the smaller ones of positions, for which old opsets have no Min."""
+    def emit_min(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
+        """Emit the minimum of positions, for which old opsets have no Min."""
         return emitter.op("Where", emitter.op("Less", one, other, since=9), one, other)
 
-    def larger(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
-        """Emit the larger ones of positions."""
+    def emit_max(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
+        """Emit the maximum of positions."""
         return emitter.op("Where", emitter.op("Less", one, other, since=9), other, one)
 
     def _visit(self, node: ir.Node) -> None:
         from rnnlower.padding.padding_rules import RULES
 
-        if any(self.axes_of(each) or self.origin(each) in self._sized for each in captured(node)):
+        if any(self.axes_of(each) or self.origin(each) in self._sized for each in captured_values(node)):
             raise NoRuleError("has a body that reads values over time")
         controls = () if node.domain else CONTROLS.get(node.op_type, ())
         self._fix_controls(node, controls)
@@ -138,9 +138,9 @@ class PadFlow(Validity):
             raise NoRuleError(f"no rule says what {node.op_type} does to padding")
         for index in numbers:
             if index not in controls and not (self.rows is not None and node.op_type in _PICK_STEPS):
-                value, number = self.operand(node, index), self.number_for(node, index)
+                value, number = self.operand(node, index), self.operand_at_length(node, index)
                 node.replace_input_with(index, number)
-                self.stands_for(number, value)
+                self.record_origin(number, value)
         read = [*map(is_read, node.outputs)]
         has_rows = any(size.symbol == ROWS for each in node.inputs for size in self.axes_of(each).values())
         found = rule(self, node)
@@ -162,7 +162,7 @@ class PadFlow(Validity):
             if size is None:
                 raise NoRuleError("makes a length the size of another axis")
             if not size.fits(self._lengths, sizes):
-                raise NoRuleError("changes the number of steps in a way that is not followed")
+                raise NoRuleError("changes the number of steps in an unsupported way")
         # What every sequence fills has no padding.
         self.axes[out] = {axis: size for axis, size in axes.items() if not self._is_constant(size)}
         self._sizes |= set(self.axes[out].values())
@@ -183,7 +183,7 @@ class PadFlow(Validity):
                 full[tuple(map(slice, each.shape))] if each.ndim == full.ndim else None for each in contents
             ]
             if all(a is not None and np.array_equal(a, b) for a, b in zip(prefixes, contents, strict=True)):
-                if axes := self.varying(out):
+                if axes := self.varying_axes(out):
                     self.axes[out] = axes
             elif node.op_type not in ("Shape", "Size") and any(map(self.axes_of, node.inputs)):
                 # What combines steps that are known combines the valid ones alone.
@@ -196,7 +196,7 @@ class PadFlow(Validity):
         return True
 
     def _fix_controls(self, node: ir.Node, controls: Sequence[int]) -> None:
-        """Make constants of shapes and positions that follow from a number of valid steps."""
+        """Turn shapes and positions that follow from the number of steps into constants."""
         for index in controls:
             value = operand(node, index)
             if value is None or self.origin(value) not in self._ruled:
@@ -206,5 +206,5 @@ class PadFlow(Validity):
                 raise NoRuleError("takes a shape from a number of steps and from another open size")
             emitter = self.emitter_for(node)
             constant = emitter.constant(contents[0])
-            self.stands_for(constant, value)
+            self.record_origin(constant, value)
             node.replace_input_with(index, constant)

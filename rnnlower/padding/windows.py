@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnnlower.graph.walk import operand
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow, Rule
-from rnnlower.timeflow.convolutions import window_of
+from rnnlower.timeflow.convolutions import make_window
 
 _WEIGHTS = {"ConvInteger": 1, "QLinearConv": 3}
 _FIRST_WITHOUT_WINDOWS_IN_PADDING = 22
@@ -30,13 +30,13 @@ def _kernel(flow: PadFlow, node: ir.Node) -> list[int]:
     return [*(node.attributes.get_ints("kernel_shape") or flow.shape(weights)[2:])]
 
 
-def _windows(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
+def _window_count(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
     """Return the number of windows along an axis."""
-    window = window_of(node, _kernel(flow, node), axis - 2)
+    window = make_window(node, _kernel(flow, node), axis - 2)
     width, stride, begin, end = window.span, window.stride, window.left, window.right
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     if auto.startswith("SAME"):
-        found = size.via(1, stride - 1, stride)
+        found = size.affine(1, stride - 1, stride)
         both = {
             max((many - 1) * stride + width - steps, 0)
             for many, steps in zip(found.table[1:], size.table[1:], strict=True)
@@ -48,16 +48,16 @@ def _windows(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
         begin = end = 0
     if node.attributes.get_int("ceil_mode", 0):
         # A window that begins in the padding at the end is none.
-        most = size.via(1, begin + stride - 1, stride)
-        found = size.via(1, begin + end - width + 2 * stride - 1, stride)
+        most = size.affine(1, begin + stride - 1, stride)
+        found = size.affine(1, begin + end - width + 2 * stride - 1, stride)
         flow.require(size, max(1, width - begin - end))
         fewer = Size(size.symbol, tuple(map(min, most.table, found.table)))
         if fewer != found and flow.opset < _FIRST_WITHOUT_WINDOWS_IN_PADDING:
             raise NoRuleError(
-                "has windows that begin past the end (ceil_mode), which is clear from opset 22 on"
+                "has windows that begin past the end (ceil_mode), which is defined only from opset 22 on"
             )
         return fewer
-    found = size.via(1, begin + end - width + stride, stride)
+    found = size.affine(1, begin + end - width + stride, stride)
     if not found.full:
         raise NoRuleError("reads windows that are longer than the maximum")
     # Lengths that fill no window are below the source's least one.
@@ -65,18 +65,18 @@ def _windows(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
     return found
 
 
-def _filled(flow: PadFlow, node: ir.Node, fill: float | ir.Value) -> Axes:
+def _fill_and_slide(flow: PadFlow, node: ir.Node, fill: float | ir.Value) -> Axes:
     """Fill the padding; return the sizes of the result."""
     axes = _spatial(flow, node)
     for axis in axes:
         if axis >= 2:
             flow.fill(node, 0, axis, fill)
-    return {axis: size if axis < 2 else _windows(flow, node, axis, size) for axis, size in axes.items()}
+    return {axis: size if axis < 2 else _window_count(flow, node, axis, size) for axis, size in axes.items()}
 
 
 def _conv(flow: PadFlow, node: ir.Node) -> Axes:
     zero = operand(node, _ZERO_POINTS.get(node.op_type, 99))
-    return _filled(flow, node, 0.0 if zero is None else zero)
+    return _fill_and_slide(flow, node, 0.0 if zero is None else zero)
 
 
 def _fused_conv(flow: PadFlow, node: ir.Node) -> Axes:
@@ -90,7 +90,7 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
 
     Where the zeros around the sequence count, they are valid; a window may still end past them (ceil_mode).
     """
-    axes, found = _spatial(flow, node), _filled(flow, node, 0.0)
+    axes, found = _spatial(flow, node), _fill_and_slide(flow, node, 0.0)
     over = [axis for axis in axes if axis >= 2]
     counts, ceil = (node.attributes.get_int(name, 0) for name in ("count_include_pad", "ceil_mode"))
     auto = node.attributes.get_string("auto_pad", "NOTSET")
@@ -103,8 +103,8 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
     emitter, shape = flow.emitter_for(node), flow.shape(node.inputs[0])
     if counts and around:
         shape = _around(shape, node)
-        _with_zeros(flow, node)
-        axes = {axis: size.via(1, shape[axis] - size.full) for axis, size in axes.items()}
+        _pad_with_zeros(flow, node)
+        axes = {axis: size.affine(1, shape[axis] - size.full) for axis, size in axes.items()}
     mask = emitter.constant(np.ones([1, 1, *shape[2:]], emitter.dtype.numpy()))
     zero = emitter.scalar(0)
     for axis in over:
@@ -127,8 +127,8 @@ def _around(shape: tuple[int, ...], node: ir.Node) -> tuple[int, ...]:
     return (*shape[:2], *(s + a + b for s, a, b in zip(shape[2:], pads[:half], pads[half:], strict=True)))
 
 
-def _with_zeros(flow: PadFlow, node: ir.Node) -> None:
-    """Put the zeros around the sequence in front of a pool, which then takes them for steps."""
+def _pad_with_zeros(flow: PadFlow, node: ir.Node) -> None:
+    """Pad the sequence with zeros before a pool, which then counts them as steps."""
     pads = [*(node.attributes.get_ints("pads") or ())]
     half, emitter = len(pads) // 2, flow.emitter_for(node)
     both = [0, 0, *pads[:half], 0, 0, *pads[half:]]
@@ -136,13 +136,13 @@ def _with_zeros(flow: PadFlow, node: ir.Node) -> None:
         padded = emitter.op("Pad", node.inputs[0], pads=both)
     else:
         padded = emitter.op("Pad", node.inputs[0], emitter.integers(*both))
-    flow.place(emitter, node)
+    flow.insert(emitter, node)
     node.replace_input_with(0, padded)
     node.attributes["pads"] = ir.AttrInt64s("pads", [0] * len(pads))
     node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 0)
 
 
-def _transposed(flow: PadFlow, node: ir.Node) -> Axes:
+def _conv_transpose(flow: PadFlow, node: ir.Node) -> Axes:
     axes = _spatial(flow, node)
     kernel, found = _kernel(flow, node), dict(axes)
     for axis, size in axes.items():
@@ -151,13 +151,15 @@ def _transposed(flow: PadFlow, node: ir.Node) -> Axes:
         if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes:
             raise NoRuleError("chooses its padding by the length (auto_pad, output_shape)")
         flow.fill(node, 0, axis, 0.0)
-        window = window_of(node, kernel, axis - 2)
+        window = make_window(node, kernel, axis - 2)
         more = (node.attributes.get_ints("output_padding") or [0] * len(kernel))[axis - 2]
-        found[axis] = size.via(window.stride, window.span - window.stride + more - window.left - window.right)
+        found[axis] = size.affine(
+            window.stride, window.span - window.stride + more - window.left - window.right
+        )
     return found
 
 
-def _global(fill: float) -> Rule:
+def _global_pool(fill: float) -> Rule:
     def rule(flow: PadFlow, node: ir.Node) -> Axes:
         axes = _spatial(flow, node)
         for axis in axes:
@@ -184,9 +186,9 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
         if axis not in axes or (begins == {0} and ends == {0}):
             continue
         if len(begins) > 1 or len(ends) > 1:
-            raise NoRuleError("pads by a number that follows from the length")
+            raise NoRuleError("pads by an amount that depends on the length")
         begin, end = begins.pop(), ends.pop()
-        found[axis] = axes[axis].via(1, begin + end)
+        found[axis] = axes[axis].affine(1, begin + end)
         if mode == "reflect":
             flow.require(axes[axis], max(begin, end) + 1)
         if end <= 0:
@@ -199,13 +201,13 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
         value = operand(node, 2)
         given = node.attributes.get_float("value", 0.0) if value is None else value
         if isinstance(given, ir.Value) and flow.shape(given):
-            raise NoRuleError("pads by a value that is no scalar")
+            raise NoRuleError("pads with a value that is not a scalar")
         flow.fill(node, 0, axis, given)
     return found
 
 
 def _mirror(flow: PadFlow, node: ir.Node, axis: int, begin: int, size: Size, mode: str) -> None:
-    """Take steps for those around the sequence: of position p, 0 being the first, p is inside again."""
+    """Gather the steps that the padding repeats, by their positions within the sequence."""
     if flow.rows is not None:
         raise NoRuleError(f"repeats the ends of rows, each of which has a length of its own (mode {mode})")
     emitter, source = flow.emitter_for(node), flow.operand(node)
@@ -218,12 +220,12 @@ def _mirror(flow: PadFlow, node: ir.Node, axis: int, begin: int, size: Size, mod
         places = emitter.op("Sub", last, emitter.op("Abs", emitter.op("Sub", last, places)))
     elif mode == "wrap":
         places = emitter.op("Mod", emitter.op("Add", places, count), count)
-    places = flow.larger(emitter, flow.smaller(emitter, places, last), zero)
+    places = flow.emit_max(emitter, flow.emit_min(emitter, places, last), zero)
     flow.replace(node, emitter.op("Gather", source, places, axis=axis), emitter)
 
 
 def _resize(flow: PadFlow, node: ir.Node) -> Axes:
-    """Repeat the last step behind the end: what is read there is what the source reads at its edge."""
+    """Repeat the last step after the end, so that it reads as the edge does in the source."""
     axes, before, after = flow.axes_of(node.inputs[0]), *map(flow.shapes, (node.inputs[0], node.outputs[0]))
     found = dict(axes)
     for axis, size in axes.items():
@@ -237,8 +239,8 @@ def _resize(flow: PadFlow, node: ir.Node) -> Axes:
             raise NoRuleError("stretches time in a way that depends on the length, or reads beyond the end")
         if where == "pytorch_half_pixel":
             flow.require(size, 2)
-        _extend(flow, node, axis, size)
-        found[axis] = size.via(scale.numerator, 0, scale.denominator)
+        _repeat_last_step(flow, node, axis, size)
+        found[axis] = size.affine(scale.numerator, 0, scale.denominator)
     return found
 
 
@@ -255,16 +257,16 @@ def _scale(flow: PadFlow, node: ir.Node, axis: int, sizes: list[tuple[int, int]]
     return scale
 
 
-def _extend(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> None:
+def _repeat_last_step(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> None:
     if flow.rows is not None:
         raise NoRuleError("stretches rows, each of which has a length of its own")
     emitter, source = flow.emitter_for(node), flow.operand(node)
     places = emitter.constant(np.arange(size.full, dtype=np.int64))
     last = emitter.op("Sub", flow.count(size), emitter.integers(1))
-    places = flow.smaller(emitter, places, last)
+    places = flow.emit_min(emitter, places, last)
     extended = emitter.op("Gather", source, places, axis=axis)
-    flow.stands_for(extended, source)
-    flow.place(emitter, node)
+    flow.record_origin(extended, source)
+    flow.insert(emitter, node)
     node.replace_input_with(0, extended)
 
 
@@ -272,13 +274,13 @@ WINDOWS: dict[str, Rule] = {
     "AveragePool": _average_pool,
     "Conv": _conv,
     "ConvInteger": _conv,
-    "ConvTranspose": _transposed,
+    "ConvTranspose": _conv_transpose,
     "FusedConv": _fused_conv,
-    "GlobalAveragePool": _global(0.0),
-    "GlobalLpPool": _global(0.0),
-    "GlobalMaxPool": _global(-math.inf),
+    "GlobalAveragePool": _global_pool(0.0),
+    "GlobalLpPool": _global_pool(0.0),
+    "GlobalMaxPool": _global_pool(-math.inf),
     "LpPool": _conv,
-    "MaxPool": lambda flow, node: _filled(flow, node, -math.inf),
+    "MaxPool": lambda flow, node: _fill_and_slide(flow, node, -math.inf),
     "Pad": _pad,
     "QLinearConv": _conv,
     "Resize": _resize,

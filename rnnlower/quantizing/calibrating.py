@@ -100,9 +100,9 @@ def calibrate_model(
     calls: list[Feeds] = []
     with contextlib.closing(open_source(source)) as session:
         for number, sequence in enumerate(given.sequences):
-            options.tell("running recording", number + 1, len(given.sequences))
+            options.report_progress("running recording", number + 1, len(given.sequences))
             calls += [call.feeds for call in given.calls(session, sequence)]
-    options.tell("observing")
+    options.report_progress("observing")
     found = find_ranges(model, calls) if ranges else None
     return Calibration(calls, len(given.sequences), found, [*notes, *given.notes()])
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import constant_of
-from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.names import NameSource, all_names
 from rnnlower.quantizing.placement import MOVES
 
 
@@ -26,7 +26,7 @@ def carry_integers(model: ir.Model) -> list[str]:
         raise UnsupportedModelError(
             "the model has no states outside", remedy="make a step model of it first (`rnnlower stream`)"
         )
-    graph, names, notes = model.graph, NameSource(names_in(model)), []
+    graph, names, notes = model.graph, NameSource(all_names(model)), []
     inputs = {value.name: value for value in graph.inputs}
     for index, output in enumerate(list(graph.outputs)):
         into = inputs.get(stream.states.get(output.name or ""))

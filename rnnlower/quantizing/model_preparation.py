@@ -13,7 +13,7 @@ from rnnlower.passes.folding import FoldWeightsPass
 from rnnlower.passes.lowering_options import LOOPS
 from rnnlower.passes.static_shapes import InferTypesPass
 from rnnlower.passes.steps import shared
-from rnnlower.passes.steps.work import Step, Work, run
+from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.recurrent.finding import find_recurrent
 
 
@@ -51,7 +51,7 @@ def prepare(model: ir.Model, options: CalibrateOptions) -> list[str]:
     Raises:
         UnsupportedModelError: There is no recurrent node, or one of them is not in float32.
     """
-    notes = run(PREPARATION, Work(model, options)).notes
+    notes = run_steps(PREPARATION, Work(model, options)).notes
     found = find_recurrent(model)
     if not found:
         operators = op_types(model)

@@ -20,7 +20,7 @@ from rnnlower.engines.session import IsolatedSession
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.model_io import to_proto
 from rnnlower.graph.initializers import constant_of
-from rnnlower.graph.walk import Located, subgraphs_of, walk
+from rnnlower.graph.walk import LocatedNode, subgraphs_of, walk
 from rnnlower.lowering.node_emitter import Listener, NodeEmitter
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
@@ -72,7 +72,7 @@ FACTOR = " factor"
 """The suffix of the role of a factor of a product; the value itself has another role already."""
 
 
-def _make_observer(located: Located, seen: dict[ir.Value, Role]) -> Listener:
+def _make_observer(located: LocatedNode, seen: dict[ir.Value, Role]) -> Listener:
     """Return a listener that records the role of each value of a node and leaves the values unchanged."""
 
     def note(e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.graph.initializers import named
-from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.initializers import with_name
+from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.walk import is_read, walk
 
 MOVES = frozenset({"Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
@@ -20,7 +20,7 @@ _LOOKED_FOR = frozenset({"DequantizeLinear", "Where"})
 
 def capture_integers(model: ir.Model) -> None:
     """Make branches capture integers and dequantize them inside."""
-    names = NameSource(names_in(model))
+    names = NameSource(all_names(model))
     made: dict[tuple[ir.Graph, ir.Value], ir.Value] = {}
     for graph in list(model.graph.subgraphs()):
         for node in list(graph):
@@ -42,7 +42,7 @@ def localize_constants(model: ir.Model) -> None:
     onnxruntime looks for the integers of a product, and for the constant branch of a Where (it aborts if that
     is further out: WhereDummyDq), in the body that reads them.
     """
-    names = NameSource(names_in(model))
+    names = NameSource(all_names(model))
     for graph in model.graph.subgraphs():
         read = [value for node in graph if node.op_type in _LOOKED_FOR for value in node.inputs]
         for value in dict.fromkeys(read):
@@ -50,7 +50,9 @@ def localize_constants(model: ir.Model) -> None:
             if value is None or tensor is None or len({reader.graph for reader, _ in value.uses()}) < 2:
                 continue
             fresh = names.fresh(str(value.name))
-            own = ir.Value(name=fresh, shape=value.shape, type=value.type, const_value=named(tensor, fresh))
+            own = ir.Value(
+                name=fresh, shape=value.shape, type=value.type, const_value=with_name(tensor, fresh)
+            )
             graph.register_initializer(own)
             for reader, index in list(value.uses()):
                 if reader.graph is graph:

@@ -15,9 +15,9 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import OptionError, UnsupportedModelError, UnverifiableError, VerificationError
-from rnnlower.files.metadata import in_json
+from rnnlower.files.metadata import to_json_types
 from rnnlower.files.model_io import load_model, to_proto
-from rnnlower.graph.initializers import move_next_to_readers
+from rnnlower.graph.initializers import sink_initializers
 from rnnlower.graph.walk import default_opset
 from rnnlower.passes.command_options import QuantizeOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
@@ -90,7 +90,7 @@ class QuantizeReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""
-        fields = in_json(self) | {"warnings": [str(warning) for warning in self.warnings]}
+        fields = to_json_types(self) | {"warnings": [str(warning) for warning in self.warnings]}
         return {{"outputs": "sqnr"}.get(name, name): value for name, value in fields.items()}
 
 
@@ -113,18 +113,18 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
     if options.integer_states and any(each.keys() & data.recordings.states.values() for each in data.held):
         raise OptionError("the recordings hold states, and integer states are carried: leave them out")
     with contextlib.closing(open_source(source)) as floats:
-        options.tell("calibrating")
+        options.report_progress("calibrating")
         calls = [call for each in data.calibrated for call in data.recordings.calls(floats, each)]
         feeds = [call.feeds for call in calls]
         quantization = Quantization(scheme, data.ranges or find_ranges(model, feeds))
         if options.verify:
             # With scales too small to round, the result must be what the float model computes.
-            options.tell("verifying")
+            options.report_progress("verifying")
             held = [[call.feeds for call in data.recordings.calls(floats, each)] for each in data.held]
             fine = dataclasses.replace(quantization, fine=True, encodings={}, unquantized=set())
             known = [*feeds, *held[0]]
             _prove_placement(floats, to_proto(_lower_quantized(model.clone(), strategy, fine)), known[0])
-        options.tell("quantizing")
+        options.report_progress("quantizing")
         rest, words = _quantize_rest(source, feeds, options, scheme)
         notes += words
         result = _lower_quantized(load_model(rest), strategy, quantization, options.runtime)
@@ -135,7 +135,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
         outputs: Sequence[MeasuredOutput] = ()
         clipped: Mapping[Role, float] = {}
         if options.verify:
-            options.tell("measuring")
+            options.report_progress("measuring")
             steps = count_steps(model, data.recordings, held)
             outputs = measure(data.recordings, data.held, steps, floats, to_proto(result), options.on)
             clipped = clipped_shares(model, held, quantization)
@@ -276,7 +276,7 @@ def _lower_quantized(
     capture_integers(model)
     localize_constants(model)
     # onnxruntime looks for the integers of a product in the body that reads them.
-    move_next_to_readers(model.graph, list(model.graph.initializers.values()), least_depth=1)
+    sink_initializers(model.graph, list(model.graph.initializers.values()), least_depth=1)
     return model
 
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.initializers import constant_of
-from rnnlower.graph.walk import Located
+from rnnlower.graph.walk import LocatedNode
 from rnnlower.lowering.node_emitter import NodeEmitter
 from rnnlower.quantizing.observing import COMPLEMENT, FACTOR, Range, Ranges, Role
 from rnnlower.quantizing.schemes import Encoding, Scheme
@@ -41,7 +41,7 @@ class Quantization:
     encodings: dict[Role, Encoding] = dataclasses.field(default_factory=dict)
     unquantized: set[Role] = dataclasses.field(default_factory=set)
 
-    def encoding(self, located: Located, role: str, direction: str) -> Encoding:
+    def encoding(self, located: LocatedNode, role: str, direction: str) -> Encoding:
         """Return the encoding of a role.
 
         Raises:
@@ -74,7 +74,7 @@ class Quantization:
 class Quantizers:
     """The listener that inserts the quantizers of a node, by the roles that the lowering announces."""
 
-    def __init__(self, quantization: Quantization, located: Located) -> None:
+    def __init__(self, quantization: Quantization, located: LocatedNode) -> None:
         self._all, self._located = quantization, located
         self._made: dict[tuple[NodeEmitter, ir.Value, str], ir.Value] = {}
         self._read: set[ir.Value] = set()

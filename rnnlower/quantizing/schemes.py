@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.walk import Located
+from rnnlower.graph.walk import LocatedNode
 from rnnlower.lowering.replacing import Gates
 from rnnlower.passes.command_options import Activations, QuantizeOptions
 from rnnlower.quantizing.observing import COMPLEMENT, FACTOR, Range
@@ -88,7 +88,7 @@ class Scheme:
         """Return the scheme for the options."""
         return cls(options.activations, options.headroom, options.per_tensor, options.scheme == "pow2")
 
-    def check(self, located: Located) -> None:
+    def check(self, located: LocatedNode) -> None:
         """Refuse a node that the scheme does not support."""
 
     def observed(self, role: str) -> str:
@@ -189,7 +189,7 @@ class TfliteScheme(Scheme):
     def of(cls, options: QuantizeOptions) -> Scheme:
         return cls(headroom=options.headroom, per_tensor=True)
 
-    def check(self, located: Located) -> None:
+    def check(self, located: LocatedNode) -> None:
         """Refuse a node that TensorFlow Lite's operator cannot express.
 
         Raises:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import Located, default_opset, dim_name, walk, walk_all
+from rnnlower.graph.walk import LocatedNode, default_opset, dim_name, walk, walk_all
 from rnnlower.recurrent.operators import MOST_INPUTS, SIGNATURES
 from rnnlower.recurrent.state_operators import is_state_operator
 
@@ -19,17 +19,17 @@ def is_recurrent(node: ir.Node) -> bool:
     return (node.domain, node.op_type) in SIGNATURES
 
 
-def matches(located: Located, pattern: str) -> bool:
+def matches_pattern(located: LocatedNode, pattern: str) -> bool:
     """Return whether a shell wildcard matches the node; a name with brackets also matches itself."""
     return located.name == pattern or fnmatch.fnmatchcase(located.name, pattern)
 
 
-def carries_state(node: ir.Node) -> bool:
+def is_stateful(node: ir.Node) -> bool:
     """Return whether the node is recurrent, or a LinearAttention or CausalConvWithState."""
     return is_recurrent(node) or is_state_operator(node)
 
 
-def find_recurrent(model: ir.Model, wanted: Callable[[ir.Node], bool] = is_recurrent) -> list[Located]:
+def find_recurrent(model: ir.Model, wanted: Callable[[ir.Node], bool] = is_recurrent) -> list[LocatedNode]:
     """List every recurrent node of the model, functions included.
 
     Args:
@@ -42,10 +42,10 @@ def find_recurrent(model: ir.Model, wanted: Callable[[ir.Node], bool] = is_recur
         for function in model.functions.values()
         for node in function.all_nodes()
     }
-    found = [(node, path) for node, path in walk_all(model) if carries_state(node)]
+    found = [(node, path) for node, path in walk_all(model) if is_stateful(node)]
     names = NameSource(node.name for node, _ in found if node.name)
     located = [
-        Located(node, node.name or names.fresh(f"{node.op_type}_{index}"), path, opsets.get(node, opset))
+        LocatedNode(node, node.name or names.fresh(f"{node.op_type}_{index}"), path, opsets.get(node, opset))
         for index, (node, path) in enumerate(found)
     ]
     return [each for each in located if wanted(each.node)]
@@ -77,11 +77,11 @@ def infer_input_types(model: ir.Model, facts: Facts | None = None) -> bool:
             dims = facts.dims(value)
             # A branch that inputs of these shapes must not take may be invalid for them.
             if index or not path or dims is None or len(dims) == RANK_OF_X:
-                modified |= _learn(value, facts, declared)
+                modified |= _declare(value, facts, declared)
     return modified
 
 
-def _learn(value: ir.Value, facts: Facts, declared: set[str | None]) -> bool:
+def _declare(value: ir.Value, facts: Facts, declared: set[str | None]) -> bool:
     """Adopt what is known of a value; it takes precedence over what the model declares.
 
     Symbols of inputs alone can be given a size by a user.

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 from rnnlower.graph.initializers import constant_of
-from rnnlower.graph.walk import Located
+from rnnlower.graph.walk import LocatedNode
 from rnnlower.recurrent.node import Activation, ResolvedNode, Semantics
 from rnnlower.recurrent.operators import (
     ATTRIBUTE_TYPES,
@@ -29,7 +29,9 @@ _ZERO_POINTS = ("W_zero_point", "R_zero_point")
 _QUANTIZED = ("W", "W_zero_point", "R", "R_zero_point")
 
 
-def parse_recurrent(located: Located, semantics: Semantics = "ort", *, lenient: bool = False) -> ResolvedNode:
+def parse_recurrent(
+    located: LocatedNode, semantics: Semantics = "ort", *, lenient: bool = False
+) -> ResolvedNode:
     """Parse an LSTM, GRU or RNN node.
 
     Args:
@@ -48,7 +50,7 @@ def parse_recurrent(located: Located, semantics: Semantics = "ort", *, lenient: 
 class _Parser:
     """A parser of one node: its attributes, inputs, outputs and shapes; all errors name the node."""
 
-    def __init__(self, located: Located, semantics: Semantics, lenient: bool) -> None:
+    def __init__(self, located: LocatedNode, semantics: Semantics, lenient: bool) -> None:
         self.node = located.node
         self.lenient = lenient
         self.located = located
@@ -69,7 +71,7 @@ class _Parser:
         if layout not in (0, 1):
             raise self.invalid(f"attribute layout is {layout}; it must be 0 or 1")
         hidden_size, input_size = self._sizes(inputs, x_shape)
-        seq_length, batch_size = _static(x_shape, layout), _static(x_shape, 1 - layout)
+        seq_length, batch_size = _static_dim(x_shape, layout), _static_dim(x_shape, 1 - layout)
         batch_size = self._batch_size(inputs, batch_size, layout)
         self._check_shapes(inputs, hidden_size, batch_size, len(directions), layout)
         self._check_lengths(inputs.get("sequence_lens"), seq_length)
@@ -175,8 +177,8 @@ class _Parser:
             parameters = table[name]
             activation = Activation(
                 name,
-                None if parameters.alpha is None else rounded(next(alphas, parameters.alpha)),
-                None if parameters.beta is None else rounded(next(betas, parameters.beta)),
+                None if parameters.alpha is None else round_to_float32(next(alphas, parameters.alpha)),
+                None if parameters.beta is None else round_to_float32(next(betas, parameters.beta)),
             )
             if activation.alpha != activation.alpha or activation.beta != activation.beta:
                 raise self.unsupported(
@@ -294,17 +296,17 @@ class _Parser:
         given = self.value("hidden_size")
         hidden_size = derived if given is None else int(given)
         if hidden_size is None and self.lenient:
-            return 0, _static(x_shape, 2)
+            return 0, _static_dim(x_shape, 2)
         if hidden_size is None:
             raise self.unsupported(
                 "attribute hidden_size is absent and does not follow from any shape", "set the attribute"
             )
         if hidden_size <= 0:
             raise self.invalid(f"attribute hidden_size is {hidden_size}; it must be positive")
-        input_size = _static(inputs["W"].shape, 1 if self.signature.transposed else 2)
-        x_size = _static(x_shape, 2)
+        input_size = _static_dim(inputs["W"].shape, 1 if self.signature.transposed else 2)
+        x_size = _static_dim(x_shape, 2)
         if input_size is not None and x_size is not None and input_size != x_size:
-            raise self.invalid(f"input X has {x_size} features, but W is made for {input_size}")
+            raise self.invalid(f"input X has {x_size} features, but W takes {input_size}")
         return hidden_size, x_size if input_size is None else input_size
 
     def _check_lengths(self, lens: ir.Value | None, seq_length: int | None) -> None:
@@ -324,19 +326,19 @@ class _Parser:
         places = [("R", columns, 1), ("R", rows, gates), ("W", rows, gates), ("B", 1, 2 * gates), ("P", 1, 3)]
         places += [("initial_h", 2, 1), ("initial_c", 2, 1)]
         sizes = [
-            (_static(inputs[name].shape, axis), factor) for name, axis, factor in places if name in inputs
+            (_static_dim(inputs[name].shape, axis), factor) for name, axis, factor in places if name in inputs
         ]
         shapes = [out.shape for out in self.node.outputs if out.shape]
-        sizes += [(_static(shape, len(shape) - 1), 1) for shape in shapes]
+        sizes += [(_static_dim(shape, len(shape) - 1), 1) for shape in shapes]
         return next((size // factor for size, factor in sizes if size is not None), None)
 
     def _batch_size(self, inputs: Mapping[str, ir.Value], batch_size: int | None, layout: int) -> int | None:
         candidates = [batch_size]
         if "sequence_lens" in inputs:
-            candidates.append(_static(inputs["sequence_lens"].shape, 0))
+            candidates.append(_static_dim(inputs["sequence_lens"].shape, 0))
         for name in ("initial_h", "initial_c"):
             if name in inputs:
-                candidates.append(_static(inputs[name].shape, 1 - layout))
+                candidates.append(_static_dim(inputs[name].shape, 1 - layout))
         return next((size for size in candidates if size is not None), None)
 
     def _check_shapes(
@@ -372,7 +374,7 @@ class _Parser:
             if name not in expected or value.shape is None:
                 continue
             shape = value.shape
-            sizes = [_static(shape, axis) for axis in range(len(shape))]
+            sizes = [_static_dim(shape, axis) for axis in range(len(shape))]
             fits = len(shape) == len(expected[name]) and all(
                 want is None or have is None or have == want
                 for want, have in zip(expected[name], sizes, strict=True)
@@ -385,7 +387,7 @@ class _Parser:
                 )
 
 
-def _static(shape: ir.Shape | None, index: int) -> int | None:
+def _static_dim(shape: ir.Shape | None, index: int) -> int | None:
     """Return the dimension if it is a valid static size (exporters also write -1)."""
     if shape is None or index >= len(shape):
         return None
@@ -393,6 +395,6 @@ def _static(shape: ir.Shape | None, index: int) -> int | None:
     return size if isinstance(size, int) and size >= 0 else None
 
 
-def rounded(number: float) -> float:
+def round_to_float32(number: float) -> float:
     """Return the number in the precision of an attribute."""
     return float(np.float32(number))

@@ -21,7 +21,7 @@ from typing import Literal
 
 from rnnlower import wording
 from rnnlower.graph.initializers import constant_of
-from rnnlower.graph.walk import Located, origin
+from rnnlower.graph.walk import LocatedNode, origin
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 
@@ -76,7 +76,7 @@ def _sizes(joint: str) -> str:
     return wording.option("dim") + joint + wording.option("input-shape")
 
 
-def departures(located: Located) -> Iterator[Departure]:
+def find_departures(located: LocatedNode) -> Iterator[Departure]:
     """Yield every departure of a recurrent node.
 
     Raises:
@@ -160,7 +160,7 @@ def _only_y(name: str, node: ResolvedNode) -> Finding | None:
     what = "is read, but Y is the only output that the profile describes"
     if name == "Y_c":
         return what, "leave it out: nothing else gives the cell's last state"
-    if last_steps(node) is None:
+    if shared_length(node) is None:
         return (
             what,
             "take the last step of each row from Y: the lengths of the rows are not known, or differ",
@@ -168,7 +168,7 @@ def _only_y(name: str, node: ResolvedNode) -> Finding | None:
     return what, _lowering("takes it from Y")
 
 
-def last_steps(node: ResolvedNode) -> int | None:
+def shared_length(node: ResolvedNode) -> int | None:
     """Return the length of every row, or ``None`` if it is unknown, 0, or differs between rows."""
     lens = node.inputs.get("sequence_lens")
     if lens is None:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import Located
+from rnnlower.graph.walk import LocatedNode
 
 LINEAR_ATTENTION = "LinearAttention"
 CAUSAL_CONV = "CausalConvWithState"
@@ -79,7 +79,7 @@ class StateNode:
         features: Features of a time step of the first input, or ``None``.
     """
 
-    located: Located
+    located: LocatedNode
     inputs: Mapping[str, ir.Value]
     dtype: ir.DataType | None
     state_dtype: ir.DataType | None
@@ -144,7 +144,7 @@ def is_state_operator(node: ir.Node) -> bool:
 
 
 def parse_state_operators(
-    nodes: Iterable[Located], facts: Facts, *, lenient: bool = False
+    nodes: Iterable[LocatedNode], facts: Facts, *, lenient: bool = False
 ) -> list[StateNode]:
     """Parse the nodes, which are in the order of their graph; tell `facts` what they compute.
 
@@ -175,10 +175,10 @@ def parse_state_operators(
 
 def has_sizes(node: StateNode) -> bool:
     """Return whether all that a lowering needs is known of a node."""
-    return not _lacking(node)
+    return not _unknown_sizes(node)
 
 
-def _lacking(node: StateNode) -> str:
+def _unknown_sizes(node: StateNode) -> str:
     if node.dtype is None or node.state_dtype is None:
         return "the types of its inputs are"
     if isinstance(node, AttentionNode) and not (node.key_size and node.value_size):
@@ -196,7 +196,7 @@ def require_sizes(node: StateNode) -> None:
     """
     if not has_sizes(node):
         raise UnsupportedModelError(
-            f"{_lacking(node)} not known",
+            f"{_unknown_sizes(node)} not known",
             node=node.located,
             remedy="declare types and shapes of the model's inputs",
         )
@@ -205,7 +205,7 @@ def require_sizes(node: StateNode) -> None:
 class _Parser:
     """A parser of one node."""
 
-    def __init__(self, located: Located, facts: Facts, lenient: bool) -> None:
+    def __init__(self, located: LocatedNode, facts: Facts, lenient: bool) -> None:
         self.located, self.node, self.facts, self.lenient = located, located.node, facts, lenient
         names = _INPUTS[self.node.op_type]
         self.inputs = {

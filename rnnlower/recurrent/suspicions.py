@@ -19,14 +19,14 @@ from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import (
     REARRANGING,
     SHAPE_READERS,
-    Located,
-    called,
-    captured,
+    LocatedNode,
+    captured_values,
+    display_name,
     is_read,
-    names_of,
-    reached,
-    read_by,
+    node_names,
+    reachable,
     subgraphs_of,
+    values_read_by,
     walk,
     walk_all,
 )
@@ -63,7 +63,7 @@ def find_suspicions(model: ir.Model) -> list[Suspicion]:
     """List everything suspicious, in the order of the nodes."""
     found = [*_unknown_operators(model)]
     nodes = [(located, parse_recurrent(located, lenient=True)) for located in find_recurrent(model)]
-    found += _lengths_left_out(model, nodes)
+    found += _missing_lengths(model, nodes)
     for located, node in nodes:
         for check in _CHECKS:
             found += check(model, located, node)
@@ -77,14 +77,16 @@ def _unknown_operators(model: ir.Model) -> Iterator[Suspicion]:
         if known or not _RECURRENT_NAME.search(node.op_type):
             continue
         yield Suspicion(
-            f"{node.op_type} node {'/'.join(filter(None, (path, called(node))))!r}",
+            f"{node.op_type} node {'/'.join(filter(None, (path, display_name(node))))!r}",
             f"operator {node.domain or 'ai.onnx'}.{node.op_type} has the name of a recurrence",
             "it is not a known operator and stays as it is",
             "export the model with LSTM, GRU or RNN if its target lacks the operator",
         )
 
 
-def _lengths_left_out(model: ir.Model, nodes: Sequence[tuple[Located, ResolvedNode]]) -> Iterator[Suspicion]:
+def _missing_lengths(
+    model: ir.Model, nodes: Sequence[tuple[LocatedNode, ResolvedNode]]
+) -> Iterator[Suspicion]:
     """Yield the first node if none has sequence_lens, and nothing reads an input that may hold lengths."""
     if not nodes or any("sequence_lens" in node.inputs for _, node in nodes):
         return
@@ -100,7 +102,7 @@ def _lengths_left_out(model: ir.Model, nodes: Sequence[tuple[Located, ResolvedNo
             )
 
 
-def _reset_before_product(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _reset_before_product(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a GRU whose reset gate is applied before the product, against its framework."""
     linear = located.node.attributes.get("linear_before_reset")
     if located.node.op_type != "GRU" or (linear is not None and (linear.is_ref() or linear.as_int() != 0)):
@@ -110,7 +112,7 @@ def _reset_before_product(model: ir.Model, located: Located, node: ResolvedNode)
             "PyTorch's GRU is the form with 1, but some exporters left the attribute out (torch with "
             "dynamo=True and onnxscript before 0.7.1: pytorch/pytorch#189225, microsoft/onnxscript#2852)"
         )
-    elif _is_of_keras(model) and _has_recurrent_bias(node):
+    elif _is_exported_by_keras(model) and _has_recurrent_bias(node):
         why = (
             "its recurrent bias is not zero: Keras has one only in the form with 1 (reset_after, CuDNNGRU), "
             "and exporters wrote it without (onnx/keras-onnx#33, onnx/tensorflow-onnx#939)"
@@ -133,15 +135,15 @@ def _has_recurrent_bias(node: ResolvedNode) -> bool:
     return bool(np.any(np.split(tensor.numpy(), 2, axis=-1)[1]))
 
 
-def _directions_mixed(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _mixed_directions(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a bidirectional node whose directions are merged with the units outside."""
     for reader in _readers(node, "Y"):
         perm = reader.attributes.get("perm")
         is_mixed = reader.op_type == "Transpose" and perm is not None and [*perm.as_ints()] == [0, 2, 3, 1]
-        if is_mixed and _is_by(model, "pytorch") and node.direction == "bidirectional":
+        if is_mixed and _is_exported_by(model, "pytorch") and node.direction == "bidirectional":
             yield Suspicion(
                 located.label,
-                f"Transpose node {called(reader)!r} moves the directions of Y after its units",
+                f"Transpose node {display_name(reader)!r} moves the directions of Y after its units",
                 "PyTorch puts the forward units first and the reverse ones after them, and its exporter "
                 "interleaved them (torch up to 0.4.1: pytorch/pytorch#10838), so later nodes read the wrong "
                 "features",
@@ -149,11 +151,11 @@ def _directions_mixed(model: ir.Model, located: Located, node: ResolvedNode) -> 
             )
 
 
-def _not_turned_back(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _unreversed_outputs(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a reverse layer of Keras whose sequence stays in processing order."""
-    if not _is_by(model, "keras2onnx") or node.direction != "reverse":
+    if not _is_exported_by(model, "keras2onnx") or node.direction != "reverse":
         return
-    behind = _behind(node, "Y")
+    behind = _nodes_after(node, "Y")
     if behind and not any(each.op_type in ("ReverseSequence", "Slice", "Gather") for each in behind):
         yield Suspicion(
             located.label,
@@ -164,9 +166,9 @@ def _not_turned_back(model: ir.Model, located: Located, node: ResolvedNode) -> I
         )
 
 
-def _masked_tail(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _masked_tail(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a masked layer of Keras whose Y is used: past the end Keras repeats, ONNX has zeros."""
-    if _is_of_keras(model) and "sequence_lens" in node.inputs and node.used("Y"):
+    if _is_exported_by_keras(model) and "sequence_lens" in node.inputs and node.used("Y"):
         yield Suspicion(
             located.label,
             "it has sequence_lens, and its sequence Y is used",
@@ -176,10 +178,10 @@ def _masked_tail(model: ir.Model, located: Located, node: ResolvedNode) -> Itera
         )
 
 
-def _activations_left_out(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _missing_activations(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a bidirectional layer of Keras, whose activations tf2onnx drops."""
     is_both = node.direction == "bidirectional"
-    if is_both and _is_by(model, "tf2onnx") and "activations" not in located.node.attributes:
+    if is_both and _is_exported_by(model, "tf2onnx") and "activations" not in located.node.attributes:
         yield Suspicion(
             located.label,
             "it is bidirectional and has the default activations",
@@ -189,9 +191,9 @@ def _activations_left_out(model: ir.Model, located: Located, node: ResolvedNode)
         )
 
 
-def _baked_batch(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _constant_batch_size(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a constant initial state of several rows where the batch of X is dynamic."""
-    if isinstance(_size_of_x(node, 1 - node.layout), int):
+    if isinstance(_dim_of_x(node, 1 - node.layout), int):
         return
     for name in ("initial_h", "initial_c"):
         tensor = constant_of(node.inputs.get(name))
@@ -211,10 +213,10 @@ def _sizes() -> str:
     return f"{wording.option('dim')}, {wording.option('input-shape')}"
 
 
-def _baked_lengths(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
+def _constant_lengths(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield constant sequence_lens where the batch or the length of X is dynamic."""
     tensor = constant_of(node.inputs.get("sequence_lens"))
-    if tensor is None or all(isinstance(_size_of_x(node, axis), int) for axis in (0, 1)):
+    if tensor is None or all(isinstance(_dim_of_x(node, axis), int) for axis in (0, 1)):
         return
     lengths = [*map(int, tensor.numpy().ravel())]
     brief = ", ".join(map(str, lengths[:4])) + (", ..." if len(lengths) > 4 else "")
@@ -227,15 +229,15 @@ def _baked_lengths(model: ir.Model, located: Located, node: ResolvedNode) -> Ite
     )
 
 
-def _is_by(model: ir.Model, exporter: str) -> bool:
+def _is_exported_by(model: ir.Model, exporter: str) -> bool:
     return exporter in (model.producer_name or "").lower()
 
 
-def _is_of_keras(model: ir.Model) -> bool:
-    return any(_is_by(model, exporter) for exporter in ("keras2onnx", "tf2onnx"))
+def _is_exported_by_keras(model: ir.Model) -> bool:
+    return any(_is_exported_by(model, exporter) for exporter in ("keras2onnx", "tf2onnx"))
 
 
-def _size_of_x(node: ResolvedNode, axis: int) -> int | ir.SymbolicDim | None:
+def _dim_of_x(node: ResolvedNode, axis: int) -> int | ir.SymbolicDim | None:
     """Return a size of X, or 0 if its rank is unknown."""
     shape = node.inputs["X"].shape
     return 0 if shape is None else shape[axis]
@@ -245,24 +247,24 @@ def _readers(node: ResolvedNode, name: str) -> list[ir.Node]:
     return [use.node for use in node.outputs[name].uses()] if name in node.outputs else []
 
 
-def _behind(node: ResolvedNode, name: str) -> list[ir.Node]:
+def _nodes_after(node: ResolvedNode, name: str) -> list[ir.Node]:
     """List the readers of an output, also through nodes that only move its elements."""
 
     def behind(reader: ir.Node) -> list[ir.Node | None]:
         outputs = reader.outputs if reader.op_type in REARRANGING else ()
         return [use.node for out in outputs for use in out.uses()]
 
-    return reached(_readers(node, name), behind)
+    return reachable(_readers(node, name), behind)
 
 
-_CHECKS: tuple[Callable[[ir.Model, Located, ResolvedNode], Iterator[Suspicion]], ...] = (
+_CHECKS: tuple[Callable[[ir.Model, LocatedNode, ResolvedNode], Iterator[Suspicion]], ...] = (
     _reset_before_product,
-    _directions_mixed,
-    _not_turned_back,
+    _mixed_directions,
+    _unreversed_outputs,
     _masked_tail,
-    _activations_left_out,
-    _baked_batch,
-    _baked_lengths,
+    _missing_activations,
+    _constant_batch_size,
+    _constant_lengths,
 )
 
 
@@ -275,20 +277,20 @@ _PRODUCTS = frozenset(
 _STATES = {"initial_h": "Y_h", "initial_c": "Y_c"}
 
 
-def other_recurrences(model: ir.Model, lifted: Collection[tuple[str, str]] = ()) -> list[Suspicion]:
+def find_other_recurrences(model: ir.Model, lifted: Collection[tuple[str, str]] = ()) -> list[Suspicion]:
     """List the model's Loop and Scan nodes that are hand-written cells: a state goes through a product.
 
     Those of the names and paths in `lifted` are left out.
     """
-    found, names = [], names_of(model)
+    found, names = [], node_names(model)
     for node, path in walk_all(model):
         if (names[node], path) not in lifted and (states := list(_multiplied_states(node))):
-            name = called(node)
-            found.append(_written_out(node, f"{path}/{name}" if path else name, states))
+            name = display_name(node)
+            found.append(_written_out_warning(node, f"{path}/{name}" if path else name, states))
     return found
 
 
-def _written_out(node: ir.Node, name: str, states: list[str]) -> Suspicion:
+def _written_out_warning(node: ir.Node, name: str, states: list[str]) -> Suspicion:
     carried = f"state{'s' if len(states) > 1 else ''} {', '.join(map(repr, states))}"
     return Suspicion(
         f"{node.op_type} node {name!r}",
@@ -311,15 +313,15 @@ def _multiplied_states(node: ir.Node) -> Iterator[str]:
         count = len(body.inputs) - node.attributes.get_int("num_scan_inputs", 0)
         pairs = zip(body.inputs[:count], body.outputs[:count], strict=False)
     for before, after in pairs:
-        if after in _behind_products(body, before):
+        if after in _values_after_products(body, before):
             yield before.name or ""
 
 
-def _behind_products(body: ir.Graph, state: ir.Value) -> set[ir.Value]:
+def _values_after_products(body: ir.Graph, state: ir.Value) -> set[ir.Value]:
     """Return the values of a body that depend on a product with the state."""
     touched, behind = {state}, set[ir.Value]()
     for node in body:
-        reads = {value for value in node.inputs if value is not None} | captured(node)
+        reads = {value for value in node.inputs if value is not None} | captured_values(node)
         inside = {inner.op_type for graph in subgraphs_of(node) for inner, _ in walk(graph)}
         if reads & touched:
             touched |= {*node.outputs}
@@ -328,10 +330,10 @@ def _behind_products(body: ir.Graph, state: ir.Value) -> set[ir.Value]:
     return behind
 
 
-def forgotten_states(nodes: Iterable[tuple[Located, int | None]]) -> list[Suspicion]:
+def find_forgotten_states(nodes: Iterable[tuple[LocatedNode, int | None]]) -> list[Suspicion]:
     """List the nodes of one time step that start from scratch in each call; `nodes` are (node, steps)."""
     return [
-        _forgetful(located)
+        _forgotten_state_warning(located)
         for located, steps in nodes
         if steps == 1
         and located.node.domain == ""
@@ -339,7 +341,7 @@ def forgotten_states(nodes: Iterable[tuple[Located, int | None]]) -> list[Suspic
     ]
 
 
-def forgetful_operators(model: ir.Model, facts: Facts) -> list[Suspicion]:
+def find_forgetful_operators(model: ir.Model, facts: Facts) -> list[Suspicion]:
     """List LinearAttention and CausalConvWithState nodes of one time step that start from scratch."""
     nodes = parse_state_operators(find_recurrent(model, is_state_operator), facts, lenient=True)
     return [
@@ -354,7 +356,7 @@ def forgetful_operators(model: ir.Model, facts: Facts) -> list[Suspicion]:
     ]
 
 
-def _forgetful(located: Located) -> Suspicion:
+def _forgotten_state_warning(located: LocatedNode) -> Suspicion:
     names = OUTPUT_NAMES if located.node.op_type == "LSTM" else OUTPUT_NAMES[:2]
     written = dict(zip(names, (value.name for value in located.node.outputs), strict=False))
     states = [output for output in _STATES.values() if output in names]
@@ -372,7 +374,7 @@ def _holds_data(value: ir.Value | None) -> bool:
 
     def following(this: ir.Value) -> list[ir.Value | None]:
         producer = this.producer()
-        return [] if producer is None or producer.op_type in SHAPE_READERS else read_by(producer)
+        return [] if producer is None or producer.op_type in SHAPE_READERS else values_read_by(producer)
 
-    found = [] if value is None else reached([value], following)
+    found = [] if value is None else reachable([value], following)
     return any(each.producer() is None and constant_of(each) is None for each in found)

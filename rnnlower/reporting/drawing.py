@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import reached, walk
+from rnnlower.graph.walk import reachable, walk
 from rnnlower.inspection import RecurrentNode
 from rnnlower.reporting.page import escape, shorten
 
@@ -293,7 +293,7 @@ def _connected_parts(near: Mapping[_Place, Sequence[_Place]]) -> list[list[_Plac
     seen: set[_Place] = set()
     for first in near:
         if first not in seen:
-            found.append(reached([first], near.__getitem__))
+            found.append(reachable([first], near.__getitem__))
             seen.update(found[-1])
     return found
 

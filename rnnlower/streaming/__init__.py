@@ -1,1 +1,1 @@
-"""The rewriting of a model of whole sequences to one of a chunk per call."""
+"""Rewriting of a model of whole sequences into one that takes a chunk per call."""

@@ -1,4 +1,4 @@
-"""The caller's code of a streamed model in C, for what emx-onnx-cgen makes of the model."""
+"""The caller's code of a streamed model in C, for the code that emx-onnx-cgen generates."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _COMPARED = """\
         }"""
 
 
-def known_shape(value: ir.Value, language: str) -> list[int]:
+def require_shape(value: ir.Value, language: str) -> list[int]:
     """Return the shape of a value, which must be known."""
     if value.shape is None or not value.shape.is_static():
         raise UnsupportedModelError(
@@ -109,7 +109,7 @@ def known_shape(value: ir.Value, language: str) -> list[int]:
     return list(value.shape.numpy())
 
 
-def known_type(value: ir.Value, known: Mapping[str, str]) -> str:
+def require_type(value: ir.Value, known: Mapping[str, str]) -> str:
     """Return the name of a value's type, for which there must be code."""
     name = "" if value.dtype is None else value.dtype.name
     if name not in known:
@@ -117,7 +117,7 @@ def known_type(value: ir.Value, known: Mapping[str, str]) -> str:
     return name
 
 
-def code_in_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> str:
+def generate_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> str:
     """Return the code in C, with a test vector."""
     inputs, outputs = list(model.graph.inputs), list(model.graph.outputs)
     fields, reset, values, arguments, parameters = [], [], [], [], []
@@ -125,7 +125,7 @@ def code_in_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> st
     taken = {name: f"s{number}" for number, name in enumerate(stream.states.values())}
     for number, value in enumerate((*inputs, *outputs)):
         is_input, name = number < len(inputs), str(value.name)
-        kind, shape = _C_TYPES[known_type(value, _C_TYPES)], known_shape(value, "C")
+        kind, shape = _C_TYPES[require_type(value, _C_TYPES)], require_shape(value, "C")
         dims = "".join(f"[{size}]" for size in shape)
         const = "const " * is_input
         parameters.append(f"{const}{kind} v{number}{dims}")
@@ -142,8 +142,8 @@ def code_in_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> st
         arguments.append(f"{'state->' if is_input else 'next.'}{state}")
         if is_input:
             fields.append(f"    {kind} {state}{dims}; /* {name} */")
-            reset += _start(stream.start.get(name, 0.0), kind, state, shape)
-    text = _with_test(_C, model, stream, open_model)
+            reset += _state_start_lines(stream.start.get(name, 0.0), kind, state, shape)
+    text = _add_test(_C, model, stream, open_model)
     text = text.replace("@CHUNK@", str(stream.chunk)).replace("@DELAY@", str(stream.delay))
     text = text.replace("@PARAMETERS@", ", ".join(parameters)).replace("@FIELDS@", "\n".join(fields))
     text = text.replace("@RESET@", "\n".join(reset)).replace("@VALUES@", "".join(values))
@@ -151,7 +151,7 @@ def code_in_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> st
     return text.replace("@ZEROS@", "\n".join(zeros)).replace("@FLUSHED@", "".join(flushed))
 
 
-def _start(start: object, kind: str, state: str, shape: list[int]) -> list[str]:
+def _state_start_lines(start: object, kind: str, state: str, shape: list[int]) -> list[str]:
     """Return the lines that set a state to its start."""
     size = math.prod(shape)
     flat = np.broadcast_to(np.array(start, np.float64), shape).reshape(-1).tolist()
@@ -167,18 +167,18 @@ def _start(start: object, kind: str, state: str, shape: list[int]) -> list[str]:
     ]
 
 
-def _with_test(text: str, model: ir.Model, stream: StreamMetadata, open_model: Opener) -> str:
-    """Return the code with the test: the numbers that go in, and those that the reference gives."""
-    calls = list(_calls(model, stream, open_model))
+def _add_test(text: str, model: ir.Model, stream: StreamMetadata, open_model: Opener) -> str:
+    """Return the code with the test: input numbers, and the outputs of the reference."""
+    calls = list(_run_calls(model, stream, open_model))
     given, buffers, tested, compared = [], [], [], []
     count = len(model.graph.inputs)
     for number, value in enumerate((*model.graph.inputs, *model.graph.outputs)):
         name, place = str(value.name), f"v{number}"
         if name in stream.states or name in stream.states.values():
             continue
-        kind, shape = _C_TYPES[known_type(value, _C_TYPES)], known_shape(value, "C")
+        kind, shape = _C_TYPES[require_type(value, _C_TYPES)], require_shape(value, "C")
         dims = "".join(f"[{size}]" for size in shape)
-        rows = ",\n    ".join(_numbers(call[name]) for call in calls)
+        rows = ",\n    ".join(_c_initializer(call[name]) for call in calls)
         given.append(
             f"static const {kind} test_{place}[{len(calls)}]{dims} = {{\n    {rows}\n}}; /* {name} */"
         )
@@ -193,14 +193,14 @@ def _with_test(text: str, model: ir.Model, stream: StreamMetadata, open_model: O
     return text.replace("@COMPARED@", "\n".join(compared))
 
 
-def _calls(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> Iterator[Mapping[str, Array]]:
+def _run_calls(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> Iterator[Mapping[str, Array]]:
     """Yield the inputs and outputs of some calls, with the states carried from each to the next."""
     run, rng = open_model(ir.to_proto(model)), np.random.default_rng(0)
     states: dict[str, Array] = {}
     for _ in range(_CALLS + -(-stream.delay // (stream.chunk or 1))):
         feeds = {}
         for value in model.graph.inputs:
-            name, shape = str(value.name), known_shape(value, "C")
+            name, shape = str(value.name), require_shape(value, "C")
             assert value.dtype is not None
             kind = value.dtype.numpy()
             start = np.array(stream.start.get(name, 0.0))
@@ -213,10 +213,10 @@ def _calls(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> Itera
         yield {**feeds, **outputs}
 
 
-def _numbers(array: Array) -> str:
+def _c_initializer(array: Array) -> str:
     """Return an array as an initializer in C."""
     if array.ndim:
-        return f"{{{', '.join(map(_numbers, array))}}}"
+        return f"{{{', '.join(map(_c_initializer, array))}}}"
     number = array.item()
     if isinstance(number, float) and not math.isfinite(number):
         return "NAN" if math.isnan(number) else f"{'-' * (number < 0)}INFINITY"

@@ -7,7 +7,7 @@ import json
 import onnx_ir as ir
 
 from rnnlower.files.metadata import StreamMetadata
-from rnnlower.streaming.caller_in_c import Opener, code_in_c, known_shape, known_type
+from rnnlower.streaming.caller_in_c import Opener, generate_c, require_shape, require_type
 
 SUFFIXES = {"python": ".py", "js": ".js", "c": ".c"}
 """The languages, with the suffix of a file."""
@@ -220,8 +220,8 @@ module.exports = { Stream, DESCRIPTION };
 """
 
 
-def caller_code(model: ir.Model, language: str, open_model: Opener) -> str:
-    """Return the code that calls a streamed model; in C with a test of what a run of it gives.
+def generate_caller(model: ir.Model, language: str, open_model: Opener) -> str:
+    """Return the code that calls a streamed model; in C with a test against a run of it.
 
     Raises:
         UnsupportedModelError: The language needs sizes or types that the model leaves open.
@@ -230,18 +230,18 @@ def caller_code(model: ir.Model, language: str, open_model: Opener) -> str:
     assert stream is not None
     if language == "python":
         return _PYTHON
-    return _in_javascript(model, stream) if language == "js" else code_in_c(model, stream, open_model)
+    return _generate_javascript(model, stream) if language == "js" else generate_c(model, stream, open_model)
 
 
-def _in_javascript(model: ir.Model, stream: StreamMetadata) -> str:
+def _generate_javascript(model: ir.Model, stream: StreamMetadata) -> str:
     values = {value.name: value for value in model.graph.inputs}
     names = {"FLOAT": "float32", "DOUBLE": "float64", "INT64": "int64", "INT32": "int32"}
     states = {}
     for name in stream.states.values():
         value = values[name]
         states[name] = {
-            "type": names[known_type(value, names)],
-            "shape": known_shape(value, "JavaScript"),
+            "type": names[require_type(value, names)],
+            "shape": require_shape(value, "JavaScript"),
             "start": stream.start.get(name, 0.0),
         }
     description = {

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope, names_in
-from rnnlower.graph.rewiring import remove_orphans, replace_outputs, set_input, take_place
+from rnnlower.graph.names import NameSource, Scope, all_names
+from rnnlower.graph.rewiring import remove_orphans, replace_with_values, set_input, take_place_of
 from rnnlower.graph.walk import operand
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.streaming.analysis import Analysis
@@ -33,7 +33,7 @@ class StreamRewriter:
         self._model = model
         self._graph = model.graph
         self._opset = opset
-        self._names = NameSource(names_in(model))
+        self._names = NameSource(all_names(model))
         self._pool = InitializerPool(model, self._names)
         self._states: dict[str, str] = {}
         self._starts: dict[str, Any] = {}
@@ -49,19 +49,19 @@ class StreamRewriter:
     def rewrite(self, analysis: Analysis) -> Mapping[str, str]:
         """Apply the edits; return the output of each state with the input that takes it."""
         steps: dict[type, Callable[[Any], None]] = {
-            edits.Blanked: self._blank,
-            edits.Bypassed: self._bypass,
-            edits.Cached: self._cache,
-            edits.Counted: self._count,
-            edits.Held: self._hold,
-            edits.Overlapped: self._overlap,
-            edits.Replaced: self._replace,
+            edits.BlankFrames: self._blank,
+            edits.BypassNode: self._bypass,
+            edits.CacheInput: self._cache,
+            edits.ContinuePositions: self._count,
+            edits.HoldState: self._hold,
+            edits.OverlapAdd: self._overlap,
+            edits.ReplaceInput: self._replace,
             edits.SetAttribute: self._set_attribute,
-            edits.Summed: self._sum,
+            edits.ContinueSum: self._sum,
         }
         self._is_open = analysis.chunk is None
         # Positions may have lost their readers.
-        for edit in sorted(analysis.edits, key=lambda edit: isinstance(edit, edits.Counted)):
+        for edit in sorted(analysis.edits, key=lambda edit: isinstance(edit, edits.ContinuePositions)):
             steps[type(edit)](edit)
         self._forget_shapes(analysis)
         StreamMetadata(
@@ -96,7 +96,7 @@ class StreamRewriter:
         return value, out
 
     def _hand_out(self, value: ir.Value, name: str, old: ir.Value, calls: int) -> None:
-        """Make a value the output of a state; before the first real frame the old one stays."""
+        """Make a value the output of a state; before the first real frame the old value is kept."""
         emitter = self._emitter(old, name)
         if calls:
             value = emitter.op("Where", self._is_ready(calls), value, old, since=9)
@@ -124,7 +124,7 @@ class StreamRewriter:
             self._place(emitter, None)
         return self._ready[calls]
 
-    def _hold(self, edit: edits.Held) -> None:
+    def _hold(self, edit: edits.HoldState) -> None:
         node = edit.node
         if len(node.outputs) <= edit.output:
             node.resize_outputs(edit.output + 1)
@@ -156,7 +156,7 @@ class StreamRewriter:
             self._states[name] = value.name
             self._hand_out(final, name, value, calls)
 
-    def _cache(self, edit: edits.Cached) -> None:
+    def _cache(self, edit: edits.CacheInput) -> None:
         outputs = self._graph.outputs
         value = outputs[edit.index] if edit.node is None else edit.node.inputs[edit.index]
         assert value is not None
@@ -172,7 +172,7 @@ class StreamRewriter:
         late.name, late.type, late.shape = name, value.type, value.shape
         outputs[edit.index] = late
 
-    def _with_cache(self, edit: edits.Cached, value: ir.Value) -> ir.Value:
+    def _with_cache(self, edit: edits.CacheInput, value: ir.Value) -> ir.Value:
         name = f"{edit.value.name or value.name}_cache"
         state, out = self._state(name, edit.dtype, edit.shape, edit.start)
         emitter = self._emitter(value, name)
@@ -189,9 +189,9 @@ class StreamRewriter:
         return front
 
     def _with_repeated(
-        self, edit: edits.Cached, emitter: Emitter, state: ir.Value, value: ir.Value
+        self, edit: edits.CacheInput, emitter: Emitter, state: ir.Value, value: ir.Value
     ) -> ir.Value:
-        """Emit the state whose last frames repeat frames of the first chunk, in the call that has this."""
+        """Emit the state whose last frames repeat frames of the first chunk, in the call with that chunk."""
         reflects = edit.repeats == "reflect"
         first = emitter.slice(value, [int(reflects)], [edit.repeated * reflects + 1], [edit.axis])
         first = emitter.flip(first, edit.axis) if reflects else first
@@ -202,7 +202,7 @@ class StreamRewriter:
         last = emitter.slice(state, [cut], [edit.cache], [edit.axis])
         return emitter.concat([front, emitter.op("Where", is_later, last, first, since=9)], edit.axis)
 
-    def _sum(self, edit: edits.Summed) -> None:
+    def _sum(self, edit: edits.ContinueSum) -> None:
         node = edit.node
         total = node.outputs[0]
         source = node.inputs[0]
@@ -226,7 +226,7 @@ class StreamRewriter:
         return self._positions[chunk]
 
     def _advance(self, chunk: int, count: ir.Value) -> None:
-        """Let the position grow by the frames of a call, if it does not yet."""
+        """Advance the position by the frames of a call, unless done already."""
         if chunk in self._later:
             position = self._positions[chunk]
             emitter = self._emitter(position, "position")
@@ -234,14 +234,14 @@ class StreamRewriter:
             self._graph.extend(emitter.nodes)
             self._hand_out(later, self._later.pop(chunk), position, 0)
 
-    def _blank(self, edit: edits.Blanked) -> None:
+    def _blank(self, edit: edits.BlankFrames) -> None:
         value, waited = edit.node.inputs[edit.index], -(-edit.late // edit.chunk) * edit.chunk
         assert value is not None
         key = (value, "blank", edit.late, edit.fill)
         if key not in self._shared:
             shown = np.arange(waited + edit.chunk) >= edit.late
             table = shown.reshape(-1, *[1] * (edit.rank - edit.axis - 1))
-            rows = edits.Counted(edit.node, edit.index, 0, edit.chunk, table, waited)
+            rows = edits.ContinuePositions(edit.node, edit.index, 0, edit.chunk, table, waited)
             emitter = self._emitter(value, f"{value.name}_blank")
             fill = emitter.constant(np.array(edit.fill, edit.dtype.numpy()))
             count, is_shown = self._rows(rows, emitter, self._position_of(edit.chunk))
@@ -252,7 +252,7 @@ class StreamRewriter:
             self._shared[key] = blanked
         edit.node.replace_input_with(edit.index, self._shared[key])
 
-    def _count(self, edit: edits.Counted) -> None:
+    def _count(self, edit: edits.ContinuePositions) -> None:
         node = edit.node
         if node.graph is None:
             return
@@ -272,11 +272,13 @@ class StreamRewriter:
             self._set_input(node, edit.index, rows)
         self._advance(edit.chunk, count)
 
-    def _rows(self, edit: edits.Counted, emitter: Emitter, position: ir.Value) -> tuple[ir.Value, ir.Value]:
+    def _rows(
+        self, edit: edits.ContinuePositions, emitter: Emitter, position: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
         """Emit the rows of a table for a chunk; return their number, and them."""
         table, first = edit.table, position
         if not isinstance(table, ir.Value):
-            table = self._pool.of(ir.Tensor(np.array(table, order="C")))
+            table = self._pool.intern(ir.Tensor(np.array(table, order="C")))
         if edit.holds is not None:
             limit = emitter.integers(edit.holds)
             is_before = emitter.op("Less", position, limit, since=9)
@@ -289,7 +291,7 @@ class StreamRewriter:
         return count, emitter.op("Gather", table, emitter.op("Add", steps, first), axis=edit.axis)
 
     def _continue(self, value: ir.Value, ongoing: ir.Value) -> None:
-        """Let what is computed from a value take its name, and its place everywhere else."""
+        """Let a result computed from a value take over its name and its other uses."""
         name, reader = value.name, ongoing.producer()
         value.replace_all_uses_with(ongoing, replace_graph_outputs=True)
         assert reader is not None
@@ -297,7 +299,7 @@ class StreamRewriter:
         value.name, ongoing.name = self._names.fresh(f"{name}_of_chunk"), name
         ongoing.type, ongoing.shape = value.type, value.shape
 
-    def _overlap(self, edit: edits.Overlapped) -> None:
+    def _overlap(self, edit: edits.OverlapAdd) -> None:
         node, axis, kernel, hop = edit.node, edit.axis, edit.kernel, edit.hop
         value, shape = node.inputs[edit.index], edit.shape
         assert value is not None
@@ -322,12 +324,12 @@ class StreamRewriter:
         total = emitter.reshape(total, [*sizes[:axis], edit.frames * hop, *sizes[axis + 1 :]])
         self._graph.insert_before(node, emitter.nodes)
         emitter.nodes.clear()
-        replace_outputs(node, [total])
+        replace_with_values(node, [total])
 
     # Other edits.
 
-    def _replace(self, edit: edits.Replaced) -> None:
-        new = None if edit.array is None else self._pool.of(ir.Tensor(np.array(edit.array, order="C")))
+    def _replace(self, edit: edits.ReplaceInput) -> None:
+        new = None if edit.array is None else self._pool.intern(ir.Tensor(np.array(edit.array, order="C")))
         self._set_input(edit.node, edit.index, new)
 
     def _set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
@@ -340,13 +342,13 @@ class StreamRewriter:
     def _set_attribute(self, edit: edits.SetAttribute) -> None:
         edit.node.attributes[edit.name] = ir.AttrInt64s(edit.name, list(edit.value))
 
-    def _bypass(self, edit: edits.Bypassed) -> None:
+    def _bypass(self, edit: edits.BypassNode) -> None:
         value, out = edit.node.inputs[edit.index], edit.node.outputs[0]
         assert value is not None
         others = [each for each in edit.node.inputs if each is not None and each is not value]
         identity = ir.node("Identity", [value])
         self._graph.insert_before(edit.node, identity)
-        take_place(identity.outputs[0], out)
+        take_place_of(identity.outputs[0], out)
         self._graph.remove(edit.node, safe=True)
         remove_orphans(others)
 

@@ -1,4 +1,4 @@
-"""Models of one step a call: which of their outputs are states that they take in the next call."""
+"""Models of one step per call, and their outputs that are states for the next call."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.metadata import state_stem
-from rnnlower.graph.walk import operand, sources
+from rnnlower.graph.walk import ancestors, operand
 from rnnlower.recurrent.finding import is_recurrent
-from rnnlower.timeflow.flow import located
-from rnnlower.timeflow.recurrence import STATES, moved_from, moved_to
+from rnnlower.timeflow.flow import locate
+from rnnlower.timeflow.recurrence import STATES, move_sources, move_targets
 from rnnlower.wording import option
 
 
@@ -56,8 +56,8 @@ def _given(
 
 
 def _fits(output: ir.Value, value: ir.Value) -> bool:
-    """Return whether an output may be what an input takes in the next call."""
-    if output.dtype != value.dtype or value not in sources(output):
+    """Return whether an output may feed an input in the next call."""
+    if output.dtype != value.dtype or value not in ancestors(output):
         return False
     if output.shape is None or value.shape is None:
         return True
@@ -69,7 +69,7 @@ def _fits(output: ir.Value, value: ir.Value) -> bool:
 
 def _moved_from(value: ir.Value | None) -> set[str]:
     """Return the names of the inputs of the model whose elements a value holds."""
-    return {this.name for this in moved_from(value) if this.is_graph_input() and this.name}
+    return {this.name for this in move_sources(value) if this.is_graph_input() and this.name}
 
 
 def _recurrent_states(model: ir.Model) -> dict[str, set[str]]:
@@ -78,7 +78,7 @@ def _recurrent_states(model: ir.Model) -> dict[str, set[str]]:
     for node in filter(is_recurrent, model.graph):
         for final, initial in STATES.values():
             if len(node.inputs) > initial and len(node.outputs) > final:
-                ends = [*moved_to(node.outputs[final]), *moved_to(node.outputs[0])]
+                ends = [*move_targets(node.outputs[final]), *move_targets(node.outputs[0])]
                 names = {str(out.name) for out in ends if out.is_graph_output()}
                 for name in _moved_from(node.inputs[initial]):
                     found.setdefault(name, set()).update(names)
@@ -111,7 +111,7 @@ def _refuse_lost(model: ir.Model, pairs: Mapping[str, str]) -> None:
             lost = _moved_from(operand(node, index)) - {*pairs.values()}
             if lost & inputs:
                 raise UnsupportedModelError(
-                    f"{located(model, node).label} takes its {name} from input {min(lost)!r}, and it is "
+                    f"{locate(model, node).label} takes its {name} from input {min(lost)!r}, and it is "
                     "not clear which output is its final state",
                     remedy=f"name it ({option('state', f'OUT={min(lost)}')})",
                 )

@@ -1,15 +1,15 @@
-"""Frames that a Slice each cuts from a sequence, as exporters unfold it: one Gather takes them all."""
+"""Frames that exporters cut from a sequence by one Slice each: a single Gather takes them all."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.cuts import cuts_of
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.rewiring import remove_orphans, take_place
+from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rewiring import remove_orphans, take_place_of
+from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import operand
 
 _FEWEST = 2
@@ -21,9 +21,9 @@ def gather_slices(model: ir.Model, facts: Facts) -> None:
     Before: ``Concat(Unsqueeze(x[0:16]), Unsqueeze(x[8:24]), ...)``.
     After: ``Gather(x, [[0, 1, ...], [8, 9, ...]])``.
     """
-    pool = InitializerPool(model, NameSource(names_in(model)))
+    pool = InitializerPool(model, NameSource(all_names(model)))
     for node in list(model.graph):
-        cut = [_cut(value, facts) for value in node.inputs] if node.op_type == "Concat" else []
+        cut = [_match_slice(value, facts) for value in node.inputs] if node.op_type == "Concat" else []
         found = [each for each in cut if each is not None]
         if len(cut) < _FEWEST or len(found) < len(cut):
             continue
@@ -38,20 +38,25 @@ def gather_slices(model: ir.Model, facts: Facts) -> None:
         if axis % rank != new or new not in (own, own + 1):
             continue
         places = np.array(frames) if new == own else np.array(frames).T
-        gather = ir.node("Gather", [source, pool.of(ir.Tensor(np.ascontiguousarray(places)))], {"axis": own})
+        gather = ir.node(
+            "Gather", [source, pool.intern(ir.Tensor(np.ascontiguousarray(places)))], {"axis": own}
+        )
         model.graph.insert_before(node, gather)
-        take_place(gather.outputs[0], node.outputs[0])
+        take_place_of(gather.outputs[0], node.outputs[0])
         inputs = [value for value in node.inputs if value is not None]
         model.graph.remove(node, safe=True)
         remove_orphans(inputs)
 
 
-def _cut(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int, int] | None:
+def _match_slice(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int, int] | None:
     """Return the source of a slice to which an axis is added, the axis, the bounds, and the new axis."""
     outer = None if value is None else value.producer()
     inner = None if outer is None or outer.op_type != "Unsqueeze" else outer.inputs[0]
     node = None if inner is None else inner.producer()
-    cuts, source = cuts_of(node, facts.constant), None if node is None or not node.inputs else node.inputs[0]
+    cuts, source = (
+        axis_slices(node, facts.constant),
+        None if node is None or not node.inputs else node.inputs[0],
+    )
     shape = facts.shape(source)
     if outer is None or source is None or shape is None or cuts is None:
         return None

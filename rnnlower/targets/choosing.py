@@ -15,7 +15,7 @@ import onnx_ir as ir
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.rewiring import detach
-from rnnlower.graph.walk import Located
+from rnnlower.graph.walk import LocatedNode
 from rnnlower.lowering import sketching
 from rnnlower.lowering.pricing import Counts
 from rnnlower.lowering.replacing import Plan
@@ -88,7 +88,7 @@ class Chooser:
     preferences: sketching.Preferences = dataclasses.field(default_factory=sketching.Preferences)
     sketches: sketching.Sketches = dataclasses.field(default_factory=dict)
 
-    def choose(self, located: Located) -> Choice:
+    def choose(self, located: LocatedNode) -> Choice:
         """Return the decision on a node whose types and sizes are noted."""
         check = NativeCheck(located, self.target, self.semantics)
         changes = None if self.native == "lower" else find_changes(check)
@@ -108,7 +108,7 @@ class Chooser:
             reason = "; ".join(filter(None, (reason, _price_reason(prices))))
         return Choice(own.strategy, reason, prices, changes)
 
-    def candidates(self, located: Located) -> list[sketching.Candidate]:
+    def candidates(self, located: LocatedNode) -> list[sketching.Candidate]:
         """Return the ways to run a node whose types and sizes are noted; the target's own operator first."""
         check = NativeCheck(located, self.target, self.semantics)
         changes = find_changes(check)
@@ -177,7 +177,7 @@ class Chooser:
         compared: bool = True,
     ) -> list[sketching.Candidate]:
         task = sketching.Task(node, weights, opset, self.target, self.preferences)
-        return sketching.candidates(task, strategies, self.sketches, compared=compared)
+        return sketching.find_candidates(task, strategies, self.sketches, compared=compared)
 
 
 def _why_kept(check: NativeCheck) -> str:

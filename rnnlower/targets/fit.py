@@ -10,15 +10,15 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.graph.dynamic_sizes import has_dynamic_size, options_for_sizes
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
-from rnnlower.graph.open_sizes import is_open, options_for_sizes
 from rnnlower.graph.versions import version_at
-from rnnlower.graph.walk import Located, called, default_opset, operand, qualified_op_type, walk_all
+from rnnlower.graph.walk import LocatedNode, default_opset, display_name, operand, qualified_op_type, walk_all
 from rnnlower.lowering.replacing import EMITTED
-from rnnlower.recurrent.finding import carries_state, find_recurrent
+from rnnlower.recurrent.finding import find_recurrent, is_stateful
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
-from rnnlower.recurrent.sonnx import departures
+from rnnlower.recurrent.sonnx import find_departures
 from rnnlower.targets.format import CONTROL_FLOW, Limit
 from rnnlower.targets.misfits import Misfit, alternatives, remedy_for
 from rnnlower.targets.native import Reason, find_native_misfits, find_repeating_op
@@ -49,11 +49,11 @@ def find_misfits(
     found = [] if emitted else [*_opset_misfits(model, target), *_input_misfits(model, target)]
     facts = facts or Facts(model)
     natives = {} if emitted else find_native_misfits(model, target, semantics, facts)
-    names = {located.node: located.name for located in find_recurrent(model, carries_state)}
+    names = {located.node: located.name for located in find_recurrent(model, is_stateful)}
     for node, path in walk_all(model):
         if emitted is not None and emitted != (EMITTED in node.meta):
             continue
-        name = names.get(node) or called(node)
+        name = names.get(node) or display_name(node)
         if node in natives:
             found += natives[node]
             continue
@@ -81,7 +81,7 @@ def profile_notes(model: ir.Model, target: Target) -> list[str]:
     return [
         str(departure)
         for located in find_recurrent(model)
-        for departure in departures(located)
+        for departure in find_departures(located)
         if departure.level == "note"
     ]
 
@@ -124,7 +124,7 @@ def _input_misfits(model: ir.Model, target: Target) -> list[Misfit]:
             target.shapes.guess,
         )
         for value in model.graph.inputs
-        if is_open(value)
+        if has_dynamic_size(value)
     ]
 
 
@@ -215,7 +215,7 @@ def check_opset(target: Target, opset: int) -> None:
         )
 
 
-def require_supported(target: Target, node: ResolvedNode, located: Located) -> None:
+def require_supported(target: Target, node: ResolvedNode, located: LocatedNode) -> None:
     """Refuse a node whose sizes or type the target does not support."""
     if target.shapes.static:
         sizes = {"batch size": node.batch_size, "sequence length": node.seq_length}
@@ -245,7 +245,7 @@ def require_supported(target: Target, node: ResolvedNode, located: Located) -> N
 
 def require_static_inputs(model: ir.Model, target: Target) -> None:
     """Refuse dynamic sizes of the inputs if the target does not support them."""
-    names = ", ".join(repr(each.name) for each in model.graph.inputs if is_open(each))
+    names = ", ".join(repr(each.name) for each in model.graph.inputs if has_dynamic_size(each))
     if not (target.shapes.static and names):
         return
     options, pad = options_for_sizes(model.graph.inputs), wording.call("pad")

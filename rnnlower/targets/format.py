@@ -16,7 +16,7 @@ import onnx
 from msgspec import Meta
 
 from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS, THRESHOLDS
-from rnnlower.lowering.pricing import KINDS, names_of_prices
+from rnnlower.lowering.pricing import KINDS, price_names
 from rnnlower.lowering.replacing import Gates
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.recurrent import operators
@@ -342,8 +342,8 @@ class Arithmetic(Claim, frozen=True):
     ] = ()
 
 
-_Prices = dict[Annotated[str, _one_of(names_of_prices(native=False))], float]
-_NativePrices = dict[Annotated[str, _one_of(names_of_prices(native=True))], float]
+_Prices = dict[Annotated[str, _one_of(price_names(native=False))], float]
+_NativePrices = dict[Annotated[str, _one_of(price_names(native=True))], float]
 
 
 class Costs(Claim, frozen=True):

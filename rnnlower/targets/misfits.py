@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.graph.open_sizes import decided_by, options_for_sizes
+from rnnlower.graph.dynamic_sizes import describe_deciding_inputs, options_for_sizes
 from rnnlower.graph.versions import version_at
 from rnnlower.recurrent.state_operators import is_state_operator
 from rnnlower.targets.format import Claim, Limit
@@ -105,7 +105,8 @@ def _control_flow_options(model: ir.Model, node: ir.Node) -> str:
 
 
 def _set_inputs(model: ir.Model, node: ir.Node, indices: Sequence[int]) -> str:
-    return decided_by(model, *(node.inputs[index] for index in indices if index < len(node.inputs)))
+    inputs = (node.inputs[index] for index in indices if index < len(node.inputs))
+    return describe_deciding_inputs(model, *inputs)
 
 
 def _opset_remedy(node: ir.Node, target: Target, limit: Limit) -> str:

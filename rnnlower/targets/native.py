@@ -16,12 +16,12 @@ from rnnlower.errors import OpsetError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.walk import REARRANGING, Located, origin, qualified_op_type
+from rnnlower.graph.walk import REARRANGING, LocatedNode, origin, qualified_op_type
 from rnnlower.recurrent.finding import find_recurrent, infer_input_types, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.sonnx import departures
+from rnnlower.recurrent.sonnx import find_departures
 from rnnlower.targets.format import Claim, RecurrentRule
 from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.target import Target
@@ -62,7 +62,9 @@ def find_native_misfits(
     return {node: list(dict.fromkeys(misfits)) for node, misfits in judged.items()}
 
 
-def _pair_with_calls(model: ir.Model, found: Sequence[Located]) -> Iterator[tuple[Located, Located]]:
+def _pair_with_calls(
+    model: ir.Model, found: Sequence[LocatedNode]
+) -> Iterator[tuple[LocatedNode, LocatedNode]]:
     """Yield the nodes with their twins in a copy without functions, one for each call."""
     copy = model.clone()
     for located, twin in zip(found, find_recurrent(copy), strict=True):
@@ -86,7 +88,7 @@ class NativeCheck:
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
     """
 
-    located: Located
+    located: LocatedNode
     target: Target
     semantics: Semantics
 
@@ -112,7 +114,7 @@ class NativeCheck:
             remedy = wording.call("lower", target=self.target.address)
             found = [(text, remedy, claim) for text, claim in self._reasons()]
         else:
-            errors = (each for each in departures(node) if each.level == "error")
+            errors = (each for each in find_departures(node) if each.level == "error")
             found = [(f"{each.subject} {each.what}", each.remedy, profile) for each in errors]
         return [
             Misfit(node.path, node.name, node.node.op_type, text, remedy, claim.source, claim.guess)

@@ -1,4 +1,4 @@
-"""The axis of time of each input, and example sizes with which time is followed."""
+"""The time axis of each input, and the example sizes with which time is followed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.graph.open_sizes import branch_decided_by
+from rnnlower.graph.dynamic_sizes import describe_branch_inputs
 from rnnlower.graph.walk import dim_name, subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
-from rnnlower.timeflow.flow import located
+from rnnlower.timeflow.flow import locate
 from rnnlower.timeflow.rules import follow
 from rnnlower.timeflow.tracks import CoupledError, Sample
 from rnnlower.wording import call, time_axis
@@ -25,8 +25,8 @@ class SingleStepError(UnsupportedModelError):
     """The model takes one step per call already."""
 
 
-def _probe(axes: Mapping[str, int], steps: int | None, sizes: Mapping[str, int]) -> Sample:
-    """Return a sample of which a chunk is a part."""
+def _probe_sample(axes: Mapping[str, int], steps: int | None, sizes: Mapping[str, int]) -> Sample:
+    """Return a sample with a chunk shorter than the sequence."""
     if steps is None:
         return Sample(axes, _PROBE * _CHUNKS, _PROBE, sizes)
     chunk = next((size for size in range(min(steps // 2, _PROBE), 0, -1) if steps % size == 0), steps)
@@ -52,12 +52,12 @@ def find_axes(model: ir.Model, given: Mapping[str, int]) -> dict[str, int]:
             raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
     axes = {
         name: axis % len(inputs[name].shape or [0] * (axis + 1)) for name, axis in given.items()
-    } or _follow_back(model, inputs)
+    } or _trace_axes_back(model, inputs)
     return _with_namesakes(inputs, axes)
 
 
 def _with_namesakes(inputs: Mapping[str, ir.Value], axes: Mapping[str, int]) -> dict[str, int]:
-    """Return the axes, and those of other inputs that have a dimension of the same name."""
+    """Add the axes of other inputs that have a dimension of the same name."""
     names = {dim_name(_dim(inputs[name], axis)) for name, axis in axes.items()} - {None}
     found = dict(axes)
     for name, value in inputs.items():
@@ -67,7 +67,7 @@ def _with_namesakes(inputs: Mapping[str, ir.Value], axes: Mapping[str, int]) -> 
     return found
 
 
-def _follow_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[str, int]:
+def _trace_axes_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[str, int]:
     """Return the axes that lead to the time steps of a recurrent node."""
     found: dict[str, list[int]] = {}
     lost: dict[tuple[str, int], list[CoupledError]] = {}
@@ -75,7 +75,7 @@ def _follow_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[str, i
         for axis in range(len(value.shape or ())):
             dim, namesakes = _dim(value, axis), _with_namesakes(inputs, {name: axis})
             steps = dim if isinstance(dim, int) and dim >= 0 else None
-            flow = follow(model, _probe(namesakes, steps, next(_sizes(model, namesakes))))
+            flow = follow(model, _probe_sample(namesakes, steps, next(_example_sizes(model, namesakes))))
             lost[name, axis] = flow.lost
             if flow.recurrent:
                 found.setdefault(name, []).append(axis)
@@ -88,7 +88,7 @@ def _follow_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[str, i
     if not found:
         _refuse_branches(model)
         _refuse_single_step(model)
-        _refuse_what_is_in_the_way(model, lost)
+        _refuse_lost_axis(model, lost)
     unclear = [f"{name}:{axis}" for name, places in found.items() if len(places) > 1 for axis in places]
     if unclear or not found:
         which = "the model has no recurrent node that determines it"
@@ -99,14 +99,14 @@ def _follow_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[str, i
     return {name: places[0] for name, places in found.items()}
 
 
-def _refuse_what_is_in_the_way(model: ir.Model, lost: Mapping[tuple[str, int], list[CoupledError]]) -> None:
+def _refuse_lost_axis(model: ir.Model, lost: Mapping[tuple[str, int], list[CoupledError]]) -> None:
     """Refuse a model whose recurrent nodes no axis reaches, naming the node that lost the axis."""
     for (name, axis), errors in lost.items():
         for error in errors:
             if error.node is not None and any(map(is_recurrent, model.graph)):
                 raise UnsupportedModelError(
                     f"no axis of an input leads to a recurrent node; axis {axis} of {name!r} ends where "
-                    f"{located(model, error.node).label} {error.problem}",
+                    f"{locate(model, error.node).label} {error.problem}",
                     remedy=error.remedy,
                 )
 
@@ -119,21 +119,21 @@ def _refuse_branches(model: ir.Model) -> None:
         held = [each for graph in subgraphs_of(node) for each, _ in walk(graph) if is_recurrent(each)]
         if held:
             raise UnsupportedModelError(
-                f"{located(model, node).label} holds the recurrent nodes, and time is followed through "
+                f"{locate(model, node).label} holds the recurrent nodes, and time is followed through "
                 "the main graph alone",
-                remedy=branch_decided_by(model, held[0]),
+                remedy=describe_branch_inputs(model, held[0]),
             )
 
 
 def _refuse_single_step(model: ir.Model) -> None:
     """Refuse a model of one step, in which the time axis is one of many axes of size 1."""
-    flow = follow(model, Sample({}, 1, 1, next(_sizes(model, {}))))
+    flow = follow(model, Sample({}, 1, 1, next(_example_sizes(model, {}))))
     for node in model.graph:
         shape = flow.shape_of(node.inputs[0]) if is_recurrent(node) else None
         if shape is not None and shape[node.attributes.get_int("layout", 0)] == 1:
             raise SingleStepError(
                 "takes one step per call already, and at that size the time axis cannot be determined",
-                node=located(model, node),
+                node=locate(model, node),
                 remedy=f"stream the model of whole sequences, or lower this one ({call('unroll')})",
             )
 
@@ -142,7 +142,7 @@ def _dim(value: ir.Value, axis: int) -> int | ir.SymbolicDim | None:
     return None if value.shape is None or axis >= len(value.shape) else value.shape[axis]
 
 
-def fixed_steps(model: ir.Model, axes: Mapping[str, int]) -> int | None:
+def static_step_count(model: ir.Model, axes: Mapping[str, int]) -> int | None:
     """Return the number of time steps, if the inputs fix it."""
     inputs = {value.name: value for value in model.graph.inputs}
     fixed = {
@@ -155,18 +155,18 @@ def fixed_steps(model: ir.Model, axes: Mapping[str, int]) -> int | None:
     return next(iter(fixed.values()), None)
 
 
-def samples(model: ir.Model, axes: Mapping[str, int], steps: int | None, chunk: int) -> Iterator[Sample]:
+def make_samples(model: ir.Model, axes: Mapping[str, int], steps: int | None, chunk: int) -> Iterator[Sample]:
     """Yield lengths of the sequence, and sizes of the other dynamic dimensions.
 
     The last length has many divisors: no shape for frames of several samples fits a prime one.
     """
-    for sizes in _sizes(model, axes):
+    for sizes in _example_sizes(model, axes):
         yield Sample(axes, steps or chunk * _CHUNKS, chunk, sizes)
     if steps is None:
-        yield Sample(axes, chunk * _CHUNKS * _PROBE, chunk, next(_sizes(model, axes)))
+        yield Sample(axes, chunk * _CHUNKS * _PROBE, chunk, next(_example_sizes(model, axes)))
 
 
-def _sizes(model: ir.Model, axes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+def _example_sizes(model: ir.Model, axes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Yield sizes for dynamic dimensions: all different, to distinguish them, or all the same, or 1."""
     names = {
         name: None

@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.walk import operand
-from rnnlower.timeflow.edits import Bypassed, Replaced, Start
+from rnnlower.timeflow.edits import BypassNode, ReplaceInput, Start
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
-from rnnlower.timeflow.overlap import frames_by_indices
-from rnnlower.timeflow.pointwise import together
-from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest, rows_of_table
+from rnnlower.timeflow.overlap_add import match_frame_gather
+from rnnlower.timeflow.pointwise import combine_tracks
+from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest, slice_table
 from rnnlower.timeflow.reshaping import moved_track
 from rnnlower.timeflow.tracks import CoupledError, Track
 
@@ -23,7 +23,7 @@ _FROM_THE_END = 11
 
 def _slice(flow: Flow, node: ir.Node) -> Outcome:
     if flow.track(node) is None:
-        return rows_of_table(flow, node)
+        return slice_table(flow, node)
     track = moved_track(flow, node).unfolded
     bounds = [flow.ints(node, name, index) for index, name in enumerate(("starts", "ends"), 1)]
     (starts, later), (ends, soon) = (each or ([], []) for each in bounds)
@@ -37,7 +37,7 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("reverses time" if step < 0 else "leaves out steps")
     start, end, _ = slice(starts[where], ends[where]).indices(track.size)
     moves = flow.sample.steps != flow.sample.chunk
-    if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and flow.is_open:
+    if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and flow.has_dynamic_length:
         raise CoupledError("takes the first steps of the sequence")
     if start and start == track.size - track.inner and end == track.size and track.frames > 1:
         _last_only(flow, track, track.frames - 1)
@@ -54,7 +54,7 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     if min(skipped, lag) > 0:
         flow.ahead[node] = min(skipped, lag)
     frames = (end - start) // track.inner
-    return track.then(more=frames - track.frames).with_(lag=lag)
+    return track.resampled(more=frames - track.frames).with_(lag=lag)
 
 
 def _set_bounds(
@@ -68,15 +68,15 @@ def _set_bounds(
 def _gather(flow: Flow, node: ir.Node) -> Outcome:
     axis, width = node.attributes.get_int("axis", 0) % len(flow.shape(node)), len(flow.shape(node, 1))
     track = flow.track(node)
-    framed = frames_by_indices(flow, node, axis) if track is not None and axis == track.axis else None
+    framed = match_frame_gather(flow, node, axis) if track is not None and axis == track.axis else None
     if framed is not None:
         return framed
     if flow.track(node, 1) is not None:
-        if flow.streams(node.inputs[0]):
+        if flow.is_streamed(node.inputs[0]):
             raise CoupledError("looks up values of the stream at positions of the stream")
-        positions, numbers = flow.settle(node, 1), flow.known(node.inputs[1])
+        positions, numbers = flow.delay_to(node, 1), flow.known_content(node.inputs[1])
         if numbers is not None and np.array_equal(numbers.reshape(-1), np.arange(numbers.size)):
-            flow.limit(flow.shape(node)[axis], positions)
+            flow.limit_positions(flow.shape(node)[axis], positions)
         return positions.at(axis + positions.axis)
     track = moved_track(flow, node)
     if node.inputs[1] in flow.pending:
@@ -88,7 +88,7 @@ def _gather(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("picks steps of the sequence")
     _last_only(flow, track, int(place.reshape(-1)[0]) % track.size)
     last = -1 if flow.opset >= _FROM_THE_END else track.chunk - 1
-    flow.edits.append(Replaced(node, 1, np.full(place.shape, last, place.dtype)))
+    flow.edits.append(ReplaceInput(node, 1, np.full(place.shape, last, place.dtype)))
     return LATEST
 
 
@@ -100,31 +100,31 @@ def _last_only(flow: Flow, track: Track, place: int) -> None:
 
 
 def _concat(flow: Flow, node: ir.Node) -> Outcome:
-    axis = node.attributes.get_int("axis", 1) % len(flow.result(node))
+    axis = node.attributes.get_int("axis", 1) % len(flow.result_shape(node))
     tracks = {index: flow.tracks[value] for index, value in enumerate(node.inputs) if value in flow.tracks}
     if not tracks:
         raise CoupledError("computes with the number of time steps, which a stream does not have")
     track = next(iter(tracks.values()))
     if any(other.axis == axis for other in tracks.values()):
-        return _joined(flow, node, axis, tracks)
-    if any(not track.runs_with(other) or other.tail != track.tail for other in tracks.values()):
+        return _concat_constants(flow, node, axis, tracks)
+    if any(not track.is_aligned_with(other) or other.tail != track.tail for other in tracks.values()):
         raise CoupledError("combines values whose time lies on different axes, or runs at another rate")
     if len(tracks) == len(node.inputs) and len({(other.lag, other.fill) for other in tracks.values()}) == 1:
         return track
-    track = together(flow, node, tracks)
+    track = combine_tracks(flow, node, tracks)
     for index, value in enumerate(node.inputs):
         refuse_latest(flow, value, track)
-        if not flow.streams(value):
+        if not flow.is_streamed(value):
             cut_to_chunk(flow, node, index, track.axis, track)
     return track
 
 
-def _joined(flow: Flow, node: ir.Node, axis: int, tracks: Mapping[int, Track]) -> Outcome:
+def _concat_constants(flow: Flow, node: ir.Node, axis: int, tracks: Mapping[int, Track]) -> Outcome:
     """Handle constant frames before or after the stream."""
     if len(tracks) > 1:
         raise CoupledError("concatenates sequences over time")
     ((index, track),) = ((index, track.unfolded) for index, track in tracks.items())
-    others = [None if flow.is_sized(value) else flow.content(value) for value in node.inputs]
+    others = [None if flow.depends_on_length(value) else flow.content(value) for value in node.inputs]
     if any(content is None for place, content in enumerate(others) if place != index):
         raise CoupledError("puts frames before or after the stream that are not constant")
     if track.is_folded:
@@ -132,29 +132,31 @@ def _joined(flow: Flow, node: ir.Node, axis: int, tracks: Mapping[int, Track]) -
     fronts = [content for content in others[:index] if content is not None]
     front = sum(content.shape[axis] for content in fronts)
     back = sum(content.shape[axis] for content in others[index + 1 :] if content is not None)
-    later = track.then(more=front + back)
+    later = track.resampled(more=front + back)
     if front:
         start = np.concatenate(fronts, axis)
         same = np.unique(start).size == 1
-        later = _in_front(flow, node, index, later, front, float(start.reshape(-1)[0]) if same else start)
-    flow.edits.append(Bypassed(node, index))
+        later = _prepend_frames(
+            flow, node, index, later, front, float(start.reshape(-1)[0]) if same else start
+        )
+    flow.edits.append(BypassNode(node, index))
     return later
 
 
-def _in_front(flow: Flow, node: ir.Node, index: int, later: Track, frames: int, front: Start) -> Track:
+def _prepend_frames(flow: Flow, node: ir.Node, index: int, later: Track, frames: int, front: Start) -> Track:
     """Handle frames before the stream: they become its initial state, not frames of its own.
 
     Where the stream is late, they take the place of what leaves it before the first frame.
     """
-    track = flow.tracked(node, index).unfolded
+    track = flow.required_track(node, index).unfolded
     if not isinstance(front, np.ndarray) and not track.is_folded:
         if track.lag > 0:
-            flow.blank(node, index, track, front)
+            flow.blank_frames(node, index, track, front)
         if track.lag >= 0 or track.fill == front:
             return later.with_(lag=later.lag - frames, fill=front)
-    track, calls = flow.wait(node, index, track)
+    track, calls = flow.delay_by_chunks(node, index, track)
     if isinstance(front, np.ndarray):
-        front = flow.of_any_batch(front, "puts frames before the stream that differ", later.axis)
+        front = flow.collapse_batch(front, "puts frames before the stream that differ", later.axis)
     flow.cache(node, index, track, frames, front, calls=calls)
     return later.with_(lag=track.lag, fill=0.0)
 
@@ -178,16 +180,16 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("pads an axis in which time is folded")
     pads[where] = pads[where + len(axes)] = 0
     flow.set_ints(node, name, 1, pads)
-    later = track.then(more=before + after)
+    later = track.resampled(more=before + after)
     if mode != "constant" and before:
         needed = before + 1 if mode == "reflect" else 1
         flow.require_frames(node, track, needed, f"reflects {before} frames at the start")
-        track, calls = flow.wait(node, 0, track)
+        track, calls = flow.delay_by_chunks(node, 0, track)
         if not calls:
             return later.with_(lag=-before, fill=mode)
         flow.cache(node, 0, track.with_(fill=mode), before, 0.0, calls=calls, repeated=before)
         return later.with_(lag=track.lag, fill=0.0)
-    return _in_front(flow, node, 0, later, before, fill) if before else later
+    return _prepend_frames(flow, node, 0, later, before, fill) if before else later
 
 
 def _pad_value(flow: Flow, node: ir.Node) -> float | None:

@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import default_opset, given_ints, operand
-from rnnlower.timeflow.tracks import MODERN_OPSET, CoupledError, Sample, fix_shapes, newer_opset
+from rnnlower.graph.walk import default_opset, ints_of_attribute_or_input, operand
+from rnnlower.timeflow.tracks import MODERN_OPSET, CoupledError, Sample, opset_remedy, shapes_remedy
 
 
 class Contents:
@@ -30,28 +30,28 @@ class Contents:
         self._is_sized: dict[ir.Value, bool] = {}
 
     @property
-    def is_open(self) -> bool:
+    def has_dynamic_length(self) -> bool:
         """True if the length of the sequence is dynamic in the model."""
         inputs = {value.name: value for value in self.model.graph.inputs}
         shapes = [(inputs[name].shape, axis) for name, axis in self.sample.axes.items()]
         return any(shape is not None and not isinstance(shape[axis], int) for shape, axis in shapes)
 
-    def is_sized(self, value: ir.Value | None) -> bool:
-        """Return whether a content depends on the length: a chunk's is not that of the whole sequence."""
+    def depends_on_length(self, value: ir.Value | None) -> bool:
+        """Return whether a content depends on the length: a chunk's differs from the whole sequence's."""
         return value is not None and self._is_sized.get(value, False)
 
     def shape(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an input for the whole sequence."""
         return self._known_shape(operand(node, index), "an input")
 
-    def result(self, node: ir.Node) -> tuple[int, ...]:
+    def result_shape(self, node: ir.Node) -> tuple[int, ...]:
         """Return the shape of the first output for the whole sequence."""
         return self._known_shape(node.outputs[0], "a result")
 
     def _known_shape(self, value: ir.Value | None, what: str) -> tuple[int, ...]:
         shape = self.shape_of(value)
         if shape is None:
-            remedy = newer_opset() if self.opset < MODERN_OPSET else fix_shapes()
+            remedy = opset_remedy() if self.opset < MODERN_OPSET else shapes_remedy()
             raise CoupledError(f"has {what} of unknown shape", remedy)
         return shape
 
@@ -61,20 +61,20 @@ class Contents:
         return None if shape is None or None in shape else shape  # type: ignore[return-value]
 
     def content(self, value: ir.Value | None) -> Array | None:
-        """Return what a value holds for the whole sequence, if that follows from constants and sizes."""
+        """Return the content of a value for the whole sequence, if it follows from constants and sizes."""
         if value is None or (value.producer() is not None and value not in self._is_sized):
             return None
         return self.whole.constant(value)
 
     def chunk_content(self, value: ir.Value | None) -> Array | None:
-        """Return what a value holds for a chunk, if that follows from constants and sizes."""
-        return self.part.constant(value) if self.is_sized(value) else self.content(value)
+        """Return the content of a value for a chunk, if it follows from constants and sizes."""
+        return self.part.constant(value) if self.depends_on_length(value) else self.content(value)
 
     def ints(self, node: ir.Node, name: str, index: int) -> tuple[list[int], list[int]] | None:
         """Return integers for the sequence and for a chunk: an attribute, or in newer versions an input."""
-        unknown = CoupledError(f"takes its {name} from a computation that is not followed")
-        whole = given_ints(node, name, index, self.content, unknown)
-        chunk = given_ints(node, name, index, self.chunk_content, unknown)
+        unknown = CoupledError(f"takes its {name} from an unsupported computation")
+        whole = ints_of_attribute_or_input(node, name, index, self.content, unknown)
+        chunk = ints_of_attribute_or_input(node, name, index, self.chunk_content, unknown)
         return None if whole is None or chunk is None else (whole, chunk)
 
     def axes(self, node: ir.Node, index: int = 1) -> list[int] | None:

@@ -1,4 +1,4 @@
-"""Convolutions, pooling, frames of samples: windows over time keep what the next chunk still needs."""
+"""Convolutions, pooling, frames of samples: windows over time cache what the next chunk needs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Window:
         return (self.span, self.stride, self.left, self.right) == (1, 1, 0, 0)
 
 
-def window_of(node: ir.Node, kernel: Sequence[int], place: int) -> Window:
-    """Return the windows along a spatial axis, as the attributes say but for auto_pad."""
+def make_window(node: ir.Node, kernel: Sequence[int], place: int) -> Window:
+    """Return the windows along a spatial axis that the attributes give, except for auto_pad."""
     count = len(kernel)
     strides = node.attributes.get_ints("strides") or (1,) * count
     dilations = node.attributes.get_ints("dilations") or (1,) * count
@@ -44,9 +44,9 @@ def window_of(node: ir.Node, kernel: Sequence[int], place: int) -> Window:
 
 
 def _conv(flow: Flow, node: ir.Node) -> Outcome:
-    if any(flow.streams(value) or flow.is_sized(value) for value in node.inputs[1:]):
+    if any(flow.is_streamed(value) or flow.depends_on_length(value) for value in node.inputs[1:]):
         raise CoupledError("has weights that follow from the stream")
-    return _windowed(flow, node, 0.0)
+    return _apply_node_window(flow, node, 0.0)
 
 
 def _pool(flow: Flow, node: ir.Node) -> list[Outcome]:
@@ -54,14 +54,16 @@ def _pool(flow: Flow, node: ir.Node) -> list[Outcome]:
         raise CoupledError("returns the positions of the largest values in the sequence")
     dtype = flow.dtype(node.outputs[0])
     limits = np.iinfo if dtype.is_integer() else ml_dtypes.finfo
-    return [_windowed(flow, node, float(limits(dtype.numpy()).min) if node.op_type == "MaxPool" else 0.0)]
+    return [
+        _apply_node_window(flow, node, float(limits(dtype.numpy()).min) if node.op_type == "MaxPool" else 0.0)
+    ]
 
 
-def _windowed(flow: Flow, node: ir.Node, pad: float) -> Outcome:
+def _apply_node_window(flow: Flow, node: ir.Node, pad: float) -> Outcome:
     track = _over_frames(flow, node)
-    window = _over_time(flow, node, track)
+    window = _time_window(flow, node, track)
     if window.is_pointwise:
-        return flow.settle(node)
+        return flow.delay_to(node)
     track = track.unfolded
     if track.is_folded:
         raise CoupledError("has windows over an axis in which time is folded")
@@ -72,35 +74,35 @@ def _windowed(flow: Flow, node: ir.Node, pad: float) -> Outcome:
         place = track.axis - 2
         pads[place] = pads[place + len(pads) // 2] = 0
         flow.set_ints(node, "pads", None, pads)
-    return windowed(flow, node, window, track, pad)
+    return apply_window(flow, node, window, track, pad)
 
 
 def _stft(flow: Flow, node: ir.Node) -> Outcome:
     """Handle an STFT: its frames are windows over the samples."""
-    track = flow.tracked(node).unfolded
-    if any(map(flow.streams, node.inputs[1:])):
+    track = flow.required_track(node).unfolded
+    if any(map(flow.is_streamed, node.inputs[1:])):
         raise CoupledError("has a parameter that follows from the stream")
     hop, _ = flow.ints(node, "frame_step", 1) or ([], [])
     length, _ = flow.ints(node, "frame_length", 3) or ([math.prod(flow.shape(node, 2))], [])
     if track.axis != 1 or track.is_folded:
         raise CoupledError("takes frames of an axis that is not the time axis")
-    return windowed(flow, node, Window(length[0], 1, hop[0], 0, 0), track, 0.0)
+    return apply_window(flow, node, Window(length[0], 1, hop[0], 0, 0), track, 0.0)
 
 
 def _over_frames(flow: Flow, node: ir.Node) -> Track:
-    track = flow.tracked(node)
+    track = flow.required_track(node)
     if track.axis == 1:
         raise CoupledError("sums over time: its channels are the steps")
     return track
 
 
-def _over_time(flow: Flow, node: ir.Node, track: Track) -> Window:
+def _time_window(flow: Flow, node: ir.Node, track: Track) -> Window:
     """Return the windows over time; samples are windows of one frame."""
     place = track.axis - 2
     if place < 0:
         return Window(1, 1, 1, 0, 0)
     kernel = node.attributes.get_ints("kernel_shape") or flow.shape(node, 1)[2:]
-    window, auto = window_of(node, kernel, place), node.attributes.get_string("auto_pad", "NOTSET")
+    window, auto = make_window(node, kernel, place), node.attributes.get_string("auto_pad", "NOTSET")
     if auto != "NOTSET":
         window = dataclasses.replace(window, left=0, right=0)
     if auto.startswith("SAME") and (window.span, window.stride) != (1, 1):
@@ -111,12 +113,12 @@ def _over_time(flow: Flow, node: ir.Node, track: Track) -> Window:
     return window
 
 
-def windowed(flow: Flow, node: ir.Node, window: Window, track: Track, pad: float) -> Track:
+def apply_window(flow: Flow, node: ir.Node, window: Window, track: Track, pad: float) -> Track:
     span, stride, left = window.span, window.stride, window.left
     flow.require_multiple(node, track, stride, f"moves by {stride} frames")
     calls = 0
     if left and track.lag > 0:
-        track, calls = flow.begin(node, 0, track, pad)
+        track, calls = flow.fill_before_start(node, 0, track, pad)
     lag = track.lag
     later = max(0, -((left + stride - span - lag) // stride), -((left - lag) // stride))
     kept = left + later * stride - lag
@@ -125,16 +127,16 @@ def windowed(flow: Flow, node: ir.Node, window: Window, track: Track, pad: float
     if kept:
         start: float | np.ndarray = pad
         if lag < 0 and not isinstance(track.fill, str) and track.fill != pad:
-            start = _mixed(flow, node, track, pad, kept)
+            start = _initial_values(flow, node, track, pad, kept)
         flow.cache(node, 0, track, kept, start, more=span - stride, calls=calls, repeated=-min(lag, 0))
     more = window.right - span + stride
     if node.attributes.get_int("ceil_mode", 0):
         # The last window may end after the sequence, but does not begin there.
         more = min(more, 0) + stride - 1
-    return track.then(more=left + more, stride=stride).with_(lag=later, fill=0.0)
+    return track.resampled(more=left + more, stride=stride).with_(lag=later, fill=0.0)
 
 
-def _mixed(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np.ndarray:
+def _initial_values(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np.ndarray:
     """Return the pads of the window, and the model's values before the stream."""
     rank = len(flow.shape(node))
     column = np.full(kept, pad, np.float32)
@@ -144,30 +146,30 @@ def _mixed(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np
     return column.reshape(shape)
 
 
-def _transposed(flow: Flow, node: ir.Node) -> Outcome:
-    """Handle a ConvTranspose, whose frames each become several, which overlap those of the frames before.
+def _conv_transpose(flow: Flow, node: ir.Node) -> Outcome:
+    """Handle a ConvTranspose, which turns each frame into several that overlap those of earlier frames.
 
     A chunk is preceded by the frames that reach into it. What they alone make is cut off in front, and behind
     what following frames will add to.
     """
-    if any(flow.streams(value) or flow.is_sized(value) for value in node.inputs[1:]):
+    if any(flow.is_streamed(value) or flow.depends_on_length(value) for value in node.inputs[1:]):
         raise CoupledError("has weights that follow from the stream")
-    track, place = _over_frames(flow, node), flow.tracked(node).axis - 2
-    window = _over_time(flow, node, track)
-    if place < 0 or (window.is_pointwise and flow.result(node)[track.axis] == track.size):
-        return flow.settle(node)
+    track, place = _over_frames(flow, node), flow.required_track(node).axis - 2
+    window = _time_window(flow, node, track)
+    if place < 0 or (window.is_pointwise and flow.result_shape(node)[track.axis] == track.size):
+        return flow.delay_to(node)
     track = track.unfolded
     if track.is_folded:
         raise CoupledError("spreads a frame over several on an axis in which time is folded")
     if "output_shape" in node.attributes:
-        raise CoupledError("has an output_shape, which a chunk does not have", "give pads in its place")
+        raise CoupledError("has an output_shape, which does not apply to a chunk", "give pads instead")
     span, stride = window.span, window.stride
     before, calls = max(-(-span // stride) - 1, 0), 0
     if before and track.lag > 0:
-        track, calls = flow.begin(node, 0, track)
+        track, calls = flow.fill_before_start(node, 0, track)
     elif track.lag > 0 or track.fill != 0.0 or track.lag * stride + window.left < 0:
         # Zeros in front add nothing, if the frames that they make are cut off.
-        track = flow.settle(node, track=track)
+        track = flow.delay_to(node, track=track)
     if before:
         flow.cache(node, 0, track, before, 0.0, more=before, calls=calls)
     rest = track.axis - 2 + len(flow.shape(node)) - 2
@@ -178,13 +180,13 @@ def _transposed(flow: Flow, node: ir.Node) -> Outcome:
     padding[place] = max(stride - span, 0)
     flow.set_ints(node, "pads", None, pads)
     flow.set_ints(node, "output_padding", None, padding)
-    return track.then(stride, more).with_(lag=track.lag * stride + window.left, fill=0.0)
+    return track.resampled(stride, more).with_(lag=track.lag * stride + window.left, fill=0.0)
 
 
 WINDOWS: dict[str, Rule] = {
     "AveragePool": _pool,
     "Conv": _conv,
-    "ConvTranspose": _transposed,
+    "ConvTranspose": _conv_transpose,
     "LpPool": _pool,
     "MaxPool": _pool,
     "STFT": _stft,

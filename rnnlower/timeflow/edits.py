@@ -17,8 +17,8 @@ Dims = tuple[int | str | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Cached:
-    """Precede an input by the last elements of the previous chunks.
+class CacheInput:
+    """Prepend the last elements of the previous chunks to an input.
 
     Attributes:
         node, index: The input, or an output of the model where there is no node.
@@ -50,7 +50,7 @@ class Cached:
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class HoldState:
     """Move a state of a node to an input and an output of the model.
 
     Attributes:
@@ -77,7 +77,7 @@ class Held:
 
 
 @dataclasses.dataclass(frozen=True)
-class Summed:
+class ContinueSum:
     """Continue a cumulative sum from chunk to chunk."""
 
     node: ir.Node
@@ -88,7 +88,7 @@ class Summed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Counted:
+class ContinuePositions:
     """Continue positions from chunk to chunk.
 
     Attributes:
@@ -115,8 +115,8 @@ class Counted:
 
 
 @dataclasses.dataclass(frozen=True)
-class Blanked:
-    """Replace the frames before the first real one by a number.
+class BlankFrames:
+    """Replace the frames before the first real one by a constant.
 
     Attributes:
         node, index: The input.
@@ -138,8 +138,8 @@ class Blanked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Overlapped:
-    """Replace a node that adds overlapping frames to zeros by the sum of their shifted parts.
+class OverlapAdd:
+    """Replace a node that adds up overlapping frames by the sum of their shifted parts.
 
     Attributes:
         node, index: The frames. Those of the last chunk that reach into this one come first.
@@ -161,7 +161,7 @@ class Overlapped:
 
 
 @dataclasses.dataclass(frozen=True)
-class Replaced:
+class ReplaceInput:
     """Replace an input by a constant, or remove it."""
 
     node: ir.Node
@@ -179,11 +179,21 @@ class SetAttribute:
 
 
 @dataclasses.dataclass(frozen=True)
-class Bypassed:
+class BypassNode:
     """Replace a node by one of its inputs."""
 
     node: ir.Node
     index: int
 
 
-Edit = Blanked | Bypassed | Cached | Counted | Held | Overlapped | Replaced | SetAttribute | Summed
+Edit = (
+    BlankFrames
+    | BypassNode
+    | CacheInput
+    | ContinuePositions
+    | HoldState
+    | OverlapAdd
+    | ReplaceInput
+    | SetAttribute
+    | ContinueSum
+)

@@ -9,13 +9,13 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array
-from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import Located, captured, operand, qualified_op_type
-from rnnlower.recurrent.finding import carries_state
+from rnnlower.graph.walk import LocatedNode, captured_values, operand, qualified_op_type
+from rnnlower.recurrent.finding import is_stateful
 from rnnlower.timeflow.contents import Contents
-from rnnlower.timeflow.edits import Blanked, Cached, Edit, Replaced, SetAttribute, Start
-from rnnlower.timeflow.tracks import ChunkError, CoupledError, Sample, Scores, Track, fix_batch
+from rnnlower.timeflow.edits import BlankFrames, CacheInput, Edit, ReplaceInput, SetAttribute, Start
+from rnnlower.timeflow.tracks import ChunkError, CoupledError, Sample, Scores, Track, batch_remedy
 
 LATEST = "latest"
 """A rule's result for an output that follows from the stream and has no time axis."""
@@ -84,7 +84,7 @@ class Flow(Contents):
                 self.tracks[value] = Track(self.sample.axes[value.name], self.sample)
             if shape is not None:
                 self.whole.assume(value, shape)
-                self.part.assume(value, self._of_chunk(value, shape))
+                self.part.assume(value, self._chunk_shape(value, shape))
         for node in self.model.graph:
             self._visit(node)
         self._refuse_recorded()
@@ -97,22 +97,24 @@ class Flow(Contents):
         value = operand(node, index)
         return None if value is None else self.tracks.get(value)
 
-    def tracked(self, node: ir.Node, index: int = 0) -> Track:
-        """Return the position of the frames of an input that must have some."""
-        return self._time_of(operand(node, index))
+    def required_track(self, node: ir.Node, index: int = 0) -> Track:
+        """Return the position of an input's frames; refuse an input without a time axis."""
+        return self._track_of(operand(node, index))
 
-    def _time_of(self, value: ir.Value | None) -> Track:
+    def _track_of(self, value: ir.Value | None) -> Track:
         if value not in self.tracks:
             raise CoupledError("computes with the number of time steps, which a stream does not have")
         return self.tracks[value]
 
-    def streams(self, value: ir.Value | None) -> bool:
+    def is_streamed(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from the stream."""
         return value in self.tracks or value in self.latest or value in self.scores
 
     def is_over_time(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from the stream, or from the number of its steps."""
-        return any(value in each for each in (self.tracks, self.pending, self.scores)) or self.is_sized(value)
+        return any(
+            value in each for each in (self.tracks, self.pending, self.scores)
+        ) or self.depends_on_length(value)
 
     def follows_from_size(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from constants and from the sizes of the inputs alone."""
@@ -120,13 +122,13 @@ class Flow(Contents):
             return value is None or value in self._by_size
         return value.is_initializer() and not value.is_graph_input()
 
-    def known(self, value: ir.Value | None) -> Array | None:
-        """Return what a value holds for the whole sequence, even if that is computed over time from sizes."""
+    def known_content(self, value: ir.Value | None) -> Array | None:
+        """Return the content of a value for the whole sequence, even if computed over time from sizes."""
         return self.whole.constant(value) if self.is_over_time(value) else self.content(value)
 
     def name(self, node: ir.Node) -> str:
         """Return the name of a node; unnamed ones are named after operator and number."""
-        return located(self.model, node).name
+        return locate(self.model, node).name
 
     def shifts(self) -> str:
         """Describe the nodes that shift time, for messages."""
@@ -138,8 +140,8 @@ class Flow(Contents):
 
     # Actions of the rules.
 
-    def record(self, node: ir.Node, problem: str) -> None:
-        """Record an obstacle after which time can be followed further: all of them are told together."""
+    def record_obstacle(self, node: ir.Node, problem: str) -> None:
+        """Record an obstacle after which time can still be followed: all of them are reported together."""
         self.lost.append(CoupledError(problem, node=node))
 
     def set_ints(self, node: ir.Node, name: str, index: int | None, values: Sequence[int]) -> None:
@@ -147,9 +149,9 @@ class Flow(Contents):
         if index is None or name in node.attributes:
             self.edits.append(SetAttribute(node, name, tuple(values)))
         else:
-            self.edits.append(Replaced(node, index, np.array(values, np.int64)))
+            self.edits.append(ReplaceInput(node, index, np.array(values, np.int64)))
 
-    def of_any_batch(self, array: Array, what: str, but: int | None = None) -> Array:
+    def collapse_batch(self, array: Array, what: str, but: int | None = None) -> Array:
         """Return an array with one row for all of a dynamic batch, where they must be equal."""
         for axis, size in enumerate(array.shape):
             if axis != but and not isinstance(self.sample.named(size), int):
@@ -159,7 +161,7 @@ class Flow(Contents):
         return array
 
     def require_multiple(self, node: ir.Node, track: Track, frames: int, problem: str) -> None:
-        """Refuse a chunk that is not a multiple of this number of a value's frames."""
+        """Refuse a chunk whose frames of a value are not a multiple of this number."""
         if track.chunk % frames and self.strict:
             # A frame may be several time steps, and a time step several frames.
             common = math.gcd(self.sample.chunk, track.chunk)
@@ -171,19 +173,19 @@ class Flow(Contents):
         if track.chunk < frames and self.strict:
             raise ChunkError(node, problem, 1, -(-frames * self.sample.chunk // track.chunk))
 
-    def limit(self, frames: int, track: Track) -> None:
-        """Note that there are positions for so many frames alone."""
+    def limit_positions(self, frames: int, track: Track) -> None:
+        """Record that positions exist for this many frames only."""
         if frames < track.chunk:
             raise CoupledError(f"has a table of {frames} positions, and a chunk has {track.chunk} frames")
         steps = int(frames / track.rate)
         self.limits = min(self.limits or steps, steps)
 
-    def settle(
+    def delay_to(
         self, node: ir.Node | None, index: int = 0, lag: int | None = None, track: Track | None = None
     ) -> Track:
-        """Make an input, or a graph output, late by the given lag, or at least not ahead of the stream."""
+        """Delay an input, or a graph output, to the given lag; by default to 0, if it is ahead."""
         value = self.model.graph.outputs[index] if node is None else node.inputs[index]
-        track = self._time_of(value) if track is None else track
+        track = self._track_of(value) if track is None else track
         wanted = max(track.lag, 0) if lag is None else lag
         if wanted != track.lag:
             before = -min(track.lag, 0)
@@ -191,28 +193,30 @@ class Flow(Contents):
             self.cache(node, index, track, wanted - track.lag, start, repeated=before)
         return track.with_(lag=wanted, fill=0.0)
 
-    def wait(self, node: ir.Node, index: int, track: Track | None = None) -> tuple[Track, int]:
-        """Make an input late by whole chunks and return their number: a state must not see earlier frames.
+    def delay_by_chunks(self, node: ir.Node, index: int, track: Track | None = None) -> tuple[Track, int]:
+        """Delay an input by whole chunks; return their number: a state must not see earlier frames.
 
         Frames that leave the stream before the first one belong to no step.
         """
-        track = self.tracked(node, index) if track is None else track
+        track = self.required_track(node, index) if track is None else track
         calls = -(-max(track.lag, 0) // track.chunk)
-        return self.settle(node, index, calls * track.chunk, track), calls
+        return self.delay_to(node, index, calls * track.chunk, track), calls
 
-    def blank(self, node: ir.Node, index: int, track: Track, fill: float) -> None:
-        """Replace what leaves the stream before the first frame by a number."""
+    def blank_frames(self, node: ir.Node, index: int, track: Track, fill: float) -> None:
+        """Replace what leaves the stream before the first frame by a constant."""
         rank, dtype = len(self._known_shape(node.inputs[index], "an input")), self.dtype(node.inputs[index])
-        self.edits.append(Blanked(node, index, track.axis, rank, track.lag, track.chunk, fill, dtype))
+        self.edits.append(BlankFrames(node, index, track.axis, rank, track.lag, track.chunk, fill, dtype))
 
-    def begin(self, node: ir.Node, index: int, track: Track, fill: float = 0.0) -> tuple[Track, int]:
-        """Let nothing come before the first frame of an input but the fill; or wait for whole chunks.
+    def fill_before_start(
+        self, node: ir.Node, index: int, track: Track, fill: float = 0.0
+    ) -> tuple[Track, int]:
+        """Put only the fill before the first frame of an input, or delay the input by whole chunks.
 
         Return its track, and the number of calls that are waited for.
         """
         if track.lag % track.chunk == 0 or track.is_folded:
-            return self.wait(node, index, track)
-        self.blank(node, index, track, fill)
+            return self.delay_by_chunks(node, index, track)
+        self.blank_frames(node, index, track, fill)
         return track, 0
 
     def cache(
@@ -227,7 +231,7 @@ class Flow(Contents):
         calls: int = 0,
         repeated: int = 0,
     ) -> None:
-        """Put frames of an input before it that are kept from the last chunk; ``more`` are taken in all.
+        """Prepend frames cached from previous chunks to an input; ``more`` are taken in all.
 
         The last ``repeated`` ones repeat frames of the first chunk, if the track has such a ``fill``.
         """
@@ -235,7 +239,7 @@ class Flow(Contents):
         assert value is not None
         if track.outer != 1:
             raise CoupledError(
-                "needs frames of the chunk before, but time is folded behind another axis", fix_batch()
+                "needs frames of the chunk before, but time is folded behind another axis", batch_remedy()
             )
         kept, drop = frames * track.inner, (frames - more) * track.inner
         mode = track.fill if repeated and isinstance(track.fill, str) else ""
@@ -244,7 +248,9 @@ class Flow(Contents):
         named = [self.sample.named(size) for size in self.shape_of(value) or ()]
         named[track.axis] = kept
         shape, dtype = tuple(named), self.dtype(value)
-        edit = Cached(node, index, track.axis, kept, drop, start, shape, value, dtype, calls, mode, repeated)
+        edit = CacheInput(
+            node, index, track.axis, kept, drop, start, shape, value, dtype, calls, mode, repeated
+        )
         self.edits.append(edit)
 
     def _visit(self, node: ir.Node) -> None:
@@ -269,9 +275,9 @@ class Flow(Contents):
             raise first
 
     def _follow(self, node: ir.Node) -> None:
-        in_body = captured(node)
+        in_body = captured_values(node)
         if any(map(self.is_over_time, in_body)) and node.op_type not in BODIES:
-            remedy = decided_by(self.model, node.inputs[0]) if node.op_type == "If" else ""
+            remedy = describe_deciding_inputs(self.model, node.inputs[0]) if node.op_type == "If" else ""
             raise CoupledError(
                 "has a body that reads values over time; only the main graph is streamed", remedy
             )
@@ -281,7 +287,7 @@ class Flow(Contents):
         if self._has_content(node):
             return
         held = next((value for value in node.inputs if value in self.pending), None)
-        if held is not None and not any(map(self.streams, node.inputs)):
+        if held is not None and not any(map(self.is_streamed, node.inputs)):
             self.pending |= dict.fromkeys(node.outputs, self.pending[held])
         elif any(map(self.is_over_time, (*in_body, *node.inputs))):
             if held is not None and node.op_type not in _POSITIONAL:
@@ -291,7 +297,7 @@ class Flow(Contents):
             self.latest.update(node.outputs)
 
     def _has_content(self, node: ir.Node) -> bool:
-        """Return whether the content of a node's output follows from constants and sizes, and note it."""
+        """Return whether the content of a node's output follows from constants and sizes, and record it."""
         over_time = any(map(self.is_over_time, node.inputs))
         if node.op_type not in ("Shape", "Size") or node.domain:
             if over_time and (self._is_as_long(node) or self._is_table(node)):
@@ -304,7 +310,7 @@ class Flow(Contents):
             if over_time:
                 chunk = self.part.constant(out)
             if whole is not None and chunk is not None:
-                self._is_sized[out] = over_time and not _same(whole, chunk)
+                self._is_sized[out] = over_time and not _are_equal(whole, chunk)
         return node.outputs[0] in self._is_sized
 
     def _is_as_long(self, node: ir.Node) -> bool:
@@ -316,7 +322,7 @@ class Flow(Contents):
 
     def _is_table(self, node: ir.Node) -> bool:
         """Return whether a node takes as many rows of a constant as there are steps."""
-        return node.op_type == "Slice" and not self.is_sized(node.inputs[0])
+        return node.op_type == "Slice" and not self.depends_on_length(node.inputs[0])
 
     def _lacks_content(self, value: ir.Value) -> bool:
         if value.producer() is None:
@@ -324,11 +330,11 @@ class Flow(Contents):
         return value not in self._is_sized
 
     def _apply(self, node: ir.Node) -> None:
-        rule = self._rules.get(node.op_type) if not node.domain or carries_state(node) else None
+        rule = self._rules.get(node.op_type) if not node.domain or is_stateful(node) else None
         if any(value in self.scores for value in node.inputs):
             rule = self._of_scores.get("" if node.domain else node.op_type)
             if rule is None:
-                raise CoupledError("computes with the scores of an attention in a way that is not followed")
+                raise CoupledError("computes with the scores of an attention in an unsupported way")
         if rule is None:
             raise CoupledError(
                 f"may couple time steps: the behavior of {qualified_op_type(node)} over time is not known"
@@ -339,13 +345,13 @@ class Flow(Contents):
             shape = self.shape_of(out)
             if isinstance(one, Track):
                 if shape is not None and shape[one.axis : one.axis + 1] != (one.size,):
-                    raise CoupledError("changes the length of the time axis in a way that is not followed")
+                    raise CoupledError("changes the length of the time axis in an unsupported way")
                 self.tracks[out] = one
             elif isinstance(one, Scores):
                 self.scores[out] = one
                 if shape is None:
                     # A mask may be shorter than the example.
-                    self.whole.replaced(one.product.outputs[0], out)
+                    self.whole.transfer(one.product.outputs[0], out)
                     self.whole.assume(out, self._known_shape(one.product.outputs[0], "a result"))
                 continue
             elif isinstance(one, CoupledError):
@@ -353,21 +359,21 @@ class Flow(Contents):
             elif one == LATEST:
                 self.latest.add(out)
             if shape is not None:
-                self.part.assume(out, self._of_chunk(out, shape))
+                self.part.assume(out, self._chunk_shape(out, shape))
 
-    def _of_chunk(self, value: ir.Value, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def _chunk_shape(self, value: ir.Value, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a value for a chunk."""
         track = self.tracks.get(value)
         return shape if track is None else (*shape[: track.axis], track.chunk_size, *shape[track.axis + 1 :])
 
 
-def located(model: ir.Model, node: ir.Node) -> Located:
+def locate(model: ir.Model, node: ir.Node) -> LocatedNode:
     """Return a node of the main graph with its name; unnamed ones are named after operator and number."""
     name = node.name
     if not name:
         twins = [other for other in model.graph if other.op_type == node.op_type]
         name = f"{node.op_type}_{twins.index(node)}"
-    return Located(node, name, "", model.opset_imports.get("", 1))
+    return LocatedNode(node, name, "", model.opset_imports.get("", 1))
 
 
 BODIES = frozenset(("Loop", "Scan"))
@@ -379,5 +385,5 @@ _POSITIONAL = frozenset(
 _FILLING = {"ConstantOfShape", "Expand", "Range", "Tile"}
 
 
-def _same(a: Array, b: Array) -> bool:
+def _are_equal(a: Array, b: Array) -> bool:
     return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")

@@ -1,4 +1,4 @@
-"""Operators that treat each frame separately, unless the time axis is one of those they work along."""
+"""Operators that treat each frame separately, unless they work along the time axis."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.walk import operand
-from rnnlower.timeflow.edits import Replaced
+from rnnlower.timeflow.edits import ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
-from rnnlower.timeflow.positions import accept, refuse_latest
-from rnnlower.timeflow.tracks import CoupledError, Track, newer_opset
+from rnnlower.timeflow.positions import accept_constant, refuse_latest
+from rnnlower.timeflow.tracks import CoupledError, Track, opset_remedy
 from rnnlower.timeflow.windowed_attention import compare
 
 _UNARY = (
@@ -49,11 +49,11 @@ _REDUCTIONS = {
 def elementwise(flow: Flow, node: ir.Node) -> Outcome:
     """Handle broadcasting operators: all operands have their frames on one axis, and are equally late."""
     if "axis" in node.attributes and node.op_type in ("Add", "Sub", "Mul", "Div", "Pow"):
-        raise CoupledError("broadcasts by an attribute", newer_opset())
-    return aligned(flow, node, range(len(node.inputs)), len(flow.result(node)))
+        raise CoupledError("broadcasts by an attribute", opset_remedy())
+    return align_operands(flow, node, range(len(node.inputs)), len(flow.result_shape(node)))
 
 
-def aligned(flow: Flow, node: ir.Node, indices: Sequence[int], rank: int) -> Track:
+def align_operands(flow: Flow, node: ir.Node, indices: Sequence[int], rank: int) -> Track:
     """Return the common track of operands whose shapes are aligned at their ends, on the axes of a result."""
     tracks: dict[int, Track] = {}
     for index in indices:
@@ -62,80 +62,82 @@ def aligned(flow: Flow, node: ir.Node, indices: Sequence[int], rank: int) -> Tra
             tracks[index] = own.at(rank - len(flow.shape(node, index)) + own.axis)
     if not tracks:
         raise CoupledError("computes with the number of time steps, which a stream does not have")
-    track = together(flow, node, tracks)
+    track = combine_tracks(flow, node, tracks)
     for index in indices:
         if index not in tracks and node.inputs[index] is not None:
-            accept(flow, node, index, track.axis - rank, track)
+            accept_constant(flow, node, index, track.axis - rank, track)
     return track
 
 
-def together(flow: Flow, node: ir.Node, tracks: Mapping[int, Track]) -> Track:
-    """Return the track of what is computed from all these inputs, which become equally late."""
+def combine_tracks(flow: Flow, node: ir.Node, tracks: Mapping[int, Track]) -> Track:
+    """Return the track of a result of all these inputs, which are delayed to the same lag."""
     if len({(track.outer, track.inner) for track in tracks.values()}) > 1:
         tracks = {index: track.unfolded for index, track in tracks.items()}
     track = next(iter(tracks.values()))
     for other in tracks.values():
-        if not track.runs_with(other):
+        if not track.is_aligned_with(other):
             raise CoupledError("combines values whose time lies on different axes, or runs at another rate")
         if other.tail != track.tail and other.frames > 1 and track.frames > 1:
             raise CoupledError("combines values of different lengths")
     lag = max(0, *(other.lag for other in tracks.values()))
     for index, each in tracks.items():
         # The track may be on the axes of the result, of which an operand lacks the first ones.
-        flow.settle(node, index, lag, each.at(flow.tracked(node, index).axis))
+        flow.delay_to(node, index, lag, each.at(flow.required_track(node, index).axis))
     return track.with_(lag=lag, fill=0.0)
 
 
-def _along(axes: Sequence[int], flow: Flow, node: ir.Node, what: str, keeps: bool = True) -> Outcome:
+def _along_axes(axes: Sequence[int], flow: Flow, node: ir.Node, what: str, keeps: bool = True) -> Outcome:
     """Handle an operator that works along these axes; they are removed unless it keeps them."""
     rank = len(flow.shape(node))
     along = {axis % rank for axis in axes}
-    if any(map(flow.streams, node.inputs[1:])):
+    if any(map(flow.is_streamed, node.inputs[1:])):
         raise CoupledError("has a parameter that follows from the stream")
-    track = flow.settle(node)
+    track = flow.delay_to(node)
     if track.axis in along:
         raise CoupledError(f"{what} over time: a stream has no end")
     return track if keeps else track.at(track.axis - sum(axis < track.axis for axis in along))
 
 
-def _over(default: int, what: str, flow: Flow, node: ir.Node, *, to_end: bool = False) -> Outcome:
+def _along_attribute_axis(
+    default: int, what: str, flow: Flow, node: ir.Node, *, to_end: bool = False
+) -> Outcome:
     """Handle an operator that works along the axis in its attribute, or from there to the end."""
     rank = len(flow.shape(node))
     first = node.attributes.get_int("axis", default) % rank
-    return _along(range(first, rank if to_end else first + 1), flow, node, what)
+    return _along_axes(range(first, rank if to_end else first + 1), flow, node, what)
 
 
 def _softmax(flow: Flow, node: ir.Node) -> Outcome:
     if flow.opset < 13:
-        return _over(1, "normalizes", flow, node, to_end=True)
-    return _over(-1, "normalizes", flow, node)
+        return _along_attribute_axis(1, "normalizes", flow, node, to_end=True)
+    return _along_attribute_axis(-1, "normalizes", flow, node)
 
 
 def _reduce(flow: Flow, node: ir.Node) -> Outcome:
     axes, keeps_all = flow.axes(node), node.attributes.get_int("noop_with_empty_axes", 0)
     if keeps_all and not axes:
-        return _along([], flow, node, "reduces")
+        return _along_axes([], flow, node, "reduces")
     axes = axes or list(range(len(flow.shape(node))))
     keeps = node.attributes.get_int("keepdims", 1)
-    return _along(axes, flow, node, _REDUCTIONS[node.op_type], bool(keeps))
+    return _along_axes(axes, flow, node, _REDUCTIONS[node.op_type], bool(keeps))
 
 
 def _arg(flow: Flow, node: ir.Node) -> Outcome:
     axis, keeps = node.attributes.get_int("axis", 0), node.attributes.get_int("keepdims", 1)
-    return _along([axis], flow, node, "searches", bool(keeps))
+    return _along_axes([axis], flow, node, "searches", bool(keeps))
 
 
 def batch_norm(flow: Flow, node: ir.Node) -> Outcome:
-    """Handle BatchNormalization with the statistics of the training: numbers for each channel, on axis 1."""
+    """Handle BatchNormalization with the statistics of the training: one number per channel, on axis 1."""
     if node.attributes.get_int("training_mode", 0) or len(node.outputs) > 1:
         raise CoupledError("normalizes by the statistics of its input", "export the model for inference")
-    return _along([1], flow, node, "has parameters that differ from step to step:")
+    return _along_axes([1], flow, node, "has parameters that differ from step to step:")
 
 
 def _quantize(flow: Flow, node: ir.Node) -> Outcome:
     scale = flow.shape(node, 1)
     axes = [node.attributes.get_int("axis", 1)] if scale and scale != (1,) else []
-    return _along(axes, flow, node, "has parameters that differ from step to step:")
+    return _along_axes(axes, flow, node, "has parameters that differ from step to step:")
 
 
 def matmul(flow: Flow, node: ir.Node) -> Outcome:
@@ -146,21 +148,21 @@ def matmul(flow: Flow, node: ir.Node) -> Outcome:
     if 1 in ranks:
         if a is None or ranks[1] != 1 or ranks[0] == 1 or a.axis == ranks[0] - 1:
             raise CoupledError("sums over time, or takes products of vectors")
-        return flow.settle(node)
+        return flow.delay_to(node)
     places = [None if track is None else track.axis - own for track, own in zip(tracks, ranks, strict=True)]
     if places[0] == -1 or places[1] == -2:
         raise CoupledError("sums over time: a stream has no end")
     if None not in places:
         if -2 in places or -1 in places:
             return compare(flow, node)
-        return aligned(flow, node, (0, 1), rank)
+        return align_operands(flow, node, (0, 1), rank)
     index, other = (0, 1) if a is not None else (1, 0)
-    track = flow.tracked(node, index)
+    track = flow.required_track(node, index)
     refuse_latest(flow, node.inputs[other], track)
     place = track.axis - ranks[index]
     if place < -2 and ranks[other] >= -place and flow.shape(node, other)[place] != 1:
-        raise CoupledError("multiplies each step by another matrix: a stream has no positions")
-    return flow.settle(node, index).at(rank + place)
+        raise CoupledError("multiplies each step by a different matrix: a stream has no positions")
+    return flow.delay_to(node, index).at(rank + place)
 
 
 def gemm(flow: Flow, node: ir.Node) -> Outcome:
@@ -177,10 +179,12 @@ def gemm(flow: Flow, node: ir.Node) -> Outcome:
     refuse_latest(flow, node.inputs[1 - index], track)
     placed = track.at(index)
     if bias is not None:
-        return together(flow, node, {index: placed, 2: bias.at(bias.axis + 2 - len(flow.shape(node, 2)))})
+        return combine_tracks(
+            flow, node, {index: placed, 2: bias.at(bias.axis + 2 - len(flow.shape(node, 2)))}
+        )
     if operand(node, 2) is not None:
-        accept(flow, node, 2, index - 2, placed)
-    return flow.settle(node, index).at(index)
+        accept_constant(flow, node, 2, index - 2, placed)
+    return flow.delay_to(node, index).at(index)
 
 
 def einsum(flow: Flow, node: ir.Node) -> Outcome:
@@ -188,7 +192,7 @@ def einsum(flow: Flow, node: ir.Node) -> Outcome:
     equation = node.attributes.get_string("equation", "").replace(" ", "")
     terms, right = einsum_terms(equation)
     if not terms:
-        raise CoupledError(f"has the equation {equation!r}, which is not followed")
+        raise CoupledError(f"has the equation {equation!r}, which is not supported")
     letters, tracks = set(), {}
     for index, term in enumerate(terms):
         track = flow.track(node, index)
@@ -202,7 +206,7 @@ def einsum(flow: Flow, node: ir.Node) -> Outcome:
     if len(letters) > 1 or letter not in right or any(term.count(letter) > 1 for term in terms):
         raise CoupledError("sums over time, or compares steps with each other")
     place = right.index(letter)
-    return together(flow, node, {index: track.at(place) for index, track in tracks.items()})
+    return combine_tracks(flow, node, {index: track.at(place) for index, track in tracks.items()})
 
 
 def _dft(flow: Flow, node: ir.Node) -> Outcome:
@@ -211,7 +215,7 @@ def _dft(flow: Flow, node: ir.Node) -> Outcome:
     else:
         given, _ = flow.ints(node, "axis", 2) or ([-2], [])
         axis = given[0]
-    return _along([axis], flow, node, "transforms")
+    return _along_axes([axis], flow, node, "transforms")
 
 
 def _dynamic_quantize(flow: Flow, node: ir.Node) -> Outcome:
@@ -219,18 +223,18 @@ def _dynamic_quantize(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _resize(flow: Flow, node: ir.Node) -> Outcome:
-    track = flow.tracked(node)
-    size, result = flow.shape(node)[track.axis], flow.result(node)[track.axis]
+    track = flow.required_track(node)
+    size, result = flow.shape(node)[track.axis], flow.result_shape(node)[track.axis]
     if result != size:
-        return _repeated(flow, node, track, result)
+        return _repeat_frames(flow, node, track, result)
     for value in node.inputs[1:]:
-        sizes = flow.chunk_content(value) if flow.is_sized(value) else None
+        sizes = flow.chunk_content(value) if flow.depends_on_length(value) else None
         if sizes is not None and (sizes.size <= track.axis or sizes[track.axis] != track.chunk_size):
             raise CoupledError("takes its sizes from the length of the sequence")
-    return flow.settle(node)
+    return flow.delay_to(node)
 
 
-def _repeated(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcome:
+def _repeat_frames(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcome:
     """Handle a Resize that repeats each frame."""
     factor = size // track.size
     mode, opset = node.attributes.get_string("mode", "nearest"), flow.opset
@@ -238,19 +242,21 @@ def _repeated(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcome:
     rounds = node.attributes.get_string("nearest_mode", "round_prefer_floor")
     floors = node.op_type == "Upsample" or opset < _FIRST_WITH_MODES or (where, rounds) in _REPEATING
     if mode != "nearest" or not floors or track.is_folded or factor * track.size != size:
-        raise CoupledError("computes frames between those of the sequence", "a nearest one repeats frames")
+        raise CoupledError("interpolates between frames", "the mode nearest repeats frames")
     if len(node.inputs) > _SIZES and node.inputs[_SIZES] is not None:
         given, sizes = node.inputs[_SIZES], flow.chunk_content(node.inputs[_SIZES])
         rank = len(flow.shape(node))
         axes = [axis % rank for axis in node.attributes.get_ints("axes") or range(rank)]
-        if sizes is None or (given is not None and given.producer() is not None and not flow.is_sized(given)):
-            raise CoupledError("takes its sizes from a computation that is not followed")
+        if sizes is None or (
+            given is not None and given.producer() is not None and not flow.depends_on_length(given)
+        ):
+            raise CoupledError("takes its sizes from an unsupported computation")
         wanted = np.array(sizes)
         wanted[axes.index(track.axis)] = track.chunk * factor
         if not np.array_equal(wanted, sizes):
-            flow.edits.append(Replaced(node, _SIZES, wanted))
-    track = flow.settle(node)
-    return track.then(factor).with_(lag=track.lag * factor)
+            flow.edits.append(ReplaceInput(node, _SIZES, wanted))
+    track = flow.delay_to(node)
+    return track.resampled(factor).with_(lag=track.lag * factor)
 
 
 POINTWISE: dict[str, Rule] = dict.fromkeys(f"{_UNARY} {_NARY}".split(), elementwise)
@@ -264,21 +270,21 @@ ALONG: dict[str, Rule] = {
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Einsum": einsum,
     "Gemm": gemm,
-    "GlobalAveragePool": partial(_over, 2, "averages", to_end=True),
-    "GlobalMaxPool": partial(_over, 2, "takes the largest", to_end=True),
-    "GroupNormalization": partial(_over, 1, "normalizes", to_end=True),
+    "GlobalAveragePool": partial(_along_attribute_axis, 2, "averages", to_end=True),
+    "GlobalMaxPool": partial(_along_attribute_axis, 2, "takes the largest", to_end=True),
+    "GroupNormalization": partial(_along_attribute_axis, 1, "normalizes", to_end=True),
     "Hardmax": _softmax,
-    "InstanceNormalization": partial(_over, 1, "normalizes", to_end=True),
-    "LayerNormalization": partial(_over, -1, "normalizes", to_end=True),
+    "InstanceNormalization": partial(_along_attribute_axis, 1, "normalizes", to_end=True),
+    "LayerNormalization": partial(_along_attribute_axis, -1, "normalizes", to_end=True),
     "LogSoftmax": _softmax,
-    "LpNormalization": partial(_over, -1, "normalizes"),
-    "LRN": partial(_over, 1, "normalizes"),
+    "LpNormalization": partial(_along_attribute_axis, -1, "normalizes"),
+    "LRN": partial(_along_attribute_axis, 1, "normalizes"),
     "MatMul": matmul,
     "MatMulInteger": matmul,
     "QuantizeLinear": _quantize,
-    "RMSNormalization": partial(_over, -1, "normalizes", to_end=True),
+    "RMSNormalization": partial(_along_attribute_axis, -1, "normalizes", to_end=True),
     "Resize": _resize,
     "Softmax": _softmax,
-    "TopK": partial(_over, -1, "sorts"),
+    "TopK": partial(_along_attribute_axis, -1, "sorts"),
     "Upsample": _resize,
 }

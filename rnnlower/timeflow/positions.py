@@ -1,4 +1,4 @@
-"""Positions in a stream: a Range over its steps, and constants that differ from step to step."""
+"""Positions in a stream: a Range over its steps, and constants that vary over the steps."""
 
 from __future__ import annotations
 
@@ -9,57 +9,57 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import operand
-from rnnlower.timeflow.edits import Counted, Replaced
+from rnnlower.timeflow.edits import ContinuePositions, ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome
 from rnnlower.timeflow.tracks import CoupledError, Track
 from rnnlower.wording import time_axis
 
 
-def filled(flow: Flow, rank: int, whole: list[int], chunk: list[int]) -> Outcome:
+def fill_track(flow: Flow, rank: int, whole: list[int], chunk: list[int]) -> Outcome:
     """Return the track of a value that follows from its shape: of the sequence, and of a chunk."""
     differ = [axis for axis, (a, b) in enumerate(zip(whole, chunk, strict=True)) if a != b]
     steps = flow.sample.steps
     if len(differ) != 1 or whole[differ[0]] * flow.sample.chunk != chunk[differ[0]] * steps:
-        return CoupledError("takes its shape from the number of time steps in a way that is not followed")
+        return CoupledError("takes its shape from the number of time steps in an unsupported way")
     # A value that is the same at every step may be folded either way.
     size = whole[differ[0]]
     frames = math.gcd(size, steps)
     axis = differ[0] + rank - len(whole)
-    return Track(axis, flow.sample, outer=size // frames).then(stride=steps // frames)
+    return Track(axis, flow.sample, outer=size // frames).resampled(stride=steps // frames)
 
 
 def number_steps(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a Range over the steps: a chunk continues it."""
     bounds = [(flow.content(value), flow.chunk_content(value)) for value in node.inputs]
     if any(whole is None or chunk is None for whole, chunk in bounds):
-        raise CoupledError("takes its limits from a computation that is not followed")
+        raise CoupledError("takes its limits from an unsupported computation")
     first, limit, step = (
         [float(array.reshape(-1)[0]) for array in pair if array is not None] for pair in bounds
     )
     if first[0] != first[1] or step[0] != step[1]:
         return CoupledError("numbers the steps from a start that depends on how many there are")
     whole, chunk = (max(math.ceil((end - first[0]) / step[0]), 0) for end in limit)
-    track = filled(flow, 1, [whole], [chunk])
+    track = fill_track(flow, 1, [whole], [chunk])
     if isinstance(track, Track):
         if step[0] != round(step[0]) or first[0] != round(first[0]):
-            raise CoupledError("numbers the steps by fractions")
-        track = _one_by_one(track)
+            raise CoupledError("numbers the steps with fractions")
+        track = _per_element_track(track)
         dtype = flow.dtype(node.outputs[0])
-        flow.edits.append(Counted(node, 0, 0, track.chunk, step=round(step[0]), dtype=dtype))
+        flow.edits.append(ContinuePositions(node, 0, 0, track.chunk, step=round(step[0]), dtype=dtype))
     return track
 
 
-def _one_by_one(track: Track) -> Track:
-    """Return the track of a value that differs from element to element."""
-    return track.then(track.outer).with_(outer=1)
+def _per_element_track(track: Track) -> Track:
+    """Return the track of a value in which each element is a frame."""
+    return track.resampled(track.outer).with_(outer=1)
 
 
-def rows_of_table(flow: Flow, node: ir.Node) -> Outcome:
+def slice_table(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a Slice that takes as many rows of a table of positions as there are steps."""
     table, axes = node.inputs[0], flow.axes(node, 3)
     starts, ends = (flow.ints(node, name, index) for index, name in enumerate(("starts", "ends"), 1))
     steps = flow.ints(node, "steps", 4)
-    is_table = table is not None and not flow.streams(table) and not any((steps or ((1,),))[0][1:])
+    is_table = table is not None and not flow.is_streamed(table) and not any((steps or ((1,),))[0][1:])
     if not is_table or starts is None or ends is None:
         raise CoupledError("takes a part of a value that depends on the number of time steps")
     axes = list(range(len(starts[0]))) if axes is None else axes
@@ -69,17 +69,17 @@ def rows_of_table(flow: Flow, node: ir.Node) -> Outcome:
     (place,), shape = differ, list(flow.shape(node))
     axis = axes[place]
     whole, chunk = ends[0][place], ends[1][place]
-    track = filled(flow, 1, [whole], [chunk])
+    track = fill_track(flow, 1, [whole], [chunk])
     if not isinstance(track, Track):
         return track
-    track = _one_by_one(track).at(axis)
+    track = _per_element_track(track).at(axis)
     result = [*(flow.shape_of(node.outputs[0]) or shape)]
     result[axis] = whole
     flow.whole.assume(node.outputs[0], tuple(result))
     vector = operand(node, 2)
     count = None if vector is None else (vector, place)
-    flow.limit(shape[axis], track)
-    flow.edits.append(Counted(node, 0, axis, track.chunk, table, count=count))
+    flow.limit_positions(shape[axis], track)
+    flow.edits.append(ContinuePositions(node, 0, axis, track.chunk, table, count=count))
     return track
 
 
@@ -91,14 +91,14 @@ def refuse_latest(flow: Flow, value: ir.Value | None, track: Track) -> None:
         )
 
 
-def accept(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
+def accept_constant(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
     """Accept an operand without frames, if its part for each chunk is known; ``axis`` counts from the end."""
     value = node.inputs[index]
     refuse_latest(flow, value, track)
     shape = flow.shape(node, index)
     if len(shape) >= -axis and shape[axis] != 1:
         cut_to_chunk(flow, node, index, len(shape) + axis, track)
-    elif flow.is_sized(value) or value in flow.pending:
+    elif flow.depends_on_length(value) or value in flow.pending:
         raise CoupledError("computes with the number of time steps, which a stream does not have")
 
 
@@ -107,7 +107,7 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
     value = node.inputs[index]
     assert value is not None
     name = f"{value.name!r}"
-    array, is_by_size = flow.known(value), value in flow.pending or flow.is_sized(value)
+    array, is_by_size = flow.known_content(value), value in flow.pending or flow.depends_on_length(value)
     if array is None:
         if value in flow.pending:
             raise flow.pending[value]
@@ -123,26 +123,27 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
     if np.array_equal(frames, np.repeat(first, track.frames, axis + 1)):
         cut = np.repeat(first, track.chunk, axis + 1).reshape(*before, track.chunk_size, *after)
         if not is_by_size:
-            flow.edits.append(Replaced(node, index, cut))
+            flow.edits.append(ReplaceInput(node, index, cut))
         elif (part := flow.part.constant(value)) is None or not np.array_equal(part, cut):
             raise CoupledError(f"combines each step with {name}, which depends on the number of steps")
         return
     if track.outer != 1:
         raise CoupledError(
-            f"combines each step with another part of {value.name!r}, where time is folded after another axis"
+            f"combines each step with a different part of {value.name!r}, where time is folded after another "
+            "axis"
         )
-    rows, holds = _rows(flow, value, np.moveaxis(frames, axis + 1, 0), track)
+    rows, holds = _rows_at_positions(flow, value, np.moveaxis(frames, axis + 1, 0), track)
     table = np.moveaxis(rows, 0, axis + 1).reshape(*before, len(rows) * track.inner, *after)
     if holds == 0:
-        flow.edits.append(Replaced(node, index, table))
+        flow.edits.append(ReplaceInput(node, index, table))
         return
     # A row is an element of the axis.
     holds = None if holds is None else holds * track.inner
-    flow.edits.append(Counted(node, index, axis, track.chunk_size, table, holds))
+    flow.edits.append(ContinuePositions(node, index, axis, track.chunk_size, table, holds))
 
 
-def _rows(flow: Flow, value: ir.Value, frames: Array, track: Track) -> tuple[Array, int | None]:
-    """Return the rows for each position, and the first from which those of each chunk are the same."""
+def _rows_at_positions(flow: Flow, value: ir.Value, frames: Array, track: Track) -> tuple[Array, int | None]:
+    """Return the rows for each position, and the first position from which all chunks have the same."""
     calls = flow.sample.steps // flow.sample.chunk
     places = np.arange(calls * track.chunk) - max(track.lag, 0)
     rows = frames.take(places.clip(0, track.frames - 1), 0)
@@ -151,9 +152,10 @@ def _rows(flow: Flow, value: ir.Value, frames: Array, track: Track) -> tuple[Arr
     first = int(differ[-1]) + 1 if differ.size else 0
     if first <= calls // 2 and first + 1 < calls:
         return rows[: (first + 1) * track.chunk], first * track.chunk
-    if value in flow.pending or flow.is_sized(value):
+    if value in flow.pending or flow.depends_on_length(value):
         raise CoupledError(
-            f"combines each step with another part of {value.name!r}, which depends on the number of steps"
+            f"combines each step with a different part of {value.name!r}, which depends on the number of "
+            "steps"
         )
-    flow.limit(len(rows), track)
+    flow.limit_positions(len(rows), track)
     return rows, None

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array, evaluate
-from rnnlower.graph.open_sizes import decided_by
-from rnnlower.graph.walk import is_read, operand, reached, read_by, sources
+from rnnlower.graph.walk import ancestors, is_read, operand, reachable, values_read_by
 from rnnlower.recurrent import state_operators
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.timeflow.edits import Dims, Held, Replaced, Start, Summed
-from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, located
+from rnnlower.timeflow.edits import ContinueSum, Dims, HoldState, ReplaceInput, Start
+from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, locate
 from rnnlower.timeflow.tracks import CoupledError, Track
 from rnnlower.wording import option
 
@@ -30,9 +30,9 @@ MOVES = {
 def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
     for index, name in ((1, "W"), (2, "R"), (3, "B"), (7, "P")):
         value = operand(node, index)
-        if flow.streams(value) or flow.is_sized(value):
+        if flow.is_streamed(value) or flow.depends_on_length(value):
             raise CoupledError(f"has weights ({name}) that follow from the stream")
-    resolved = parse_recurrent(located(flow.model, node))
+    resolved = parse_recurrent(locate(flow.model, node))
     time, batch = resolved.layout, 1 - resolved.layout
     track = flow.track(node)
     if track is None:
@@ -45,60 +45,71 @@ def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
         raise CoupledError("runs over an axis in which time is folded")
     flow.recurrent.append(node)
     if any(resolved.reversed_directions):
-        flow.record(
+        flow.record_obstacle(
             node, f"is {resolved.direction}: it begins with the last step, which a stream never reaches"
         )
         return _outcomes(flow, node, resolved, track)
-    _lengths(flow, node, track)
-    track, calls = flow.wait(node, 0)
+    _check_lengths(flow, node, track)
+    track, calls = flow.delay_by_chunks(node, 0)
     _carry(flow, node, resolved, calls)
     return _outcomes(flow, node, resolved, track)
 
 
 def _over_another_axis(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -> list[Outcome]:
     """Handle a recurrence over another axis, such as frequency: the steps are rows of its batch."""
-    track = flow.settle(node)
+    track = flow.delay_to(node)
     lens = operand(node, 4)
     if lens is not None:
         content = flow.content(lens)
         if content is None or (content != flow.shape(node)[resolved.layout]).any():
             raise CoupledError("has sequence_lens for each step of the stream")
-        flow.edits.append(Replaced(node, 4, None))
+        flow.edits.append(ReplaceInput(node, 4, None))
     axis = 0 if resolved.layout else 1
     for name, (_, index) in STATES.items():
         value = resolved.inputs.get(name)
         content = flow.content(value)
         if content is not None and not content.any():
-            flow.edits.append(Replaced(node, index, None))
+            flow.edits.append(ReplaceInput(node, index, None))
         elif value is not None and flow.tracks.get(value) != track.at(axis):
             raise CoupledError(f"has an {name} that is not the same at every step of the stream")
     y = 0 if resolved.layout else 2
     return [track.at(y), track.at(axis), track.at(axis)]
 
 
-def _lengths(flow: Flow, node: ir.Node, track: Track) -> None:
+def _check_lengths(flow: Flow, node: ir.Node, track: Track) -> None:
     lens = operand(node, 4)
     if lens is None:
         return
     content = flow.content(lens)
     if content is None:
-        remedies = ["make them the full length, or remove the input", decided_by(flow.model, lens)]
+        remedies = [
+            "make them the full length, or remove the input",
+            describe_deciding_inputs(flow.model, lens),
+        ]
         raise CoupledError(
             f"takes sequence_lens at run time (from {lens.name!r}), and a stream never ends",
             "; ".join(filter(None, remedies)),
         )
     if (content != track.frames).any():
         raise CoupledError("has sequence_lens that are shorter than the sequence")
-    makers = {made.op_type for value in reached([lens], _contents) if (made := value.producer()) is not None}
+    makers = {
+        made.op_type
+        for value in reachable([lens], _element_sources)
+        if (made := value.producer()) is not None
+    }
     if bounds := makers & {"Clip", "Max", "Min", "Mod", "Where"}:
         raise CoupledError(f"has sequence_lens that {min(bounds)} may bound, and the stream goes on")
-    flow.edits.append(Replaced(node, 4, None))
+    flow.edits.append(ReplaceInput(node, 4, None))
 
 
-def _contents(value: ir.Value) -> list[ir.Value | None]:
-    """Return what the elements of a value follow from, and not how many there are."""
+def _element_sources(value: ir.Value) -> list[ir.Value | None]:
+    """Return the values from which the elements of a value follow, not their number."""
     node = value.producer()
-    return read_by(node)[:1] if node is not None and node.op_type in ("Expand", "Tile") else read_by(node)
+    return (
+        values_read_by(node)[:1]
+        if node is not None and node.op_type in ("Expand", "Tile")
+        else values_read_by(node)
+    )
 
 
 def _outcomes(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -> list[Outcome]:
@@ -108,9 +119,9 @@ def _outcomes(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -
 
 
 def refuse_shifted(flow: Flow, finals: Sequence[ir.Value], track: Track) -> None:
-    """Refuse final states that are read where the stream is not at the end of the sequence."""
+    """Refuse final states that are read before the stream is at the end of the sequence."""
     used = [out for out in finals if out.name and is_read(out)]
-    states = {edit.kept[1] for edit in flow.edits if isinstance(edit, Held) and edit.kept}
+    states = {edit.kept[1] for edit in flow.edits if isinstance(edit, HoldState) and edit.kept}
     if track.lag + track.tail and any(out not in states or out.uses() for out in used):
         raise CoupledError(f"has a final state that is read after {flow.shifts()}")
 
@@ -121,10 +132,10 @@ def _carry(flow: Flow, node: ir.Node, resolved: ResolvedNode, calls: int) -> Non
     for name in resolved.state_names:
         output, index = STATES[name]
         what = f"{flow.name(node)}_{name[-1]}"
-        hold(flow, node, (index, output, name, what), shape, dtype, calls)
+        hold_state(flow, node, (index, output, name, what), shape, dtype, calls)
 
 
-def hold(
+def hold_state(
     flow: Flow, node: ir.Node, place: tuple[int, int, str, str], shape: Dims, dtype: ir.DataType, calls: int
 ) -> None:
     """Carry a state of a node from chunk to chunk.
@@ -140,37 +151,39 @@ def hold(
     index, output, name, what = place
     value, kept = operand(node, index), None
     start: Start = 0.0
-    if flow.streams(value):
+    if flow.is_streamed(value):
         raise CoupledError(f"has an {name} that is computed from the stream")
-    if flow.is_sized(value):
+    if flow.depends_on_length(value):
         raise CoupledError(f"has an {name} that depends on the number of steps")
     content = flow.content(value)
     if content is not None:
         start = _start(flow, name, content)
     elif value is not None:
-        kept = _kept(node, name, value, output)
-    flow.edits.append(Held(node, index, output, what, start, kept, shape, dtype, calls))
+        kept = _existing_state(node, name, value, output)
+    flow.edits.append(HoldState(node, index, output, what, start, kept, shape, dtype, calls))
 
 
 def _start(flow: Flow, name: str, array: Array) -> Start:
     first = array.reshape(-1)[:1]
     if (array == first).all():
         return float(first[0])
-    return flow.of_any_batch(array, f"has an {name} that differs")
+    return flow.collapse_batch(array, f"has an {name} that differs")
 
 
-def _kept(node: ir.Node, name: str, value: ir.Value, index: int) -> tuple[ir.Value, ir.Value | None]:
-    """Return a state that the model takes already: its input, and the output that holds the final state."""
-    moved = moved_from(value)
+def _existing_state(
+    node: ir.Node, name: str, value: ir.Value, index: int
+) -> tuple[ir.Value, ir.Value | None]:
+    """Return a state that the model has already: its input, and the output that holds the final state."""
+    moved = move_sources(value)
     ends = [this for this in moved if (made := this.producer()) is not None and made.op_type not in MOVES]
-    inputs = [each for each in {*moved}.union(*map(sources, ends)) if each.is_graph_input()]
+    inputs = [each for each in {*moved}.union(*map(ancestors, ends)) if each.is_graph_input()]
     if len(inputs) != 1:
         raise CoupledError(f"has an {name} that is computed: neither a constant nor an input of the model")
     final = node.outputs[index] if index < len(node.outputs) else None
     wanted = inputs[0].shape
     outputs = [
         out
-        for out in moved_to(final)
+        for out in move_targets(final)
         if out.is_graph_output() and (wanted is None or out.shape is None or len(wanted) == len(out.shape))
     ]
     if len(outputs) == 1:
@@ -184,34 +197,34 @@ def _kept(node: ir.Node, name: str, value: ir.Value, index: int) -> tuple[ir.Val
     return value, None
 
 
-def require_returned(flow: Flow) -> None:
+def require_states_returned(flow: Flow) -> None:
     """Refuse states that are inputs already, unless the next call gets what a call returns: by an example."""
-    kept = [edit for edit in flow.edits if isinstance(edit, Held) and edit.kept and edit.kept[1]]
+    kept = [edit for edit in flow.edits if isinstance(edit, HoldState) and edit.kept and edit.kept[1]]
     rng = np.random.default_rng(0)
     final = {edit.node.outputs[edit.output]: edit for edit in kept}
     after: dict[ir.Value, Array | None] = {
         value: rng.random(flow.shape(edit.node, edit.index)).astype(edit.dtype.numpy())
         for value, edit in final.items()
     }
-    given = {edit.kept[0]: _computed(flow, edit.kept[1], after) for edit in kept if edit.kept}
+    given = {edit.kept[0]: _moved_content(flow, edit.kept[1], after) for edit in kept if edit.kept}
     for value, edit in final.items():
-        before = _computed(flow, operand(edit.node, edit.index), {**given})
+        before = _moved_content(flow, operand(edit.node, edit.index), {**given})
         if before is None or not np.array_equal(before, after[value]):  # type: ignore[arg-type]
             raise CoupledError(
                 f"has a state {edit.name!r} that an input and an output of the model hold in different "
                 "forms, or together with another state",
-                "let the output be what the input has to be in the next call",
+                "make the output exactly what the input takes in the next call",
                 edit.node,
             )
 
 
-def _computed(flow: Flow, value: ir.Value | None, known: dict[ir.Value, Array | None]) -> Array | None:
-    """Return what a value holds that only moves elements of others, if these hold this."""
+def _moved_content(flow: Flow, value: ir.Value | None, known: dict[ir.Value, Array | None]) -> Array | None:
+    """Return the content of a value that only moves elements of others, whose contents are `known`."""
     if value is None or value in known:
         return None if value is None else known[value]
     node, known[value] = value.producer(), flow.content(value)
     if known[value] is None and node is not None and node.op_type in MOVES:
-        given = [_computed(flow, each, known) for each in node.inputs]
+        given = [_moved_content(flow, each, known) for each in node.inputs]
         is_known = all(
             (each is None) == (array is None) for each, array in zip(node.inputs, given, strict=True)
         )
@@ -220,8 +233,8 @@ def _computed(flow: Flow, value: ir.Value | None, known: dict[ir.Value, Array | 
     return known[value]
 
 
-def moved_from(value: ir.Value | None) -> list[ir.Value]:
-    """Return the values that a value comes from through operators that only move it."""
+def move_sources(value: ir.Value | None) -> list[ir.Value]:
+    """Return the values from which a value is only moved, through any number of operators."""
 
     def before(this: ir.Value) -> Sequence[ir.Value | None]:
         producer = this.producer()
@@ -229,33 +242,33 @@ def moved_from(value: ir.Value | None) -> list[ir.Value]:
             return ()
         return producer.inputs if producer.op_type == "Concat" else producer.inputs[:1]
 
-    return reached([] if value is None else [value], before)
+    return reachable([] if value is None else [value], before)
 
 
-def moved_to(value: ir.Value | None) -> list[ir.Value]:
-    """Return the values that a value reaches through operators that only move it, in graph order."""
+def move_targets(value: ir.Value | None) -> list[ir.Value]:
+    """Return the values to which a value is only moved, in graph order."""
 
     def after(this: ir.Value) -> list[ir.Value]:
         readers = (node for node, place in this.uses() if place == 0 or node.op_type == "Concat")
         return [out for node in readers if node.op_type in MOVES for out in node.outputs]
 
-    return reached([] if value is None else [value], after)
+    return reachable([] if value is None else [value], after)
 
 
-def _cumulative(flow: Flow, node: ir.Node) -> Outcome:
-    track, given = flow.tracked(node), flow.ints(node, "axes", 1)
+def _cumsum(flow: Flow, node: ir.Node) -> Outcome:
+    track, given = flow.required_track(node), flow.ints(node, "axes", 1)
     assert given is not None
     axis = given[0][0] % len(flow.shape(node))
     if axis != track.axis:
-        return flow.settle(node)
+        return flow.delay_to(node)
     if node.attributes.get_int("reverse", 0):
         raise CoupledError("sums from the end of the sequence, which a stream never reaches")
     if track.is_folded:
         raise CoupledError("sums along an axis in which time is folded")
-    track, calls = flow.wait(node, 0)
+    track, calls = flow.delay_by_chunks(node, 0)
     shape = [flow.sample.named(size) for size in flow.shape(node)]
     shape[axis] = 1
-    flow.edits.append(Summed(node, axis, tuple(shape), flow.dtype(node.outputs[0]), calls))
+    flow.edits.append(ContinueSum(node, axis, tuple(shape), flow.dtype(node.outputs[0]), calls))
     return track
 
 
@@ -267,8 +280,8 @@ def _quantized(flow: Flow, node: ir.Node) -> Outcome:
     )
 
 
-def wait_for_all(flow: Flow, tracks: Mapping[tuple[ir.Node, int], Track]) -> tuple[Track, int]:
-    """Make all of these inputs equally late by whole chunks."""
+def delay_all_by_chunks(flow: Flow, tracks: Mapping[tuple[ir.Node, int], Track]) -> tuple[Track, int]:
+    """Delay all of these inputs equally, by whole chunks."""
     if not tracks:
         raise CoupledError("does not run over time")
     track = next(iter(tracks.values()))
@@ -276,37 +289,37 @@ def wait_for_all(flow: Flow, tracks: Mapping[tuple[ir.Node, int], Track]) -> tup
         raise CoupledError("combines sequences of different lengths")
     calls = -(-max(0, *(each.lag for each in tracks.values())) // track.chunk)
     for (reader, index), each in tracks.items():
-        flow.settle(reader, index, calls * track.chunk, each)
+        flow.delay_to(reader, index, calls * track.chunk, each)
     return track.with_(lag=calls * track.chunk, fill=0.0), calls
 
 
 def _state_operator(flow: Flow, node: ir.Node) -> list[Outcome]:
     """Handle LinearAttention and CausalConvWithState: the present state is the next chunk's past state."""
-    (parsed,) = state_operators.parse_state_operators([located(flow.model, node)], flow.whole)
+    (parsed,) = state_operators.parse_state_operators([locate(flow.model, node)], flow.whole)
     time = 2 if isinstance(parsed, state_operators.ConvolutionNode) and not parsed.channels_last else 1
     tracks: dict[tuple[ir.Node, int], Track] = {}
     for name, value in parsed.inputs.items():
         track = flow.tracks.get(value)
         if name in ("past_state", "weight", "bias"):
-            if name != "past_state" and flow.streams(value):
+            if name != "past_state" and flow.is_streamed(value):
                 raise CoupledError(f"has a {name} that follows from the stream")
         elif track is None or track.axis != time or track.is_folded:
             raise CoupledError(f"has {name} whose frames do not lie on its axis of time")
         else:
             tracks[node, node.inputs.index(value)] = track
     flow.recurrent.append(node)
-    track, calls = wait_for_all(flow, tracks)
+    track, calls = delay_all_by_chunks(flow, tracks)
     refuse_shifted(flow, node.outputs[1:], track)
     shape = (flow.sample.named(flow.shape(node)[0]), *parsed.output_dims[1][1:])
     dtype = parsed.state_dtype or flow.dtype(node.inputs[0])
     place = (3, 1, "past_state", f"{flow.name(node)}_state")
-    hold(flow, node, place, shape, dtype, calls)  # type: ignore[arg-type]
+    hold_state(flow, node, place, shape, dtype, calls)  # type: ignore[arg-type]
     return [track.at(time), LATEST]
 
 
 RECURRENCE: dict[str, Rule] = {
     state_operators.CAUSAL_CONV: _state_operator,
-    "CumSum": _cumulative,
+    "CumSum": _cumsum,
     QUANTIZED_LSTM: _quantized,
     "GRU": _recurrent,
     state_operators.LINEAR_ATTENTION: _state_operator,

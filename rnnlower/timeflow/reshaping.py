@@ -1,4 +1,4 @@
-"""Operators that move axes or change shapes: where the frames are, even if folded into another axis."""
+"""Operators that move axes or change shapes: where the frames go, even folded into another axis."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import operand
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
-from rnnlower.timeflow.positions import filled, number_steps
-from rnnlower.timeflow.tracks import CoupledError, Track, fix_length
+from rnnlower.timeflow.positions import fill_track, number_steps
+from rnnlower.timeflow.tracks import CoupledError, Track, length_remedy
 
 _AXES_AS_INPUT = 13
 """The first Squeeze whose axes are an input."""
 
 
 def moved_track(flow: Flow, node: ir.Node) -> Track:
-    """Return the track of the moved value; the other inputs only control the move."""
+    """Return the track of the moved value; the other inputs only control the operator."""
     track = flow.track(node)
     if track is None:
-        raise CoupledError(
-            "takes sizes or positions from the number of time steps in a way that is not followed"
-        )
-    if any(map(flow.streams, node.inputs[1:])):
+        raise CoupledError("takes sizes or positions from the number of time steps in an unsupported way")
+    if any(map(flow.is_streamed, node.inputs[1:])):
         raise CoupledError("moves values to positions that follow from the stream")
     return track
 
@@ -46,7 +44,7 @@ def _squeeze(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _unsqueeze(flow: Flow, node: ir.Node) -> Outcome:
-    track, rank = moved_track(flow, node), len(flow.result(node))
+    track, rank = moved_track(flow, node), len(flow.result_shape(node))
     added, _ = flow.ints(node, "axes", 1) or ([], [])
     new = {axis % rank for axis in added}
     return track.at([axis for axis in range(rank) if axis not in new][track.axis])
@@ -66,11 +64,13 @@ def _split(flow: Flow, node: ir.Node) -> Outcome:
     return track
 
 
-def _reshaped(flow: Flow, node: ir.Node) -> Outcome:
+def _reshaped_track(flow: Flow, node: ir.Node) -> Outcome:
     """Return the position of the frames after a change of shape."""
-    track, before, after = moved_track(flow, node), flow.shape(node), flow.result(node)
+    track, before, after = moved_track(flow, node), flow.shape(node), flow.result_shape(node)
     if math.prod(before) != math.prod(after):
-        raise CoupledError("has a shape that an exporter wrote for one length of the sequence", fix_length())
+        raise CoupledError(
+            "has a shape that an exporter wrote for one length of the sequence", length_remedy()
+        )
     ahead = math.prod(before[: track.axis]) * track.outer
     places = []
     passed = 1
@@ -85,10 +85,12 @@ def _reshaped(flow: Flow, node: ir.Node) -> Outcome:
         return min(places, key=lambda place: (place.outer != 1) + (place.inner != 1))
     if track.frames == 1:
         return LATEST
-    return _framed(flow, node, track, ahead, after)
+    return _split_into_frames(flow, node, track, ahead, after)
 
 
-def _framed(flow: Flow, node: ir.Node, track: Track, ahead: int, after: tuple[int, ...]) -> Outcome:
+def _split_into_frames(
+    flow: Flow, node: ir.Node, track: Track, ahead: int, after: tuple[int, ...]
+) -> Outcome:
     """Handle frames of several samples each: the time axis is split into two."""
     track, passed = track.unfolded, 1
     for axis, size in enumerate(after):
@@ -96,31 +98,31 @@ def _framed(flow: Flow, node: ir.Node, track: Track, ahead: int, after: tuple[in
             length = track.frames // size
             flow.require_multiple(node, track, length, f"cuts the time axis into frames of {length}")
             # A frame must not begin in one chunk and end in another.
-            track = flow.settle(node, 0, -(-track.lag // length) * length, track)
-            return track.then(stride=length).with_(axis=axis, outer=1, lag=track.lag // length)
+            track = flow.delay_to(node, 0, -(-track.lag // length) * length, track)
+            return track.resampled(stride=length).with_(axis=axis, outer=1, lag=track.lag // length)
         passed *= size
     raise CoupledError("mixes the time axis with others, so that no axis has the steps in order")
 
 
 def _reshape(flow: Flow, node: ir.Node) -> Outcome:
-    outcome = _reshaped(flow, node)
+    outcome = _reshaped_track(flow, node)
     if isinstance(outcome, Track):
-        _fit_target(flow, node, outcome)
+        _fit_target_to_chunk(flow, node, outcome)
     return outcome
 
 
-def _fit_target(flow: Flow, node: ir.Node, track: Track) -> None:
+def _fit_target_to_chunk(flow: Flow, node: ir.Node, track: Track) -> None:
     """Make a target shape that contains the length of the sequence fit a chunk."""
-    wanted = list(flow.result(node))
+    wanted = list(flow.result_shape(node))
     wanted[track.axis] = track.chunk_size
     whole, chunk = _sizes(flow, node, "shape")
     if track.axis < len(whole) and whole[track.axis] == track.size == chunk[track.axis] != track.chunk_size:
-        if flow.is_sized(operand(node, 1)):
-            raise CoupledError("takes its shape from a computation that is not followed")
+        if flow.depends_on_length(operand(node, 1)):
+            raise CoupledError("takes its shape from an unsupported computation")
         chunk[track.axis] = track.chunk_size
         flow.set_ints(node, "shape", 1, chunk)
     before = list(flow.shape(node))
-    before[flow.tracked(node).axis] = flow.tracked(node).chunk_size
+    before[flow.required_track(node).axis] = flow.required_track(node).chunk_size
     if _resolve(chunk, before, bool(node.attributes.get_int("allowzero", 0))) != wanted:
         raise CoupledError("has a shape for the length of the sequence that fits no chunk")
 
@@ -144,30 +146,30 @@ def _resolve(target: list[int], before: list[int], exact: bool) -> list[int]:
 
 
 def _expand(flow: Flow, node: ir.Node) -> Outcome:
-    if flow.streams(node.inputs[1]):
+    if flow.is_streamed(node.inputs[1]):
         raise CoupledError("takes its shape from values of the stream")
     whole, chunk = _sizes(flow, node, "shape")
-    rank, track = len(flow.result(node)), flow.track(node)
+    rank, track = len(flow.result_shape(node)), flow.track(node)
     if track is None:
         if node.inputs[0] in flow.latest:
-            raise CoupledError("hands the last step (a final state, or the last frame) to every step")
-        return filled(flow, rank, whole, chunk)
+            raise CoupledError("passes the last step (a final state, or the last frame) to every step")
+        return fill_track(flow, rank, whole, chunk)
     placed = track.at(track.axis + rank - len(flow.shape(node)))
     index = placed.axis - (rank - len(whole))
     if index >= 0 and chunk[index] not in (1, placed.chunk_size):
-        if chunk[index] != placed.size or flow.is_sized(node.inputs[1]):
-            raise CoupledError("takes its shape from a computation that is not followed")
+        if chunk[index] != placed.size or flow.depends_on_length(node.inputs[1]):
+            raise CoupledError("takes its shape from an unsupported computation")
         whole[index] = 1
         flow.set_ints(node, "shape", 1, whole)
     return placed
 
 
 RESHAPING: dict[str, Rule] = {
-    "ConstantOfShape": lambda flow, node: filled(
-        flow, len(flow.result(node)), *_sizes(flow, node, "shape", 0)
+    "ConstantOfShape": lambda flow, node: fill_track(
+        flow, len(flow.result_shape(node)), *_sizes(flow, node, "shape", 0)
     ),
     "Expand": _expand,
-    "Flatten": _reshaped,
+    "Flatten": _reshaped_track,
     "Range": number_steps,
     "Reshape": _reshape,
     "Split": _split,

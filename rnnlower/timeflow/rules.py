@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.timeflow.bodies import LOOPS
 from rnnlower.timeflow.bounds import BOUNDS
 from rnnlower.timeflow.convolutions import WINDOWS
 from rnnlower.timeflow.flow import Flow, Rule
-from rnnlower.timeflow.overlap import OVERLAP
+from rnnlower.timeflow.loop_bodies import LOOPS
+from rnnlower.timeflow.overlap_add import OVERLAP_ADD
 from rnnlower.timeflow.pointwise import ALONG, POINTWISE
 from rnnlower.timeflow.recurrence import RECURRENCE
 from rnnlower.timeflow.reshaping import RESHAPING
@@ -21,7 +21,7 @@ RULES: dict[str, Rule] = {
     **RESHAPING,
     **BOUNDS,
     **WINDOWS,
-    **OVERLAP,
+    **OVERLAP_ADD,
     **RECURRENCE,
     **LOOPS,
 }

@@ -1,4 +1,4 @@
-"""Time in a value: the axis and the position of its frames, and errors where it cannot be followed."""
+"""The position of time in a value, and the errors raised where it cannot be followed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CoupledError(Exception):
 
 
 class ChunkError(CoupledError):
-    """A node takes several frames at a time, and the chunk is not a multiple of them.
+    """A node takes several frames at a time, and the chunk is not a multiple of that number.
 
     Args:
         at: The node.
@@ -119,8 +119,10 @@ class Track:
 
     @property
     def unfolded(self) -> Track:
-        """The same places as frames of one element each, where no other axis is folded before the frames."""
-        return self if self.outer != 1 else self.then(self.inner).with_(inner=1, lag=self.lag * self.inner)
+        """The same track with frames of one element each, if no other axis is folded before the frames."""
+        return (
+            self if self.outer != 1 else self.resampled(self.inner).with_(inner=1, lag=self.lag * self.inner)
+        )
 
     def frames_of(self, length: int) -> int:
         """Return the frames of a sequence of this many time steps."""
@@ -128,7 +130,7 @@ class Track:
             length = (length * factor + more) // stride
         return length
 
-    def runs_with(self, other: Track) -> bool:
+    def is_aligned_with(self, other: Track) -> bool:
         """Return whether another value has its frames in the same places."""
         mine, its = ((each.axis, each.outer, each.inner, each.chunk) for each in (self, other))
         return mine == its
@@ -141,7 +143,7 @@ class Track:
         """Return the same track on another axis."""
         return self.with_(axis=axis)
 
-    def then(self, factor: int = 1, more: int = 0, stride: int = 1) -> Track:
+    def resampled(self, factor: int = 1, more: int = 0, stride: int = 1) -> Track:
         """Return the track of ``(frames * factor + more) // stride`` frames."""
         *before, (own, offset, wide) = self.stages
         if (factor, more, stride) == (1, 0, 1):
@@ -210,24 +212,24 @@ class Sample:
         return tuple(shape)
 
     def named(self, size: int) -> int | str | None:
-        """Return the size as a shape may declare it: a number, the name of a dimension, or neither."""
+        """Return the size as a shape declares it: a number, a dimension's name, or ``None``."""
         for name, own in self.sizes.items():
             if own > 1 and size % own == 0:
                 return (name if size == own else f"{size // own}*{name}") if name else None
         return size
 
 
-def fix_batch() -> str:
+def batch_remedy() -> str:
     """Return the remedy if time comes after a batch axis."""
     return f"fix the batch at 1 ({option('dim')}, {option('input-shape')})"
 
 
-def fix_shapes() -> str:
+def shapes_remedy() -> str:
     """Return the remedy if a shape is not known."""
     return f"fix dynamic dimensions other than time ({option('dim')}, {option('input-shape')})"
 
 
-def fix_length() -> str:
+def length_remedy() -> str:
     """Return the remedy if an exporter wrote sizes of one length."""
     return f"fix the length to that one ({option('input-shape')}), or export for any length"
 
@@ -236,6 +238,6 @@ MODERN_OPSET = 7
 """The first opset with today's broadcasting, of which onnx infers all shapes."""
 
 
-def newer_opset() -> str:
+def opset_remedy() -> str:
     """Return the remedy if an operator is too old to be followed."""
     return f"convert the model to opset {MODERN_OPSET} or higher first ({call('convert', opset=17)})"

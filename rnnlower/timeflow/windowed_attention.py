@@ -1,4 +1,4 @@
-"""Attention over a window of the past: the keys and values that a mask leaves visible are a state."""
+"""Attention over a window of the past: keys and values that a mask leaves visible are a state."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array, evaluate
 from rnnlower.graph.facts import Facts
-from rnnlower.timeflow.edits import Counted, Replaced
+from rnnlower.timeflow.edits import ContinuePositions, ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
-from rnnlower.timeflow.recurrence import wait_for_all
+from rnnlower.timeflow.recurrence import delay_all_by_chunks
 from rnnlower.timeflow.tracks import CoupledError, Sample, Scores, Track
 
 _EXAMPLE = 1024
@@ -25,19 +25,19 @@ _COMPARES = "compares steps with each other, as attention does"
 
 def compare(flow: Flow, node: ir.Node) -> Scores:
     """Return the products of queries, which are rows, and keys, which are columns."""
-    queries, keys = flow.tracked(node, 0), flow.tracked(node, 1)
-    rank = len(flow.result(node))
+    queries, keys = flow.required_track(node, 0), flow.required_track(node, 1)
+    rank = len(flow.result_shape(node))
     if (queries.axis, keys.axis) != (len(flow.shape(node)) - 2, len(flow.shape(node, 1)) - 1):
         raise CoupledError(_COMPARES)
     if queries.is_folded or keys.is_folded:
         raise CoupledError("compares steps with each other where time is folded with another axis")
-    queries, calls = wait_for_all(flow, {(node, 0): queries, (node, 1): keys})
+    queries, calls = delay_all_by_chunks(flow, {(node, 0): queries, (node, 1): keys})
     return Scores(queries.at(rank - 2), keys.with_(lag=queries.lag, fill=0.0), node, calls)
 
 
 def _elementwise(flow: Flow, node: ir.Node) -> Outcome:
     """Handle scores with numbers, or with a mask; after a softmax, numbers alone."""
-    scores = _common(flow, node)
+    scores = _common_scores(flow, node)
     numbers: list[Array | None] = []
     for index, value in enumerate(node.inputs):
         content = None
@@ -48,25 +48,25 @@ def _elementwise(flow: Flow, node: ir.Node) -> Outcome:
             shape = flow.shape_of(value)
             if not flow.follows_from_size(value) or shape is None or {*shape[-2:]} - {1}:
                 content = None
-                scores = _masked(flow, node, index, scores)
+                scores = _apply_mask(flow, node, index, scores)
         numbers.append(content)
     if scores.outside is None:
         return scores
     results = evaluate(node, numbers, flow.opset) if all(each is not None for each in numbers) else None
     if results is None or results[0].size != 1:
-        raise CoupledError("computes with the weights of an attention in a way that is not followed")
+        raise CoupledError("computes with the weights of an attention in an unsupported way")
     return dataclasses.replace(scores, outside=results[0])
 
 
-def _common(flow: Flow, node: ir.Node) -> Scores:
+def _common_scores(flow: Flow, node: ir.Node) -> Scores:
     first, *others = [flow.scores[value] for value in node.inputs if value in flow.scores]
     if any(each.product is not first.product or each.visible is not first.visible for each in others):
         raise CoupledError("combines the scores of different attentions")
     return first
 
 
-def _masked(flow: Flow, node: ir.Node, index: int, scores: Scores) -> Scores:
-    """Return the scores with the mask that an operand is."""
+def _apply_mask(flow: Flow, node: ir.Node, index: int, scores: Scores) -> Scores:
+    """Return the scores with an operand applied as their mask."""
     value = node.inputs[index]
     assert value is not None
     if not flow.follows_from_size(value):
@@ -89,13 +89,13 @@ def _masked(flow: Flow, node: ir.Node, index: int, scores: Scores) -> Scores:
 
 def _content(flow: Flow, value: ir.Value, track: Track) -> Array:
     """Return a mask, steps by steps, for an example: it must not depend on the number of steps."""
-    if not flow.is_open:
+    if not flow.has_dynamic_length:
         examples = [flow.whole.constant(value)]
     else:
         frames = max(_EXAMPLE, 4 * track.chunk)
         examples = [_example(flow, value, track, each) for each in (frames, frames // 2)]
     if any(each is None or each.ndim < 2 for each in examples):
-        raise CoupledError("takes its mask from a computation that is not followed")
+        raise CoupledError("takes its mask from an unsupported computation")
     squares = []
     for each in examples:
         assert each is not None
@@ -127,29 +127,31 @@ def _example(flow: Flow, value: ir.Value, track: Track, frames: int) -> Array | 
 
 def _softmax(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a softmax over the keys that the masks leave, which must lie in a window of the past."""
-    scores = _common(flow, node)
+    scores = _common_scores(flow, node)
     rank = scores.track.axis + 2
     if node.attributes.get_int("axis", -1 if flow.opset >= _FIRST_OF_ONE_AXIS else 1) % rank != rank - 1:
-        raise CoupledError("normalizes over the steps that ask, not over those that they look at")
+        raise CoupledError("normalizes over the queries, not over the keys")
     visible = scores.visible
     if visible is None:
         raise CoupledError(
-            "looks at all steps: no mask limits how far back it looks",
-            "export the model with a mask of a window, which each step looks back",
+            "attends to all steps: no mask limits how far back",
+            "export the model with a mask that limits each step to a window of past steps",
         )
     rows, columns = np.nonzero(visible)
     if not visible.any(1).all() or (columns > rows).any():
-        raise CoupledError("has a mask that lets steps look at later steps, which a stream does not have yet")
+        raise CoupledError(
+            "has a mask that lets steps attend to later steps, which a stream does not have yet"
+        )
     window = int((rows - columns).max()) + 1
     if 2 * window > len(visible):
         raise CoupledError(
-            "has a mask that lets all steps look back to the first step, and a stream never ends",
+            "has a mask that lets all steps attend to the first step, and a stream never ends",
             "export the model with a mask of a window",
         )
     return dataclasses.replace(scores, outside=np.zeros(1, np.float32), window=window)
 
 
-def _mix(flow: Flow, node: ir.Node) -> Outcome:
+def _weighted_sum(flow: Flow, node: ir.Node) -> Outcome:
     """Handle the product of weights and values: those of the window before a chunk precede it."""
     given, values = node.inputs[0], flow.track(node, 1)
     scores = None if given is None else flow.scores.get(given)
@@ -160,18 +162,20 @@ def _mix(flow: Flow, node: ir.Node) -> Outcome:
     track = scores.track
     if values.lag > track.lag or values.is_folded or values.chunk != track.chunk:
         raise CoupledError("sums values that are later than the keys, or run at another rate")
-    values = flow.settle(node, 1, track.lag, values)
+    values = flow.delay_to(node, 1, track.lag, values)
     before = scores.window - 1
     for each, reader in ((scores.keys, scores.product), (values, node)):
         if before:
             flow.cache(reader, 1, each, before, 0.0, more=before, calls=scores.calls)
     for mask in scores.masks:
-        _cut(flow, scores, *mask)
+        _cut_mask_to_chunk(flow, scores, *mask)
     return track
 
 
-def _cut(flow: Flow, scores: Scores, node: ir.Node, index: int, mask: Array, fill: Array) -> None:
-    """Replace a mask by the part for each chunk, whose first ones look at no step before the first."""
+def _cut_mask_to_chunk(
+    flow: Flow, scores: Scores, node: ir.Node, index: int, mask: Array, fill: Array
+) -> None:
+    """Replace a mask by the part for each chunk; the first chunks see no step before the first."""
     chunk, before = scores.track.chunk, scores.window - 1
     padded = np.concatenate([np.broadcast_to(fill, (*mask.shape[:-1], before)), mask], -1)
     parts = [
@@ -181,17 +185,17 @@ def _cut(flow: Flow, scores: Scores, node: ir.Node, index: int, mask: Array, fil
     settled = next(place for place in range(len(parts)) if _all_equal(parts[place:]))
     moves = np.array_equal(mask[..., 1:, 1:], mask[..., :-1, :-1]) and before <= chunk * (len(parts) - 1)
     if not moves and 2 * settled >= len(parts):
-        if flow.is_open:
+        if flow.has_dynamic_length:
             raise CoupledError("has a mask that differs from chunk to chunk")
-        flow.limit(mask.shape[-1], scores.track)
+        flow.limit_positions(mask.shape[-1], scores.track)
     late = [parts[0]] * scores.calls
     table = np.concatenate([*late, *parts[: settled + 1]], -2)
-    table = flow.of_any_batch(table, "has a mask that differs", table.ndim - 2) if table.ndim > 3 else table
+    table = flow.collapse_batch(table, "has a mask that differs", table.ndim - 2) if table.ndim > 3 else table
     if settled + scores.calls == 0:
-        flow.edits.append(Replaced(node, index, table))
+        flow.edits.append(ReplaceInput(node, index, table))
         return
     holds = (settled + scores.calls) * chunk
-    flow.edits.append(Counted(node, index, table.ndim - 2, chunk, table, holds))
+    flow.edits.append(ContinuePositions(node, index, table.ndim - 2, chunk, table, holds))
 
 
 def _all_equal(parts: Sequence[Array]) -> bool:
@@ -202,7 +206,7 @@ _ELEMENTWISE = "Add Cast Div Dropout Identity IsNaN Max Min Mul Neg Not Sub Tanh
 
 SCORES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
-    "MatMul": _mix,
+    "MatMul": _weighted_sum,
     "Softmax": _softmax,
 }
 """The rule of each operator that takes scores."""

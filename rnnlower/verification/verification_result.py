@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rnnlower.files.metadata import in_json
+from rnnlower.files.metadata import to_json_types
 
 if TYPE_CHECKING:
     from rnnlower.engines.known import Engine
@@ -46,7 +46,7 @@ class OutputComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the keys that ``verify --json`` documents, and the position of the worst element."""
-        fields: dict[str, Any] = in_json(self)
+        fields: dict[str, Any] = to_json_types(self)
         del fields["errors_over_time"]
         return fields
 
@@ -122,7 +122,9 @@ class VerificationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``verify --json`` prints, in JSON types; ``on`` only if it was requested."""
-        fields: dict[str, Any] = in_json(self) | {"outputs": [output.to_dict() for output in self.outputs]}
+        fields: dict[str, Any] = to_json_types(self) | {
+            "outputs": [output.to_dict() for output in self.outputs]
+        }
         del fields["on"]
         return fields if self.on is None else fields | {"on": self.on.to_dict()}
 

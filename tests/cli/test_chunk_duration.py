@@ -29,9 +29,9 @@ def test_a_duration_is_a_number_of_steps(tmp_path: Path, chunk: str, rate: str |
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--chunk", "10ms"], "a chunk of 10ms has a number of steps that follows from a rate; say how many"),
-        (["--chunk", "10ms", "--rate", "16010"], "160.1 steps; they must be whole"),
-        (["--chunk", "0ms", "--rate", "16000"], "they must be whole"),
+        (["--chunk", "10ms"], "a chunk of 10ms needs a rate to be converted to time steps; give the number"),
+        (["--chunk", "10ms", "--rate", "16010"], "10ms is 160.1 steps at 16010 per second"),
+        (["--chunk", "0ms", "--rate", "16000"], "it must be a whole number, at least 1"),
         (["--chunk", "4", "--rate", "16000"], "--rate is for a chunk in ms or s; leave it out"),
         (
             ["--chunk", "all"],

@@ -15,7 +15,7 @@ import rnnlower as library
 from rnnlower.graph.walk import op_types
 from rnnlower.passes import LiftRecurrentPass
 from rnnlower.passes.steps import lifting_prices
-from rnnlower.passes.steps.lifting_prices import Prices, prices_of_lifting
+from rnnlower.passes.steps.lifting_prices import Prices, price_lifting
 from rnnlower.targets import find_target
 
 
@@ -150,17 +150,17 @@ def test_lower_lifts_what_is_cheaper_by_the_prices_of_the_target(
     scanned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, model = find_target("onnxruntime"), ir.load(scanned)
-    own, lifted = prices_of_lifting(model, LiftRecurrentPass(steps=None), target) or (0.0, 0.0)
+    own, lifted = price_lifting(model, LiftRecurrentPass(steps=None), target) or (0.0, 0.0)
     assert own > lifted > 0
     assert "GRU" in op_types(ir.from_proto(library.lower(onnx.load(scanned), target="onnxruntime")))
-    monkeypatch.setattr(lifting_prices, "prices_of_lifting", lambda *given: Prices(1.0, 2.0))
+    monkeypatch.setattr(lifting_prices, "price_lifting", lambda *given: Prices(1.0, 2.0))
     kept, report = library.lower.with_report(onnx.load(scanned), target="onnxruntime")
     assert op_types(ir.from_proto(kept)) == op_types(model)
     assert any("Loops and Scans stay as they are" in note for note in report.notes)
 
 
 def test_what_a_target_lacks_has_no_price(scanned: Path) -> None:
-    assert prices_of_lifting(ir.load(scanned), LiftRecurrentPass(steps=None), find_target("tinygrad")) is None
+    assert price_lifting(ir.load(scanned), LiftRecurrentPass(steps=None), find_target("tinygrad")) is None
 
 
 def test_what_is_folded_suits_an_old_ir_version() -> None:

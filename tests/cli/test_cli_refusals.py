@@ -103,7 +103,7 @@ def test_shape_that_does_not_fit(shapes: dict[str, tuple[int, ...]], tmp_path: P
         constants[name] = np.zeros(shape, np.int32 if name == "sequence_lens" else np.float32)
     inputs = {"X": (onnx.TensorProto.FLOAT, [5, 2, 3])}
     (name,) = shapes
-    said = "W is made for 2" if name == "W" and shapes[name][-1] == 2 else f"input {name} "
+    said = "W takes 2" if name == "W" and shapes[name][-1] == 2 else f"input {name} "
     refused(save(recurrent_model(constants=constants, inputs=inputs), tmp_path), "LSTM node 'cell'", said)
 
 

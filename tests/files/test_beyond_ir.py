@@ -12,7 +12,7 @@ from support.opset_engines import run_ort
 from support.small_models import recurrent_model, run_onnxruntime, weights
 
 import rnnlower
-from rnnlower.files.model_io import read_model, staged, to_proto
+from rnnlower.files.model_io import read_model, stage_model, to_proto
 from rnnlower.opset import convert_opset
 
 FLOAT = TensorProto.FLOAT
@@ -80,7 +80,7 @@ def test_reading_and_writing_keeps_everything(tmp_path: pathlib.Path) -> None:
     onnx.save(model_with_everything(), path)
     model = read_model(path)
     check_kept(to_proto(model))
-    with staged(model, out) as stage:
+    with stage_model(model, out) as stage:
         stage.accepted = True
     check_kept(onnx.load(out))
 

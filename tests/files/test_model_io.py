@@ -15,7 +15,7 @@ from support.small_models import recurrent_model
 
 import rnnlower
 from rnnlower.files.checks import check_proto
-from rnnlower.files.model_io import staged
+from rnnlower.files.model_io import stage_model
 
 
 def static_model(**options: object) -> onnx.ModelProto:
@@ -101,7 +101,7 @@ def test_textual_form(tmp_path: Path) -> None:
 
 def test_textual_forms_are_not_written(tmp_path: Path) -> None:
     own = ir.from_proto(static_model())
-    with pytest.raises(rnnlower.OptionError, match=r"model\.onnx"), staged(own, tmp_path / "model.json"):
+    with pytest.raises(rnnlower.OptionError, match=r"model\.onnx"), stage_model(own, tmp_path / "model.json"):
         pass
     assert not list(tmp_path.iterdir())
 
@@ -200,7 +200,7 @@ def test_small_tensors_of_a_data_file_move_into_the_model(tmp_path: Path) -> Non
     onnx.save_model(static_model(), path, save_as_external_data=True, location="data", size_threshold=0)
     model = ir.load(path)
     views = {name: value.const_value.numpy() for name, value in model.graph.initializers.items()}
-    with staged(model, output, "always") as stage:
+    with stage_model(model, output, "always") as stage:
         stage.accepted = True
     written = {tensor.name: tensor for tensor in onnx.load(output).graph.initializer}
     for name, view in views.items():

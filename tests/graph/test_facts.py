@@ -12,9 +12,9 @@ from onnx.backend.test.case import node as tests_of_nodes
 from support.opset_cases import node_cases
 
 from rnnlower.errors import InvalidModelError
+from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import FOLDABLE, evaluate
-from rnnlower.graph.facts import Facts, iterations
-from rnnlower.graph.open_sizes import decided_by
+from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.walk import walk
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -88,7 +88,7 @@ def test_iterations_are_counted_and_leave_no_trace() -> None:
     """)
     loop = values["y"].producer()
     assert loop is not None
-    assert iterations(facts, loop) == 5
+    assert trip_count(facts, loop) == 5
     assert facts.constant(values["n"]) is None
     assert facts.shape(values["g"]) == (2,)
     assert facts.shape(values["z"]) == (2,)
@@ -182,7 +182,7 @@ def test_each_call_of_a_function_has_its_own_facts() -> None:
     assert facts.dims(y) == (3, 2)
     assert facts.dims(w) == (4, 1)
     (function,) = own.functions.values()
-    inside = [facts.type(value) for value in facts.in_calls(function[0].outputs[0])]
+    inside = [facts.type(value) for value in facts.inlined_copies(function[0].outputs[0])]
     assert [type_ and type_.dtype for type_ in inside] == [ir.DataType.FLOAT, ir.DataType.DOUBLE]
 
 
@@ -321,7 +321,7 @@ def test_what_an_initializer_of_a_body_decides() -> None:
         }}
     """)
     decided = own.graph.node(-1).inputs[0]
-    assert "'x'" in (decided_by(own, decided) or "")
+    assert "'x'" in (describe_deciding_inputs(own, decided) or "")
 
 
 @pytest.mark.parametrize("opset", [10, 13])

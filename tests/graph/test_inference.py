@@ -103,16 +103,18 @@ def test_other_threads_do_not_matter() -> None:
 
     ops = {"Slice", "Conv"}
     with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(inference.guarded, ops, double_first, model(first)) for first in range(6)]
+        futures = [
+            pool.submit(inference.infer_guarded, ops, double_first, model(first)) for first in range(6)
+        ]
         assert [future.result() for future in futures] == [[2 * first, 50, 60] for first in range(6)]
     with pytest.raises(api.InvalidModelError, match="falls below 0"):
-        inference.guarded(ops, double_first, model(7))
+        inference.infer_guarded(ops, double_first, model(7))
 
 
 def test_inference_that_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNNLOWER_ENGINE_SECONDS", "3")
     with pytest.raises(api.InvalidModelError, match=r"aborts or takes too long.*RNNLOWER_ENGINE_SECONDS"):
-        inference.guarded({"Slice", "Conv"}, sleep, model_of([], [], [], {}))
+        inference.infer_guarded({"Slice", "Conv"}, sleep, model_of([], [], [], {}))
 
 
 def sleep(model: onnx.ModelProto) -> None:

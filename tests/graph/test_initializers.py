@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 import rnnlower
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.names import NameSource, all_names
 from rnnlower.passes import UnrollControlFlowPass
 
 MODEL = """
@@ -45,9 +45,9 @@ def test_unrolling_alone_leaves_the_source_as_it_is() -> None:
 
 def test_a_tensor_keeps_its_name_and_the_initializer_gets_one() -> None:
     model = ir.from_onnx_text(MODEL)
-    pool = InitializerPool(model, NameSource(names_in(model)))
+    pool = InitializerPool(model, NameSource(all_names(model)))
     tensor = ir.Tensor(np.array([7.0, 8.0], np.float32), name="mine")
-    value = pool.of(tensor, "w")
+    value = pool.intern(tensor, "w")
     assert tensor.name == "mine"
     assert value.name == "w"
     (written,) = [each for each in ir.to_proto(model).graph.initializer if each.name == value.name]

@@ -19,7 +19,7 @@ from rnnlower.lifting import outlines
 from rnnlower.lifting.cell_search import match_cell
 from rnnlower.passes import LiftRecurrentPass
 from rnnlower.passes.steps import lifting_prices
-from rnnlower.passes.steps.lifting_prices import Prices, prices_of_lifting
+from rnnlower.passes.steps.lifting_prices import Prices, price_lifting
 from rnnlower.targets import find_target
 
 
@@ -102,7 +102,7 @@ def test_steps_of_unknown_rows_are_compared_once(monkeypatch: pytest.MonkeyPatch
 
 def test_lower_lifts_what_is_cheaper_by_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = line("LSTM", 30), find_target("onnxruntime")
-    own, lifted = prices_of_lifting(ir.from_proto(source), LiftRecurrentPass(frames=False), target) or (
+    own, lifted = price_lifting(ir.from_proto(source), LiftRecurrentPass(frames=False), target) or (
         0.0,
         0.0,
     )
@@ -111,7 +111,7 @@ def test_lower_lifts_what_is_cheaper_by_prices(monkeypatch: pytest.MonkeyPatch) 
     assert recurrent_left(result) == ["LSTM"]
     assert rnnlower.verify(source, result)
     assert recurrent_left(rnnlower.lower(source, target="onnxruntime", lift=False)) == []
-    monkeypatch.setattr(lifting_prices, "prices_of_lifting", lambda *given: Prices(1.0, 2.0))
+    monkeypatch.setattr(lifting_prices, "price_lifting", lambda *given: Prices(1.0, 2.0))
     result, report = rnnlower.lower.with_report(source, target="onnxruntime")
     assert recurrent_left(result) == []
     assert any("straight lines of cells stay as they are" in note for note in report.notes)
@@ -128,10 +128,8 @@ def test_a_line_that_was_emitted_for_a_target_stays(target: str, op_type: str) -
 def test_a_price_that_is_not_known_lifts_nothing() -> None:
     """The target of primitives has none, and runs the line."""
     model = ir.from_proto(line())
-    assert prices_of_lifting(model, LiftRecurrentPass(frames=False), find_target("primitive")) is None
-    assert (
-        prices_of_lifting(ir.from_proto(recurrent_model()), LiftRecurrentPass(), find_target("tract")) is None
-    )
+    assert price_lifting(model, LiftRecurrentPass(frames=False), find_target("primitive")) is None
+    assert price_lifting(ir.from_proto(recurrent_model()), LiftRecurrentPass(), find_target("tract")) is None
 
 
 def named(model: onnx.ModelProto, name: str) -> onnx.ModelProto:

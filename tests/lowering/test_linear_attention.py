@@ -14,7 +14,7 @@ from support.linear_attention import RULES, linear_attention
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
-from rnnlower.graph.walk import Located
+from rnnlower.graph.walk import LocatedNode
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.linear_attention import emit_linear_attention
 from rnnlower.lowering.strategies import STRATEGIES
@@ -81,7 +81,7 @@ def lowered(case: Case, chunk: int, strategy: str | None) -> onnx.ModelProto:
     }
     order = ("query", "key", "value", "past_state", "decay", "beta")
     operator = ir.node("LinearAttention", [inputs.get(name) for name in order], attributes)
-    (node,) = parse_state_operators([Located(operator, "a", "", 27)], Facts(model))
+    (node,) = parse_state_operators([LocatedNode(operator, "a", "", 27)], Facts(model))
     assert isinstance(node, AttentionNode)
     run = None if strategy is None else STRATEGIES[strategy].run
     outputs = emit_linear_attention(e, node, inputs, chunk, run)

@@ -15,7 +15,7 @@ from support.judge import all_nodes, differences, run
 from support.small_models import recurrent_model, weights
 
 import rnnlower
-from rnnlower.lowering.sketching import Candidate, Task, candidates, cheapest
+from rnnlower.lowering.sketching import Candidate, Task, cheapest, find_candidates
 from rnnlower.lowering.weights import Weights, private_weights
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
@@ -179,7 +179,7 @@ def candidates_of(op_type: str, steps: int, batch: int, strategy: str, **attribu
     """The candidates of a strategy."""
     node = parsed(op_type, steps, batch, **attributes)
     emitting = find_target("onnxruntime")
-    found = candidates(Task(node, weights_of(node), 17, emitting), [strategy])
+    found = find_candidates(Task(node, weights_of(node), 17, emitting), [strategy])
     assert all(len(value.uses()) == 1 for value in node.inputs.values())
     return found
 

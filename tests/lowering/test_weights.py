@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from support.workbench import Workbench
 
-from rnnlower.lowering.weights import Weights, arithmetic, private_weights
+from rnnlower.lowering.weights import Weights, compute_type_of, private_weights
 
 W = np.arange(48, dtype=np.float32).reshape(2, 6, 4)
 B = np.arange(24, dtype=np.float32).reshape(2, 12)
@@ -74,5 +74,9 @@ def test_the_type_of_the_arithmetic() -> None:
         ir.DataType.FLOAT,
         ir.DataType.DOUBLE,
     )
-    assert [arithmetic(float16), arithmetic(bfloat16), arithmetic(double)] == [float16, single, double]
-    assert [arithmetic(float16, single), arithmetic(double, single)] == [single, double]
+    assert [compute_type_of(float16), compute_type_of(bfloat16), compute_type_of(double)] == [
+        float16,
+        single,
+        double,
+    ]
+    assert [compute_type_of(float16, single), compute_type_of(double, single)] == [single, double]

@@ -133,7 +133,7 @@ CHOOSE = next(step.run for step in LOWER if step.run.__name__ == "plan_nodes")
         (shared.freeze_dims, renamed_output, "renamed_output makes"),
         (shared.legacy_constants, dangling, "not sound"),
         (CHOOSE, forgotten_plan, "nodes_are_planned"),
-        (emitting.return_to_asked, lambda work: None, "opset_is_asked"),
+        (emitting.restore_requested_opset, lambda work: None, "opset_is_requested"),
     ],
 )
 def test_a_breach_in_a_step_is_noticed(

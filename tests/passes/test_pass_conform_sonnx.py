@@ -15,7 +15,7 @@ from support.judge import differences, interface, run
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes import ConformSonnxPass, FoldWeightsPass, InferTypesPass
 from rnnlower.recurrent.finding import find_recurrent
-from rnnlower.recurrent.sonnx import departures
+from rnnlower.recurrent.sonnx import find_departures
 
 FOLDED = range(1, 8)
 
@@ -26,7 +26,7 @@ def conformed(model: onnx.ModelProto) -> onnx.ModelProto:
     passes = [InferTypesPass(), FoldWeightsPass(positions=FOLDED, may_grow=True), conform]
     for each in passes:
         each(own)
-    left = [d for located in find_recurrent(own) for d in departures(located) if d.level == "error"]
+    left = [d for located in find_recurrent(own) for d in find_departures(located) if d.level == "error"]
     assert left == []
     result = ir.to_proto(own)
     onnx.checker.check_model(result, full_check=True)

@@ -9,7 +9,7 @@ import pytest
 from support.judge import run
 
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.passes.graph_ends import CopyOutputsPass
+from rnnlower.passes.graph_boundaries import CopyOutputsPass
 
 LOOP = """
     <ir_version: 8, opset_import: ["" : 17]>

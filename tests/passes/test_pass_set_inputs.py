@@ -81,5 +81,5 @@ def test_what_does_not_fit_is_refused(declared: str, given: Any, message: str | 
 
 
 def test_a_name_that_is_not_there() -> None:
-    with pytest.raises(rnnlower.OptionError, match="no input named 'rate' to be set; it has x, sr"):
+    with pytest.raises(rnnlower.OptionError, match="no input named 'rate' to set; it has x, sr"):
         set_in("float[K] x, int64 sr", {"rate": 16000})

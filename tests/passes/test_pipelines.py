@@ -18,7 +18,7 @@ from support.small_models import recurrent_model
 
 import rnnlower
 from rnnlower.cli.app import app
-from rnnlower.graph import restoring
+from rnnlower.graph import rollback
 from rnnlower.passes import command_options, lowering_options
 from rnnlower.passes.command_options import CalibrateOptions
 from rnnlower.targets import adapting
@@ -82,7 +82,7 @@ def test_pipelines_that_move_no_opset_remember_no_model(
     def remembered(model: object) -> None:
         raise AssertionError("the functions work on copies, which a failure throws away")
 
-    monkeypatch.setattr(restoring, "_Snapshot", remembered)
+    monkeypatch.setattr(rollback, "_Snapshot", remembered)
     getattr(rnnlower, name)(recurrent_model(), **given)
 
 

@@ -22,7 +22,7 @@ import rnnlower
 from rnnlower.cli import app
 from rnnlower.passes import InferTypesPass
 from rnnlower.recurrent.finding import find_recurrent
-from rnnlower.recurrent.sonnx import RULES, Departure, departures
+from rnnlower.recurrent.sonnx import RULES, Departure, find_departures
 
 ALLOWED = {"Sigmoid": ("Sigmoid", "Tanh", "Tanh"), "Relu": ("Relu", "Tanh", "Tanh")}
 INPUTS = ("W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
@@ -92,7 +92,7 @@ def test_the_lowered_graphs_follow_the_equations(config: Config) -> None:
 def found(model: onnx.ModelProto) -> list[Departure]:
     read = ir.from_proto(model)
     InferTypesPass()(read)
-    return [departure for located in find_recurrent(read) for departure in departures(located)]
+    return [departure for located in find_recurrent(read) for departure in find_departures(located)]
 
 
 def test_a_conforming_node_has_no_departure() -> None:

@@ -118,8 +118,8 @@ def test_two_layers_after_a_look_ahead() -> None:
     ("mask", "words"),
     [
         ("w = Softmax <axis = -1> (s)", "no mask limits how far"),
-        (f"{DISTANCES} masked = Where (later, none, s) w = Softmax (masked)", "look back to the first step"),
-        (f"{DISTANCES} masked = Where (older, none, s) w = Softmax (masked)", "look at later steps"),
+        (f"{DISTANCES} masked = Where (later, none, s) w = Softmax (masked)", "attend to the first step"),
+        (f"{DISTANCES} masked = Where (older, none, s) w = Softmax (masked)", "attend to later steps"),
         (f"{DISTANCES} masked = Where (hidden, none, s) w = Softmax <axis = 1> (masked)", "normalizes over"),
         (f"{DISTANCES} small = Constant <value_float = -9.0> () w = Where (hidden, small, s)", "not masked"),
     ],

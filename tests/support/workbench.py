@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
-from rnnlower.lowering.dialect import ANY, Anything
+from rnnlower.lowering.dialect import ANY, AnyOperator
 from rnnlower.lowering.emitter import Emitter
 from support.small_models import run_onnxruntime
 
 
 @dataclasses.dataclass(frozen=True)
-class Only(Anything):
+class Only(AnyOperator):
     """The dialect of some operators."""
 
     ops: frozenset[str]

@@ -124,13 +124,13 @@ def test_openvino_gets_no_scan_that_reads_weights_of_run_time(R: str, strategy: 
 
 def test_equal_nodes_are_sketched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sketched: list[str] = []
-    sketch = sketching._sketched
+    sketch = sketching._sketch
 
     def counting(task: Task, strategy: str, form: Form, costs: Mapping[str, float]) -> Candidate:
         sketched.append(strategy)
         return sketch(task, strategy, form, costs)
 
-    monkeypatch.setattr(sketching, "_sketched", counting)
+    monkeypatch.setattr(sketching, "_sketch", counting)
     target = find_target("openvino")
     for twins, times in ((1, 1), (3, 1)):
         sketched.clear()

@@ -11,7 +11,7 @@ import pytest
 import rnnlower
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.streaming import StreamPass
-from rnnlower.timeflow.axes import samples
+from rnnlower.timeflow.axes import make_samples
 from rnnlower.timeflow.flow import Flow
 from rnnlower.timeflow.rules import follow
 
@@ -37,7 +37,7 @@ def parsed(text: str) -> ir.Model:
 
 
 def follow_time(model: ir.Model, axes: dict[str, int]) -> Flow:
-    return follow(model, next(samples(model, axes, None, 480)))
+    return follow(model, next(make_samples(model, axes, None, 480)))
 
 
 @pytest.mark.parametrize("steps", range(7, 20))
@@ -69,7 +69,7 @@ def test_an_einsum_puts_time_where_its_result_has_the_index(equation: str, axis:
 
 
 @pytest.mark.parametrize(
-    ("equation", "reason"), [("bti,btj", "sums over time"), ("...i,ij->...j", "which is not followed")]
+    ("equation", "reason"), [("bti,btj", "sums over time"), ("...i,ij->...j", "which is not supported")]
 )
 def test_an_einsum_over_time_or_with_an_ellipsis_is_named(equation: str, reason: str) -> None:
     model = parsed(f"""

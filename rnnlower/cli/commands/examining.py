@@ -34,7 +34,7 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     from rnnlower.cli import tables
     from rnnlower.files.metadata import PadMetadata, read_provenance
     from rnnlower.files.model_io import read_model, size_on_disk
-    from rnnlower.graph.versions import notes_on_operators
+    from rnnlower.graph.versions import notes_on_newer_operators
     from rnnlower.inspection import find_liftable, find_warnings, inspect_model, summarize
 
     loaded = read_model(model)
@@ -42,7 +42,7 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     liftable = find_liftable(loaded)
     nodes = inspect_model(loaded)
     warnings = find_warnings(loaded, liftable)
-    notes = notes_on_operators(loaded)
+    notes = notes_on_newer_operators(loaded)
     running.say_notes(notes, quiet=False)
     running.warn(warnings)
     origin, pad = read_provenance(loaded.metadata_props), PadMetadata.read(loaded.metadata_props)

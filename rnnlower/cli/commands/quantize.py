@@ -79,7 +79,7 @@ def quantize(
 ) -> None:
     """Quantize a model with recurrent nodes: integers inside the recurrence, one scale for each role."""
     from rnnlower.files.metadata import record_provenance
-    from rnnlower.files.model_io import read_model, size_on_disk, staged
+    from rnnlower.files.model_io import read_model, size_on_disk, stage_model
     from rnnlower.quantizing.quantization import quantize_model
 
     check_external_data(external_data)
@@ -103,7 +103,7 @@ def quantize(
             f"output {name!r} has {worst:.1f} dB, --min-sqnr is {min_sqnr:g}; {output} was not written",
             remedy=_remedy(report),
         )
-    with staged(own, output, external_data) as stage:
+    with stage_model(own, output, external_data) as stage:
         size = stage.size
         if error is None:
             stage.accepted = True

@@ -146,14 +146,14 @@ class Rewriting:
 
     def _write(self, model: ir.Model, report: Any) -> tuple[Stage, VerificationResult | None]:
         """Write the model, unless the verification finds it different from the source."""
-        from rnnlower.files.model_io import staged
-        from rnnlower.graph.open_sizes import options_for_sizes
+        from rnnlower.files.model_io import stage_model
+        from rnnlower.graph.dynamic_sizes import options_for_sizes
         from rnnlower.graph.walk import op_types
 
         verification = None
         with (
             progress("writing", self.display.quiet, self._phases) as tell,
-            staged(model, self.output, self.external_data) as stage,
+            stage_model(model, self.output, self.external_data) as stage,
         ):
             self._op_types -= {"Loop", "Scan"} - op_types(model)
             if self.name != "stream" and (sizes := str(options_for_sizes(model.graph.inputs, "N"))):

@@ -61,8 +61,8 @@ def _gemm(
     transB: int = 0,
 ) -> ir.Value:
     a, b = (e.transpose_once(x) if turned else x for x, turned in ((a, transA), (b, transB)))
-    product = scaled(e, e.op("MatMul", a, b), alpha)
-    return product if c is None else e.op("Add", product, scaled(e, c, beta))
+    product = emit_scaled(e, e.op("MatMul", a, b), alpha)
+    return product if c is None else e.op("Add", product, emit_scaled(e, c, beta))
 
 
 def _leaky_relu(e: Emitter, x: ir.Value, *, alpha: float) -> ir.Value:
@@ -94,7 +94,7 @@ def _tanh(e: Emitter, x: ir.Value) -> ir.Value:
     return e.op("Sub", e.op("Mul", e.op("Sigmoid", e.op("Mul", x, two)), two), e.scalar(1.0))
 
 
-def scaled(e: Emitter, x: ir.Value, factor: float) -> ir.Value:
+def emit_scaled(e: Emitter, x: ir.Value, factor: float) -> ir.Value:
     """Return the product with a number, which constants are multiplied by beforehand."""
     if factor == 1:
         return x
@@ -119,7 +119,7 @@ def _sub(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value | None:
     return None if negative is None else e.op("Add", negative, a)
 
 
-def _of_floats(form: Form) -> Form:
+def _for_floats_only(form: Form) -> Form:
     """Return a form that integers do not have."""
 
     @functools.wraps(form)
@@ -130,9 +130,9 @@ def _of_floats(form: Form) -> Form:
 
 
 ARITHMETIC: Mapping[str, Sequence[Form]] = {
-    "Abs": [_of_floats(lambda e, x: e.op("Add", e.op("Relu", x), e.op("Relu", e.op("Neg", x))))],
+    "Abs": [_for_floats_only(lambda e, x: e.op("Add", e.op("Relu", x), e.op("Relu", e.op("Neg", x))))],
     "Clip": [_clip],
-    "Div": [_of_floats(lambda e, a, b: e.op("Mul", a, e.op("Reciprocal", b)))],
+    "Div": [_for_floats_only(lambda e, a, b: e.op("Mul", a, e.op("Reciprocal", b)))],
     "Elu": [_elu],
     "Gelu": [_gelu],
     "Gemm": [_gemm],

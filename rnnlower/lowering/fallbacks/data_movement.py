@@ -45,7 +45,9 @@ def _value_written(e: Emitter, shape: ir.Value, *, value: ir.TensorProtocol | No
     return None if value is not None else e.ops("ConstantOfShape", shape, outputs=1, since=9, value=zero)[0]
 
 
-def _expanded(e: Emitter, shape: ir.Value, *, value: ir.TensorProtocol | None = None) -> ir.Value:
+def _constant_of_shape_by_expand(
+    e: Emitter, shape: ir.Value, *, value: ir.TensorProtocol | None = None
+) -> ir.Value:
     scalar = np.zeros((), np.float32) if value is None else value.numpy().reshape(())
     return e.op("Expand", e.constant(scalar), shape, since=8)
 
@@ -137,7 +139,7 @@ def _scatter_around_box(
     if known is None or None in known or places is None or reduction != "none":
         return None
     shape = [size for size in known if size is not None]
-    box = _box(places, shape)
+    box = _exact_box(places, shape)
     if box is None:
         return None
     sizes = [end - start for start, end in box]
@@ -154,7 +156,7 @@ def _scatter_around_box(
     return inner
 
 
-def _box(indices: np.ndarray, shape: Sequence[int]) -> list[tuple[int, int]] | None:
+def _exact_box(indices: np.ndarray, shape: Sequence[int]) -> list[tuple[int, int]] | None:
     """Return first and end of a box on each axis, if the indices are exactly the box, in order."""
     depth = indices.shape[-1]
     places = indices.reshape(-1, depth)
@@ -208,7 +210,7 @@ def _without_ceil(
 
 SHAPING: Mapping[str, Sequence[Form]] = {
     "AveragePool": [partial(_without_ceil, "AveragePool")],
-    "ConstantOfShape": [_value_written, _expanded],
+    "ConstantOfShape": [_value_written, _constant_of_shape_by_expand],
     "Einsum": [lambda e, *operands, equation: write_einsum(e, equation, operands)],
     "Flatten": [partial(_as_reshape, "Flatten")],
     "Gather": [_gather_by_vector],

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
-from rnnlower.lowering.fallbacks.arithmetic import Form, gelu, scaled
+from rnnlower.lowering.fallbacks.arithmetic import Form, emit_scaled, gelu
 from rnnlower.recurrent.operators import SPEC_PARAMETERS
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ _ACTIVATIONS = {*SPEC_PARAMETERS} - {"Affine", "ScaledTanh", "ThresholdedRelu"}
 """The operators that may follow a product."""
 
 
-def _activated(e: Emitter, x: ir.Value, name: str, parameters: Sequence[float | None]) -> ir.Value | None:
+def _emit_activation(
+    e: Emitter, x: ir.Value, name: str, parameters: Sequence[float | None]
+) -> ir.Value | None:
     if not name:
         return x
     if name == "Clip" and len(parameters) == 2:
@@ -53,7 +55,7 @@ def _fused_conv(
 ) -> ir.Value | None:
     made = e.op("Conv", x, weights, *([] if bias is None else [bias]), **conv)
     made = made if addend is None else e.op("Add", made, addend)
-    return _activated(e, made, activation, activation_params)
+    return _emit_activation(e, made, activation, activation_params)
 
 
 def _fused_gemm(
@@ -70,7 +72,7 @@ def _fused_gemm(
     if c is None and e.opset < 11:
         c = e.scalar(0.0)
     made = e.op("Gemm", a, b, *([] if c is None else [c]), **gemm)
-    return _activated(e, made, activation, [activation_alpha, activation_beta])
+    return _emit_activation(e, made, activation, [activation_alpha, activation_beta])
 
 
 def _fused_matmul(
@@ -84,11 +86,11 @@ def _fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> ir.Value | None:
-    left, right = _turned(e, a, transA, transBatchA), _turned(e, b, transB, transBatchB)
-    return None if left is None or right is None else scaled(e, e.op("MatMul", left, right), alpha)
+    left, right = _transpose_operand(e, a, transA, transBatchA), _transpose_operand(e, b, transB, transBatchB)
+    return None if left is None or right is None else emit_scaled(e, e.op("MatMul", left, right), alpha)
 
 
-def _turned(e: Emitter, x: ir.Value, transposed: int, batch_last: int) -> ir.Value | None:
+def _transpose_operand(e: Emitter, x: ir.Value, transposed: int, batch_last: int) -> ir.Value | None:
     if not transposed and not batch_last:
         return x
     shape = e.shape(x)
@@ -105,11 +107,11 @@ def _turned(e: Emitter, x: ir.Value, transposed: int, batch_last: int) -> ir.Val
 def _rms_normalization(
     e: Emitter, x: ir.Value, scale: ir.Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> list[ir.Value] | None:
-    made = _normalized(e, x, scale, axis=axis, epsilon=epsilon, stash_type=stash_type, centered=False)
+    made = _emit_normalized(e, x, scale, axis=axis, epsilon=epsilon, stash_type=stash_type, centered=False)
     return None if made is None else [made[0], made[2]]
 
 
-def _normalized(
+def _emit_normalized(
     e: Emitter,
     x: ir.Value,
     scale: ir.Value,
@@ -138,7 +140,7 @@ def _normalized(
     return [made if bias is None else e.op("Add", made, bias), mean, inverse]
 
 
-def _skip(
+def _skip_normalization(
     norm: str,
     e: Emitter,
     x: ir.Value,
@@ -155,7 +157,7 @@ def _skip(
         given = [total, gamma] if beta is None else [total, gamma, beta]
         made = [*e.ops(norm, *given, outputs=3, axis=-1, epsilon=epsilon)]
         return [*made, total]
-    found = _normalized(e, total, gamma, beta, epsilon=epsilon, centered=norm == "LayerNormalization")
+    found = _emit_normalized(e, total, gamma, beta, epsilon=epsilon, centered=norm == "LayerNormalization")
     return None if found is None else [*found, total]
 
 
@@ -180,12 +182,12 @@ def _matmul_nbits(
         return None
     if (zero is None) != (zeros is None):
         return None
-    weights = _unpacked(stored, bits).reshape(N, -1, block_size).astype(np.float32)
+    weights = _unpack(stored, bits).reshape(N, -1, block_size).astype(np.float32)
     blocks = weights.shape[1]
     if zero is None:
         zero = np.full(1, 2 ** (bits - 1))
     elif zero.dtype == np.uint8:
-        zero = _unpacked(zero.reshape(N, -1), bits)[:, :blocks]
+        zero = _unpack(zero.reshape(N, -1), bits)[:, :blocks]
     weights -= zero.reshape(-1, 1 if zero.size == 1 else blocks, 1).astype(np.float32)
     weights *= scale.reshape(N, blocks, 1).astype(np.float32)
     matrix = weights.reshape(N, -1)[:, :K].T
@@ -193,7 +195,7 @@ def _matmul_nbits(
     return made if bias is None else e.op("Add", made, bias)
 
 
-def _unpacked(stored: Array, bits: int) -> Array:
+def _unpack(stored: Array, bits: int) -> Array:
     """Return numbers of some bits, the lowest bits of a byte first, along the last axis."""
     numbers: Array = (stored[..., None] >> np.arange(0, 8, bits, dtype=np.uint8)) & (2**bits - 1)
     return numbers.reshape(*stored.shape[:-1], -1)
@@ -228,19 +230,19 @@ def _attention(
         e.transpose(part, perm)
         for part, perm in zip(parts, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True)
     )
-    scores = scaled(e, e.op("MatMul", query, key), scale or (sizes[0] // num_heads) ** -0.5)
+    scores = emit_scaled(e, e.op("MatMul", query, key), scale or (sizes[0] // num_heads) ** -0.5)
     scores = scores if addend is None else e.op("Add", scores, addend)
     if mask is not None and form is not None:
         nothing = e.tensor_constant(ir.tensor(np.array(0, np.int32)))
         hidden = e.op("Sub", e.scalar(1.0), e.cast(e.op("Greater", mask, nothing), e.dtype))
         hidden = e.with_axes("Unsqueeze", hidden, [1, 2] if len(form) == 2 else [1])
-        scores = e.op("Add", scores, scaled(e, hidden, mask_filter_value))
+        scores = e.op("Add", scores, emit_scaled(e, hidden, mask_filter_value))
     made = e.op("MatMul", e.op("Softmax", scores, axis=3), value)
     return e.op("Reshape", e.transpose(made, [0, 2, 1, 3]), e.integers(0, 0, sizes[2]), since=5)
 
 
 FUSED: Mapping[str, Sequence[Form]] = {
-    "LayerNormalization": [_normalized],
+    "LayerNormalization": [_emit_normalized],
     "SimplifiedLayerNormalization": [_rms_normalization],
     "com.microsoft.Attention": [_attention],
     "com.microsoft.BiasGelu": [lambda e, x, bias: gelu(e, e.op("Add", x, bias))],
@@ -253,9 +255,11 @@ FUSED: Mapping[str, Sequence[Form]] = {
     "com.microsoft.Gelu": [lambda e, x: gelu(e, x)],
     "com.microsoft.MatMulNBits": [_matmul_nbits],
     "com.microsoft.QuickGelu": [
-        lambda e, x, *, alpha=1.702: e.op("Mul", x, e.op("Sigmoid", scaled(e, x, alpha)))
+        lambda e, x, *, alpha=1.702: e.op("Mul", x, e.op("Sigmoid", emit_scaled(e, x, alpha)))
     ],
-    "com.microsoft.SkipLayerNormalization": [partial(_skip, "LayerNormalization")],
-    "com.microsoft.SkipSimplifiedLayerNormalization": [partial(_skip, "SimplifiedLayerNormalization")],
+    "com.microsoft.SkipLayerNormalization": [partial(_skip_normalization, "LayerNormalization")],
+    "com.microsoft.SkipSimplifiedLayerNormalization": [
+        partial(_skip_normalization, "SimplifiedLayerNormalization")
+    ],
     "com.microsoft.TransposeMatMul": [_fused_matmul],
 }

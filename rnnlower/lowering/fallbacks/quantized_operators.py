@@ -35,14 +35,14 @@ _Values = ir.Value | None
 def _dequantized(
     e: Emitter, x: ir.Value, scale: ir.Value, zero: _Values = None, *, axis: int = 1
 ) -> ir.Value | None:
-    return _standard(e, "DequantizeLinear", e.type_of(x), x, scale, zero, axis)
+    return _emit_standard(e, "DequantizeLinear", e.type_of(x), x, scale, zero, axis)
 
 
 def _dequantized_by_parts(
     e: Emitter, x: ir.Value, scale: ir.Value, zero: _Values = None, *, axis: int = 1, block_size: int = 0
 ) -> ir.Value | None:
-    kind, factor = e.type_of(scale), _along(e, scale, x, axis)
-    shift = None if zero is None else _along(e, zero, x, axis)
+    kind, factor = e.type_of(scale), _broadcast_along(e, scale, x, axis)
+    shift = None if zero is None else _broadcast_along(e, zero, x, axis)
     if block_size or e.type_of(x) not in _SINCE or kind is None or factor is None:
         return None
     made = e.cast(x, kind)
@@ -57,10 +57,10 @@ def _quantized(
     e: Emitter, x: ir.Value, scale: ir.Value, zero: _Values = None, *, axis: int = 1
 ) -> ir.Value | None:
     dtype = ir.DataType.UINT8 if zero is None else e.type_of(zero)
-    return _standard(e, "QuantizeLinear", dtype, x, scale, zero, axis)
+    return _emit_standard(e, "QuantizeLinear", dtype, x, scale, zero, axis)
 
 
-def _standard(
+def _emit_standard(
     e: Emitter,
     op_type: str,
     dtype: ir.DataType | None,
@@ -95,8 +95,8 @@ def _quantized_by_parts(
 ) -> ir.Value | None:
     written = ir.DataType(output_dtype) if output_dtype else ir.DataType.UINT8
     dtype = written if zero is None else e.type_of(zero)
-    kind, factor = e.type_of(scale), _along(e, scale, x, axis)
-    shift = None if zero is None else _along(e, zero, x, axis)
+    kind, factor = e.type_of(scale), _broadcast_along(e, scale, x, axis)
+    shift = None if zero is None else _broadcast_along(e, zero, x, axis)
     if block_size or precision or dtype not in _SINCE or dtype == ir.DataType.INT32:
         return None
     if kind is None or factor is None or (shift is None) != (zero is None):
@@ -108,7 +108,7 @@ def _quantized_by_parts(
     return e.cast(e.clip(made, float(limits.min), float(limits.max)), dtype)
 
 
-def _along(e: Emitter, parameter: ir.Value, x: ir.Value, axis: int) -> ir.Value | None:
+def _broadcast_along(e: Emitter, parameter: ir.Value, x: ir.Value, axis: int) -> ir.Value | None:
     """Return a scale or zero point in a shape that broadcasts along the axis."""
     shape, sizes = e.shape(parameter), e.shape(x)
     if shape is None or len(shape) > 1:
@@ -122,7 +122,7 @@ def _along(e: Emitter, parameter: ir.Value, x: ir.Value, axis: int) -> ir.Value 
     return e.op("Reshape", parameter, e.integers(*dims), since=5)
 
 
-def _between(form: Callable[..., ir.Value | None]) -> Form:
+def _on_dequantized(form: Callable[..., ir.Value | None]) -> Form:
     """Return a form on floats for operators of which the outputs' scale and zero point are the last inputs.
 
     The form's own inputs come in threes: an integer tensor, its scale and its zero point.
@@ -152,7 +152,7 @@ def _between(form: Callable[..., ir.Value | None]) -> Form:
 
 
 def _plain(op_type: str) -> Form:
-    return _between(lambda e, *values: e.op(op_type, *values))
+    return _on_dequantized(lambda e, *values: e.op(op_type, *values))
 
 
 def _softmax(e: Emitter, x: ir.Value, *, opset: int, axis: int = -1) -> ir.Value | None:
@@ -176,12 +176,12 @@ def _pool(op_type: str, e: Emitter, x: ir.Value, *, channels_last: int = 0, **po
 
 
 def _concat(e: Emitter, scale: ir.Value, zero: ir.Value, *inputs: _Values, axis: int) -> ir.Value | None:
-    form = _between(lambda e, *values: e.op("Concat", *values, axis=axis))
+    form = _on_dequantized(lambda e, *values: e.op("Concat", *values, axis=axis))
     return form(e, *inputs, scale, zero)  # type: ignore[return-value]
 
 
 def _where(e: Emitter, condition: ir.Value, *inputs: _Values) -> ir.Value | None:
-    form = _between(lambda e, x, y: e.op("Where", condition, x, y, since=9))
+    form = _on_dequantized(lambda e, x, y: e.op("Where", condition, x, y, since=9))
     return form(e, *inputs)  # type: ignore[return-value]
 
 
@@ -248,15 +248,15 @@ QUANTIZED: Mapping[str, Sequence[Form]] = {
     "com.microsoft.MatMulIntegerToFloat": [_matmul_to_float],
     "com.microsoft.QGemm": [_qgemm],
     "com.microsoft.QLinearAdd": [_plain("Add")],
-    "com.microsoft.QLinearAveragePool": [_between(partial(_pool, "AveragePool"))],
+    "com.microsoft.QLinearAveragePool": [_on_dequantized(partial(_pool, "AveragePool"))],
     "com.microsoft.QLinearConcat": [_concat],
-    "com.microsoft.QLinearGlobalAveragePool": [_between(partial(_pool, "GlobalAveragePool"))],
+    "com.microsoft.QLinearGlobalAveragePool": [_on_dequantized(partial(_pool, "GlobalAveragePool"))],
     "com.microsoft.QLinearLeakyRelu": [
-        _between(lambda e, x, *, alpha=0.01: e.op("LeakyRelu", x, alpha=alpha))
+        _on_dequantized(lambda e, x, *, alpha=0.01: e.op("LeakyRelu", x, alpha=alpha))
     ],
     "com.microsoft.QLinearMul": [_plain("Mul")],
     "com.microsoft.QLinearSigmoid": [_plain("Sigmoid")],
-    "com.microsoft.QLinearSoftmax": [_between(_softmax)],
+    "com.microsoft.QLinearSoftmax": [_on_dequantized(_softmax)],
     "com.microsoft.QLinearWhere": [_where],
     "com.microsoft.QuantizeLinear": [_quantized],
 }

@@ -24,7 +24,7 @@ _LARGEST = 2**25
 """The number of elements above which a constant is out of proportion: a transform of 4,096 samples has it."""
 
 
-def _in_floats(form: Callable[..., ir.Value | None]) -> Form:
+def _in_float32(form: Callable[..., ir.Value | None]) -> Form:
     """Return a form that computes in float32 for halves, which would lose what sums of many products need."""
 
     @functools.wraps(form)
@@ -37,7 +37,7 @@ def _in_floats(form: Callable[..., ir.Value | None]) -> Form:
     return wide
 
 
-@_in_floats
+@_in_float32
 def _dft(
     e: Emitter,
     x: ir.Value,
@@ -63,7 +63,7 @@ def _dft(
     # Runtimes do not agree on a spectrum that is not half of this length.
     if onesided and inverse and size != count // 2 + 1:
         return None
-    matrix = _transform(count, kept, parts, inverse=bool(inverse), onesided=bool(onesided))
+    matrix = _dft_matrix(count, kept, parts, inverse=bool(inverse), onesided=bool(onesided))
     last = [*(place for place in range(len(shape) - 1) if place != axis), axis, len(shape) - 1]
     if kept < size:
         x = e.slice(x, [0], [kept], [axis])
@@ -71,16 +71,16 @@ def _dft(
         x = e.transpose(x, last)
     rows = [e.dim(x, place) if (dim := shape[old]) is None else dim for place, old in enumerate(last[:-2])]
     made = _product(e, e.reshape(x, [*rows, kept * parts]), matrix)
-    made = e.reshape(made, [*rows, matrix.shape[1] // (width := _width(inverse, onesided)), width])
+    made = e.reshape(made, [*rows, matrix.shape[1] // (width := _part_count(inverse, onesided)), width])
     return made if axis == len(shape) - 2 else e.transpose(made, np.argsort(last).tolist())
 
 
-def _width(inverse: int, onesided: int) -> int:
+def _part_count(inverse: int, onesided: int) -> int:
     """Return the number of parts of a result: an inverse transform of half a spectrum is real."""
     return 1 if inverse and onesided else 2
 
 
-def _transform(count: int, kept: int, parts: int, *, inverse: bool, onesided: bool) -> Array:
+def _dft_matrix(count: int, kept: int, parts: int, *, inverse: bool, onesided: bool) -> Array:
     """Return the matrix of a transform of `count` elements, of which the first `kept` are not zero.
 
     Half a spectrum stands for a whole one: each element but the first, and that in the middle of an even
@@ -97,7 +97,7 @@ def _transform(count: int, kept: int, parts: int, *, inverse: bool, onesided: bo
             weights[1 : (count + 1) // 2] *= 2
         real, imaginary = real * weights, imaginary * weights
     # For each part of an element, its share in each part of a result.
-    shares = np.array([[real, imaginary], [-imaginary, real]])[:parts, : _width(inverse, onesided)]
+    shares = np.array([[real, imaginary], [-imaginary, real]])[:parts, : _part_count(inverse, onesided)]
     matrix: Array = shares.transpose(2, 0, 3, 1).reshape(kept * parts, -1)
     return matrix
 
@@ -106,7 +106,7 @@ def _product(e: Emitter, x: ir.Value, matrix: Array) -> ir.Value:
     return e.op("MatMul", x, e.constant(matrix.astype(e.dtype.numpy())))
 
 
-@_in_floats
+@_in_float32
 def _stft(
     e: Emitter,
     signal: ir.Value,
@@ -129,7 +129,7 @@ def _stft(
         return None
     if (form is not None and form.size != length) or length * length * parts * 2 > _LARGEST:
         return None
-    matrix = _transform(length, length, parts, inverse=False, onesided=bool(onesided))
+    matrix = _dft_matrix(length, length, parts, inverse=False, onesided=bool(onesided))
     if form is not None:
         matrix *= form.astype(np.float64).repeat(parts)[:, None]
     frames = None if size is None else (size - length) // hop + 1
@@ -141,12 +141,12 @@ def _stft(
         cut = e.op("Gather", signal, e.constant(places), axis=1)
         made = _product(e, e.reshape(cut, [batch, frames, length * parts]), matrix)
     else:
-        made = _convolved(e, signal, matrix.reshape(length, parts, -1), hop)
+        made = _emit_convolution(e, signal, matrix.reshape(length, parts, -1), hop)
     count = e.dim(made, 1) if frames is None else frames
     return e.reshape(made, [batch, count, matrix.shape[1] // 2, 2])
 
 
-def _convolved(e: Emitter, signal: ir.Value, kernel: Array, hop: int) -> ir.Value:
+def _emit_convolution(e: Emitter, signal: ir.Value, kernel: Array, hop: int) -> ir.Value:
     """Emit the frames' products with a kernel: samples, parts, results."""
     weights = e.constant(np.ascontiguousarray(kernel.transpose(2, 1, 0), e.dtype.numpy()))
     signal = e.transpose(signal, [0, 2, 1])
@@ -154,7 +154,7 @@ def _convolved(e: Emitter, signal: ir.Value, kernel: Array, hop: int) -> ir.Valu
     return e.transpose(made, [0, 2, 1])
 
 
-def _blocks(
+def _image_blocks(
     e: Emitter, x: ir.Value, image_shape: ir.Value, block_shape: ir.Value
 ) -> tuple[list[int], list[int], Dim, int] | None:
     """Return a Col2Im's image, its blocks, the batch size, and the number of channels, if these are known."""
@@ -165,7 +165,7 @@ def _blocks(
     return image.tolist(), block.tolist(), batch, shape[1] // math.prod(block.tolist())
 
 
-def _frames_added(
+def _emit_frame_sum(
     e: Emitter,
     x: ir.Value,
     image_shape: ir.Value,
@@ -179,7 +179,7 @@ def _frames_added(
 
     Frames are cut into parts of the stride, which are rows of the result: a part is late by its number.
     """
-    known = _blocks(e, x, image_shape, block_shape)
+    known = _image_blocks(e, x, image_shape, block_shape)
     if known is None or e.dtype in (ir.DataType.BOOL, ir.DataType.STRING):
         return None
     image, block, batch, channels = known
@@ -194,14 +194,14 @@ def _frames_added(
     parts, outer = -(-kernel // hop), [batch, channels]
     x = e.transpose(e.reshape(x, [*outer, kernel, count]), [0, 1, 3, 2])
     if kernel < parts * hop:
-        x = _padded(e, x, 3, 0, parts * hop - kernel)
+        x = _emit_padded(e, x, 3, 0, parts * hop - kernel)
     first, end = left // hop, -(-(left + size) // hop)
     shifted = []
     for part in range(parts):
         start, stop = max(first - part, 0), min(end - part, count)
         if start < stop:
             piece = e.slice(x, [start, part * hop], [stop, (part + 1) * hop], [2, 3])
-            shifted.append(_padded(e, piece, 2, start - (first - part), end - part - stop))
+            shifted.append(_emit_padded(e, piece, 2, start - (first - part), end - part - stop))
     if not shifted:
         return None
     total = functools.reduce(lambda sum_, piece: e.op("Add", sum_, piece), shifted)
@@ -211,7 +211,7 @@ def _frames_added(
     return e.reshape(total, [*outer, *image])
 
 
-def _padded(e: Emitter, x: ir.Value, axis: int, before: int, after: int) -> ir.Value:
+def _emit_padded(e: Emitter, x: ir.Value, axis: int, before: int, after: int) -> ir.Value:
     """Emit zeros before and after a value of four axes."""
     if not before and not after:
         return x
@@ -220,7 +220,7 @@ def _padded(e: Emitter, x: ir.Value, axis: int, before: int, after: int) -> ir.V
     return e.op("Pad", x, e.integers(*pads), since=11)
 
 
-def _blocks_added(
+def _emit_block_sum(
     e: Emitter,
     x: ir.Value,
     image_shape: ir.Value,
@@ -231,7 +231,7 @@ def _blocks_added(
     dilations: Sequence[int] = (),
 ) -> ir.Value | None:
     """Emit a transposed convolution that puts each element of a block into its place."""
-    known = _blocks(e, x, image_shape, block_shape)
+    known = _image_blocks(e, x, image_shape, block_shape)
     if known is None or not e.dtype.is_floating_point():
         return None
     image, block, batch, channels = known
@@ -259,7 +259,7 @@ def _blocks_added(
 
 
 SIGNALS: Mapping[str, Sequence[Form]] = {
-    "Col2Im": [_frames_added, _blocks_added],
+    "Col2Im": [_emit_frame_sum, _emit_block_sum],
     "DFT": [_dft],
     "STFT": [_stft],
 }

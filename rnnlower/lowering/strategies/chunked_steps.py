@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.strategies.repeating import Recurrence, Results, Run, State, Stepped, results_of
+from rnnlower.lowering.strategies.repeating import Recurrence, Results, Run, State, Stepped, collect_results
 from rnnlower.lowering.timeseries import Axes, States
 
 
@@ -23,22 +23,24 @@ def run_in_chunks(e: Emitter, recurrence: Recurrence, strategy: Run, factor: int
         return strategy(e, recurrence)
     whole = e.dim_arithmetic("Mul", chunks, factor)
     rest = e.dim_arithmetic("Sub", time, whole)
-    main = strategy(e, _over_chunks(e, recurrence, dataclasses.replace(recurrence.axes, time=chunks), factor))
+    main = strategy(
+        e, _chunked_recurrence(e, recurrence, dataclasses.replace(recurrence.axes, time=chunks), factor)
+    )
     chunk_outputs = []
     for index, width in enumerate(recurrence.output_widths):
         own = [series.stacked() for series in main.outputs[index * factor : (index + 1) * factor]]
         chunk_outputs.append(e.reshape(e.concat(own, axis=1), [whole, *recurrence.axes.value(width)]))
     if rest == 0:
-        return results_of(e, recurrence, [*main.states, *chunk_outputs])
-    left = strategy(e, _over_rest(e, recurrence, whole, rest, main.states))
+        return collect_results(e, recurrence, [*main.states, *chunk_outputs])
+    left = strategy(e, _rest_recurrence(e, recurrence, whole, rest, main.states))
     outputs = []
     for value, series, reverse in zip(chunk_outputs, left.outputs, recurrence.output_reverse, strict=True):
         pieces = [series.stacked(), value] if reverse else [value, series.stacked()]
         outputs.append(e.concat(pieces, axis=0))
-    return results_of(e, recurrence, [*left.states, *outputs])
+    return collect_results(e, recurrence, [*left.states, *outputs])
 
 
-def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) -> Recurrence:
+def _chunked_recurrence(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) -> Recurrence:
     """Return the recurrence with `factor` steps in one, each with its own inputs and outputs.
 
     The inputs of all chunks are cut at once, so the body contains only the steps.
@@ -80,7 +82,7 @@ def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) ->
     )
 
 
-def _over_rest(
+def _rest_recurrence(
     e: Emitter, recurrence: Recurrence, whole: Dim, rest: Dim, states: Sequence[ir.Value]
 ) -> Recurrence:
     axes = dataclasses.replace(recurrence.axes, time=rest)

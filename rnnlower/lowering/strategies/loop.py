@@ -8,7 +8,13 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.strategies.repeating import Recurrence, Results, body_graph, body_value, results_of
+from rnnlower.lowering.strategies.repeating import (
+    Recurrence,
+    Results,
+    body_graph,
+    body_value,
+    collect_results,
+)
 
 
 def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
@@ -20,7 +26,7 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
     last = None
     if any(series.reverse for series in recurrence.inputs):
         last = e.op("Sub", steps, e.constant(np.array(1, np.int64)))
-    body = _body(e, recurrence, stacked, last)
+    body = _loop_body(e, recurrence, stacked, last)
     results = e.ops(
         "Loop", steps, e.constant(np.array(True)), *initial, outputs=len(body.outputs) - 1, body=body
     )
@@ -33,10 +39,12 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
         e.flip(value, 0) if reverse else value
         for value, reverse in zip(outputs, recurrence.output_reverse, strict=True)
     ]
-    return results_of(e, recurrence, [*finals, *ordered])
+    return collect_results(e, recurrence, [*finals, *ordered])
 
 
-def _body(e: Emitter, recurrence: Recurrence, stacked: Sequence[ir.Value], last: ir.Value | None) -> ir.Graph:
+def _loop_body(
+    e: Emitter, recurrence: Recurrence, stacked: Sequence[ir.Value], last: ir.Value | None
+) -> ir.Graph:
     """Return the body: one step of the stacked inputs.
 
     `last` is the index of the last step, if an input runs from the end.

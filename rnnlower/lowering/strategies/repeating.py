@@ -74,7 +74,7 @@ class Results:
     states: list[ir.Value]
 
 
-def results_of(e: Emitter, recurrence: Recurrence, values: Sequence[ir.Value]) -> Results:
+def collect_results(e: Emitter, recurrence: Recurrence, values: Sequence[ir.Value]) -> Results:
     """Return the final states, which come first, and the outputs over time, ``[time, batch, width]``."""
     count = len(recurrence.states)
     series = [
@@ -106,7 +106,7 @@ class Strategy:
 
 def body_value(e: Emitter, what: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
     """Return an input of a body."""
-    return ir.Value(name=e.names.fresh(what), shape=shape_of(dims), type=ir.TensorType(dtype))
+    return ir.Value(name=e.names.fresh(what), shape=declared_shape(dims), type=ir.TensorType(dtype))
 
 
 def body_graph(
@@ -117,7 +117,7 @@ def body_graph(
     Args:
         e: The emitter.
         inputs: The inputs.
-        outputs: The outputs in the type of the arithmetic. A graph must not name a value twice among its
+        outputs: The outputs in the compute type. A graph must not name a value twice among its
             outputs, nor return a value from outside: such outputs get an Identity.
         dims: The sizes of the outputs.
     """
@@ -126,11 +126,11 @@ def body_graph(
     for value, sizes in zip(outputs, dims, strict=True):
         if value in distinct or value.producer() not in produced:
             value = e.op("Identity", value)
-        value.shape, value.type = shape_of(sizes), ir.TensorType(e.dtype)
+        value.shape, value.type = declared_shape(sizes), ir.TensorType(e.dtype)
         distinct.append(value)
     return ir.Graph(inputs, distinct, nodes=e.nodes, name=e.names.source.fresh(e.names.prefix.rstrip("/")))
 
 
-def shape_of(dims: Sequence[Dim]) -> ir.Shape:
+def declared_shape(dims: Sequence[Dim]) -> ir.Shape:
     """Return the shape with these sizes, as far as they are known."""
     return ir.Shape([dim if isinstance(dim, int) else None for dim in dims])

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.strategies.repeating import Recurrence, Results, body_graph, body_value, results_of
+from rnnlower.lowering.strategies.repeating import (
+    Recurrence,
+    Results,
+    body_graph,
+    body_value,
+    collect_results,
+)
 
 
 def run_scan(e: Emitter, recurrence: Recurrence) -> Results:
@@ -18,7 +24,7 @@ def run_scan(e: Emitter, recurrence: Recurrence) -> Results:
     """
     time = recurrence.axes.time
     if isinstance(time, int) or e.dialect.control_flow.empty_scan:
-        return results_of(e, recurrence, _scan(e, recurrence, recurrence.initial_values(e)))
+        return collect_results(e, recurrence, _scan(e, recurrence, recurrence.initial_values(e)))
     # Values that the branches share are emitted before the If.
     initial = recurrence.initial_values(e)
     for series in recurrence.inputs:
@@ -38,7 +44,7 @@ def run_scan(e: Emitter, recurrence: Recurrence) -> Results:
         then_branch=body_graph(body, [], steps, dims),
         else_branch=body_graph(empty, [], no_steps, dims),
     )
-    return results_of(e, recurrence, values)
+    return collect_results(e, recurrence, values)
 
 
 def _scan(e: Emitter, recurrence: Recurrence, initial: Sequence[ir.Value]) -> Sequence[ir.Value]:

@@ -39,15 +39,15 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
         steps = [outputs[index] for outputs in collected]
         if recurrence.output_reverse[index]:
             steps.reverse()
-        with e.naming(_of_parts(e) if time > FAN_OUT else e.names):
-            flat = e.join(steps, axis=0)
+        with e.naming(_parts_scope(e) if time > FAN_OUT else e.names):
+            flat = e.concat_tree(steps, axis=0)
         results.append(TimeSeries(e, recurrence.axes, width, flat=flat))
     return Results(results, final)
 
 
 def _named(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
     """Yield the inputs of each step, named after the step."""
-    for number, value in enumerate(_steps(e, series, time)):
+    for number, value in enumerate(_split_steps(e, series, time)):
         if time > 1 and series.known is None and series.names is not None:
             value.name = e.names.source.fresh(series.names.value(number, series.name))
         yield value
@@ -73,7 +73,7 @@ def _declare_rows(
             value.type, value.shape = ir.TensorType(its_dtype), ir.Shape([rows, width])
 
 
-def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
+def _split_steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
     """Yield the inputs of each step, ``[rows, width]``, from a tree of Splits."""
     if series.known is not None:
         yield from (e.constant(step) for step in series.known)
@@ -82,7 +82,7 @@ def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
         yield from e.split_evenly(series.flat(), time, axis=0, size=series.axes.batch)
         return
     stacked = series.stacked()
-    with e.naming(_of_parts(e)):
+    with e.naming(_parts_scope(e)):
         for part, steps in _stacked_parts(e, stacked, time):
             axes = dataclasses.replace(series.axes, time=steps)
             flat = TimeSeries(e, axes, series.width, stacked=part).flat()
@@ -107,7 +107,7 @@ def _fan_out(e: Emitter) -> int:
     return min(FAN_OUT, e.dialect.split_outputs or FAN_OUT)
 
 
-def _of_parts(e: Emitter) -> Scope:
+def _parts_scope(e: Emitter) -> Scope:
     """Return the scope for the parts of a line, short even if the node's name is long."""
     last = re.split("[/.:]", e.names.prefix.rstrip("/"))[-1]
     return Scope(e.names.source, f"{last[:_LONGEST]}/")

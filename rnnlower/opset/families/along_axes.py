@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnnlower.opset.adapters import nonnegative_axes, nonnegative_axis, only, positive_axis, refuse_unless
 from rnnlower.opset.families.shaping import OLD_TEXT, to_input
-from rnnlower.opset.step import Adapter, Row, Step
+from rnnlower.opset.step import Adapter, Row, VersionStep
 
 NO_REDUCTION = "the older version only overwrites"
 COMPUTED_INDICES = (
@@ -19,22 +19,30 @@ COMPUTED_INDICES = (
 )
 
 
-def scatter_up(step: Step) -> None:
+def scatter_up(step: VersionStep) -> None:
     """Scatter was renamed."""
     _rename(step, "ScatterElements")
 
 
-def scatter_down(step: Step) -> None:
+def scatter_down(step: VersionStep) -> None:
     """ScatterElements was called Scatter."""
     step.opset = 10
     _rename(step, "Scatter")
 
 
-def _rename(step: Step, op_type: str) -> None:
-    step.replace(step.op(op_type, step.x(0), step.x(1), step.x(2), axis=step.attr("axis")))
+def _rename(step: VersionStep, op_type: str) -> None:
+    step.replace(
+        step.op(
+            op_type,
+            step.required_input(0),
+            step.required_input(1),
+            step.required_input(2),
+            axis=step.attr("axis"),
+        )
+    )
 
 
-def _may_be_negative(step: Step, indices: ir.Value) -> bool:
+def _may_be_negative(step: VersionStep, indices: ir.Value) -> bool:
     known = step.array(indices)
     if known is not None:
         return bool((known < 0).any())
@@ -42,24 +50,24 @@ def _may_be_negative(step: Step, indices: ir.Value) -> bool:
     return dtype.is_signed() or not dtype.is_integer()
 
 
-def one_hot_up(step: Step) -> None:
+def one_hot_up(step: VersionStep) -> None:
     """OneHot-9 ignores a negative index, OneHot-11 counts it from the back."""
-    indices = step.x(0)
+    indices = step.required_input(0)
     if not _may_be_negative(step, indices):
         return
     dtype = step.known_dtype(indices)
     zero = step.const(0, dtype)
-    depth = step.cast(step.reshape(step.x(1), []), dtype)
+    depth = step.cast(step.reshape(step.required_input(1), []), dtype)
     step.set_input(0, step.op("Where", step.op("Less", indices, zero), depth, indices))
 
 
-def one_hot_down(step: Step) -> None:
+def one_hot_down(step: VersionStep) -> None:
     """OneHot-9 has no negative indices: they are converted before the node."""
-    indices = step.x(0)
+    indices = step.required_input(0)
     if not _may_be_negative(step, indices):
         return
     dtype = step.known_dtype(indices)
-    depth = step.cast(step.reshape(step.x(1), []), dtype)
+    depth = step.cast(step.reshape(step.required_input(1), []), dtype)
     zero = step.const(0, dtype)
     counted = step.op("Add", indices, depth)
     # An index that is still negative matches nothing; runtimes know this of an index that is too large.
@@ -67,20 +75,20 @@ def one_hot_down(step: Step) -> None:
     step.set_input(0, step.op("Where", step.op("Less", indices, zero), hit, indices))
 
 
-def gather_down(step: Step) -> None:
+def gather_down(step: VersionStep) -> None:
     """Constant indices are counted from the front; computed ones are assumed not to be negative."""
-    known = step.array(step.x(1))
+    known = step.array(step.required_input(1))
     if known is None:
         step.note(COMPUTED_INDICES)
         return
     if not bool((known < 0).any()):
         return
-    axis, shape = step.attr("axis"), step.shape(step.x(0))
+    axis, shape = step.attr("axis"), step.shape(step.required_input(0))
     size = None if shape is None else shape[axis]
     if isinstance(size, int):
         step.set_input(1, step.const(np.where(known < 0, known + size, known), ir.DataType.INT64))
         return
-    sizes = step.op("Shape", step.x(0))
+    sizes = step.op("Shape", step.required_input(0))
     count = step.op("Gather", sizes, step.const(positive_axis(step, axis)), axis=0)
     away = step.const(np.where(known < 0, 1, 0), ir.DataType.INT64)
     indices = step.const(known, ir.DataType.INT64)
@@ -96,7 +104,7 @@ ALL = f"ReduceSum {LATER}"
 WITHOUT_AXES = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log"}
 
 
-def axes_down(step: Step) -> None:
+def axes_down(step: VersionStep) -> None:
     """Constant axes become an attribute; over no axes at all only the elementwise part is left."""
     reason = "its axes are not constant, the older version needs an attribute"
     axes = None if step.input(1) is None else step.known_ints(step.input(1), reason)
@@ -104,37 +112,37 @@ def axes_down(step: Step) -> None:
         _elementwise(step)
         return
     step.drop("noop_with_empty_axes")
-    step.set_inputs(step.x())
+    step.set_inputs(step.required_input())
     if axes:
         step.set("axes", axes)
 
 
-def _elementwise(step: Step) -> None:
-    op_type, x = step.node.op_type, step.x()
+def _elementwise(step: VersionStep) -> None:
+    op_type, x = step.node.op_type, step.required_input()
     if op_type == "ReduceSumSquare":
         step.replace(step.op("Mul", x, x))
     else:
         step.replace(step.op(WITHOUT_AXES.get(op_type, "Identity"), x))
 
 
-def of_booleans(step: Step) -> None:
+def of_booleans(step: VersionStep) -> None:
     """The maximum of booleans is the maximum as integers; of an empty tensor it is False."""
-    if step.dtype(step.x()) == ir.DataType.BOOL:
+    if step.dtype(step.required_input()) == ir.DataType.BOOL:
         zero = step.const(0, ir.DataType.INT32)
-        step.set_input(0, step.cast(step.x(), ir.DataType.INT32))
+        step.set_input(0, step.cast(step.required_input(), ir.DataType.INT32))
         step.wrap_output(0, lambda y: step.op("Greater", y, zero), raw_dtype=ir.DataType.INT32)
 
 
-def not_of_integers(step: Step) -> None:
+def not_of_integers(step: VersionStep) -> None:
     """From 28 on only floating point has a logarithm."""
-    dtype = step.known_dtype(step.x())
+    dtype = step.known_dtype(step.required_input())
     if dtype.is_integer():
         step.refuse("its input is an integer tensor, whose logarithm the newer spec does not define")
 
 
-def one_dimension_up(step: Step) -> None:
+def one_dimension_up(step: VersionStep) -> None:
     """Over the last dimension both are the same; otherwise the tensor is reshaped to a matrix and back."""
-    axis, rank, x = step.attr("axis"), step.rank(step.x()), step.x()
+    axis, rank, x = step.attr("axis"), step.rank(step.required_input()), step.required_input()
     if axis == -1 or (rank is not None and axis == rank - 1):
         step.set("axis", -1)
         return
@@ -144,9 +152,9 @@ def one_dimension_up(step: Step) -> None:
     step.wrap_output(0, lambda y: step.reshape(y, shape))
 
 
-def one_dimension_down(step: Step) -> None:
+def one_dimension_down(step: VersionStep) -> None:
     """Over the last dimension both are the same; another one is moved to the end and back."""
-    axis, x = step.attr("axis"), step.x()
+    axis, x = step.attr("axis"), step.required_input()
     rank = step.rank(x)
     if axis == -1:
         step.set("axis", -1 if rank is None else max(rank - 1, 0))

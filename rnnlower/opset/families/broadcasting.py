@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.opset.step import Row, Step
+from rnnlower.opset.step import Row, VersionStep
 
 ARITHMETIC = "Add Sub Mul Div"
 LOGIC = "And Or Xor Equal Greater Less Pow"
@@ -12,15 +12,15 @@ COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal"})
 TO_THE_END = 2**31 - 1
 
 
-def spell_out_axis(step: Step) -> None:
+def spell_out_axis(step: VersionStep) -> None:
     """`axis` aligns B's dimensions with A's from that axis on: ones are appended to B's shape."""
     broadcast, axis = step.take("broadcast"), step.take("axis")
     if not broadcast or axis is None:
         return
-    step.set_input(1, align(step, step.x(0), step.x(1), axis))
+    step.set_input(1, align(step, step.required_input(0), step.required_input(1), axis))
 
 
-def align(step: Step, a: ir.Value, b: ir.Value, axis: int) -> ir.Value:
+def align(step: VersionStep, a: ir.Value, b: ir.Value, axis: int) -> ir.Value:
     """Append ones to the shape of `b`, so that its first dimension is aligned with `axis` of `a`."""
     rank_b = step.known_rank(b)
     if rank_b == 0:
@@ -40,7 +40,7 @@ def align(step: Step, a: ir.Value, b: ir.Value, axis: int) -> ir.Value:
     return step.with_axes("Unsqueeze", b, range(rank_b, rank_b + missing)) if missing else b
 
 
-def _align_at_run_time(step: Step, a: ir.Value, b: ir.Value, end: int) -> ir.Value:
+def _align_at_run_time(step: VersionStep, a: ir.Value, b: ir.Value, end: int) -> ir.Value:
     # rank(a) - end ones: the tail of a's shape from `end` on, turned into ones.
     shape = step.op("Shape", a)
     ones = step.op("Add", step.op("Mul", shape, step.const(0)), step.const(1))
@@ -48,9 +48,9 @@ def _align_at_run_time(step: Step, a: ir.Value, b: ir.Value, end: int) -> ir.Val
     return step.reshape(b, step.op("Concat", step.op("Shape", b), tail, axis=0))
 
 
-def say_broadcast(step: Step) -> None:
+def say_broadcast(step: VersionStep) -> None:
     """Before 7, B has A's shape, or one element, or is a contiguous part of A's shape."""
-    a, b = step.x(0), step.x(1)
+    a, b = step.required_input(0), step.required_input(1)
     if _same_shape(step, a, b):
         return
     if not _fits_before_7(step, a, b):
@@ -72,7 +72,7 @@ def say_broadcast(step: Step) -> None:
         step.set("axis", start)
 
 
-def _same_shape(step: Step, a: ir.Value, b: ir.Value) -> bool:
+def _same_shape(step: VersionStep, a: ir.Value, b: ir.Value) -> bool:
     first, second = step.shape(a), step.shape(b)
     if first is None or second is None or len(first) != len(second):
         return False
@@ -80,7 +80,7 @@ def _same_shape(step: Step, a: ir.Value, b: ir.Value) -> bool:
     return known and first == second
 
 
-def _fits_before_7(step: Step, a: ir.Value, b: ir.Value) -> bool:
+def _fits_before_7(step: VersionStep, a: ir.Value, b: ir.Value) -> bool:
     whole, sizes = step.shape(a), step.static_shape(b)
     if sizes == ():
         return True
@@ -102,14 +102,14 @@ def _without_outer_ones(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(core)
 
 
-def gemm_up(step: Step) -> None:
+def gemm_up(step: VersionStep) -> None:
     """NumPy's rules include what `broadcast` allowed for C."""
     step.drop("broadcast")
 
 
-def gemm_down(step: Step) -> None:
+def gemm_down(step: VersionStep) -> None:
     """Before 7, C has the result's shape, one element, or the result's last dimension."""
-    sizes = step.static_shape(step.x(2))
+    sizes = step.static_shape(step.required_input(2))
     result = step.shape(step.output(0))
     if sizes is None:
         step.refuse("the shape of C is not known", "declare it in value_info")
@@ -118,24 +118,24 @@ def gemm_down(step: Step) -> None:
     if len(sizes) == 2 and sizes != (1, 1):
         if sizes[0] != 1:
             step.refuse("C is broadcast along the last dimension")
-        step.set_input(2, step.reshape(step.x(2), sizes[1:]))
+        step.set_input(2, step.reshape(step.required_input(2), sizes[1:]))
     step.set("broadcast", 1)
 
 
-def prelu_up(step: Step) -> None:
+def prelu_up(step: VersionStep) -> None:
     """A slope of one dimension applies to the channels; NumPy's rules would align it with the last one."""
-    slope = step.x(1)
+    slope = step.required_input(1)
     rank = step.known_rank(slope)
     if rank == 0 or step.static_shape(slope) == (1,):
         return
     if rank != 1:
         step.refuse(f"PRelu-6 has a slope of one dimension, this one has {rank}")
-    step.set_input(1, align(step, step.x(0), slope, 1))
+    step.set_input(1, align(step, step.required_input(0), slope, 1))
 
 
-def prelu_down(step: Step) -> None:
+def prelu_down(step: VersionStep) -> None:
     """Before 7 the slope has one element, or one per channel."""
-    slope, x_rank = step.x(1), step.rank(step.x(0))
+    slope, x_rank = step.required_input(1), step.rank(step.required_input(0))
     sizes = step.static_shape(slope)
     if sizes is None or x_rank is None:
         step.refuse("the shapes of X and of the slope are not known", "declare them in value_info")
@@ -150,7 +150,7 @@ def prelu_down(step: Step) -> None:
         step.set_input(1, step.reshape(slope, [full[1]]))
 
 
-def only_equal_shapes(step: Step) -> None:
+def only_equal_shapes(step: VersionStep) -> None:
     """Before 8 all inputs have one shape; Sum and Mean of others become chains of Add."""
     first, *rest = (value for value in step.node.inputs if value is not None)
     if all(_same_shape(step, first, each) for each in rest):
@@ -165,11 +165,11 @@ def only_equal_shapes(step: Step) -> None:
     step.replace(total)
 
 
-def gemm_without_c_down(step: Step) -> None:
+def gemm_without_c_down(step: VersionStep) -> None:
     """C may be left out from 11 on: a zero that broadcasts has the same effect."""
     if step.input(2) is None:
-        zero = step.const([0], step.known_dtype(step.x()))
-        step.set_inputs(step.x(0), step.x(1), zero)
+        zero = step.const([0], step.known_dtype(step.required_input()))
+        step.set_inputs(step.required_input(0), step.required_input(1), zero)
 
 
 ROWS = (

@@ -12,10 +12,10 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from rnnlower.opset.families.shaping import OLD_TEXT
-from rnnlower.opset.step import Row, Step
+from rnnlower.opset.step import Row, VersionStep
 
 
-def same_shapes(step: Step) -> None:
+def same_shapes(step: VersionStep) -> None:
     """Before 11 the branches of an If return results of the same shape."""
     branches = [step.attr("then_branch"), step.attr("else_branch")]
     for then, other in zip(branches[0].outputs, branches[1].outputs, strict=True):
@@ -30,13 +30,13 @@ def same_shapes(step: Step) -> None:
             )
 
 
-def carries_something(step: Step) -> None:
+def carries_something(step: VersionStep) -> None:
     """Loop-1 has at least one loop-carried value."""
     if step.input(2) is None:
         step.refuse("Loop-1 needs at least one loop-carried value")
 
 
-def scan_9_down(step: Step) -> None:
+def scan_9_down(step: VersionStep) -> None:
     """Scan-8 has a batch axis: the batch is one row."""
     scans = step.attr("num_scan_inputs")
     for name in ("scan_input_axes", "scan_output_axes", "scan_output_directions"):
@@ -53,7 +53,7 @@ def scan_9_down(step: Step) -> None:
         step.wrap_output(position, lambda value: step.with_axes("Squeeze", value, [0]))
 
 
-def scan_axes_down(step: Step) -> None:
+def scan_axes_down(step: VersionStep) -> None:
     """Negative axes are counted from the front, if the ranks are known."""
     scans = step.attr("num_scan_inputs")
     inputs = [value for value in step.node.inputs if value is not None]
@@ -68,7 +68,7 @@ def scan_axes_down(step: Step) -> None:
             step.set(name, [axis if axis >= 0 else axis + step.known_rank(value) for axis, value in pairs])
 
 
-def scan_9_up(step: Step) -> None:
+def scan_9_up(step: VersionStep) -> None:
     """Scan-8 has a batch axis: an outer Scan iterates over its rows."""
     body, directions = step.attr("body"), step.attr("directions")
     scans = step.attr("num_scan_inputs")
@@ -94,7 +94,7 @@ def scan_9_up(step: Step) -> None:
     step.set("num_scan_inputs", len(given))
 
 
-def _row_of(step: Step, value: ir.Value) -> ir.Value:
+def _row_of(step: VersionStep, value: ir.Value) -> ir.Value:
     dtype, shape = step.dtype(value), step.shape(value)
     row = ir.Value(name=step.session.fresh(f"{value.name}_row"))
     row.type = None if dtype is None else ir.TensorType(dtype)
@@ -104,7 +104,12 @@ def _row_of(step: Step, value: ir.Value) -> ir.Value:
 
 
 def _loop(
-    step: Step, tape: Tape, body: ir.Graph, length: ir.Value, rows: list[ir.Value], directions: list[int]
+    step: VersionStep,
+    tape: Tape,
+    body: ir.Graph,
+    length: ir.Value,
+    rows: list[ir.Value],
+    directions: list[int],
 ) -> list[ir.Value]:
     """Add the Loop of a row with lengths, whose results are padded."""
     states = len(rows) - len(directions)
@@ -125,7 +130,7 @@ def _loop(
 
 
 def _loop_body(
-    step: Step, body: ir.Graph, length: ir.Value, sequences: list[ir.Value], directions: list[int]
+    step: VersionStep, body: ir.Graph, length: ir.Value, sequences: list[ir.Value], directions: list[int]
 ) -> ir.Graph:
     number = ir.Value(name=_fresh(step, "step"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
     goes_on = ir.Value(name=_fresh(step, "go_on"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
@@ -157,7 +162,7 @@ def _loop_body(
     )
 
 
-def _filled(step: Step, tape: Tape, value: ir.Value, missing: ir.Value, element: ir.Value) -> ir.Value:
+def _filled(step: VersionStep, tape: Tape, value: ir.Value, missing: ir.Value, element: ir.Value) -> ir.Value:
     """Add zeros for the missing steps of a value."""
     rest = tape.op("Slice", [tape.op("Shape", [value])], {"axes": [0], "starts": [1], "ends": [2**31 - 1]})
     wanted = tape.op("Concat", [missing, rest], {"axis": 0})
@@ -166,7 +171,7 @@ def _filled(step: Step, tape: Tape, value: ir.Value, missing: ir.Value, element:
     return tape.op("Concat", [value, tape.op("ConstantOfShape", [wanted], {"value": zero})], {"axis": 0})
 
 
-def _named(step: Step, tape: Tape) -> list[ir.Node]:
+def _named(step: VersionStep, tape: Tape) -> list[ir.Node]:
     """Return the nodes that were added, with names."""
     for node in tape.nodes:
         node.name = _fresh(step, node.op_type.lower())
@@ -175,7 +180,7 @@ def _named(step: Step, tape: Tape) -> list[ir.Node]:
     return list(tape.nodes)
 
 
-def _fresh(step: Step, what: str) -> str:
+def _fresh(step: VersionStep, what: str) -> str:
     return step.session.fresh(f"{step.node.name or 'scan'}_{what}")
 
 

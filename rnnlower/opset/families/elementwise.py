@@ -6,13 +6,13 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.opset.adapters import only
-from rnnlower.opset.step import FLOATS, Row, Step
+from rnnlower.opset.step import FLOATS, Row, VersionStep
 
 LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 EXACT_IN_DOUBLE = frozenset(each for each in ir.DataType if each.is_integer() and 8 <= each.bitwidth <= 32)
 
 
-def clip_11_up(step: Step) -> None:
+def clip_11_up(step: VersionStep) -> None:
     """The bounds became inputs of the data's type; a bound that was the default is left out."""
     low, high = step.take("min"), step.take("max")
     bounds = [
@@ -21,18 +21,18 @@ def clip_11_up(step: Step) -> None:
     ]
     if bounds == [None, None]:
         return
-    dtype = step.known_dtype(step.x())
+    dtype = step.known_dtype(step.required_input())
     inputs = [None if bound is None else step.const(bound, dtype) for bound in bounds]
-    step.set_inputs(step.x(), *(inputs[:1] if inputs[1] is None else inputs))
+    step.set_inputs(step.required_input(), *(inputs[:1] if inputs[1] is None else inputs))
 
 
-def clip_11_down(step: Step) -> None:
+def clip_11_down(step: VersionStep) -> None:
     """Constant bounds become attributes, which are float32; other bounds are applied by Max and Min."""
     low, high = step.input(1), step.input(2)
     bounds = {name: step.array(value) for name, value in (("min", low), ("max", high)) if value is not None}
     given = {name: float(bound.reshape(-1)[0]) for name, bound in bounds.items() if bound is not None}
     if len(given) == len(bounds) and all(float(np.float32(each)) == each for each in given.values()):
-        step.set_inputs(step.x())
+        step.set_inputs(step.required_input())
         highest = given.get("max", HIGHEST)
         if given.get("min", LOWEST) > highest:
             # Clip-11 then returns max everywhere; runtimes do not load a Clip-6 with min above max.
@@ -40,7 +40,7 @@ def clip_11_down(step: Step) -> None:
         for name, number in given.items():
             step.set(name, number)
         return
-    x = step.x()
+    x = step.required_input()
     if low is not None:
         x = step.op("Max", x, low)
     if high is not None:
@@ -48,46 +48,46 @@ def clip_11_down(step: Step) -> None:
     step.replace(x)
 
 
-def clip_12_down(step: Step) -> None:
+def clip_12_down(step: VersionStep) -> None:
     """Clip-11 takes floating point only: integers are compared and selected."""
-    if step.known_dtype(step.x()) in FLOATS:
+    if step.known_dtype(step.required_input()) in FLOATS:
         return
-    x = step.x()
+    x = step.required_input()
     for position, op_type in ((1, "Max"), (2, "Min")):
         bound = step.input(position)
         if bound is not None:
-            x = _chosen(step, op_type, x, bound)
+            x = _select(step, op_type, x, bound)
     step.replace(x)
 
 
-def extremes_down(step: Step) -> None:
+def extremes_down(step: VersionStep) -> None:
     """Max-8 and Min-8 take floating point only: integers are compared and selected."""
     first, *rest = (value for value in step.node.inputs if value is not None)
     if step.known_dtype(first) in FLOATS:
         return
     for value in rest:
-        first = _chosen(step, step.node.op_type, first, value)
+        first = _select(step, step.node.op_type, first, value)
     step.replace(first)
 
 
-def _chosen(step: Step, op_type: str, a: ir.Value, b: ir.Value) -> ir.Value:
+def _select(step: VersionStep, op_type: str, a: ir.Value, b: ir.Value) -> ir.Value:
     keep = step.op("Less" if op_type == "Min" else "Greater", a, b)
     return step.op("Where", keep, a, b)
 
 
-def pow_12_down(step: Step) -> None:
+def pow_12_down(step: VersionStep) -> None:
     """Both operands have one type: the exponent is cast to that of the base."""
-    base, exponent = step.known_dtype(step.x(0)), step.known_dtype(step.x(1))
+    base, exponent = step.known_dtype(step.required_input(0)), step.known_dtype(step.required_input(1))
     if base not in FLOATS:
         step.refuse(f"Pow-7 takes floating point only, not {base.name.lower()}")
     if exponent != base:
-        step.set_input(1, step.cast(step.x(1), base))
+        step.set_input(1, step.cast(step.required_input(1), base))
 
 
-def equal_11_down(step: Step) -> None:
+def equal_11_down(step: VersionStep) -> None:
     """Equal-7 compares integers and booleans: floats are equal if neither is smaller and none is NaN."""
-    dtype = step.known_dtype(step.x())
-    a, b = step.x(0), step.x(1)
+    dtype = step.known_dtype(step.required_input())
+    a, b = step.required_input(0), step.required_input(1)
     if dtype in EXACT_IN_DOUBLE - {ir.DataType.INT32, ir.DataType.UINT32}:
         step.set_inputs(step.cast(a, ir.DataType.INT32), step.cast(b, ir.DataType.INT32))
     elif dtype in FLOATS:
@@ -96,11 +96,14 @@ def equal_11_down(step: Step) -> None:
         step.replace(step.op("Not", step.op("Or", differs, missing)))
 
 
-def compare_9_down(step: Step) -> None:
+def compare_9_down(step: VersionStep) -> None:
     """Greater-7 and Less-7 take floating point only; a double holds 32-bit integers exactly."""
-    dtype = step.known_dtype(step.x())
+    dtype = step.known_dtype(step.required_input())
     if dtype in EXACT_IN_DOUBLE:
-        step.set_inputs(step.cast(step.x(0), ir.DataType.DOUBLE), step.cast(step.x(1), ir.DataType.DOUBLE))
+        step.set_inputs(
+            step.cast(step.required_input(0), ir.DataType.DOUBLE),
+            step.cast(step.required_input(1), ir.DataType.DOUBLE),
+        )
     elif dtype == ir.DataType.INT64:
         step.replace(_compared_by_halves(step))
     elif dtype not in FLOATS:
@@ -109,11 +112,11 @@ def compare_9_down(step: Step) -> None:
         )
 
 
-def _compared_by_halves(step: Step) -> ir.Value:
+def _compared_by_halves(step: VersionStep) -> ir.Value:
     """Divide by 2**32, and compare the remainders if the quotients are equal: a double holds both exactly."""
     size = step.const(2**32)
     halves = []
-    for value in (step.x(0), step.x(1)):
+    for value in (step.required_input(0), step.required_input(1)):
         high = step.op("Div", value, size)
         low = step.op("Sub", value, step.op("Mul", high, size))
         halves.append((high, step.cast(high, ir.DataType.DOUBLE), step.cast(low, ir.DataType.DOUBLE)))
@@ -124,18 +127,18 @@ def _compared_by_halves(step: Step) -> ir.Value:
     return step.op("Or", decided, tied)
 
 
-def erf_of_integers_up(step: Step) -> None:
+def erf_of_integers_up(step: VersionStep) -> None:
     """Erf-13 takes floating point only; Erf-9 of an integer is truncated to an integer."""
-    dtype = step.known_dtype(step.x())
+    dtype = step.known_dtype(step.required_input())
     if not dtype.is_integer():
         return
-    step.set_input(0, step.cast(step.x(), ir.DataType.FLOAT))
+    step.set_input(0, step.cast(step.required_input(), ir.DataType.FLOAT))
     step.wrap_output(0, lambda y: step.cast(y, dtype), raw_dtype=ir.DataType.FLOAT)
 
 
-def float_mod_down(step: Step) -> None:
+def float_mod_down(step: VersionStep) -> None:
     """fmod=0 of floating point is new in 28."""
-    if step.attr("fmod") or step.known_dtype(step.x()) not in FLOATS | {ir.DataType.BFLOAT16}:
+    if step.attr("fmod") or step.known_dtype(step.required_input()) not in FLOATS | {ir.DataType.BFLOAT16}:
         return
     step.refuse("fmod=0 of floating point numbers is new in 28, and has cases that no composition keeps")
 
@@ -143,7 +146,7 @@ def float_mod_down(step: Step) -> None:
 FLOAT8 = "only float 8 types depend on it, and the older version does not have them"
 
 
-def cast_6_up(step: Step) -> None:
+def cast_6_up(step: VersionStep) -> None:
     """The target type was a name (some exporters wrote the number as a string) and became a number."""
     name = str(step.attr("to")).upper()
     numbers = {str(int(dtype)): dtype for dtype in ir.DataType}
@@ -153,7 +156,7 @@ def cast_6_up(step: Step) -> None:
     step.set("to", int(dtype))
 
 
-def cast_6_down(step: Step) -> None:
+def cast_6_down(step: VersionStep) -> None:
     """The target type was a name, which type inference does not read: the result's type is declared."""
     dtype = ir.DataType(step.attr("to"))
     step.set("to", dtype.name)
@@ -162,13 +165,13 @@ def cast_6_down(step: Step) -> None:
         made.type = made.type or ir.TensorType(dtype)
 
 
-def cast_like_down(step: Step) -> None:
+def cast_like_down(step: VersionStep) -> None:
     """A Cast to the type of the other tensor, if that type is known."""
-    dtype = step.known_dtype(step.x(1))
-    step.replace(step.op("Cast", step.x(0), to=int(dtype)))
+    dtype = step.known_dtype(step.required_input(1))
+    step.replace(step.op("Cast", step.required_input(0), to=int(dtype)))
 
 
-def one_value(step: Step) -> None:
+def one_value(step: VersionStep) -> None:
     """Constant-11 holds a tensor: the number or list becomes one."""
     for name, attribute in list(step.node.attributes.items()):
         if not name.startswith("value_"):
@@ -185,7 +188,7 @@ def one_value(step: Step) -> None:
         step.set("value", ir.AttrTensor("value", tensor))
 
 
-def to_initializer(step: Step) -> None:
+def to_initializer(step: VersionStep) -> None:
     """Constant-1 holds floating point only: other tensors become initializers of the main graph."""
     tensor = step.attr("value")
     if tensor.dtype in FLOATS:
@@ -196,9 +199,9 @@ def to_initializer(step: Step) -> None:
 WHOLE = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 
 
-def where_down(step: Step) -> None:
+def where_down(step: VersionStep) -> None:
     """Integers and booleans are chosen by arithmetic, which infinities of floating point would break."""
-    condition, a, b = step.x(0), step.x(1), step.x(2)
+    condition, a, b = step.required_input(0), step.required_input(1), step.required_input(2)
     dtype = step.known_dtype(a)
     step.opset = 8
     if dtype == ir.DataType.BOOL:
@@ -212,9 +215,9 @@ def where_down(step: Step) -> None:
         step.refuse(f"there is no other way to choose between tensors of {dtype.name.lower()}")
 
 
-def mod_down(step: Step) -> None:
+def mod_down(step: VersionStep) -> None:
     """The remainder has the divisor's sign: that of a truncated division, moved if its sign differs."""
-    a, b = step.x(0), step.x(1)
+    a, b = step.required_input(0), step.required_input(1)
     dtype = step.known_dtype(a)
     if dtype not in WHOLE or step.attr("fmod"):
         step.refuse("only the remainder of int32 and int64 tensors, with fmod=0, can be composed")
@@ -227,9 +230,9 @@ def mod_down(step: Step) -> None:
     step.replace(step.op("Where", move, step.op("Add", remainder, b), remainder))
 
 
-def thresholded_relu_down(step: Step) -> None:
+def thresholded_relu_down(step: VersionStep) -> None:
     """x where it is above alpha, else zero."""
-    x = step.x()
+    x = step.required_input()
     dtype = step.known_dtype(x)
     step.opset = 9
     above = step.op("Greater", x, step.const(step.attr("alpha"), dtype))

@@ -8,14 +8,14 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.opset.adapters import both, drop_if, expand, only, refuse_unless
-from rnnlower.opset.step import Row, Step
+from rnnlower.opset.adapters import both, drop_if, expand_to_body, only, refuse_unless
+from rnnlower.opset.step import Row, VersionStep
 
 NO_DILATIONS = drop_if("dilations", 1, "the older version has no dilation")
 NO_CEIL = refuse_unless("ceil_mode", (0,), "the older version rounds output sizes down")
 
 
-def whole_p(step: Step) -> None:
+def whole_p(step: VersionStep) -> None:
     """p became an integer."""
     p = float(step.attr("p"))
     if not p.is_integer():
@@ -23,12 +23,12 @@ def whole_p(step: Step) -> None:
     step.set("p", int(p))
 
 
-def float_p(step: Step) -> None:
+def float_p(step: VersionStep) -> None:
     """p was a float."""
     step.set("p", float(step.attr("p")))
 
 
-def column_major_unused(step: Step) -> None:
+def column_major_unused(step: VersionStep) -> None:
     """storage_order only matters for the indices."""
     if step.used(1):
         step.refuse("its indices are read, which MaxPool-1 does not have")
@@ -36,7 +36,7 @@ def column_major_unused(step: Step) -> None:
     step.drop_outputs(1)
 
 
-def windows_in_the_pad(step: Step) -> None:
+def windows_in_the_pad(step: VersionStep) -> None:
     """Since 22 a window that ceil_mode adds is left out if it starts in the pad; the older spec keeps it.
 
     Upwards nothing is done: runtimes never had such a window, and 22 documents that.
@@ -47,7 +47,7 @@ def windows_in_the_pad(step: Step) -> None:
     strides = step.attr("strides") or [1] * len(kernel)
     dilations = step.attr("dilations") or [1] * len(kernel)
     pads = step.attr("pads") or [0] * (2 * len(kernel))
-    shape = step.shape(step.x())
+    shape = step.shape(step.required_input())
     sizes = [None] * len(kernel) if shape is None else list(shape[2:])
     for axis, (width, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
         reach = (width - 1) * dilation + 1
@@ -70,7 +70,7 @@ CONSUMED = [0, 0, 0, 1, 1]
 OPEN_MASK = "its mask is read, which Dropout-10 does not define in inference"
 
 
-def batch_norm_7_up(step: Step) -> None:
+def batch_norm_7_up(step: VersionStep) -> None:
     """is_test=0, the default, trains; from 7 on a node with all five outputs trains."""
     trains = not step.take("is_test")
     if trains:
@@ -81,32 +81,32 @@ def batch_norm_7_up(step: Step) -> None:
         step.drop_outputs(1)
 
 
-def batch_norm_7_down(step: Step) -> None:
+def batch_norm_7_down(step: VersionStep) -> None:
     """is_test follows from the number of outputs."""
     step.set("is_test", int(step.output(1) is None))
 
 
-def batch_norm_9_up(step: Step) -> None:
+def batch_norm_9_up(step: VersionStep) -> None:
     """spatial=0, statistics for each activation: every activation becomes a channel."""
     if step.take("spatial"):
         return
-    x = step.x()
+    x = step.required_input()
     shape = step.op("Shape", x)
-    parameter_shape = step.op("Shape", step.x(1))
+    parameter_shape = step.op("Shape", step.required_input(1))
     step.set_input(0, step.op("Flatten", x, axis=1))
     for position in range(1, 5):
-        step.set_input(position, step.reshape(step.x(position), [-1]))
+        step.set_input(position, step.reshape(step.required_input(position), [-1]))
     step.wrap_output(0, lambda y: step.reshape(y, shape))
     for position in range(1, 5):
         step.wrap_output(position, lambda value: step.reshape(value, parameter_shape))
 
 
-def batch_norm_14_up(step: Step) -> None:
+def batch_norm_14_up(step: VersionStep) -> None:
     """training_mode replaces the number of outputs; saved statistics are computed next to the node."""
     trains = step.output(1) is not None
     step.set("training_mode", int(trains))
     if step.used(3) or step.used(4):
-        x = step.x()
+        x = step.required_input()
         axes = [axis for axis in range(step.known_rank(x)) if axis != 1]
         mean = step.op("ReduceMean", x, axes=axes, keepdims=1)
         away = step.op("Sub", x, mean)
@@ -116,19 +116,19 @@ def batch_norm_14_up(step: Step) -> None:
     step.drop_outputs(3 if trains else 1)
 
 
-def batch_norm_14_down(step: Step) -> None:
+def batch_norm_14_down(step: VersionStep) -> None:
     """`training_mode` 0 is dropped; the spec before 14 does not define a training node's variance."""
     if step.take("training_mode"):
         step.refuse("training_mode=1: the older spec does not define the variance of a training node")
     step.drop_outputs(1)
 
 
-def batch_norm_1_down(step: Step) -> None:
+def batch_norm_1_down(step: VersionStep) -> None:
     """BatchNormalization-1 requires the attribute consumed_inputs, which never had an effect."""
     step.set("consumed_inputs", CONSUMED)
 
 
-def dropout_7_up(step: Step) -> None:
+def dropout_7_up(step: VersionStep) -> None:
     """is_test=0, the default, drops at random; Dropout-7 and Dropout-10 leave the mode to the runtime."""
     trains = not step.take("is_test")
     if not trains:
@@ -141,37 +141,37 @@ def dropout_7_up(step: Step) -> None:
     step.node.meta[TRAINS] = True
 
 
-def dropout_7_down(step: Step) -> None:
+def dropout_7_down(step: VersionStep) -> None:
     """Dropout-7 in a model that runs is inference."""
     step.set("is_test", 1)
 
 
-def dropout_10_up(step: Step) -> None:
+def dropout_10_up(step: VersionStep) -> None:
     """The mask had the data's type and became boolean."""
     if step.used(1):
-        dtype = step.known_dtype(step.x())
+        dtype = step.known_dtype(step.required_input())
         step.wrap_output(1, lambda mask: step.cast(mask, dtype), raw_dtype=ir.DataType.BOOL)
 
 
-def dropout_10_down(step: Step) -> None:
+def dropout_10_down(step: VersionStep) -> None:
     """The mask has the data's type."""
     if step.used(1):
-        dtype = step.known_dtype(step.x())
+        dtype = step.known_dtype(step.required_input())
         step.wrap_output(1, lambda mask: step.cast(mask, ir.DataType.BOOL), raw_dtype=dtype)
 
 
-def dropout_12_up(step: Step) -> None:
+def dropout_12_up(step: VersionStep) -> None:
     """ratio became an input, training is off by default, and the mask was undefined in inference."""
     trains = step.node.meta.pop(TRAINS, False)
     if step.used(1) and not trains:
         step.refuse(OPEN_MASK)
-    inputs = [step.x(), step.const(step.take("ratio"), ir.DataType.FLOAT)]
+    inputs = [step.required_input(), step.const(step.take("ratio"), ir.DataType.FLOAT)]
     if trains:
         inputs.append(step.const(True, ir.DataType.BOOL))
     step.set_inputs(*inputs)
 
 
-def dropout_12_down(step: Step) -> None:
+def dropout_12_down(step: VersionStep) -> None:
     """A constant ratio becomes an attribute; before 12 there is no training, and the mask is undefined."""
     training = step.input(2)
     if training is not None and (step.array(training) is None or bool(step.array(training))):
@@ -181,24 +181,24 @@ def dropout_12_down(step: Step) -> None:
     step.drop("seed")
     step.drop_outputs(1)
     ratio = step.array(step.input(1))
-    step.set_inputs(step.x())
+    step.set_inputs(step.required_input())
     if ratio is not None:
         step.set("ratio", float(np.float32(ratio.reshape(-1)[0])))
 
 
-def group_norm_21_up(step: Step) -> None:
+def group_norm_21_up(step: VersionStep) -> None:
     """scale and bias per group became per channel; the precision is an attribute."""
-    x, groups = step.x(), step.attr("num_groups")
+    x, groups = step.required_input(), step.attr("num_groups")
     step.set("stash_type", int(step.known_dtype(x)))
     channels = step.op("Shape", x, start=1, end=2)
     each = step.op("Div", channels, step.const([groups]))
     shape = step.op("Concat", step.const([groups]), each, axis=0)
     for position in (1, 2):
-        column = step.with_axes("Unsqueeze", step.x(position), [1])
+        column = step.with_axes("Unsqueeze", step.required_input(position), [1])
         step.set_input(position, step.reshape(step.op("Expand", column, shape), [-1]))
 
 
-def spell_out_axes(step: Step) -> None:
+def spell_out_axes(step: VersionStep) -> None:
     """onnx's own definition of version 13 cannot be inferred if the axes are left to their default."""
     step.set("axes", step.attr("axes"))
 
@@ -208,7 +208,7 @@ SWAP = (1, 0, 2)
 Y_TO_BATCH_FIRST = (2, 0, 1, 3)
 
 
-def drop_output_sequence(step: Step) -> None:
+def drop_output_sequence(step: VersionStep) -> None:
     """`output_sequence` only stated whether Y is required; an unused output Y is removed."""
     wanted = step.attr("output_sequence") or step.used(0)
     step.drop("output_sequence")
@@ -222,7 +222,7 @@ def drop_output_sequence(step: Step) -> None:
     correct_direction(step)
 
 
-def set_output_sequence(step: Step) -> None:
+def set_output_sequence(step: VersionStep) -> None:
     """`output_sequence` states whether Y is computed: it is if anything reads it."""
     used = step.used(0)
     step.set("output_sequence", int(used))
@@ -231,13 +231,13 @@ def set_output_sequence(step: Step) -> None:
         y.name = ""
 
 
-def correct_direction(step: Step) -> None:
+def correct_direction(step: VersionStep) -> None:
     """GRU-1 misspells its default direction as "foward"; it means forward, the default from GRU-3 on."""
     if step.attr("direction") == "foward":
         step.set("direction", "forward")
 
 
-def gru_1_down(step: Step) -> None:
+def gru_1_down(step: VersionStep) -> None:
     """GRU-1 only has linear_before_reset=0, requires Y_h and has a misspelt default direction."""
     if step.take("linear_before_reset"):
         step.refuse("GRU-1 has no linear_before_reset")
@@ -248,7 +248,7 @@ def gru_1_down(step: Step) -> None:
         y.name = ""
 
 
-def batch_second(step: Step) -> None:
+def batch_second(step: VersionStep) -> None:
     """layout=1 is layout=0 between Transposes."""
     if not step.take("layout"):
         return
@@ -315,7 +315,7 @@ ROWS = (
         21,
         "scale and bias belong to channels, not to groups; stash_type is new",
         group_norm_21_up,
-        expand,
+        expand_to_body,
     ),
     Row(
         "GRU",

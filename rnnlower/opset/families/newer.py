@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import write_einsum
-from rnnlower.opset.adapters import expand, only, positive_axis, refuse_unless
-from rnnlower.opset.step import Row, Step
+from rnnlower.opset.adapters import expand_to_body, only, positive_axis, refuse_unless
+from rnnlower.opset.step import Row, VersionStep
 
 WITH_BODY = {
     11: "DynamicQuantizeLinear Range",
@@ -24,26 +24,26 @@ NEW_MODES = {"bilinear": "linear", "bicubic": "cubic"}
 OLD_MODES = {new: old for old, new in NEW_MODES.items()}
 
 
-def grid_sample_up(step: Step) -> None:
+def grid_sample_up(step: VersionStep) -> None:
     """The modes were renamed when other ranks were added."""
     mode = step.attr("mode")
     step.set("mode", NEW_MODES.get(mode, mode))
 
 
-def grid_sample_down(step: Step) -> None:
+def grid_sample_down(step: VersionStep) -> None:
     """GridSample-16 takes images only, and calls the modes bilinear and bicubic."""
-    if step.known_rank(step.x()) != 4:
+    if step.known_rank(step.required_input()) != 4:
         step.refuse("GridSample-16 takes tensors of rank 4 only")
     mode = step.attr("mode")
     step.set("mode", OLD_MODES.get(mode, mode))
 
 
-def roi_align_up(step: Step) -> None:
+def roi_align_up(step: VersionStep) -> None:
     """RoiAlign-10 did not shift by half a pixel; the new default does."""
     step.set("coordinate_transformation_mode", "output_half_pixel")
 
 
-def roi_align_down(step: Step) -> None:
+def roi_align_down(step: VersionStep) -> None:
     """RoiAlign-10 corresponds to output_half_pixel."""
     refuse_unless("coordinate_transformation_mode", ("output_half_pixel",), "RoiAlign-10 does not shift")(
         step
@@ -51,22 +51,24 @@ def roi_align_down(step: Step) -> None:
     step.drop("coordinate_transformation_mode")
 
 
-def dft_up(step: Step) -> None:
+def dft_up(step: VersionStep) -> None:
     """The axis became an input, and its default changed."""
-    step.set_inputs(step.x(), step.input(1), step.const(step.take("axis")))
+    step.set_inputs(step.required_input(), step.input(1), step.const(step.take("axis")))
 
 
-def dft_down(step: Step) -> None:
+def dft_down(step: VersionStep) -> None:
     """A constant axis becomes an attribute."""
     reason = "its axis is not constant, DFT-17 needs an attribute"
     axis = -2 if step.input(2) is None else step.known_ints(step.input(2), reason)[0]
     step.set("axis", positive_axis(step, axis))
-    step.set_inputs(*[step.x()] if step.input(1) is None else [step.x(), step.input(1)])
+    step.set_inputs(
+        *[step.required_input()] if step.input(1) is None else [step.required_input(), step.input(1)]
+    )
 
 
-def layer_normalization_down(step: Step) -> None:
+def layer_normalization_down(step: VersionStep) -> None:
     """onnx's definition cannot broadcast Scale and B: they get the sizes of the normalized axes first."""
-    axis, rank = step.attr("axis"), step.rank(step.x())
+    axis, rank = step.attr("axis"), step.rank(step.required_input())
     axes = -axis if axis < 0 else None if rank is None else rank - axis
     for position in (1, 2):
         value = step.input(position)
@@ -76,21 +78,23 @@ def layer_normalization_down(step: Step) -> None:
         # Sizes above 1 are not broadcast.
         whole = sizes is not None and len(sizes) == axes and all(isinstance(n, int) and n > 1 for n in sizes)
         if value is not None and not whole:
-            step.set_input(position, step.op("Expand", value, step.op("Shape", step.x(), start=axis)))
-    expand(step)
+            step.set_input(
+                position, step.op("Expand", value, step.op("Shape", step.required_input(), start=axis))
+            )
+    expand_to_body(step)
 
 
-def attention_24_down(step: Step) -> None:
+def attention_24_down(step: VersionStep) -> None:
     """Valid keys and short masks are new; onnx's definition expresses them in older operators."""
     if step.input(6) is not None or _mask_may_be_short(step):
-        expand(step)
+        expand_to_body(step)
 
 
-def _mask_may_be_short(step: Step) -> bool:
+def _mask_may_be_short(step: VersionStep) -> bool:
     mask = step.input(3)
     if mask is None:
         return False
-    length, keys, past = step.shape(mask), step.shape(step.x(1)), step.shape(step.input(4))
+    length, keys, past = step.shape(mask), step.shape(step.required_input(1)), step.shape(step.input(4))
     if length is None or keys is None or (step.input(4) is not None and past is None):
         return True
     # Keys are (batch, sequence, hidden) or (batch, heads, sequence, size): the sequence is last but one.
@@ -102,33 +106,33 @@ def _mask_may_be_short(step: Step) -> bool:
     return int(str(sizes[0])) != int(str(sizes[1])) + int(str(sizes[2]))
 
 
-def attention_25_down(step: Step) -> None:
+def attention_25_down(step: VersionStep) -> None:
     """Windows are new; onnx's definition expresses them in older operators."""
     if step.attr("left_window_size") != -1 or step.attr("right_window_size") != -1:
-        expand(step)
+        expand_to_body(step)
 
 
-def get_element_down(step: Step) -> None:
+def get_element_down(step: VersionStep) -> None:
     """OptionalGetElement of a value that is not optional is the value itself."""
-    if not _optional(step, step.x()):
-        step.replace(step.op("Identity", step.x()))
+    if not _optional(step, step.required_input()):
+        step.replace(step.op("Identity", step.required_input()))
 
 
-def has_element_down(step: Step) -> None:
+def has_element_down(step: VersionStep) -> None:
     """OptionalHasElement of a value that is not optional is true."""
     value = step.input(0)
     if value is None or not _optional(step, value):
         step.replace(step.const(value is not None, ir.DataType.BOOL))
 
 
-def _optional(step: Step, value: ir.Value) -> bool:
+def _optional(step: VersionStep, value: ir.Value) -> bool:
     types = step.session.types.types(value)
     if not types:
         step.refuse(f"the type of {value.name!r} is not known", "declare it in value_info")
     return any(each.startswith("optional") for each in types)
 
 
-def einsum_down(step: Step) -> None:
+def einsum_down(step: VersionStep) -> None:
     """Two operands with one common index that is summed become a MatMul; anything else Mul and ReduceSum."""
     step.opset = 11
     equation = str(step.attr("equation"))
@@ -139,9 +143,9 @@ def einsum_down(step: Step) -> None:
     step.replace(result)
 
 
-def expand_down(step: Step) -> None:
+def expand_down(step: VersionStep) -> None:
     """Tile repeats the dimensions of size 1, after the tensor got as many dimensions as the result."""
-    x, shape = step.x(0), step.x(1)
+    x, shape = step.required_input(0), step.required_input(1)
     step.opset = 7
     rank, sizes = step.known_rank(x), step.static_shape(shape)
     if sizes is None:
@@ -159,9 +163,9 @@ def expand_down(step: Step) -> None:
     step.replace(step.op("Tile", x, step.op("Add", extra, step.const([1]))))
 
 
-def trilu_down(step: Step) -> None:
+def trilu_down(step: VersionStep) -> None:
     """The elements on the other side of the diagonal become zero."""
-    x, k = step.x(0), step.input(1)
+    x, k = step.required_input(0), step.input(1)
     dtype = step.known_dtype(x)
     step.opset = 13
     shape = step.op("Shape", x)
@@ -175,11 +179,11 @@ def trilu_down(step: Step) -> None:
     step.replace(step.op("Where", outside, step.const(0, dtype), x))
 
 
-def depth_to_space_down(step: Step) -> None:
+def depth_to_space_down(step: VersionStep) -> None:
     """The older version is DCR; CRD is a Transpose of six dimensions."""
     if step.attr("mode") == "DCR":
         return
-    x, block = step.x(), step.attr("blocksize")
+    x, block = step.required_input(), step.attr("blocksize")
     shape = step.op("Shape", x)
     batch, channels, height, width = (step.slice(shape, axis, axis + 1) for axis in range(4))
     size = step.const([block])
@@ -193,7 +197,7 @@ def depth_to_space_down(step: Step) -> None:
 ROWS = (
     Row("Einsum", 0, 12, "new in 12; MatMul, or Mul and ReduceSum, do the same", down=einsum_down),
     *(
-        Row(names, 0, since, f"new in {since}; its definition does the same", down=expand)
+        Row(names, 0, since, f"new in {since}; its definition does the same", down=expand_to_body)
         for since, names in WITH_BODY.items()
     ),
     Row(

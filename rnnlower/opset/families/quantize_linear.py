@@ -8,29 +8,29 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.opset.adapters import both, only, refuse_unless
-from rnnlower.opset.step import Row, Step
+from rnnlower.opset.step import Row, VersionStep
 
 NO_BLOCKS = refuse_unless("block_size", (0,), "the older version has no blocks")
 
 
-def dequantize_down(step: Step) -> None:
+def dequantize_down(step: VersionStep) -> None:
     """(x - zero point) scale, with one scale."""
     step.opset = 9
     _dequantize(step, [])
 
 
-def dequantize_channels_down(step: Step) -> None:
+def dequantize_channels_down(step: VersionStep) -> None:
     """A single scale stays; one per channel is reshaped along its axis."""
-    sizes = step.static_shape(step.x(1))
-    if step.known_rank(step.x(1)) == 0 or sizes == (1,):
+    sizes = step.static_shape(step.required_input(1))
+    if step.known_rank(step.required_input(1)) == 0 or sizes == (1,):
         step.drop("axis")
         return
-    rank = step.known_rank(step.x())
+    rank = step.known_rank(step.required_input())
     _dequantize(step, range(1, rank - step.attr("axis") % rank))
 
 
-def _dequantize(step: Step, axes: Sequence[int]) -> None:
-    x, scale, zero_point = step.x(0), step.x(1), step.input(2)
+def _dequantize(step: VersionStep, axes: Sequence[int]) -> None:
+    x, scale, zero_point = step.required_input(0), step.required_input(1), step.input(2)
     dtype = step.known_dtype(scale)
     shifted = step.cast(x, dtype)
     if zero_point is not None:
@@ -38,33 +38,33 @@ def _dequantize(step: Step, axes: Sequence[int]) -> None:
     step.replace(step.op("Mul", shifted, _spread(step, scale, axes)))
 
 
-def _spread(step: Step, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+def _spread(step: VersionStep, value: ir.Value, axes: Sequence[int]) -> ir.Value:
     return step.with_axes("Unsqueeze", value, axes) if axes else value
 
 
-def one_scale(step: Step) -> None:
+def one_scale(step: VersionStep) -> None:
     """Before 13 there is one scale."""
-    if step.known_rank(step.x(1)) != 0 and step.static_shape(step.x(1)) != (1,):
+    if step.known_rank(step.required_input(1)) != 0 and step.static_shape(step.required_input(1)) != (1,):
         step.refuse("it has one scale per channel, the older version has one per tensor")
     step.drop("axis")
 
 
-def quantized_type(step: Step) -> None:
+def quantized_type(step: VersionStep) -> None:
     """Before 21 the zero point determines the output type."""
     wanted = step.take("output_dtype")
     if not wanted or step.input(2) is not None:
         return
-    shape = step.static_shape(step.x(1))
+    shape = step.static_shape(step.required_input(1))
     if shape is None:
         step.refuse("output_dtype without a zero point, and the shape of the scale is not known")
     dtype = ir.DataType(wanted)
     step.set_input(2, step.const(np.zeros(shape), dtype))
 
 
-def dequantized_type(step: Step) -> None:
+def dequantized_type(step: VersionStep) -> None:
     """Before 23 the scale determines the output type."""
     wanted = step.attr("output_dtype")
-    if wanted and wanted != step.known_dtype(step.x(1)):
+    if wanted and wanted != step.known_dtype(step.required_input(1)):
         step.refuse("output_dtype is not the type of the scale")
     step.drop("output_dtype")
 

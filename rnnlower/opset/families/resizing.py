@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.opset.adapters import both, only, refuse_unless
-from rnnlower.opset.step import Row, Step
+from rnnlower.opset.step import Row, VersionStep
 
 # Set on a Resize-10 that was an Upsample, whose scales are at least 1. Never written to a file.
 GROWS = "rnnlower.opset.grows"
@@ -21,7 +21,7 @@ ASYMMETRIC = "asymmetric"
 HALF_PIXEL = ("half_pixel", "pytorch_half_pixel")
 
 
-def upsample_7_up(step: Step) -> None:
+def upsample_7_up(step: VersionStep) -> None:
     """Two scales became one for each dimension; bilinear is called linear."""
     height, width = step.take("height_scale"), step.take("width_scale")
     step.set("scales", [1.0, 1.0, height, width])
@@ -29,7 +29,7 @@ def upsample_7_up(step: Step) -> None:
         step.set("mode", "linear")
 
 
-def upsample_7_down(step: Step) -> None:
+def upsample_7_down(step: VersionStep) -> None:
     """Only the last two of four dimensions have a scale."""
     scales = list(step.attr("scales"))
     if len(scales) != 4 or scales[:2] != [1.0, 1.0]:
@@ -41,37 +41,37 @@ def upsample_7_down(step: Step) -> None:
         step.set("mode", "bilinear")
 
 
-def upsample_9_up(step: Step) -> None:
+def upsample_9_up(step: VersionStep) -> None:
     """The scales became an input."""
-    step.set_inputs(step.x(), step.const(list(step.take("scales")), ir.DataType.FLOAT))
+    step.set_inputs(step.required_input(), step.const(list(step.take("scales")), ir.DataType.FLOAT))
 
 
-def upsample_9_down(step: Step) -> None:
+def upsample_9_down(step: VersionStep) -> None:
     """Constant scales become an attribute."""
     scales = _scales(step, 1)
-    step.set_inputs(step.x())
+    step.set_inputs(step.required_input())
     step.set("scales", scales)
 
 
-def upsample_10_up(step: Step) -> None:
+def upsample_10_up(step: VersionStep) -> None:
     """Upsample ended with 9: Resize does the same."""
-    y = step.op("Resize", step.x(0), step.x(1), mode=step.attr("mode"))
+    y = step.op("Resize", step.required_input(0), step.required_input(1), mode=step.attr("mode"))
     step.emitted[-1].meta[GROWS] = True
     step.replace(y)
 
 
-def resize_10_born_down(step: Step) -> None:
+def resize_10_born_down(step: VersionStep) -> None:
     """Before 10 Upsample does it, for scales of at least 1."""
     scales = step.array(step.input(1))
     if scales is None or bool((scales < 1).any()):
         step.refuse("its scales are not known to be at least 1, as Upsample requires")
     step.opset = 9
-    step.replace(step.op("Upsample", step.x(0), step.x(1), mode=step.attr("mode")))
+    step.replace(step.op("Upsample", step.required_input(0), step.required_input(1), mode=step.attr("mode")))
 
 
-def resize_11_up(step: Step) -> None:
+def resize_11_up(step: VersionStep) -> None:
     """The implicit behavior of Resize-10 is written out; growing and shrinking round differently."""
-    x, scales = step.x(0), step.x(1)
+    x, scales = step.required_input(0), step.required_input(1)
     known = step.array(scales)
     step.set("coordinate_transformation_mode", ASYMMETRIC)
     roi = step.const([], ir.DataType.FLOAT)
@@ -94,7 +94,7 @@ def resize_11_up(step: Step) -> None:
         step.set("nearest_mode", "ceil")
 
 
-def resize_11_down(step: Step) -> None:
+def resize_11_down(step: VersionStep) -> None:
     """Resize-10 counts from the corner and rounds by direction; it only has scales."""
     scales = _scales_of_11(step)
     mode, rounding = step.attr("mode"), step.attr("nearest_mode")
@@ -112,7 +112,7 @@ def resize_11_down(step: Step) -> None:
         "exclude_outside",
         "extrapolation_value",
     )
-    step.set_inputs(step.x(), step.const(scales, ir.DataType.FLOAT))
+    step.set_inputs(step.required_input(), step.const(scales, ir.DataType.FLOAT))
 
 
 def _same_in_10(scales: Sequence[float], mode: str, coordinates: str, rounding: str) -> bool:
@@ -127,10 +127,10 @@ def _same_in_10(scales: Sequence[float], mode: str, coordinates: str, rounding: 
     return grows and whole and coordinates in HALF_PIXEL and rounding.startswith("round_prefer")
 
 
-def _scales_of_11(step: Step) -> list[float]:
+def _scales_of_11(step: VersionStep) -> list[float]:
     if step.input(3) is None:
         return _scales(step, 2)
-    sizes, shape = step.ints(step.input(3)), step.static_shape(step.x())
+    sizes, shape = step.ints(step.input(3)), step.static_shape(step.required_input())
     if sizes is None or shape is None or 0 in shape:
         step.refuse(
             "it is given sizes, Resize-10 needs scales, and those are not known before the model runs"
@@ -141,14 +141,14 @@ def _scales_of_11(step: Step) -> list[float]:
     return scales
 
 
-def _scales(step: Step, position: int) -> list[float]:
+def _scales(step: VersionStep, position: int) -> list[float]:
     scales = step.array(step.input(position))
     if scales is None:
         step.refuse("its scales are not constant")
     return [float(each) for each in scales.reshape(-1)]
 
 
-def resize_13_up(step: Step) -> None:
+def resize_13_up(step: VersionStep) -> None:
     """Either scales or sizes, none of them empty; tf_half_pixel_for_nn was removed."""
     x, roi, scales, sizes = (step.input(position) for position in range(4))
     if sizes is not None:
@@ -166,7 +166,7 @@ def resize_13_up(step: Step) -> None:
         step.set("nearest_mode", "round_prefer_ceil")
 
 
-def resize_13_down(step: Step) -> None:
+def resize_13_down(step: VersionStep) -> None:
     """An omitted input was an empty tensor."""
     x, roi, scales, sizes = (step.input(position) for position in range(4))
     roi = roi or step.const([], ir.DataType.FLOAT)
@@ -174,23 +174,23 @@ def resize_13_down(step: Step) -> None:
     step.set_inputs(x, roi, scales, *([] if sizes is None else [sizes]))
 
 
-def resize_18_axes_down(step: Step) -> None:
+def resize_18_axes_down(step: VersionStep) -> None:
     """Scales, sizes and region of some axes become those of all."""
     axes = step.attr("axes")
     if axes is None:
         return
-    rank = step.known_rank(step.x())
+    rank = step.known_rank(step.required_input())
     axes = [axis % rank for axis in axes]
     step.drop("axes")
     scales, sizes, roi = step.array(step.input(2)), step.ints(step.input(3)), step.array(step.input(1))
     if roi is not None and roi.size:
         full = np.array([0.0] * rank + [1.0] * rank, np.float32)
         full[[*axes, *(axis + rank for axis in axes)]] = roi
-        step.set_input(1, step.const(full, step.known_dtype(step.x(1))))
+        step.set_input(1, step.const(full, step.known_dtype(step.required_input(1))))
     elif step.input(1) is not None and roi is None:
         step.refuse("axes with a region that is not constant")
     if step.input(3) is not None:
-        shape = step.static_shape(step.x())
+        shape = step.static_shape(step.required_input())
         if sizes is None or shape is None:
             step.refuse("axes with sizes that are not known for all dimensions")
         whole = list(shape)

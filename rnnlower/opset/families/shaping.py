@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.opset.adapters import nonnegative_axes, nonnegative_axis, only, positive_axis
-from rnnlower.opset.step import FLOATS, Adapter, Row, Step
+from rnnlower.opset.step import FLOATS, Adapter, Row, VersionStep
 
 OLD_TEXT = "the older spec has no negative axes"
 
@@ -16,7 +16,7 @@ OLD_TEXT = "the older spec has no negative axes"
 def to_input(name: str) -> Adapter:
     """Return an adapter that makes the list attribute `name` the second input."""
 
-    def adapter(step: Step) -> None:
+    def adapter(step: VersionStep) -> None:
         attribute = step.node.attributes.get(name)
         if attribute is None:
             return
@@ -35,24 +35,24 @@ def to_input(name: str) -> Adapter:
 def to_attribute(name: str, required: bool = False) -> Adapter:
     """Return an adapter that makes a constant second input the list attribute `name`."""
 
-    def adapter(step: Step) -> None:
+    def adapter(step: VersionStep) -> None:
         value = step.input(1)
         if value is None and not required:
             return
         reason = f"its input {name!r} is not constant, the older version needs an attribute"
         step.set(name, step.known_ints(value, reason))
-        step.set_inputs(step.x(0))
+        step.set_inputs(step.required_input(0))
 
     adapter.__doc__ = f"`{name}`, if it is constant, becomes an attribute"
     return adapter
 
 
-def reshape_up(step: Step) -> None:
+def reshape_up(step: VersionStep) -> None:
     """The attribute `shape` became an input."""
-    step.set_inputs(step.x(0), step.const(list(step.take("shape") or ())))
+    step.set_inputs(step.required_input(0), step.const(list(step.take("shape") or ())))
 
 
-def reshape_14_down(step: Step) -> None:
+def reshape_14_down(step: VersionStep) -> None:
     """allowzero=1 equals 0 if the shape contains no zero."""
     if step.take("allowzero"):
         values = step.ints(step.input(1))
@@ -60,38 +60,38 @@ def reshape_14_down(step: Step) -> None:
             step.refuse("allowzero=1 with a shape that is computed, or contains a zero")
 
 
-def unsqueeze_axes_down(step: Step) -> None:
+def unsqueeze_axes_down(step: VersionStep) -> None:
     """Axes count from the front, in the shape of the result."""
     axes = step.attr("axes")
     if any(axis < 0 for axis in axes):
-        rank = step.known_rank(step.x()) + len(axes)
+        rank = step.known_rank(step.required_input()) + len(axes)
         step.set("axes", [positive_axis(step, axis, rank) for axis in axes])
 
 
-def split_1_up(step: Step) -> None:
+def split_1_up(step: VersionStep) -> None:
     """The sizes could be an input once, and the axis had no default."""
     sizes = step.input(1)
     if sizes is not None:
         step.set(
             "split", step.known_ints(sizes, "its input 'split' is not constant, Split-2 needs an attribute")
         )
-        step.set_inputs(step.x(0))
+        step.set_inputs(step.required_input(0))
     if step.attr("axis") is None:
         step.set("axis", 0)
 
 
-def split_18_up(step: Step) -> None:
+def split_18_up(step: VersionStep) -> None:
     """Split-18 needs `num_outputs` if no sizes are given."""
     if step.input(1) is None:
         step.set("num_outputs", len(step.node.outputs))
 
 
-def split_18_down(step: Step) -> None:
+def split_18_down(step: VersionStep) -> None:
     """Split-18 lets the last part be smaller; before, all parts are equal."""
     count = step.take("num_outputs")
     if count is None or step.input(1) is not None:
         return
-    axis, shape = step.attr("axis"), step.shape(step.x())
+    axis, shape = step.attr("axis"), step.shape(step.required_input())
     size = shape[axis] if shape is not None else None
     if isinstance(size, int):
         part = -(-size // count)
@@ -102,28 +102,30 @@ def split_18_down(step: Step) -> None:
                 "give the sizes of the parts as an input",
             )
         if size % count:
-            step.set_inputs(step.x(), step.const([part] * (count - 1) + [size - part * (count - 1)]))
+            step.set_inputs(
+                step.required_input(), step.const([part] * (count - 1) + [size - part * (count - 1)])
+            )
         return
     if step.target < 13:
         step.refuse(f"the size of axis {axis} is not known, so the parts may not be equal")
-    step.set_inputs(step.x(), _part_sizes(step, axis, count))
+    step.set_inputs(step.required_input(), _part_sizes(step, axis, count))
 
 
-def _part_sizes(step: Step, axis: int, count: int) -> ir.Value:
-    size = step.op("Gather", step.op("Shape", step.x()), step.const([axis]), axis=0)
+def _part_sizes(step: VersionStep, axis: int, count: int) -> ir.Value:
+    size = step.op("Gather", step.op("Shape", step.required_input()), step.const([axis]), axis=0)
     part = step.op("Div", step.op("Add", size, step.const([count - 1])), step.const([count]))
     last = step.op("Sub", size, step.op("Mul", part, step.const([count - 1])))
     return step.op("Concat", *[part] * (count - 1), last, axis=0)
 
 
-def slice_up(step: Step) -> None:
+def slice_up(step: VersionStep) -> None:
     """Starts, ends and axes became inputs."""
     starts, ends, axes = (step.take(name) for name in ("starts", "ends", "axes"))
-    inputs = [step.x(), step.const(list(starts)), step.const(list(ends))]
+    inputs = [step.required_input(), step.const(list(starts)), step.const(list(ends))]
     step.set_inputs(*inputs, *([] if axes is None else [step.const(list(axes))]))
 
 
-def slice_axes_down(step: Step) -> None:
+def slice_axes_down(step: VersionStep) -> None:
     """Slice-10 has no negative axes."""
     axes = step.ints(step.input(3))
     if axes is None:
@@ -134,7 +136,7 @@ def slice_axes_down(step: Step) -> None:
         step.set_input(3, step.const([positive_axis(step, axis) for axis in axes]))
 
 
-def slice_down(step: Step) -> None:
+def slice_down(step: VersionStep) -> None:
     """Constant starts, ends and axes become attributes; there are no steps."""
     found: dict[str, list[int]] = {}
     for position, name in enumerate(("starts", "ends", "axes", "steps"), start=1):
@@ -145,18 +147,18 @@ def slice_down(step: Step) -> None:
         step.refuse("Slice-1 has no steps")
     for name, values in found.items():
         step.set(name, values)
-    step.set_inputs(step.x())
+    step.set_inputs(step.required_input())
 
 
-def concat_up(step: Step) -> None:
+def concat_up(step: VersionStep) -> None:
     """The description of Concat-1 states that the default axis is 1."""
     if step.attr("axis") is None:
         step.set("axis", 1)
 
 
-def tile_up(step: Step) -> None:
+def tile_up(step: VersionStep) -> None:
     """Tile-1 repeats along one axis, Tile-6 needs a number for each."""
-    x, tiles, axis = step.x(0), step.x(1), step.x(2)
+    x, tiles, axis = step.required_input(0), step.required_input(1), step.required_input(2)
     tiles = step.cast(step.reshape(tiles, [1]), ir.DataType.INT64)
     known = step.ints(axis)
     rank = step.rank(x)
@@ -177,10 +179,10 @@ def tile_up(step: Step) -> None:
     step.set_inputs(x, step.op("Concat", head, tiles, tail, axis=0))
 
 
-def tile_down(step: Step) -> None:
+def tile_down(step: VersionStep) -> None:
     """Tile-1 repeats along one axis: one node per axis."""
-    repeats = step.known_ints(step.x(1), "its repeats are not constant")
-    x = step.x()
+    repeats = step.known_ints(step.required_input(1), "its repeats are not constant")
+    x = step.required_input()
     dtype = step.known_dtype(x)
     for axis, count in enumerate(repeats):
         if count != 1:
@@ -188,28 +190,28 @@ def tile_down(step: Step) -> None:
     step.replace(x)
 
 
-def pad_2_up(step: Step) -> None:
+def pad_2_up(step: VersionStep) -> None:
     """`paddings` was renamed `pads`."""
     step.set("pads", step.take("paddings"))
 
 
-def pad_2_down(step: Step) -> None:
+def pad_2_down(step: VersionStep) -> None:
     """`pads` was called `paddings`."""
     step.set("paddings", step.take("pads"))
 
 
-def pad_11_up(step: Step) -> None:
+def pad_11_up(step: VersionStep) -> None:
     """Pads and value became inputs; the value has the input's type."""
     pads, value = step.take("pads"), step.take("value")
-    inputs = [step.x(), step.const(list(pads))]
+    inputs = [step.required_input(), step.const(list(pads))]
     if value:
-        inputs.append(step.const(value, step.known_dtype(step.x())))
+        inputs.append(step.const(value, step.known_dtype(step.required_input())))
     step.set_inputs(*inputs)
 
 
-def pad_11_down(step: Step) -> None:
+def pad_11_down(step: VersionStep) -> None:
     """Constant pads and value become attributes; the value is a float32."""
-    pads = step.known_ints(step.x(1), "its pads are not constant, Pad-2 needs an attribute")
+    pads = step.known_ints(step.required_input(1), "its pads are not constant, Pad-2 needs an attribute")
     value = step.array(step.input(2))
     if step.input(2) is not None:
         if value is None:
@@ -219,22 +221,22 @@ def pad_11_down(step: Step) -> None:
             step.refuse(f"its value {number!r} is not a float32, which Pad-2 needs")
         step.set("value", number)
     step.set("pads", pads)
-    step.set_inputs(step.x())
+    step.set_inputs(step.required_input())
 
 
-def pad_18_down(step: Step) -> None:
+def pad_18_down(step: VersionStep) -> None:
     """Pads of some axes become pads of all."""
     if step.input(3) is None:
         return
-    rank = step.known_rank(step.x())
+    rank = step.known_rank(step.required_input())
     axes = [axis % rank for axis in step.known_ints(step.input(3), "its axes are not constant")]
-    step.set_inputs(step.x(), _all_pads(step, axes, rank), step.input(2))
+    step.set_inputs(step.required_input(), _all_pads(step, axes, rank), step.input(2))
     if step.input(2) is None:
-        step.set_inputs(step.x(0), step.x(1))
+        step.set_inputs(step.required_input(0), step.required_input(1))
 
 
-def _all_pads(step: Step, axes: Sequence[int], rank: int) -> ir.Value:
-    pads, count = step.ints(step.x(1)), len(axes)
+def _all_pads(step: VersionStep, axes: Sequence[int], rank: int) -> ir.Value:
+    pads, count = step.ints(step.required_input(1)), len(axes)
     positions = [*axes, *(axis + rank for axis in axes)]
     if pads is not None:
         full = [0] * (2 * rank)
@@ -242,12 +244,12 @@ def _all_pads(step: Step, axes: Sequence[int], rank: int) -> ir.Value:
             full[position] = pad
         return step.const(full)
     # pads[i] goes to positions[i]: gather from the pads with a zero appended.
-    source = step.op("Concat", step.x(1), step.const([0]), axis=0)
+    source = step.op("Concat", step.required_input(1), step.const([0]), axis=0)
     order = [positions.index(place) if place in positions else 2 * count for place in range(2 * rank)]
     return step.op("Gather", source, step.const(order), axis=0)
 
 
-def shape_down(step: Step) -> None:
+def shape_down(step: VersionStep) -> None:
     """A part of the shape is a Slice of the whole."""
     start, end = step.take("start") or 0, step.take("end")
     if start or end is not None:
@@ -255,18 +257,20 @@ def shape_down(step: Step) -> None:
         step.wrap_output(0, lambda shape: step.slice(shape, start, last))
 
 
-def top_k_10_up(step: Step) -> None:
+def top_k_10_up(step: VersionStep) -> None:
     """k became an input."""
-    step.set_inputs(step.x(), step.const([step.take("k")]))
+    step.set_inputs(step.required_input(), step.const([step.take("k")]))
 
 
-def top_k_10_down(step: Step) -> None:
+def top_k_10_down(step: VersionStep) -> None:
     """A constant k becomes an attribute."""
-    step.set("k", step.known_ints(step.x(1), "its k is not constant, TopK-1 needs an attribute")[0])
-    step.set_inputs(step.x())
+    step.set(
+        "k", step.known_ints(step.required_input(1), "its k is not constant, TopK-1 needs an attribute")[0]
+    )
+    step.set_inputs(step.required_input())
 
 
-def top_k_11_down(step: Step) -> None:
+def top_k_11_down(step: VersionStep) -> None:
     """The smallest values are the largest of the negated ones; results are always sorted."""
     largest = step.attr("largest")
     step.drop("largest", "sorted")
@@ -275,18 +279,18 @@ def top_k_11_down(step: Step) -> None:
     if axis != -1:
         step.set("axis", positive_axis(step, axis))
     if not largest:
-        if step.dtype(step.x()) not in FLOATS:
+        if step.dtype(step.required_input()) not in FLOATS:
             step.refuse("TopK-10 only selects the largest values, and these cannot be negated")
-        step.set_input(0, step.op("Neg", step.x()))
+        step.set_input(0, step.op("Neg", step.required_input()))
         step.wrap_output(0, lambda values: step.op("Neg", values))
 
 
-def constant_of_shape_down(step: Step) -> None:
+def constant_of_shape_down(step: VersionStep) -> None:
     """ConstantOfShape becomes an Expand of the value to the shape."""
     value = step.attr("value")
     tensor = ir.tensor([0.0], ir.DataType.FLOAT) if value is None else value
     scalar = step.const(tensor.numpy().reshape(()), tensor.dtype)
-    step.replace(step.op("Expand", scalar, step.x()))
+    step.replace(step.op("Expand", scalar, step.required_input()))
 
 
 ROWS = (

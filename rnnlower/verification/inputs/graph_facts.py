@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from onnx.shape_inference import InferenceError, infer_shapes
 
 from rnnlower.errors import InvalidModelError
-from rnnlower.graph.inference import guarded
+from rnnlower.graph.inference import infer_guarded
 from rnnlower.verification.inputs.tracing import Tracer
 from rnnlower.verification.inputs.uses import RECURRENT, GraphFacts, dims_of, unnamed_dim
 from rnnlower.verification.models import default_opset, drop_large_weights, graphs_in, op_types
@@ -46,7 +46,7 @@ def gather_facts(
     # An abort is the model's fault, unless the sizes are only tried.
     help_only = (InferenceError, ValueError, RuntimeError, *((InvalidModelError,) if shapes else ()))
     with suppress(*help_only):
-        inferred = guarded(op_types(model), partial(infer_shapes, data_prop=True), inferred)
+        inferred = infer_guarded(op_types(model), partial(infer_shapes, data_prop=True), inferred)
     facts = Tracer(inferred).facts
     facts.random_outputs = _random_outputs(model)
     facts.threshold = largest_threshold(model)

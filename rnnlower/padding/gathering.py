@@ -24,7 +24,7 @@ def _gather(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _gather_elements(flow: PadFlow, node: ir.Node) -> Axes:
-    """Take single elements: where positions are over time, so is what they are taken from."""
+    """Take single elements; the axes of the result are those of the indices."""
     data, indices = node.inputs[:2]
     axes, own = flow.axes_of(data), flow.axes_of(indices)
     along = node.attributes.get_int("axis", 0) % len(flow.shape(data))
@@ -54,7 +54,7 @@ def _gather_nd(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _scatter_nd(flow: PadFlow, node: ir.Node) -> Axes:
-    """Put parts at positions in the first axes, neither of which is over time."""
+    """Put parts at positions in the first axes; neither may be over time."""
     data, indices, updates = node.inputs[:3]
     axes, shape = flow.axes_of(data), flow.shape(indices)
     if flow.axes_of(indices) or any(axis < shape[-1] for axis in axes):
@@ -65,7 +65,7 @@ def _scatter_nd(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
-    """Let positions that count from the end count from the last valid step."""
+    """Make positions that count from the end count from the last valid step."""
     data, value = flow.operand(node), flow.operand(node, 1)
     size, contents = axes[along], flow.contents(value)
     if size.symbol == ROWS:
@@ -100,7 +100,7 @@ def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
         count = emitter.squeeze(count, 0, [])
     is_behind = emitter.op("Less", value, emitter.with_dtype(dtype).scalar(0), since=9)
     steps = emitter.op("Where", is_behind, emitter.op("Add", value, count), value)
-    flow.place(emitter, node)
+    flow.insert(emitter, node)
     node.replace_input_with(1, steps)
 
 
@@ -110,7 +110,7 @@ def _one_hot(flow: PadFlow, node: ir.Node) -> Axes:
     return {place + (place >= axis): size for place, size in flow.axes_of(node.inputs[0]).items()}
 
 
-PICKING: dict[str, Rule] = {
+GATHERING: dict[str, Rule] = {
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,

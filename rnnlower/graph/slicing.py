@@ -1,4 +1,4 @@
-"""The cuts of a Slice, which are attributes below opset 10."""
+"""The part of each axis that a Slice takes; below opset 10 they are attributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import Array
 
 
-class Cut(NamedTuple):
+class AxisSlice(NamedTuple):
     """A part of an axis, which may be counted from the end; the bounds are numbers or symbolic sizes."""
 
     start: Any
@@ -30,8 +30,10 @@ class Cut(NamedTuple):
         return self.start == 0 and self.step == 1 and self.is_to_end(size)
 
 
-def cuts_of(node: ir.Node | None, read: Callable[[ir.Value | None], Array | None]) -> list[Cut] | None:
-    """Return the cuts of a Slice; ``None`` for another operator, or if `read` does not know an input."""
+def axis_slices(
+    node: ir.Node | None, read: Callable[[ir.Value | None], Array | None]
+) -> list[AxisSlice] | None:
+    """Return what a Slice takes of each axis; ``None`` for another operator or an input unknown to `read`."""
     if node is None or node.op_type != "Slice" or node.domain:
         return None
     given: list[Any] = [node.attributes.get_ints(name, ()) for name in ("starts", "ends", "axes")]
@@ -43,4 +45,4 @@ def cuts_of(node: ir.Node | None, read: Callable[[ir.Value | None], Array | None
     axes, steps = axes or [*range(len(starts))], steps or [1] * len(starts)
     if len({*map(len, (starts, ends, axes, steps))}) > 1 or not all(isinstance(axis, int) for axis in axes):
         return None
-    return [Cut(*each) for each in zip(starts, ends, axes, steps, strict=True)]
+    return [AxisSlice(*each) for each in zip(starts, ends, axes, steps, strict=True)]

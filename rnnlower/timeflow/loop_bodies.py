@@ -1,4 +1,4 @@
-"""Loops and Scans over time: what they carry from step to step is a state of the stream."""
+"""Loops and Scans over time: their loop-carried values are states of the stream."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.walk import VIEWS, captured, operand, root, walk
-from rnnlower.timeflow.edits import Replaced
+from rnnlower.graph.walk import VIEWS, captured_values, look_through_identities, operand, walk
+from rnnlower.timeflow.edits import ReplaceInput
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest
-from rnnlower.timeflow.recurrence import hold, refuse_shifted, wait_for_all
+from rnnlower.timeflow.recurrence import delay_all_by_chunks, hold_state, refuse_shifted
 from rnnlower.timeflow.tracks import CoupledError, Track
 
 _FIRST_SCAN_WITHOUT_BATCH = 9
@@ -36,7 +36,7 @@ def _scan(flow: Flow, node: ir.Node) -> list[Outcome]:
             raise CoupledError("runs over another axis than time")
         if track is not None:
             tracks[place] = track
-    track, calls = wait_for_all(flow, {(node, index): each for index, each in tracks.items()})
+    track, calls = delay_all_by_chunks(flow, {(node, index): each for index, each in tracks.items()})
     for place, axis in enumerate(axes, carried):
         if place not in tracks:
             refuse_latest(flow, node.inputs[place], track)
@@ -50,28 +50,28 @@ def _scan(flow: Flow, node: ir.Node) -> list[Outcome]:
 
 
 def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
-    """Handle a Loop that takes a step of each sequence in each iteration, by the number of the iteration."""
+    """Handle a Loop that gathers one step of each sequence per iteration, by the iteration number."""
     body, carried = node.attributes["body"].as_graph(), len(node.inputs) - 2
     trips, chunk_trips = flow.content(node.inputs[0]), flow.chunk_content(node.inputs[0])
     condition = flow.content(node.inputs[1])
     if trips is None or chunk_trips is None:
-        raise CoupledError("has a number of iterations that is not followed")
+        raise CoupledError("has an unsupported number of iterations")
     if node.inputs[1] is not None and (condition is None or not condition.all()):
         raise CoupledError("has a condition that is not known")
     after = flow.whole.constant(body.outputs[0])
-    if root(body.outputs[0]) is not body.inputs[1] and (after is None or not after.all()):
+    if look_through_identities(body.outputs[0]) is not body.inputs[1] and (after is None or not after.all()):
         raise CoupledError("ends by a condition that it computes")
     readers = _readers(flow, body)
-    tracks = {(reader, 0): flow.tracked(reader) for reader in readers}
+    tracks = {(reader, 0): flow.required_track(reader) for reader in readers}
     frames = {track.frames for track in tracks.values()}
     if len(frames) != 1 or frames != {int(trips.reshape(-1)[0])}:
         raise CoupledError("does not take one step of each sequence in each iteration")
     _refuse_captured(flow, node, readers)
-    if any(each in flow.latest for each in captured(node)):
+    if any(each in flow.latest for each in captured_values(node)):
         raise CoupledError("combines every step with the last one")
-    track, calls = wait_for_all(flow, tracks)
+    track, calls = delay_all_by_chunks(flow, tracks)
     if int(chunk_trips.reshape(-1)[0]) != track.chunk:
-        flow.edits.append(Replaced(node, 0, np.array(track.chunk, np.int64).reshape(trips.shape)))
+        flow.edits.append(ReplaceInput(node, 0, np.array(track.chunk, np.int64).reshape(trips.shape)))
     _carry(flow, node, body.inputs[2:], body.outputs[1:], (2, carried), track, calls)
     for out in node.outputs[carried:]:
         dims = flow.whole.dims(out)
@@ -81,7 +81,7 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
 
 
 def _readers(flow: Flow, body: ir.Graph) -> list[ir.Node]:
-    """Return the Gathers that take a step of a sequence by the number of the iteration."""
+    """Return the Gathers that take a step of a sequence by the iteration number."""
     numbers, readers = [body.inputs[0]], []
     for value in numbers:
         for use in value.uses():
@@ -128,15 +128,15 @@ def _carry(
     for number in range(count):
         value, out = inputs[number], outputs[number]
         name = value.name or f"state_{number}"
-        if root(out) is value:
+        if look_through_identities(out) is value:
             continue
         shape, final = flow.shape(node, first + number), flow.shape_of(node.outputs[number])
-        if flow.is_sized(operand(node, first + number)) or final not in (None, shape) or 0 in shape:
+        if flow.depends_on_length(operand(node, first + number)) or final not in (None, shape) or 0 in shape:
             raise CoupledError(f"has a state {name!r} that grows with the number of steps")
         named = tuple(flow.sample.named(size) for size in shape)
         dtype = flow.dtype(operand(node, first + number))
         what = f"{flow.name(node)}_{name}"
-        hold(flow, node, (first + number, number, f"initial {name}", what), named, dtype, calls)
+        hold_state(flow, node, (first + number, number, f"initial {name}", what), named, dtype, calls)
 
 
 LOOPS: dict[str, Rule] = {"Loop": _loop, "Scan": _scan}

@@ -1,4 +1,4 @@
-"""Norms: over time, they count the valid elements alone."""
+"""Normalization: over time, only valid elements count."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.names import NameSource, all_names
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import Axes, NoRuleError
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -15,10 +15,10 @@ _NOT_CENTERED = ("RMSNormalization", "SimplifiedLayerNormalization")
 _PARAMETERS = "has parameters that differ from step to step"
 
 
-def _normalized(
+def _emit_normalized(
     flow: PadFlow, node: ir.Node, emitter: Emitter, value: ir.Value, axes: Axes, where: range
 ) -> ir.Value:
-    """Emit the normal form of a value over its last axes, by the mean and the variance of what is valid."""
+    """Normalize a value over its last axes, by the mean and the variance of the valid elements."""
     over = {axis: axes[axis] for axis in where if axis in axes}
     zero, rank = emitter.scalar(0), where.stop
 
@@ -41,19 +41,19 @@ def _normalized(
 def _batch_norm(flow: PadFlow, node: ir.Node) -> Axes:
     if node.attributes.get_int("training_mode", 0) or len(node.outputs) > 1:
         raise NoRuleError("normalizes by the statistics of its input")
-    return flow.features(node, [1], _PARAMETERS)
+    return flow.feature_axes(node, [1], _PARAMETERS)
 
 
 def _layer_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
-    """Normalize; what is scaled then is aligned at the end."""
+    """Normalize; scale and bias are aligned with the last axes."""
     value, axes = flow.operand(node), flow.axes_of(node.inputs[0])
     rank = len(flow.shape(value))
     where = range(node.attributes.get_int("axis", -1) % rank, rank)
     if not {*where} & {*axes}:
-        flow.features(node, where, _PARAMETERS)
+        flow.feature_axes(node, where, _PARAMETERS)
         return [axes] * len(node.outputs)
     emitter = flow.emitter_for(node)
-    result = _normalized(flow, node, emitter, value, axes, where)
+    result = _emit_normalized(flow, node, emitter, value, axes, where)
     for op_type, each in zip(("Mul", "Add"), node.inputs[1:], strict=False):
         result = result if each is None else emitter.op(op_type, result, each)
     flow.replace(node, result, emitter)
@@ -81,9 +81,9 @@ def _channel_norm(flow: PadFlow, node: ir.Node) -> Axes:
     if groups:
         value = emitter.reshape(value, [0, groups, shape[1] // groups, *shape[2:]])
         axes_of_groups = {axis + (axis >= 2): size for axis, size in axes.items()}
-        result = _normalized(flow, node, emitter, value, axes_of_groups, range(2, len(shape) + 1))
+        result = _emit_normalized(flow, node, emitter, value, axes_of_groups, range(2, len(shape) + 1))
     else:
-        result = _normalized(flow, node, emitter, value, axes, range(2, len(shape)))
+        result = _emit_normalized(flow, node, emitter, value, axes, range(2, len(shape)))
     if groups and each_has:
         result = emitter.reshape(result, [0, *shape[1:]])
     for op_type, each in zip(("Mul", "Add"), node.inputs[1:], strict=True):
@@ -100,7 +100,7 @@ def unfold_groups(model: ir.Model) -> None:
 
     PyTorch writes GroupNorm so below opset 21; time would be folded behind the channels of a group.
     """
-    facts, pool = Facts(model), InitializerPool(model, NameSource(names_in(model)))
+    facts, pool = Facts(model), InitializerPool(model, NameSource(all_names(model)))
     for node in model.graph:
         value = node.inputs[0] if node.op_type == "InstanceNormalization" else None
         before = value.producer() if value is not None and len(value.uses()) == 1 else None
@@ -133,7 +133,7 @@ NORMALIZING: dict[str, Rule] = {
     "BatchNormalization": _batch_norm,
     "GroupNormalization": _channel_norm,
     "InstanceNormalization": _channel_norm,
-    "LRN": lambda flow, node: flow.features(node, [1], "normalizes over neighboring steps"),
+    "LRN": lambda flow, node: flow.feature_axes(node, [1], "normalizes over neighboring steps"),
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _layer_norm,
     "SimplifiedLayerNormalization": _layer_norm,

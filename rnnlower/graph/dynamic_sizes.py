@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.graph.walk import SHAPE_READERS, dim_name, owners, subgraphs_of
+from rnnlower.graph.walk import SHAPE_READERS, dim_name, subgraph_owners, subgraphs_of
 
 _EXAMPLE = 16
 
@@ -32,7 +32,7 @@ class SizeOptions:
         return wording.several(words)
 
 
-def is_open(value: ir.Value) -> bool:
+def has_dynamic_size(value: ir.Value) -> bool:
     """Return whether a size of a tensor is dynamic."""
     if not isinstance(value.type, ir.TensorType | None):
         return False
@@ -44,7 +44,7 @@ def options_for_sizes(inputs: Iterable[ir.Value], example: int | str = _EXAMPLE)
     dims: dict[str, int | str] = {}
     shapes: dict[str, Sequence[int | str]] = {}
     for value in inputs:
-        if not is_open(value):
+        if not has_dynamic_size(value):
             continue
         if value.shape is None:
             shapes[str(value.name)] = [2, 3, 4]
@@ -63,9 +63,9 @@ def _size(dim: int | ir.SymbolicDim, example: int | str) -> int | str:
     return example if dim_name(dim) else "N"
 
 
-def decided_by(model: ir.Model, *values: ir.Value | None) -> str:
+def describe_deciding_inputs(model: ir.Model, *values: ir.Value | None) -> str:
     """Return which inputs determine the values, with the options that set them; ``""`` if there are none."""
-    data, sizes = _inputs_behind(model, values)
+    data, sizes = _inputs_that_determine(model, values)
     inputs = list(model.graph.inputs)
     parts = [
         f"input {each.name!r} decides it" + (f": {wording.sets(str(each.name))}" if _is_setting(each) else "")
@@ -73,20 +73,20 @@ def decided_by(model: ir.Model, *values: ir.Value | None) -> str:
         if each in data
     ]
     for each in inputs:
-        if each in sizes and is_open(each):
+        if each in sizes and has_dynamic_size(each):
             parts.append(f"the sizes of input {each.name!r} decide it: {options_for_sizes([each], 'N')}")
     return "; ".join(parts)
 
 
-def branch_decided_by(model: ir.Model, node: ir.Node) -> str:
-    """Return which inputs determine whether a node in branches of Ifs runs, in the form of `decided_by`."""
-    holders = owners(model.graph)
+def describe_branch_inputs(model: ir.Model, node: ir.Node) -> str:
+    """Return which inputs determine whether a node in branches of Ifs runs, in words."""
+    holders = subgraph_owners(model.graph)
     conditions: list[ir.Value | None] = []
     inner: ir.Node | None = node
     while inner is not None and (inner := holders.get(inner.graph)) is not None:
         if inner.op_type == "If" and not inner.domain:
             conditions.append(inner.inputs[0])
-    return decided_by(model, *conditions)
+    return describe_deciding_inputs(model, *conditions)
 
 
 def _is_setting(value: ir.Value) -> bool:
@@ -95,11 +95,13 @@ def _is_setting(value: ir.Value) -> bool:
     return exact or (value.shape is not None and all(dim == 1 for dim in value.shape))
 
 
-def _inputs_behind(model: ir.Model, values: Sequence[ir.Value | None]) -> tuple[set[ir.Value], set[ir.Value]]:
+def _inputs_that_determine(
+    model: ir.Model, values: Sequence[ir.Value | None]
+) -> tuple[set[ir.Value], set[ir.Value]]:
     """Return the graph inputs whose data the values depend on, and those of which only the shape matters."""
     data: set[ir.Value] = set()
     sizes: set[ir.Value] = set()
-    holders = owners(model.graph)
+    holders = subgraph_owners(model.graph)
     met: set[tuple[ir.Value, bool]] = set()
     pending = [(value, False) for value in values]
     while pending:
@@ -111,7 +113,7 @@ def _inputs_behind(model: ir.Model, values: Sequence[ir.Value | None]) -> tuple[
         if node is None:
             (sizes if of_shape else data).add(this)
             owner = holders.get(this.graph)
-            pending += [(used, of_shape) for used in _given_to(owner, this)]
+            pending += [(used, of_shape) for used in _sources_of_body_input(owner, this)]
             continue
         reads_shape = of_shape or (node.op_type in SHAPE_READERS and not node.domain)
         pending += [(used, reads_shape) for used in node.inputs]
@@ -119,7 +121,7 @@ def _inputs_behind(model: ir.Model, values: Sequence[ir.Value | None]) -> tuple[
     return data, sizes
 
 
-def _given_to(owner: ir.Node | None, value: ir.Value) -> list[ir.Value | None]:
+def _sources_of_body_input(owner: ir.Node | None, value: ir.Value) -> list[ir.Value | None]:
     """Return the sources of a body's input: the input of the enclosing node, and the loop-carried value."""
     body = owner.attributes.get("body") if owner is not None else None
     if owner is None or body is None or body.is_ref() or not value.is_graph_input():

@@ -1,4 +1,4 @@
-"""A model as it was, when a pass fails halfway."""
+"""Rollback of a model when a pass fails halfway."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import roots, subgraphs_of
+from rnnlower.graph.walk import root_graphs, subgraphs_of
 
 _OF_MODEL = (
     "graph",
@@ -25,8 +25,8 @@ _OF_VALUE = ("name", "type", "const_value", "shape", "doc_string")
 
 
 @contextlib.contextmanager
-def undone_on_failure(model: ir.Model) -> Iterator[None]:
-    """Put the model back as it was if the block raises: the same nodes and values, not copies."""
+def rollback_on_failure(model: ir.Model) -> Iterator[None]:
+    """Restore the model if the block raises: the same nodes and values, not copies."""
     snapshot = _Snapshot(model)
     try:
         yield
@@ -47,7 +47,7 @@ class _Snapshot:
         self._nodes: dict[ir.Node, tuple[Sequence[ir.Value | None], Sequence[ir.Value]]] = {}
         self._dims: dict[ir.Value, tuple[int | ir.SymbolicDim, ...] | None] = {}
         self._keep(model, _OF_MODEL, model.functions, model.metadata_props, model.meta)
-        for graph in roots(model):
+        for graph in root_graphs(model):
             self._add(graph)
 
     def _keep(self, owner: Any, names: Sequence[str], *dictionaries: Any) -> None:

@@ -1,4 +1,4 @@
-"""Passes that change inputs and outputs of graphs for a runtime that gets them wrong."""
+"""Passes that change inputs and outputs of graphs for runtimes that get them wrong."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import default_opset, passed, walk
-from rnnlower.passes.base import Pass, nothing_is_found
+from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.walk import default_opset, look_through, walk
+from rnnlower.passes.base import Pass, finds_nothing
 
 # A runtime may fuse these with what computes their input.
 _FUSED = ("Clip", "LeakyRelu", "PRelu", "Relu")
@@ -19,14 +19,13 @@ _FIRST_BOOL_CONSTANT = 9
 
 
 class CopyOutputsPass(Pass):
-    """Gives every output of a graph or body that other nodes read a Cast to its own type.
+    """Copies, by a Cast to the same type, every output of a graph or body that nodes read as well.
 
-    An output also counts as read if a node like the one that computes it has the same inputs: a runtime may
-    make one of the two.
+    An output also counts as read if an equal node has the same inputs: a runtime may merge the two.
 
     Some runtimes overwrite such outputs, give them other axes, or refuse them. A reshaped value has no memory
-    of its own. A runtime that computes an element-wise op in place must not take that memory if the value is
-    an output, too.
+    of its own. A runtime that computes an element-wise op in place must not reuse that memory if the value is
+    also an output.
 
     Before::
 
@@ -46,32 +45,32 @@ class CopyOutputsPass(Pass):
         }
 
     Args:
-        op_types: Operators whose results get one, too, where they are outputs.
-        read: Whether outputs that other nodes read get one.
+        op_types: Operators whose results are copied, too, where they are outputs.
+        read: Whether outputs that nodes read are copied.
     """
 
     KEEPS_FACTS = True
-    ENSURES = (nothing_is_found,)
+    ENSURES = (finds_nothing,)
 
     def __init__(self, op_types: Collection[str] = (), *, read: bool = True) -> None:
         self._read = read
         self._op_types = frozenset(op_types)
 
-    def found(self, model: ir.Model) -> list[tuple[ir.Graph, int]]:
+    def find(self, model: ir.Model) -> list[tuple[ir.Graph, int]]:
         """Return the outputs that need a copy: the graph and the number of each."""
         return [
             (graph, index)
             for graph in model.graphs()
             for index, value in enumerate(graph.outputs)
-            if (self._read and _is_read(value)) or _is_made_by(value, self._op_types)
+            if (self._read and _is_read(value)) or _is_computed_by(value, self._op_types)
         ]
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        found = self.found(model)
+        found = self.find(model)
         if found:
-            names = NameSource(names_in(model))
+            names = NameSource(all_names(model))
             for graph, index in found:
-                _copy(graph, index, names, self.facts)
+                _insert_cast(graph, index, names, self.facts)
         return ir.passes.PassResult(model, modified=bool(found))
 
 
@@ -87,13 +86,13 @@ def _is_read(value: ir.Value) -> bool:
     )
 
 
-def _is_made_by(value: ir.Value, op_types: Collection[str]) -> bool:
+def _is_computed_by(value: ir.Value, op_types: Collection[str]) -> bool:
     """Return whether one of these operators computes a value, maybe followed by an activation."""
-    node = passed(value, _FUSED).producer()
+    node = look_through(value, _FUSED).producer()
     return node is not None and node.domain == "" and node.op_type in op_types
 
 
-def _copy(graph: ir.Graph, index: int, names: NameSource, facts: Facts) -> None:
+def _insert_cast(graph: ir.Graph, index: int, names: NameSource, facts: Facts) -> None:
     value = graph.outputs[index]
     type_ = facts.type(value)
     if not isinstance(type_, ir.TensorType):
@@ -110,10 +109,10 @@ def _copy(graph: ir.Graph, index: int, names: NameSource, facts: Facts) -> None:
 
 
 class PlainLoopInputsPass(Pass):
-    """Puts a Squeeze after the iteration number of each Loop, and a constant in the place of the condition.
+    """Inserts a Squeeze after the iteration number of each Loop, and replaces its condition by a constant.
 
-    Some runtimes pass wrong ones to the body. The number is a scalar. Where a runtime makes a matrix of it,
-    Gather by it and outputs computed from it have axes too many: a Squeeze without axes is right in both
+    Some runtimes pass wrong ones to the body. The number is a scalar. Where a runtime turns it into a matrix,
+    a Gather by it and outputs computed from it have too many axes: a Squeeze without axes is right in both
     cases. The condition is true whenever the body runs. A runtime that reads other memory for it ends the
     Loop too soon.
 
@@ -141,9 +140,9 @@ class PlainLoopInputsPass(Pass):
     """
 
     KEEPS_FACTS = True
-    ENSURES = (nothing_is_found,)
+    ENSURES = (finds_nothing,)
 
-    def found(self, model: ir.Model) -> list[tuple[ir.Graph, int]]:
+    def find(self, model: ir.Model) -> list[tuple[ir.Graph, int]]:
         """Return the numbers (0) that are read by a node other than their Squeeze, and conditions (1)."""
         loops = (node for node, _ in walk(model.graph) if node.op_type == "Loop" and not node.domain)
         bodies = [loop.attributes["body"].as_graph() for loop in loops]
@@ -155,10 +154,10 @@ class PlainLoopInputsPass(Pass):
         ]
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        found = self.found(model)
-        names = NameSource(names_in(model) if found else ())
+        found = self.find(model)
+        names = NameSource(all_names(model) if found else ())
         for body, index in found:
-            _replace(body, index, names, default_opset(model))
+            _replace_loop_input(body, index, names, default_opset(model))
         return ir.passes.PassResult(model, modified=bool(found))
 
 
@@ -169,7 +168,7 @@ def _is_read_plainly(given: ir.Value, index: int) -> bool:
     return bool(readers) or given.is_graph_output()
 
 
-def _replace(body: ir.Graph, index: int, names: NameSource, opset: int) -> None:
+def _replace_loop_input(body: ir.Graph, index: int, names: NameSource, opset: int) -> None:
     given = body.inputs[index]
     plain = ir.Value(name=names.fresh(f"{given.name}_plain"), type=given.type, shape=ir.Shape([]))
     given.replace_all_uses_with(plain, replace_graph_outputs=True)

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.walk import operand
-from rnnlower.padding.normalizing import NORMALIZING
-from rnnlower.padding.sizes import Axes, NoRuleError, unite
+from rnnlower.padding.normalization import NORMALIZING
+from rnnlower.padding.sizes import Axes, NoRuleError, add_axis
 from rnnlower.padding.validity_walk import PadFlow, Rule
 from rnnlower.timeflow.pointwise import POINTWISE
 
@@ -35,7 +35,7 @@ def elementwise(flow: PadFlow, node: ir.Node) -> Axes:
     return flow.broadcast(node, [index for index, value in enumerate(node.inputs) if value is not None])
 
 
-def _reduced(flow: PadFlow, node: ir.Node) -> list[int]:
+def _reduced_axes(flow: PadFlow, node: ir.Node) -> list[int]:
     rank, given = len(flow.shape(node.inputs[0])), flow.ints(node, "axes", 1)
     if given is None or not given[0]:
         return [] if node.attributes.get_int("noop_with_empty_axes", 0) else [*range(rank)]
@@ -43,9 +43,9 @@ def _reduced(flow: PadFlow, node: ir.Node) -> list[int]:
 
 
 def _reduce(flow: PadFlow, node: ir.Node) -> Axes:
-    over, keeps = _reduced(flow, node), bool(node.attributes.get_int("keepdims", 1))
+    over, keeps = _reduced_axes(flow, node), bool(node.attributes.get_int("keepdims", 1))
     before = flow.axes_of(node.inputs[0])
-    axes = flow.along(node, over, _FILLS[node.op_type], keeps)
+    axes = flow.fill_along(node, over, _FILLS[node.op_type], keeps)
     if node.op_type == "ReduceMean" and {*over} & {*before}:
         emitter, filled, rank = flow.emitter_for(node), flow.operand(node), len(flow.shape(node.inputs[0]))
         if emitter.dtype.numpy().kind != "f":
@@ -59,47 +59,47 @@ def _softmax(flow: PadFlow, node: ir.Node) -> Axes:
     rank, since = len(flow.shape(node.inputs[0])), flow.opset >= 13
     axis = node.attributes.get_int("axis", -1 if since else 1) % rank
     before = flow.axes_of(node.inputs[0])
-    flow.along(node, [axis] if since else range(axis, rank), -math.inf)
+    flow.fill_along(node, [axis] if since else range(axis, rank), -math.inf)
     return before
 
 
-def _arg(flow: PadFlow, node: ir.Node) -> Axes:
+def _arg_min_max(flow: PadFlow, node: ir.Node) -> Axes:
     axis, rank = node.attributes.get_int("axis", 0), len(flow.shape(node.inputs[0]))
     if node.attributes.get_int("select_last_index", 0) and axis % rank in flow.axes_of(node.inputs[0]):
         raise NoRuleError("takes the last of equal positions")
     fill = -math.inf if node.op_type == "ArgMax" else math.inf
-    return flow.along(node, [axis], fill, bool(node.attributes.get_int("keepdims", 1)))
+    return flow.fill_along(node, [axis], fill, bool(node.attributes.get_int("keepdims", 1)))
 
 
-def _top(flow: PadFlow, node: ir.Node) -> list[Axes]:
+def _top_k(flow: PadFlow, node: ir.Node) -> list[Axes]:
     fill = -math.inf if node.attributes.get_int("largest", 1) else math.inf
     axis, count = node.attributes.get_int("axis", -1), flow.contents(node.inputs[1])
     size = flow.axes_of(node.inputs[0]).get(axis % len(flow.shape(node.inputs[0])))
     if size is not None and count is not None and len({each.item() for each in count}) == 1:
         flow.require(size, count[0].item())
-    axes = flow.along(node, [axis], fill)
+    axes = flow.fill_along(node, [axis], fill)
     return [axes, axes]
 
 
-def _cumulative(flow: PadFlow, node: ir.Node) -> Axes:
+def _cumsum(flow: PadFlow, node: ir.Node) -> Axes:
     given, axes = flow.ints(node, "axis", 1) or [], flow.axes_of(node.inputs[0])
     if node.attributes.get_int("reverse", 0):
-        flow.along(node, given[0], 0.0)
+        flow.fill_along(node, given[0], 0.0)
     return axes
 
 
 def _quantize(flow: PadFlow, node: ir.Node) -> Axes:
-    return flow.features(node, [], "has parameters that differ from step to step")
+    return flow.feature_axes(node, [], "has parameters that differ from step to step")
 
 
 def _dynamic_quantize(flow: PadFlow, node: ir.Node) -> list[Axes]:
     # Its range holds zero in any case.
     axes = flow.axes_of(node.inputs[0])
-    flow.along(node, [*axes], 0.0)
+    flow.fill_along(node, [*axes], 0.0)
     return [axes, {}, {}]
 
 
-def _products(
+def _product_axes(
     flow: PadFlow, node: ir.Node, indices: tuple[int, int] = (0, 1), zeros: Sequence[int] = ()
 ) -> Axes:
     """Return the axes of a product of matrices, whose inner axes are filled with zeros.
@@ -124,29 +124,29 @@ def _products(
             elif flipped and place >= full - 2:
                 place = 2 * full - 3 - place
             if place == inner[side]:
-                flow.fill(node, index, axis, _zero(flow, node, zeros, side))
+                flow.fill(node, index, axis, _zero_point(flow, node, zeros, side))
             else:
                 place -= sum(each < place for each in lost)
-                unite(axes, place, size)
+                add_axis(axes, place, size)
     return axes
 
 
-def _zero(flow: PadFlow, node: ir.Node, zeros: Sequence[int], side: int) -> float | ir.Value:
+def _zero_point(flow: PadFlow, node: ir.Node, zeros: Sequence[int], side: int) -> float | ir.Value:
     value = operand(node, zeros[side]) if zeros else None
     if value is not None and math.prod(flow.shape(value)) != 1:
-        raise NoRuleError("sums over time integers that have several zero points")
+        raise NoRuleError("sums integers with several zero points over time")
     return 0.0 if value is None else value
 
 
 def _matmul(flow: PadFlow, node: ir.Node) -> Axes:
     if any(node.attributes.get_int(name, 0) for name in ("transBatchA", "transBatchB")):
         raise NoRuleError("moves the batch of a product")
-    return _products(flow, node)
+    return _product_axes(flow, node)
 
 
 def _matmul_to_float(flow: PadFlow, node: ir.Node) -> Axes:
     # Scales, zero points and the bias belong to features.
-    axes = _products(flow, node, zeros=(4, 5))
+    axes = _product_axes(flow, node, zeros=(4, 5))
     if any(map(flow.axes_of, node.inputs[2:])):
         raise NoRuleError("has scales that differ from step to step")
     return axes
@@ -156,7 +156,7 @@ def _dynamic_matmul(flow: PadFlow, node: ir.Node) -> Axes:
     # Its range holds zero in any case.
     for axis in flow.axes_of(node.inputs[0]):
         flow.fill(node, 0, axis, 0.0)
-    return _products(flow, node)
+    return _product_axes(flow, node)
 
 
 def _gemm(flow: PadFlow, node: ir.Node) -> Axes:
@@ -170,7 +170,7 @@ def _gemm(flow: PadFlow, node: ir.Node) -> Axes:
                 axes[index] = size
     if operand(node, 2) is not None:
         for axis, size in flow.broadcast(node, [2]).items():
-            unite(axes, axis, size)
+            add_axis(axes, axis, size)
     return axes
 
 
@@ -178,20 +178,20 @@ def _einsum(flow: PadFlow, node: ir.Node) -> Axes:
     equation = node.attributes.get_string("equation", "").replace(" ", "")
     terms, right = einsum_terms(equation)
     if not terms:
-        raise NoRuleError(f"has the equation {equation!r}, which is not followed")
+        raise NoRuleError(f"has the equation {equation!r}, which is not supported")
     axes: Axes = {}
     for index, term in enumerate(terms):
         for axis, size in flow.axes_of(node.inputs[index]).items():
             if term[axis] not in right:
                 flow.fill(node, index, axis, 0.0)
             else:
-                unite(axes, right.index(term[axis]), size)
+                add_axis(axes, right.index(term[axis]), size)
     return axes
 
 
 def _lp_norm(flow: PadFlow, node: ir.Node) -> Axes:
     axes = flow.axes_of(node.inputs[0])
-    flow.along(node, [node.attributes.get_int("axis", -1)], 0.0)
+    flow.fill_along(node, [node.attributes.get_int("axis", -1)], 0.0)
     return axes
 
 
@@ -202,13 +202,13 @@ def _rotary(flow: PadFlow, node: ir.Node) -> Axes:
     return axes
 
 
-COMBINING: dict[str, Rule] = {
+REDUCTIONS: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, elementwise),
     **dict.fromkeys(_FILLS, _reduce),
     **NORMALIZING,
-    "ArgMax": _arg,
-    "ArgMin": _arg,
-    "CumSum": _cumulative,
+    "ArgMax": _arg_min_max,
+    "ArgMin": _arg_min_max,
+    "CumSum": _cumsum,
     "DequantizeLinear": _quantize,
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Einsum": _einsum,
@@ -217,12 +217,12 @@ COMBINING: dict[str, Rule] = {
     "LogSoftmax": _softmax,
     "LpNormalization": _lp_norm,
     "MatMul": _matmul,
-    "MatMulInteger": functools.partial(_products, zeros=(2, 3)),
+    "MatMulInteger": functools.partial(_product_axes, zeros=(2, 3)),
     "MatMulIntegerToFloat": _matmul_to_float,
     "DynamicQuantizeMatMul": _dynamic_matmul,
     "FusedMatMul": _matmul,
     "FusedGemm": _gemm,
-    "QLinearMatMul": functools.partial(_products, indices=(0, 3), zeros=(2, 5)),
+    "QLinearMatMul": functools.partial(_product_axes, indices=(0, 3), zeros=(2, 5)),
     "QLinearAdd": lambda flow, node: flow.broadcast(node, [0, 3]),
     "QLinearMul": lambda flow, node: flow.broadcast(node, [0, 3]),
     "QLinearSigmoid": _quantize,
@@ -230,5 +230,5 @@ COMBINING: dict[str, Rule] = {
     "QuantizeLinear": _quantize,
     "RotaryEmbedding": _rotary,
     "Softmax": _softmax,
-    "TopK": _top,
+    "TopK": _top_k,
 }

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, unite
+from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, add_axis
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 
@@ -54,7 +54,7 @@ def _reshape(flow: PadFlow, node: ir.Node) -> Axes:
             _refuse_fixed_length(flow, node, outer, after)
             raise NoRuleError("folds time behind another axis, or mixes it with one")
         factor = math.gcd(after[0][places[0]], before[0][axis])
-        axes[places[0]] = size.via(after[0][places[0]] // factor, 0, before[0][axis] // factor)
+        axes[places[0]] = size.affine(after[0][places[0]] // factor, 0, before[0][axis] // factor)
     return axes
 
 
@@ -76,7 +76,7 @@ def _depth_to_space(flow: PadFlow, node: ir.Node) -> Axes:
     axes, factor = flow.axes_of(node.inputs[0]), node.attributes.get_int("blocksize", 1)
     if 1 in axes:
         raise NoRuleError("has channels over time")
-    return {axis: size.via(factor if axis > 1 else 1) for axis, size in axes.items()}
+    return {axis: size.affine(factor if axis > 1 else 1) for axis, size in axes.items()}
 
 
 def _tile(flow: PadFlow, node: ir.Node) -> Axes:
@@ -84,11 +84,11 @@ def _tile(flow: PadFlow, node: ir.Node) -> Axes:
     if any(repeats[0][axis] != 1 for axis in axes):
         raise NoRuleError("repeats the sequence")
     # A single element may be repeated as often as there are steps.
-    return flow.varying(node.outputs[0]) | axes
+    return flow.varying_axes(node.outputs[0]) | axes
 
 
 def _concat(flow: PadFlow, node: ir.Node) -> Axes:
-    """Join; what comes behind the last step moves to where the sequence ends."""
+    """Concatenate; whatever follows the last step moves to the end of the sequence."""
     rank = len(flow.shape(node.outputs[0]))
     along = node.attributes.get_int("axis", 0) % rank
     axes: Axes = {}
@@ -99,7 +99,7 @@ def _concat(flow: PadFlow, node: ir.Node) -> Axes:
             if axis == along:
                 ends.append((begin, size))
             else:
-                unite(axes, axis, size)
+                add_axis(axes, axis, size)
         begin += flow.shape(value)[along]
     if not ends:
         return axes
@@ -114,7 +114,7 @@ def _concat(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, Size]], valid: Size) -> None:
-    """Take the elements behind each sequence from where they are in the padded one."""
+    """Gather the elements after each sequence from their positions in the padded one."""
     if flow.rows is not None:
         raise NoRuleError("puts something after the last step, which differs from row to row")
     emitter, old = flow.emitter_for(node), node.outputs[0]
@@ -126,7 +126,7 @@ def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, S
         shifted = emitter.op("Add", places, skipped)
         places = emitter.op("Where", emitter.op("Less", places, end), places, shifted)
     last = emitter.integers(valid.full - 1)
-    places = flow.smaller(emitter, places, last)
+    places = flow.emit_min(emitter, places, last)
     flow.replace(node, emitter.op("Gather", old, places, axis=axis), emitter)
 
 
@@ -138,7 +138,7 @@ def _split(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 
 def _bounds(flow: PadFlow, node: ir.Node) -> dict[int, tuple[list[int], list[int], int]]:
-    """Return for each axis that a Slice cuts its starts and ends at the example lengths, and the step."""
+    """Return the starts and ends at the example lengths, and the step, for each axis of a Slice."""
     rank = len(flow.shape(node.inputs[0]))
     starts, ends = (flow.ints(node, name, index) or [] for index, name in enumerate(("starts", "ends"), 1))
     axes, steps = flow.ints(node, "axes", 3), flow.ints(node, "steps", 4)
@@ -161,7 +161,7 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
         if axis not in axes and len({*out[axis]}) > 1:
             if len({*starts}) > 1 or step < 1 or starts[0] < 0:
                 raise NoRuleError("cuts a part that counts from the end of the sequence")
-            axes[axis] = flow.matched(out[axis])
+            axes[axis] = flow.match_size(out[axis])
     if not cut:
         return axes
     for axis in cut:
@@ -170,7 +170,7 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
         first = [start + size if start < 0 else start for start, size in zip(starts, sizes, strict=True)]
         is_front = len({*starts}) == 1 and starts[0] >= 0 and step > 0
         if is_front:
-            axes[axis] = _front(flow, axes[axis], starts, ends, step, sizes)
+            axes[axis] = _size_from_fixed_start(flow, axes[axis], starts, ends, step, sizes)
         elif len(bounds) > 1:
             raise NoRuleError("cuts several axes, and time from its end")
         elif (step == -1 and first == [s - 1 for s in sizes]) or (starts[0] >= 2**31 - 1 and step == -1):
@@ -187,19 +187,19 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
     return axes
 
 
-def _front(
+def _size_from_fixed_start(
     flow: PadFlow, size: Size, starts: list[int], ends: list[int], step: int, sizes: list[int]
 ) -> Size:
-    """Return the size of a part that begins at a fixed step."""
+    """Return the size of a slice that begins at a fixed step."""
     if len({*ends}) > 1:
         behind = {
             min(end + have if end < 0 else end, have) - have for end, have in zip(ends, sizes, strict=True)
         }
         if len(behind) != 1:
             raise NoRuleError("cuts a part whose end follows from the length")
-        found = size.via(1, behind.pop() - starts[0] + step - 1, step)
+        found = size.affine(1, behind.pop() - starts[0] + step - 1, step)
     else:
-        found = size.cut(starts[0], ends[0], step)
+        found = size.sliced(starts[0], ends[0], step)
     # Of shorter sequences nothing would be left.
     flow.require(found, 1)
     return found
@@ -231,7 +231,7 @@ def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:
     last = emitter.constant(np.arange(-1, -size.full - 1, -1, dtype=np.int64))
     steps = emitter.op("Add", flow.count(size), last)
     zero = emitter.constant(np.zeros(1, np.int64))
-    positions = flow.larger(emitter, steps, zero)
+    positions = flow.emit_max(emitter, steps, zero)
     flow.replace(node, emitter.op("Gather", source, positions, axis=axis), emitter)
 
 
@@ -241,7 +241,7 @@ def _reverse(flow: PadFlow, node: ir.Node) -> Axes:
     return _same(flow, node)
 
 
-def _unknown(what: str) -> Rule:
+def _refuse_unknown(what: str) -> Rule:
     """Return the rule of an operator on values that are not known."""
 
     def rule(flow: PadFlow, node: ir.Node) -> Axes:
@@ -254,17 +254,17 @@ def _same(flow: PadFlow, node: ir.Node) -> Axes:
     return flow.axes_of(node.inputs[0])
 
 
-MOVING: dict[str, Rule] = {
+LAYOUT_OPERATORS: dict[str, Rule] = {
     "Concat": _concat,
-    "ConstantOfShape": lambda flow, node: flow.varying(node.outputs[0]),
+    "ConstantOfShape": lambda flow, node: flow.varying_axes(node.outputs[0]),
     "DepthToSpace": _depth_to_space,
-    "Expand": lambda flow, node: flow.varying(node.outputs[0]) | flow.broadcast(node, [0]),
+    "Expand": lambda flow, node: flow.varying_axes(node.outputs[0]) | flow.broadcast(node, [0]),
     "EyeLike": _same,
     "Flatten": _reshape,
-    "Range": _unknown("numbers steps from a value that is computed while it runs"),
+    "Range": _refuse_unknown("numbers steps from a value that is computed while it runs"),
     "Reshape": _reshape,
     "ReverseSequence": _reverse,
-    "Shape": _unknown("takes the shape of a value whose shape is not known"),
+    "Shape": _refuse_unknown("takes the shape of a value whose shape is not known"),
     "Slice": _slice,
     "Split": _split,
     "Squeeze": _squeeze,

@@ -1,4 +1,4 @@
-"""Functions, where the target opset has none, and the training part of a model."""
+"""Functions, which old opsets lack, and the training part of a model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rnnlower.errors import InvalidModelError, OpsetError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.walk import values_of
+from rnnlower.graph.walk import walk_values
 from rnnlower.opset.conversion_state import Session
 from rnnlower.opset.value_types import ValueTypes
 
 
-def drop_uncalled(session: Session) -> None:
+def drop_uncalled_functions(session: Session) -> None:
     """Remove the functions that nothing calls: there is no place to inline them."""
     model = session.model
     before = list(model.functions)
@@ -29,7 +29,7 @@ def drop_uncalled(session: Session) -> None:
         )
 
 
-def meeting_point(session: Session) -> int:
+def inlining_opset(session: Session) -> int:
     """Return the opset at which to inline the functions: on the model's way, and close to their own."""
     low, high = sorted((session.source, session.target))
     imports = [each.opset_imports for each in session.model.functions.values()]
@@ -37,7 +37,7 @@ def meeting_point(session: Session) -> int:
     return min(max(own, low), high)
 
 
-def inline_all(session: Session) -> None:
+def inline_all_functions(session: Session) -> None:
     """Replace every call of a function by its body, and drop the functions.
 
     The functions must have the model's opset.
@@ -55,7 +55,7 @@ def inline_all(session: Session) -> None:
     if model.functions:
         name = _name(next(iter(model.functions)))
         raise OpsetError(f"opset {session.target} has no functions, and {name} has no nodes to inline")
-    _restore(model, outputs)
+    _restore_metadata(model, outputs)
     # The inlined bodies are new values, of which nothing is known yet.
     session.types = ValueTypes(model)
     session.collect_names()
@@ -77,9 +77,9 @@ def _outputs_of_calls(model: ir.Model) -> dict[str, ir.Value]:
     }
 
 
-def _restore(model: ir.Model, outputs: dict[str, ir.Value]) -> None:
+def _restore_metadata(model: ir.Model, outputs: dict[str, ir.Value]) -> None:
     """Restore annotations of call outputs: inlining keeps their names, but not their metadata."""
-    for value in values_of(model.graph):
+    for value in walk_values(model.graph):
         old = outputs.get(str(value.name))
         if old is None:
             continue
@@ -104,7 +104,7 @@ def convert_training(
     rest = beyond_ir.find(model)
     if rest is None or not rest.training_info:
         return None
-    known = {str(value.name): value for value in values_of(model.graph)}
+    known = {str(value.name): value for value in walk_values(model.graph)}
     converted = []
     for info in rest.training_info:
         copy = onnx.TrainingInfoProto()
@@ -125,7 +125,7 @@ def _convert(
         onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()
     )
     proto.graph.CopyFrom(graph)
-    outside = sorted(_read(graph) - _made(graph))
+    outside = sorted(_read_names(graph) - _produced_names(graph))
     for name in outside:
         proto.graph.input.append(_declaration(name, known.get(name), types))
     work = ir.from_proto(proto)
@@ -148,15 +148,15 @@ def _declaration(name: str, value: ir.Value | None, types: ValueTypes) -> onnx.V
     return ir.serde.serialize_value(declared)
 
 
-def _read(graph: onnx.GraphProto) -> set[str]:
+def _read_names(graph: onnx.GraphProto) -> set[str]:
     names = {name for node in graph.node for name in node.input if name}
     for node in graph.node:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
-                names |= _read(inner) - _made(inner)
-    return names | {value.name for value in graph.output if value.name not in _made(graph)}
+                names |= _read_names(inner) - _produced_names(inner)
+    return names | {value.name for value in graph.output if value.name not in _produced_names(graph)}
 
 
-def _made(graph: onnx.GraphProto) -> set[str]:
+def _produced_names(graph: onnx.GraphProto) -> set[str]:
     names = {name for node in graph.node for name in node.output}
     return names | {value.name for value in (*graph.input, *graph.initializer)}

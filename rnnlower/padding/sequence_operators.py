@@ -1,4 +1,4 @@
-"""Operators that are told where a sequence ends: recurrent ones by lengths, attention by masks."""
+"""Operators that take the end of a sequence as an input: recurrent ones as lengths, attention as a mask."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
             none = emitter.zeros([flow.shape(query)[time], size.full])
             lowest = emitter.scalar(-math.inf)
             mask = emitter.op("Where", valid, none if own is None else own, lowest)
-        flow.place(emitter, node)
+        flow.insert(emitter, node)
         set_input(node, _MASK, mask)
     return [axes]
 
 
 def _fill_keys(flow: PadFlow, node: ir.Node, indices: tuple[int, ...], time: int) -> None:
-    """Fill keys and values: they may be NaN, and so is NaN times a weight of zero."""
+    """Fill keys and values: they may be NaN, and NaN times a weight of zero is NaN."""
     for index in indices:
         if time in flow.axes_of(node.inputs[index]):
             flow.fill(node, index, time, 0.0)
 
 
-def _by_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
+def _attention_with_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
     """Return the rule of an operator of onnxruntime, which takes the number of keys in each row."""
 
     def rule(flow: PadFlow, node: ir.Node) -> Axes:
         _refuse_others(node, lengths)
         values = [node.inputs[index] for index in (0, *keys)]
         if any(each is None or len(flow.shape(each)) != 3 for each in values):
-            raise NoRuleError("has queries, keys and values in one")
+            raise NoRuleError("has packed queries, keys and values")
         axes, of_keys = flow.axes_of(node.inputs[0]), flow.axes_of(node.inputs[keys[0]])
         if 2 in {*axes, *of_keys}:
             raise NoRuleError("has features over time")
@@ -70,18 +70,18 @@ def _by_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
             emitter, value = flow.emitter_for(node), flow.operand(node)
             count = emitter.cast(flow.count(of_keys[1]), ir.DataType.INT32)
             if flow.rows is None:
-                rows = emitter.dim(value, 0) if flow.is_open(value, 0) else flow.shape(value)[0]
+                rows = emitter.dim(value, 0) if flow.is_dynamic(value, 0) else flow.shape(value)[0]
                 count = emitter.op("Expand", count, emitter.size_vector([rows]))
-            flow.place(emitter, node)
+            flow.insert(emitter, node)
             set_input(node, lengths, count)
         return axes
 
     return rule
 
 
-def _either(flow: PadFlow, node: ir.Node) -> Axes | list[Axes]:
+def _attention_of_domain(flow: PadFlow, node: ir.Node) -> Axes | list[Axes]:
     """Apply the rule of the domain's Attention."""
-    return _by_lengths((0,), _MASK_INDEX)(flow, node) if node.domain else _attention(flow, node)
+    return _attention_with_lengths((0,), _MASK_INDEX)(flow, node) if node.domain else _attention(flow, node)
 
 
 def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
@@ -102,10 +102,10 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
         emitter = flow.emitter_for(node)
         count = emitter.cast(flow.count(axes[time]), ir.DataType.INT32)
         size = flow.shape(value)[batch]
-        rows = emitter.dim(value, batch) if flow.is_open(value, batch) or batch in axes else size
+        rows = emitter.dim(value, batch) if flow.is_dynamic(value, batch) or batch in axes else size
         single = rows == 1 or flow.rows is not None
         lens = count if single else emitter.op("Expand", count, emitter.size_vector([rows]), since=8)
-        flow.place(emitter, node)
+        flow.insert(emitter, node)
         set_input(node, _LENGTHS, lens)
     steps = {} if time not in axes else {(1 if layout else 0): axes[time]}
     rows_of_y = {} if batch not in axes else {(0 if layout else 2): axes[batch]}
@@ -114,9 +114,9 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 
 def _linear_attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
-    """Leave the state as it is after the end: nothing is added there, and nothing decays."""
+    """Keep the state after the end: nothing is added there, and nothing decays."""
     axes = flow.axes_of(node.inputs[0])
-    if 1 in axes and _is_read(node, 1):
+    if 1 in axes and _is_output_read(node, 1):
         for index in (1, 2, 4, 5):
             if 1 in flow.axes_of(operand(node, index)):
                 flow.fill(node, index, 1, 0.0)
@@ -129,13 +129,13 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
     defaults = ATTRIBUTE_DEFAULTS[node.op_type]
     given = {name: each.value for name, each in node.attributes.items() if name not in _FOLLOWED}
     if unknown := sorted(name for name, each in given.items() if each != defaults[name]):
-        raise NoRuleError(f"has attributes that are not followed: {', '.join(unknown)}")
+        raise NoRuleError(f"has unsupported attributes: {', '.join(unknown)}")
     time = 1 if node.attributes.get_int("channels_last", 0) else 2
-    if time in axes and _is_read(node, 1):
+    if time in axes and _is_output_read(node, 1):
         shape, steps = flow.shape(value), flow.shape(node.outputs[1])[time]
         emitter, past = flow.emitter_for(node), operand(node, 3)
         if past is None:
-            sizes = [emitter.dim(value, 0) if flow.is_open(value, 0) else shape[0], *shape[1:]]
+            sizes = [emitter.dim(value, 0) if flow.is_dynamic(value, 0) else shape[0], *shape[1:]]
             sizes[time] = steps
             past = emitter.zeros(sizes)
         whole = emitter.op("Concat", past, value, axis=time)
@@ -145,15 +145,15 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
     return [axes, {axis: size for axis, size in axes.items() if axis == 0}]
 
 
-def _is_read(node: ir.Node, index: int) -> bool:
+def _is_output_read(node: ir.Node, index: int) -> bool:
     out = node.outputs[index] if index < len(node.outputs) else None
     return out is not None and is_read(out)
 
 
-ENDING: dict[str, Rule] = {
+SEQUENCE_OPERATORS: dict[str, Rule] = {
     **dict.fromkeys(("DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"), _recurrent),
     "CausalConvWithState": _causal_conv,
     "LinearAttention": _linear_attention,
-    "Attention": _either,
-    "MultiHeadAttention": _by_lengths((1, 2), _PADDING_MASK),
+    "Attention": _attention_of_domain,
+    "MultiHeadAttention": _attention_with_lengths((1, 2), _PADDING_MASK),
 }
