@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -13,8 +14,7 @@ from support.small_models import recurrent_model
 from support.target_files import MINIMAL, write
 
 from rnnlower.errors import OptionError
-from rnnlower.targets import find_target
-from rnnlower.targets.target_schema import schema
+from rnnlower.targets import find_target, target_schema
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,6 +22,7 @@ else:
     import tomli as tomllib
 
 DATA = Path(__file__).parents[2] / "rnnlower" / "targets" / "data"
+schema = functools.cache(target_schema.schema)
 _KINDS = {
     "string": str,
     "boolean": bool,
