@@ -85,6 +85,8 @@ def _check(conditions: Iterable[Condition], model: ir.Model, owner: object, wher
 def contracts_hold() -> Iterator[list[str]]:
     """Check the contracts of all that runs inside; yields the names of the passes and steps that ran."""
     ran: list[str] = []
+    # The model after a step is that before the next one.
+    last: list[tuple[Work, bool]] = []
     call = ir.passes.PassBase.__call__
 
     def checked_call(pass_: ir.passes.PassBase, model: ir.Model) -> ir.passes.PassResult:
@@ -102,13 +104,16 @@ def contracts_hold() -> Iterator[list[str]]:
         name = step.run.__name__
 
         def run(work: Work) -> None:
-            before, was_sound = Interface.of(work.model), _is_sound(work.model)
+            before = Interface.of(work.model)
+            was_sound = last.pop()[1] if last and last[0][0] is work else _is_sound(work.model)
             contract = CONTRACTS.get(step.run, Contract())
             _check(contract.requires, work.model, work, f"{name} requires")
             step.run(work)
             _check(contract.ensures, work.model, work, f"{name} ensures")
             before.check(work.model, name, work.options.sets or ())
-            assert not was_sound or _is_sound(work.model), f"{name} leaves a model that is not sound"
+            is_sound = _is_sound(work.model)
+            assert not was_sound or is_sound, f"{name} leaves a model that is not sound"
+            last[:] = [(work, is_sound)]
             ran.append(name)
 
         return dataclasses.replace(step, run=run)
