@@ -44,7 +44,7 @@ def mark_trained(value: ir.Value) -> None:
 
 def is_trained(value: ir.Value) -> bool:
     """Return whether the model's training reads or sets the initializer."""
-    return bool(value.meta.get(_TRAINED))
+    return _TRAINED in value.meta
 
 
 FREE_INITIALIZERS_IR = 4

@@ -9,22 +9,22 @@ import warnings
 from collections.abc import Iterator
 
 _NOWHERE = logging.NullHandler()
+_LOGGERS = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
 
 
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Suppress the logs and warnings of onnx_ir and onnxscript while they analyze a copy."""
     # Another level would empty the caches of all loggers, which takes longer than visiting a node.
-    loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
-    before = [(logger.handlers, logger.propagate) for logger in loggers]
+    before = [(logger.handlers, logger.propagate) for logger in _LOGGERS]
     try:
-        for logger in loggers:
+        for logger in _LOGGERS:
             logger.handlers, logger.propagate = [_NOWHERE], False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, (handlers, propagate) in zip(loggers, before, strict=True):
+        for logger, (handlers, propagate) in zip(_LOGGERS, before, strict=True):
             logger.handlers, logger.propagate = handlers, propagate
 
 

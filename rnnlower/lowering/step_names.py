@@ -21,6 +21,7 @@ has a letter as its prefix: ``ai47``.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -213,6 +214,7 @@ def _abbreviations(name: str) -> Iterator[str]:
     yield from (last[:length] for length in range(len(last) - 1, _LEAST - 1, -1))
 
 
+@functools.lru_cache(maxsize=16)
 def base36(number: int, steps: int) -> str:
     """Return the number in base 36, as wide as the last step's.
 
