@@ -156,13 +156,13 @@ def _find(
     states = {}
     for state in group:
         tags, shape = row_tags(facts, state.before, direction)
-        states[state.before] = atoms.given(shape, tags)
+        states[state.before] = atoms.variables(shape, tags)
     known, sources = _inputs(facts, frame, before, atoms, direction)
     evaluator = Evaluator(facts, atoms, states | known, frame.aliases, direction=direction, is_step=True)
     results, mask = _unmasked(facts, frame, group)
     new = [evaluator.form(result) for result in results]
     blocks = [atoms.block(int(form.ids.flat[0])) for form in states.values()]
-    cell, order = _match(atoms, blocks, [form.flat() for form in new], semantics)
+    cell, order = _match(atoms, blocks, [form.flatten() for form in new], semantics)
     parts = []
     for start, W in cell.W.items():
         source = sources[start]
@@ -196,13 +196,13 @@ def _inputs(
         if facts.dtype(series.inner) not in FLOAT_TYPES:
             continue
         tags, shape = row_tags(facts, series.inner, direction, series.axis if series.is_kept else None)
-        form = known[series.inner] = atoms.given(shape, tags)
+        form = known[series.inner] = atoms.variables(shape, tags)
         if series.is_kept:
             tags = (*tags[: series.axis], *tags[series.axis + 1 :])
         sources[int(form.ids.flat[0])] = series, tags
     for number, other in enumerate(before):
         if other.direction is None:
-            form = atoms.given(other.shape, other.tags)
+            form = atoms.variables(other.shape, other.tags)
             known |= {_bare(facts, other.states[0].after): form, other.hidden: form}
             sources[int(form.ids.flat[0])] = number
     return known, sources
@@ -294,7 +294,7 @@ def _bare(facts: Facts, value: ir.Value) -> ir.Value:
 
 def is_hidden(found: Found, form: Form) -> bool:
     """Return whether a form is H(t)."""
-    mine, other = found.hidden_form.flat().merged(), form.flat().merged()
+    mine, other = found.hidden_form.flatten().simplify(), form.flatten().simplify()
     if mine.constant.shape != other.constant.shape:
         return False
     if mine.ids.shape == other.ids.shape and (mine.ids == other.ids).all():

@@ -85,7 +85,7 @@ class Leaves(Evaluator):
     ) -> None:
         super().__init__(facts, atoms, known)
         self._region, self._sources = region, {source_of(leaf) for leaf in like}
-        self.rows |= {dim for dim in (facts.dims(state) or ())[:-1] if dim != 1}
+        self.row_dims |= {dim for dim in (facts.dims(state) or ())[:-1] if dim != 1}
         self.leaves: dict[ir.Value, Form] = {}
 
     def constant(self, value: ir.Value | None) -> np.ndarray | None:
@@ -106,7 +106,7 @@ class Leaves(Evaluator):
     def give(self, value: ir.Value) -> None:
         """Take a value as given."""
         tags, shape = row_tags(self.facts, value)
-        self.known[value] = self.leaves[value] = self.atoms.given(shape, tags)
+        self.known[value] = self.leaves[value] = self.atoms.variables(shape, tags)
 
     def is_computed(self, value: ir.Value | None) -> bool:
         """Return whether the step computes a value: from the old state, or by weights from an input."""

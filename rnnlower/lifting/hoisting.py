@@ -62,7 +62,7 @@ def _unturned(facts: Facts, series: Series) -> tuple[ir.Value, bool]:
         atoms, tags = Atoms(), ["B"] * len(dims)
         tags[series.axis] = "T"
         try:
-            form = Evaluator(facts, atoms, {whole: atoms.given([1] * len(dims), tags)}).form(value)
+            form = Evaluator(facts, atoms, {whole: atoms.variables([1] * len(dims), tags)}).form(value)
         except NotLiftableError:
             break
         value, reverse = whole, reverse != ("R" in form.tags)
@@ -93,7 +93,7 @@ def _hoisted(
     if not isinstance(size, int):
         return None
     atoms = Atoms()
-    given = atoms.given([*(1 for _ in base_tags), size], (*base_tags, ""))
+    given = atoms.variables([*(1 for _ in base_tags), size], (*base_tags, ""))
     try:
         form = Evaluator(facts, atoms, {base: given}, direction=direction).form(series.outer)
     except NotLiftableError:
@@ -101,13 +101,13 @@ def _hoisted(
     if "D" in tags:
         lead = tags.index("D") + (series.axis <= tags.index("D"))
         at = (slice(None),) * lead + (slice(direction, (direction or 0) + 1),)
-        form = form.moved(lambda array: array[at], form.tags)
+        form = form.rearrange(lambda array: array[at], form.tags)
         tags = tuple("" if tag == "D" else tag for tag in tags)
     if form.tags not in [(*tags[: series.axis], time, *tags[series.axis :]) for time in "TR"]:
         return None
     if series.window is not None and "R" in form.tags:
         return None
-    vector = form.flat().merged()
+    vector = form.flatten().simplify()
     matrix = np.zeros((size, vector.constant.size))
     first = int(given.ids.flat[0])
     for row, coefs in zip(np.broadcast_to(vector.ids, vector.coefs.shape), vector.coefs, strict=True):

@@ -26,7 +26,7 @@ from rnnlower.lifting.chains import (
     position,
     source_of,
 )
-from rnnlower.lifting.comparison import is_like
+from rnnlower.lifting.comparison import are_equivalent
 from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.outlines import StepMatcher, bare_state
@@ -118,7 +118,7 @@ class _Matching:
         for k in range(first, len(chain) - 2 + (place is None)):
             new = [chain[k + 1]] if place is None else [chain[k + 1], cells[k + 1]]
             cell, leaves, old = self._steps.match(chain[k], new, self._regions[k], place)
-            matched = cell.same_as(matched)
+            matched = cell.unify_with(matched)
             steps.append(_step(self._facts, leaves, new, old, self._regions[k]))
         for k in range(first + len(steps), len(chain) - self._is_end_known):
             c = None if place is None else steps[-1].new[1] if steps else cells[k]
@@ -204,7 +204,7 @@ class _Matching:
                 found, leaves, old = self._steps.match(
                     self._chain[k], bare, region, place, is_repeated=is_repeated
                 )
-                found = found.same_as(cell)
+                found = found.unify_with(cell)
             except NotLiftableError:
                 continue
             new = [_chosen(*pair) for pair in zip(bare, old, strict=True)]
@@ -258,7 +258,7 @@ class _FirstStep:
         inputs, before = [leaf for leaf, _ in pairs], [element_before(*pair) for pair in pairs]
         foreseen = [leaf for leaf in before if leaf is not None]
         atoms = Atoms()
-        known = {value: atoms.given(line.shape, line.tags) for value in (self.h, c) if value is not None}
+        known = {value: atoms.variables(line.shape, line.tags) for value in (self.h, c) if value is not None}
         region = set[ir.Value]().union(
             *(depending_on(self.order, value, new[0]) for value in (*foreseen, *known))
         )
@@ -308,14 +308,14 @@ class _FirstStep:
         given = {like: evaluator.known[leaf] for like, leaf in x.items()}
         states = [self.new[0], *([] if self.place is None else [following.leaves[self.place]])]
         for state, start, form in zip(states, old, forms, strict=True):
-            zero = form.scaled(np.array(0.0), form.tags).merged()
+            zero = form.scale(np.array(0.0), form.tags).simplify()
             given[state] = zero if start is None else evaluator.known[start]
         again = Leaves(self.facts, evaluator.atoms, self.new[0], self.region, given)
         try:
             expected = [again.form(value) for value in following.bare]
         except NotLiftableError:
             return False
-        alike = (is_like(evaluator.atoms, *pair) for pair in zip(forms, expected, strict=True))
+        alike = (are_equivalent(evaluator.atoms, *pair) for pair in zip(forms, expected, strict=True))
         return not again.leaves and all(alike)
 
 

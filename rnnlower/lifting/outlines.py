@@ -150,7 +150,7 @@ class StepMatcher:
 
     def _outline(self, state: ir.Value, region: set[ir.Value]) -> Outline:
         atoms = Atoms()
-        given = {state: atoms.given(self._shape, self._tags)}
+        given = {state: atoms.variables(self._shape, self._tags)}
         return Outline(Leaves(self._facts, atoms, state, region, given), self._contents)
 
     def _read_by(self, outline: Outline, hidden: ir.Value) -> list[ir.Value]:
@@ -166,7 +166,7 @@ class StepMatcher:
     ) -> tuple[Cell, list[int]]:
         """Return the cell of a step, and the numbers of what the step reads."""
         evaluator = outline.evaluator
-        forms = [evaluator.form(value).flat() for value in new]
+        forms = [evaluator.form(value).flatten() for value in new]
         starts = [int(form.ids.flat[0]) for form in evaluator.leaves.values()]
         states = [evaluator.atoms.block(int(evaluator.known[value].ids.flat[0])) for value in old]
         if len({*(block.size for block in states), *(form.constant.size for form in forms)}) != 1:

@@ -81,19 +81,20 @@ def _lengths_at_run_time(
     if dims is None or len(dims) != 2:
         return None
     atoms = Atoms()
-    given = atoms.given((1, 1), ("T", "" if dims[1] == 1 else "B"))
+    given = atoms.variables((1, 1), ("T", "" if dims[1] == 1 else "B"))
     try:
         form = Evaluator(facts, atoms, {compared: given}, direction=direction).form(mask)
     except NotLiftableError:
         return None
     if "D" in tags and form.shape[tags.index("D")] > 1:
         at = (*(slice(None) for _ in range(tags.index("D"))), slice(direction, (direction or 0) + 1))
-        form = form.moved(lambda array: array[at], form.tags)
+        form = form.rearrange(lambda array: array[at], form.tags)
     wanted = tuple("" if tag == "D" or (tag == "B" and dims[1] == 1) else tag for tag in tags)
     if dims[1] == 1:
         wanted = tuple({"TB": "T", "RB": "R"}.get(tag, tag) for tag in wanted)
     is_same = (
-        form.shape == given.shape[:1] * len(wanted) and (form.merged().ids == given.ids.reshape(-1)[0]).all()
+        form.shape == given.shape[:1] * len(wanted)
+        and (form.simplify().ids == given.ids.reshape(-1)[0]).all()
     )
     return lengths if is_same and form.tags == wanted else None
 

@@ -253,7 +253,7 @@ class Straightener:
         hidden = [step.new[0] for step in line.steps]
         inner = [passed(h) for h in hidden]
         atoms = Atoms()
-        given = atoms.given(line.shape, line.tags)
+        given = atoms.variables(line.shape, line.tags)
         evaluator = Evaluator(self._facts, atoms, dict.fromkeys(hidden, given))
         pending, seen = [hidden[0]], set[ir.Value]()
         while pending:

@@ -89,7 +89,7 @@ def _finished(facts: Facts, cell: int, found: Found, parts: Sequence[tuple[Serie
         axis = series.axis
         tags = (*form.tags[:axis], "T", *form.tags[axis + series.is_kept :])
         if not series.is_kept:
-            form = form.moved(lambda array, at=axis: np.expand_dims(array, at), tags)  # type: ignore[misc]
+            form = form.rearrange(lambda array, at=axis: np.expand_dims(array, at), tags)  # type: ignore[misc]
         known[series.outer] = dataclasses.replace(form, tags=tags)
     evaluator = Evaluator(facts, found.evaluator.atoms, known, direction=found.direction, steps=found.steps)
     pending = [series.outer for series, _ in parts]
