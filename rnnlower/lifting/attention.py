@@ -109,7 +109,7 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
     kept, changed, added = _sorted(terms, state.before)
     reads = products.with_states([after])
     read = _find_read(frame, reads, after, products, names)
-    outer = {series.inner: series.outer for series in frame.given}
+    outer = {series.inner: series.outer for series in frame.inputs}
     if kept.coef <= 0 or not all(
         _is_positive(facts, value, outer) for value, _ in _without(kept, state.before)[1]
     ):
@@ -295,7 +295,7 @@ def _find_read(
                 if each is not None:
                     look(each)
 
-    for series in frame.made:
+    for series in frame.outputs:
         if is_read(series.outer):
             look(root(series.inner))
     values = {read.value for read, _ in found}

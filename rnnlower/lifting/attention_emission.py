@@ -98,7 +98,7 @@ class _Emission:
     def made(self) -> list[tuple[ir.Value, ir.Value]]:
         """Emit the values that the steps fill."""
         e, results = self.e, []
-        for series in self.frame.made:
+        for series in self.frame.outputs:
             if not is_read(series.outer):
                 continue
             value, has_time = self.over_time.of(series.inner)
@@ -107,7 +107,7 @@ class _Emission:
                 value = e.op("Expand", value, e.size_vector([self.over_time.steps, *[1] * rank]), since=8)
             if series.reverse:
                 value = e.flip(value, 0)
-            if series.is_kept:
+            if series.keeps_axis:
                 value, rank = e.with_axes("Squeeze", value, [series.axis + 1]), rank - 1
             if series.axis:
                 order = [*range(1, rank + 1)]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import passed, reached
 from rnnlower.lifting.affine_forms import Atoms, Form
-from rnnlower.lifting.cell_search import row_tags
+from rnnlower.lifting.cell_search import tagged_shape
 from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.symbolic_evaluation import STEP_RULES, Evaluator
 from rnnlower.recurrent.operators import FLOAT_TYPES
@@ -105,7 +105,7 @@ class Leaves(Evaluator):
 
     def give(self, value: ir.Value) -> None:
         """Take a value as given."""
-        tags, shape = row_tags(self.facts, value)
+        tags, shape = tagged_shape(self.facts, value)
         self.known[value] = self.leaves[value] = self.atoms.variables(shape, tags)
 
     def is_computed(self, value: ir.Value | None) -> bool:

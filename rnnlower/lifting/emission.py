@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.lifting.affine_forms import Floats, NotLiftableError
-from rnnlower.lifting.cell_search import Found
+from rnnlower.lifting.cell_search import FoundCell
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.hoisting import Part
+from rnnlower.lifting.hoisting import InputPart
 from rnnlower.lifting.surroundings import Result
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.operators import RECURRENT_OPS, SPEC_PARAMETERS
@@ -36,9 +36,9 @@ class Made:
 
 
 def emit_input(
-    e: Emitter, facts: Facts, parts: Sequence[Part], made: Sequence[Made], ready: dict[object, ir.Value]
+    e: Emitter, facts: Facts, parts: Sequence[InputPart], made: Sequence[Made], ready: dict[object, ir.Value]
 ) -> tuple[ir.Value, Floats, Floats]:
-    """Emit X; return it with its weights and what it adds to the bias. `ready` are the parts that exist."""
+    """Emit X; return it with its weights and its summand of the bias; `ready` has the parts so far."""
     joined: dict[object, tuple[Floats, Floats]] = {}
     for part in parts:
         if isinstance(part.value, int):
@@ -47,7 +47,7 @@ def emit_input(
         else:
             key = part.value, part.axis, part.direction if "D" in part.tags else None, part.window
             if key not in ready:
-                ready[key] = as_series(e, *_one_direction(e, facts, part))
+                ready[key] = emit_series(e, *_emit_direction(e, facts, part))
         W, bias = joined.get(key, (0.0, 0.0))
         joined[key] = W + part.W, bias + part.bias
     X = e.concat([ready[key] for key in joined], 2)
@@ -55,8 +55,8 @@ def emit_input(
     return X, np.concatenate(Ws, 1), sum(biases)
 
 
-def _one_direction(e: Emitter, facts: Facts, part: Part) -> tuple[ir.Value, int, tuple[str, ...]]:
-    """Emit the part of one direction; return it, its axis of time and the axes of its elements."""
+def _emit_direction(e: Emitter, facts: Facts, part: InputPart) -> tuple[ir.Value, int, tuple[str, ...]]:
+    """Emit the direction that a part reads; return it, its axis of time and the axes of its elements."""
     value, axis, tags = part.value, part.axis, part.tags
     assert isinstance(value, ir.Value)
     if part.window is not None:
@@ -74,7 +74,7 @@ def _one_direction(e: Emitter, facts: Facts, part: Part) -> tuple[ir.Value, int,
     return value, axis - (lead < axis), (*tags[:place], *tags[place + 1 :])
 
 
-def as_series(e: Emitter, value: ir.Value, axis: int, tags: Sequence[str]) -> ir.Value:
+def emit_series(e: Emitter, value: ir.Value, axis: int, tags: Sequence[str]) -> ir.Value:
     """Emit a series as ``[T, B, features]``; `tags` are those of its elements."""
     rank = len(tags) + 1
     rest = [each for each in range(rank) if each != axis]
@@ -88,13 +88,18 @@ def as_series(e: Emitter, value: ir.Value, axis: int, tags: Sequence[str]) -> ir
 
 
 def emit_cell(
-    e: Emitter, facts: Facts, found: Found, before: Sequence[Made], ready: dict[object, ir.Value], name: str
+    e: Emitter,
+    facts: Facts,
+    found: FoundCell,
+    before: Sequence[Made],
+    ready: dict[object, ir.Value],
+    name: str,
 ) -> Made:
     """Emit the node of a cell."""
     X, W, added = emit_input(e, facts, found.parts, before, ready)
     bias = found.cell.B + np.pad(added, (0, found.cell.B.size // 2))
     cell = dataclasses.replace(found.cell, W={0: W}, B=bias)
-    starts = [_initial(e, facts, found, state.start) for state in found.states]
+    starts = [_emit_initial(e, facts, found, state.start) for state in found.states]
     given = [X, found.lengths, *starts]
     node = emit_node(e, [cell], "reverse" if found.reverse else "forward", given, name)
     Y, *last = node.outputs
@@ -147,7 +152,7 @@ def emit_node(
     return node
 
 
-def _initial(e: Emitter, facts: Facts, found: Found, start: ir.Value) -> ir.Value | None:
+def _emit_initial(e: Emitter, facts: Facts, found: FoundCell, start: ir.Value) -> ir.Value | None:
     """Emit initial_h or initial_c, unless it is zero."""
     if facts.is_zero(start):
         return None
@@ -161,7 +166,7 @@ def _initial(e: Emitter, facts: Facts, found: Found, start: ir.Value) -> ir.Valu
 
 
 def _activations(cells: Sequence[Cell]) -> list[ir.Attr]:
-    """Return the attributes of the activations, where they are not the defaults."""
+    """Return the attributes of the activations, unless they are the defaults."""
     defaults = RECURRENT_OPS[cells[0].op_type].activations
     used = [activation for cell in cells for activation in cell.activations]
     names = [activation.name for activation in used]
@@ -180,18 +185,18 @@ def _activations(cells: Sequence[Cell]) -> list[ir.Attr]:
 
 
 def emit_result(e: Emitter, result: Result, Y: ir.Value, size: int, *, is_reverse: bool) -> ir.Value:
-    """Emit Y in the shape of a value that it replaces."""
+    """Emit Y in the layout of the value that it replaces."""
     if result.reverse != is_reverse:
         Y = e.flip(Y, 0)
-    return _laid_out(e, Y, ("T", "B"), result.tags, result.shape, size)
+    return _lay_out(e, Y, ("T", "B"), result.tags, result.shape, size)
 
 
-def emit_state(e: Emitter, found: Found, value: ir.Value) -> ir.Value:
-    """Emit a last state in the shape of the state of a step."""
-    return _laid_out(e, value, ("B",), found.tags, found.shape, found.cell.hidden_size)
+def emit_state(e: Emitter, found: FoundCell, value: ir.Value) -> ir.Value:
+    """Emit a final state in the layout of the step's state."""
+    return _lay_out(e, value, ("B",), found.tags, found.shape, found.cell.hidden_size)
 
 
-def _laid_out(
+def _lay_out(
     e: Emitter, value: ir.Value, axes: Sequence[str], tags: Sequence[str], shape: Sequence[int], size: int
 ) -> ir.Value:
     """Emit a value with these axes, and its features at the end, in another layout."""
@@ -200,7 +205,7 @@ def _laid_out(
     features = max(axis for axis, tag in enumerate(tags) if not tag and shape[axis] == size)
     wanted = ["" if tag == "D" else tag or ("H" if axis == features else "") for axis, tag in enumerate(tags)]
     if "B" in axes and "B" not in wanted:
-        # The axis of a batch of one row has no tag, or is missing.
+        # The axis of a batch of one has no tag, or is missing.
         free = [axis for axis, each in enumerate(wanted[:features]) if not each]
         if free:
             wanted[free[-1]] = "B"

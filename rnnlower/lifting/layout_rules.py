@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.graph.cuts import cuts_of
 from rnnlower.graph.walk import given_ints
 from rnnlower.lifting.affine_forms import Form, NotLiftableError, broadcast_tags, concat_forms
-from rnnlower.lifting.frames import is_first, is_full
+from rnnlower.lifting.frames import cover_axis, is_first_step_size
 
 if TYPE_CHECKING:
     from rnnlower.lifting.symbolic_evaluation import Evaluator
@@ -172,7 +172,7 @@ def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     if tag not in _REVERSED or dims is None:
         raise NotLiftableError("a ReverseSequence runs over an axis other than time")
     tags = tuple(_REVERSED[tag] if axis == time else each for axis, each in enumerate(form.tags))
-    if is_full(e.facts, lengths, node.inputs[0], time):
+    if cover_axis(e.facts, lengths, node.inputs[0], time):
         return [dataclasses.replace(form, tags=tags)]
     given = e.facts.sizes(lengths)
     if e.direction is None or given is None or given.shape != (2,) or dims[batch] != 2:
@@ -180,7 +180,7 @@ def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     length = given[e.direction]
     if length in (dims[time], e.steps):
         form = dataclasses.replace(form, tags=tags)
-    elif length not in (0, 1) and not is_first(e.facts, lengths, e.direction):
+    elif length not in (0, 1) and not is_first_step_size(e.facts, lengths, e.direction):
         raise NotLiftableError("a ReverseSequence reverses a part of the steps")
     if form.tags[batch] == "D":
         return [form]

@@ -14,7 +14,7 @@ from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_value
 from rnnlower.graph.walk import Located, is_read
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.cell_search import Found, find_cells
+from rnnlower.lifting.cell_search import FoundCell, find_cells
 from rnnlower.lifting.emission import Made, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.surroundings import Result, find_results, read_without_steps, require_states
@@ -93,7 +93,7 @@ class Lifter:
             nodes, replaced = self._emit(e, located, frame, found, results)
         if found[0].steps is None:
             for each, lifted in zip(found, nodes, strict=True):
-                is_read = any(True for _ in read_without_steps(self._facts, each, frame.given))
+                is_read = any(True for _ in read_without_steps(self._facts, each, frame.inputs))
                 lifted.made.node.meta[KEEPS_INITIAL] = is_read
         own_name = located.node.name
         put_in_place(self._facts, located, frame.node, e.nodes, replaced)
@@ -103,7 +103,12 @@ class Lifter:
         return nodes
 
     def _emit(
-        self, e: Emitter, located: Located, frame: Frame, found: Sequence[Found], results: Sequence[Result]
+        self,
+        e: Emitter,
+        located: Located,
+        frame: Frame,
+        found: Sequence[FoundCell],
+        results: Sequence[Result],
     ) -> tuple[list[Lifted], list[tuple[ir.Value, ir.Value]]]:
         name = _name_of(located)
         made: list[Made] = []

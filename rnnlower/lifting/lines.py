@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import passed, sources
 from rnnlower.lifting.affine_forms import Atoms, Form, NotLiftableError
-from rnnlower.lifting.cell_search import row_tags
+from rnnlower.lifting.cell_search import tagged_shape
 from rnnlower.lifting.chains import (
     MOST,
     PRODUCTS,
@@ -30,7 +30,7 @@ from rnnlower.lifting.comparison import are_equivalent
 from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.outlines import StepMatcher, bare_state
-from rnnlower.lifting.row_masks import choice_of
+from rnnlower.lifting.row_masks import match_where
 from rnnlower.recurrent.node import Semantics
 
 _LONGER = 3
@@ -92,7 +92,7 @@ class _Matching:
         self._regions = [
             depending_on(self._order, value, None, self._limit(k)) for k, value in enumerate(chain[:-1])
         ]
-        self.tags, self.shape = row_tags(facts, chain[-1])
+        self.tags, self.shape = tagged_shape(facts, chain[-1])
         self._steps = StepMatcher(facts, semantics, self.tags, self.shape)
 
     def line(self) -> Line:
@@ -291,7 +291,7 @@ class _FirstStep:
         """Return the new states without the choice between them and the old ones."""
         bare = [bare_state(self.facts, self.new[0], self.h, region)[0]]
         for value in self.new[1:]:
-            mask, chosen, kept = choice_of(value)
+            mask, chosen, kept = match_where(value)
             # What C was before is not known yet.
             bare.append(value if {mask, kept} & region else chosen)
         return bare
@@ -345,7 +345,7 @@ def _is_inner(value: ir.Value) -> bool:
 def _chosen(value: ir.Value, old: ir.Value) -> ir.Value:
     """Return the choice between a new state and the old one, if there is one."""
     read_in = (node.outputs[0] for node, _ in value.uses())
-    return next((out for out in read_in if choice_of(out)[1:] == (value, old)), value)
+    return next((out for out in read_in if match_where(out)[1:] == (value, old)), value)
 
 
 def _taken(rest: list[ir.Value], like: ir.Value) -> ir.Value | None:

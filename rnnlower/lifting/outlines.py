@@ -14,7 +14,7 @@ from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import match_cell
 from rnnlower.lifting.chains import Leaves
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.row_masks import choice_of
+from rnnlower.lifting.row_masks import match_where
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
 
@@ -180,7 +180,7 @@ def bare_state(
     facts: Facts, value: ir.Value, old: ir.Value | None, region: AbstractSet[ir.Value]
 ) -> tuple[ir.Value, ir.Value | None]:
     """Return a new state without the choice between it and the old one, and the condition."""
-    mask, bare, kept = choice_of(value)
+    mask, bare, kept = match_where(value)
     zero = facts.constant(kept)
     is_old = kept is old or (old is None and zero is not None and not zero.any())
     # What depends on the input is ThresholdedRelu.

@@ -11,7 +11,7 @@ from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import values_of
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.frames import Frame, Series, steps_of
+from rnnlower.lifting.frames import Frame, Series, count_steps
 from rnnlower.lifting.products import Products, named
 from rnnlower.lifting.terms import Size
 from rnnlower.lowering.emitter import Dim, Emitter
@@ -43,9 +43,9 @@ class OverTime:
         self.steps = self._steps()
 
     def _steps(self) -> Dim:
-        if not self._frame.given:
+        if not self._frame.inputs:
             raise NotLiftableError("the step reads no input")
-        series, steps = self._frame.given[0], steps_of(self._facts, self._frame)
+        series, steps = self._frame.inputs[0], count_steps(self._facts, self._frame)
         return self.e.dim(series.outer, series.axis) if steps is None else steps
 
     def size(self, size: Size) -> Dim:
@@ -53,7 +53,9 @@ class OverTime:
         if isinstance(size, int):
             return size
         if size not in self._sizes:
-            outer = [state.start for state in self._frame.states] + [each.outer for each in self._frame.given]
+            outer = [state.start for state in self._frame.states] + [
+                each.outer for each in self._frame.inputs
+            ]
             places = [
                 (value, axis)
                 for value in outer
@@ -87,7 +89,7 @@ class OverTime:
             return self._frame.aliases[value], False
         if value not in self._inner:
             return value, False
-        for series in self._frame.given:
+        for series in self._frame.inputs:
             if series.inner is value:
                 return self._series(series), True
         node = value.producer()
@@ -116,7 +118,7 @@ class OverTime:
             outer = self.e.transpose(outer, [axis, *(each for each in range(rank) if each != axis)])
         if series.reverse:
             outer = self.e.flip(outer, 0)
-        return self.e.with_axes("Unsqueeze", outer, [axis + 1]) if series.is_kept else outer
+        return self.e.with_axes("Unsqueeze", outer, [axis + 1]) if series.keeps_axis else outer
 
     def _copied(
         self, node: ir.Node, inputs: Values, **attributes: int | str | Sequence[int]

@@ -16,13 +16,13 @@ from rnnlower.graph.restoring import undone_on_failure
 from rnnlower.graph.rewiring import remove_orphans, replace_value
 from rnnlower.graph.walk import VIEWS, Located, is_read, passed, sources
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
-from rnnlower.lifting.cell_search import Found, order_of, row_tags
+from rnnlower.lifting.cell_search import FoundCell, is_reversed, tagged_shape
 from rnnlower.lifting.chains import Line
 from rnnlower.lifting.emission import Made, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Series, State
-from rnnlower.lifting.hoisting import part_of
+from rnnlower.lifting.hoisting import make_input_part
 from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
-from rnnlower.lifting.row_masks import Lengths, lengths_of
+from rnnlower.lifting.row_masks import Lengths, lengths_from_mask
 from rnnlower.lifting.surroundings import Result, require_mask, require_states
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.lowering.emitter import Emitter
@@ -38,14 +38,14 @@ class _Origin:
         axis: The axis.
         start: Where the part starts.
         size: How long it is.
-        is_kept: Whether the part has the axis.
+        keeps_axis: Whether the part has the axis.
     """
 
     whole: ir.Value
     axis: int
     start: int
     size: int
-    is_kept: bool
+    keeps_axis: bool
 
 
 class Straightener:
@@ -81,7 +81,7 @@ class Straightener:
             series, tags = self._series(e, graph, leaves, is_longer=is_masked)
             if sources(series.outer) & own:
                 raise NotLiftableError("what its steps read depends on their results")
-            parts.append(part_of(facts, series, tags, W, None))
+            parts.append(make_input_part(facts, series, tags, W, None))
             start, end = series.window or (0, (facts.shape(series.outer) or ())[series.axis] or 0)
             lengths.add(end - start)
         if len(lengths) > 1:
@@ -92,8 +92,8 @@ class Straightener:
             for start, value in zip(line.starts, last, strict=True)
         ]
         evaluator = Evaluator(facts, Atoms(), {})
-        reverse = order_of(parts)
-        found = Found(
+        reverse = is_reversed(parts)
+        found = FoundCell(
             line.cell, parts, states, line.tags, line.shape, last[0], evaluator, reverse, lengths.pop()
         )
         if any(mask is not None for mask in masks):
@@ -109,7 +109,7 @@ class Straightener:
         return Lifted(made, LiftedNode(located.name, located.path, "line"))
 
     def _lengths(
-        self, e: Emitter, graph: ir.Graph, masks: Sequence[ir.Value | None], found: Found
+        self, e: Emitter, graph: ir.Graph, masks: Sequence[ir.Value | None], found: FoundCell
     ) -> Lengths:
         """Return the lengths of the rows from the conditions of the steps."""
         constants = [
@@ -119,7 +119,7 @@ class Straightener:
         rows = ("B" if "B" in found.tags else "", "")
         if all(constant is not None and constant.ndim == 2 for constant in constants):
             stacked = e.constant(np.stack(np.broadcast_arrays(*constants)))  # type: ignore[arg-type]
-            return lengths_of(self._facts, stacked, (time, *rows), len(masks))
+            return lengths_from_mask(self._facts, stacked, (time, *rows), len(masks))
         given = [mask for mask in masks if mask is not None]
         if len(given) < len(masks):
             raise NotLiftableError("the rows that keep their state are not those that have ended")
@@ -127,7 +127,7 @@ class Straightener:
         if series.window is not None:
             raise NotLiftableError("the rows that keep their state are not those that have ended")
         time = "T" if series.reverse == found.reverse else "R"
-        return lengths_of(
+        return lengths_from_mask(
             self._facts, series.outer, (*tags[: series.axis], time, *tags[series.axis :]), len(masks)
         )
 
@@ -138,7 +138,7 @@ class Straightener:
 
         With `is_longer` it has all steps of the tensor from which they come, the steps that no row has, too.
         """
-        tags, _ = row_tags(self._facts, leaves[0])
+        tags, _ = tagged_shape(self._facts, leaves[0])
         origins = [self._origin(leaf) for leaf in leaves]
         (first, *_), places = origins, [None if each is None else each.start for each in origins]
         count = len(leaves)
@@ -163,7 +163,7 @@ class Straightener:
                 if size % first.size or start % first.size:
                     break
                 whole = e.op("Reshape", whole, e.integers(-1, first.size, dims[1]), since=5)
-            elif first.is_kept:
+            elif first.keeps_axis:
                 tags = (*tags[:axis], *tags[axis + 1 :])
             self._add(e, graph)
             return Series(leaves[0], whole, axis, reverse, window=window), tags
@@ -198,7 +198,7 @@ class Straightener:
                 start, size = sum(parts[:place]), parts[place]  # type: ignore[arg-type]
                 outer = self._origin(whole) if passed(whole) is whole else None
                 found = _Origin(whole, axis, start, size, True)  # type: ignore[arg-type]
-                if outer is not None and outer.axis == axis and outer.is_kept:
+                if outer is not None and outer.axis == axis and outer.keeps_axis:
                     found = dataclasses.replace(outer, start=outer.start + start, size=found.size)
         elif node.op_type == "Slice":
             cuts = given = cuts_of(node, facts.constant) or []
@@ -210,11 +210,11 @@ class Straightener:
                 found = _Origin(whole, axis, start, size, True) if isinstance(size, int) else None
         if found is None or facts.dims(leaf) == dims:
             return found
-        is_squeezed = found.is_kept and (*dims[: found.axis], *dims[found.axis + 1 :]) == facts.dims(leaf)
-        return dataclasses.replace(found, is_kept=False) if is_squeezed and found.size == 1 else None
+        is_squeezed = found.keeps_axis and (*dims[: found.axis], *dims[found.axis + 1 :]) == facts.dims(leaf)
+        return dataclasses.replace(found, keeps_axis=False) if is_squeezed and found.size == 1 else None
 
     def _replace(
-        self, e: Emitter, graph: ir.Graph, anchor: ir.Node, line: Line, found: Found, made: Made
+        self, e: Emitter, graph: ir.Graph, anchor: ir.Node, line: Line, found: FoundCell, made: Made
     ) -> None:
         """Let the readers of the steps' results read the node's."""
         steps, hidden = line.steps, [step.new[0] for step in line.steps]
@@ -248,7 +248,7 @@ class Straightener:
             if producer is not None and producer.graph is not None:
                 raise NotLiftableError(f"{value.name!r} is read, which no cell returns")
 
-    def _joined(self, line: Line, found: Found) -> Iterator[Result]:
+    def _joined(self, line: Line, found: FoundCell) -> Iterator[Result]:
         """Yield the values that hold H of all steps."""
         hidden = [step.new[0] for step in line.steps]
         inner = [passed(h) for h in hidden]

@@ -11,9 +11,9 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import is_read, root
 from rnnlower.lifting.affine_forms import Form, NotLiftableError
-from rnnlower.lifting.cell_search import Found, is_hidden
-from rnnlower.lifting.frames import Frame, Series, is_size, positive_value
-from rnnlower.lifting.row_masks import Lengths, lengths_of
+from rnnlower.lifting.cell_search import FoundCell, is_hidden_state
+from rnnlower.lifting.frames import Frame, Series, is_axis_size, positive_value
+from rnnlower.lifting.row_masks import Lengths, lengths_from_mask
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 
@@ -39,7 +39,7 @@ class Result:
     reverse: bool
 
 
-def find_results(facts: Facts, frame: Frame, found: Sequence[Found]) -> list[Result]:
+def find_results(facts: Facts, frame: Frame, found: Sequence[FoundCell]) -> list[Result]:
     """Return the values that hold H of all steps, some of which are finished after the frame.
 
     Raises:
@@ -47,7 +47,7 @@ def find_results(facts: Facts, frame: Frame, found: Sequence[Found]) -> list[Res
     """
     results: list[Result] = []
     pending: dict[int, list[tuple[Series, Form]]] = {}
-    for series in frame.made:
+    for series in frame.outputs:
         if not is_read(series.outer):
             continue
         for number, form in _forms_of(series, found):
@@ -60,13 +60,13 @@ def find_results(facts: Facts, frame: Frame, found: Sequence[Found]) -> list[Res
     return results
 
 
-def _forms_of(series: Series, found: Sequence[Found]) -> Iterator[tuple[int, Form]]:
+def _forms_of(series: Series, found: Sequence[FoundCell]) -> Iterator[tuple[int, Form]]:
     """Yield what a series is of the first cell that it follows from, and of that cell's other direction."""
     value, reasons = root(series.inner), []
     wanted = [
         number for number, each in enumerate(found) if value in (each.hidden, root(each.states[0].after))
     ]
-    first: Found | None = None
+    first: FoundCell | None = None
     for number in wanted or range(len(found)):
         each = found[number]
         if first is not None and each.states[0] is not first.states[0]:
@@ -80,15 +80,17 @@ def _forms_of(series: Series, found: Sequence[Found]) -> Iterator[tuple[int, For
         raise NotLiftableError(f"{series.outer.name!r} is read, which no cell returns: {reasons[0]}")
 
 
-def _finished(facts: Facts, cell: int, found: Found, parts: Sequence[tuple[Series, Form]]) -> list[Result]:
+def _finished(
+    facts: Facts, cell: int, found: FoundCell, parts: Sequence[tuple[Series, Form]]
+) -> list[Result]:
     """Return the values that are H once operators after the frame have finished it for all steps."""
     known: dict[ir.Value, Form] = {}
     if len({series.reverse for series, _ in parts}) != 1:
         raise NotLiftableError("the results of the steps are in different orders")
     for series, form in parts:
         axis = series.axis
-        tags = (*form.tags[:axis], "T", *form.tags[axis + series.is_kept :])
-        if not series.is_kept:
+        tags = (*form.tags[:axis], "T", *form.tags[axis + series.keeps_axis :])
+        if not series.keeps_axis:
             form = form.rearrange(lambda array, at=axis: np.expand_dims(array, at), tags)  # type: ignore[misc]
         known[series.outer] = dataclasses.replace(form, tags=tags)
     evaluator = Evaluator(facts, found.evaluator.atoms, known, direction=found.direction, steps=found.steps)
@@ -101,7 +103,7 @@ def _finished(facts: Facts, cell: int, found: Found, parts: Sequence[tuple[Serie
             continue
         seen.add(value)
         form = evaluator.form(value)
-        if is_hidden(found, form):
+        if is_hidden_state(found, form):
             further = _view_of(evaluator, found, value)
             if further is not None:
                 pending.append(further)
@@ -122,7 +124,7 @@ def _finished(facts: Facts, cell: int, found: Found, parts: Sequence[tuple[Serie
     return results
 
 
-def _view_of(evaluator: Evaluator, found: Found, value: ir.Value) -> ir.Value | None:
+def _view_of(evaluator: Evaluator, found: FoundCell, value: ir.Value) -> ir.Value | None:
     """Return what the only reader of H makes of it, if that is H in another layout or order."""
     readers = [node for node, _ in value.uses()]
     if len(readers) != 1 or value.is_graph_output() or readers[0].op_type not in _VIEWS:
@@ -131,10 +133,10 @@ def _view_of(evaluator: Evaluator, found: Found, value: ir.Value) -> ir.Value | 
         form = evaluator.form(readers[0].outputs[0])
     except NotLiftableError:
         return None
-    return readers[0].outputs[0] if is_hidden(found, form) else None
+    return readers[0].outputs[0] if is_hidden_state(found, form) else None
 
 
-def require_mask(facts: Facts, result: Result, found: Found) -> None:
+def require_mask(facts: Facts, result: Result, found: FoundCell) -> None:
     """Refuse readers of H that see it past the end of a row, where an operator returns zeros."""
     value = result.value
     is_turned = result.reverse != found.reverse
@@ -145,7 +147,7 @@ def require_mask(facts: Facts, result: Result, found: Found) -> None:
             break
         condition = node.inputs[0]
         assert condition is not None
-        lengths = lengths_of(facts, condition, tags, found.steps, found.direction)
+        lengths = lengths_from_mask(facts, condition, tags, found.steps, found.direction)
         if not is_equal(facts, lengths, found.lengths):
             break
     else:
@@ -160,7 +162,7 @@ def is_equal(facts: Facts, first: Lengths | None, second: Lengths | None) -> boo
     return first is second or (one is not None and other is not None and np.array_equal(one, other))
 
 
-def require_states(facts: Facts, found: Found, semantics: Semantics) -> None:
+def require_states(facts: Facts, found: FoundCell, semantics: Semantics) -> None:
     """Refuse last states of rows without steps, for which onnxruntime's operators return zeros.
 
     Raises:
@@ -174,7 +176,7 @@ def require_states(facts: Facts, found: Found, semantics: Semantics) -> None:
         raise NotLiftableError(f"{value.name!r} is read for rows that may have no steps")
 
 
-def read_without_steps(facts: Facts, found: Found, given: Sequence[Series] = ()) -> Iterator[ir.Value]:
+def read_without_steps(facts: Facts, found: FoundCell, given: Sequence[Series] = ()) -> Iterator[ir.Value]:
     """Yield the last states, other than zero without steps, that are read for rows that may have none.
 
     Args:
@@ -203,5 +205,5 @@ def _is_nonempty(
         return constant is not None and np.array_equal(constant.reshape(-1) != 0, lengths > 0)
     value = positive_value(facts, condition)
     return value is not None and (
-        value is lengths or any(is_size(facts, value, each.outer, each.axis) for each in given)
+        value is lengths or any(is_axis_size(facts, value, each.outer, each.axis) for each in given)
     )
