@@ -16,14 +16,14 @@ from rnnlower.graph.walk import Located, called, default_opset, names_of, subgra
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import has_matrix
 from rnnlower.lifting.attention_emission import lift_attention
+from rnnlower.lifting.bidirectional import join_directions
 from rnnlower.lifting.causal_convolutions import causal_convolutions, lift_convolution
 from rnnlower.lifting.chains import PRODUCTS, find_chains
-from rnnlower.lifting.directions import join_directions
 from rnnlower.lifting.frames import scan_frame
-from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode, Lifter
+from rnnlower.lifting.lifted_nodes import FrameLifter, Lifted, LiftedNode
+from rnnlower.lifting.line_lifting import LineLifter
 from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
-from rnnlower.lifting.straightening import Straightener
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.finding import matches
 from rnnlower.recurrent.node import Semantics, check_semantics
@@ -133,7 +133,7 @@ class LiftRecurrentPass(Pass):
         """Lift what is outside functions; return whether anything was."""
         names = NameSource(names_in(model))
         self._names = names_of(model)
-        lifter = Lifter(self.facts, names, self.semantics)
+        lifter = FrameLifter(self.facts, names, self.semantics)
         lifted: list[Lifted] = []
         kept: list[LiftedNode] = []
         states: list[LiftedNode] = []
@@ -180,7 +180,7 @@ class LiftRecurrentPass(Pass):
     def _lift_lines(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[Lifted], kept: list[LiftedNode]
     ) -> None:
-        straightener = Straightener(self.facts, names, self.semantics)
+        lifter = LineLifter(self.facts, names, self.semantics)
         failed: list[tuple[list[ir.Value], LiftedNode]] = []
         for chain in list(find_chains(self.facts, graph)):
             is_line = len(chain) > 1
@@ -197,7 +197,7 @@ class LiftRecurrentPass(Pass):
                 if count < (self.steps or 0):
                     steps = f"{count} step" if count == 1 else f"{count} steps"
                     raise NotLiftableError(f"it has {steps}, and a line has at least {self.steps}")
-                lifted.append(straightener.lift(located, graph, line))
+                lifted.append(lifter.lift(located, graph, line))
             except NotLiftableError as error:
                 if is_line:
                     failed.append((chain, LiftedNode(located.name, path, "line", reason=str(error))))

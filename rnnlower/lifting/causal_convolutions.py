@@ -15,7 +15,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import Located
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, emitting, put_in_place
+from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, open_emitter, replace_node
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
 
 _TIME, _TURNED = 2, (0, 2, 1)
@@ -79,7 +79,7 @@ def lift_convolution(facts: Facts, names: NameSource, located: Located) -> Lifte
     elif pads != (span, 0):
         raise NotLiftableError(f"it pads {pads[0]} steps, and its kernel looks back {span}")
     output, has_silu = _with_silu(output)
-    with emitting(facts, names, located, ir.DataType.FLOAT) as e:
+    with open_emitter(facts, names, located, ir.DataType.FLOAT) as e:
         if joined is not None and joined.turned:
             signal = e.transpose(signal, _TURNED)
             past = None if past is None else e.transpose(past, _TURNED)
@@ -94,7 +94,7 @@ def lift_convolution(facts: Facts, names: NameSource, located: Located) -> Lifte
             replaced.append((tail, e.transpose(present, _TURNED) if is_turned else present))
     graph = conv.graph
     assert graph is not None
-    put_in_place(facts, located, conv, e.nodes, replaced)
+    replace_node(facts, located, conv, e.nodes, replaced)
     # The last steps may be read before the Conv.
     graph.sort()
     return LiftedNode(located.name, located.path, "line", CAUSAL_CONV, "forward", channels * span)

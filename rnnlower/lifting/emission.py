@@ -13,20 +13,20 @@ from rnnlower.lifting.affine_forms import Floats, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell
 from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.hoisting import InputPart
-from rnnlower.lifting.surroundings import Result
+from rnnlower.lifting.results import Result
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.operators import RECURRENT_OPS, SPEC_PARAMETERS
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
-    """A node that was emitted for a cell.
+class EmittedNode:
+    """A node that was emitted for cells.
 
     Attributes:
         node: The node.
         cells: The cell of each direction, with all of W under the key 0.
         Y: Its first output as ``[T, B, H]``.
-        last: The last states as ``[B, H]``.
+        last: The final states as ``[B, H]``.
     """
 
     node: ir.Node
@@ -36,7 +36,11 @@ class Made:
 
 
 def emit_input(
-    e: Emitter, facts: Facts, parts: Sequence[InputPart], made: Sequence[Made], ready: dict[object, ir.Value]
+    e: Emitter,
+    facts: Facts,
+    parts: Sequence[InputPart],
+    made: Sequence[EmittedNode],
+    ready: dict[object, ir.Value],
 ) -> tuple[ir.Value, Floats, Floats]:
     """Emit X; return it with its weights and its summand of the bias; `ready` has the parts so far."""
     joined: dict[object, tuple[Floats, Floats]] = {}
@@ -91,10 +95,10 @@ def emit_cell(
     e: Emitter,
     facts: Facts,
     found: FoundCell,
-    before: Sequence[Made],
+    before: Sequence[EmittedNode],
     ready: dict[object, ir.Value],
     name: str,
-) -> Made:
+) -> EmittedNode:
     """Emit the node of a cell."""
     X, W, added = emit_input(e, facts, found.parts, before, ready)
     bias = found.cell.B + np.pad(added, (0, found.cell.B.size // 2))
@@ -103,7 +107,7 @@ def emit_cell(
     given = [X, found.lengths, *starts]
     node = emit_node(e, [cell], "reverse" if found.reverse else "forward", given, name)
     Y, *last = node.outputs
-    return Made(node, [cell], e.squeeze(Y, 1, []), [e.squeeze(value, 0, []) for value in last])
+    return EmittedNode(node, [cell], e.squeeze(Y, 1, []), [e.squeeze(value, 0, []) for value in last])
 
 
 def emit_node(
