@@ -14,10 +14,10 @@ from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import Located, called, default_opset, names_of, subgraphs_of, walk
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.attention import has_matrix
+from rnnlower.lifting.attention import has_matrix_state
 from rnnlower.lifting.attention_emission import lift_attention
 from rnnlower.lifting.bidirectional import join_directions
-from rnnlower.lifting.causal_convolutions import causal_convolutions, lift_convolution
+from rnnlower.lifting.causal_convolutions import find_convolutions, lift_convolution
 from rnnlower.lifting.chains import PRODUCTS, find_chains
 from rnnlower.lifting.frames import scan_frame
 from rnnlower.lifting.lifted_nodes import FrameLifter, Lifted, LiftedNode
@@ -146,7 +146,7 @@ class LiftRecurrentPass(Pass):
                 try:
                     lifted += lifter.lift(located, frame)
                 except NotLiftableError as error:
-                    if not has_matrix(self.facts, frame):
+                    if not has_matrix_state(self.facts, frame):
                         raise
                     states.append(lift_attention(self.facts, names, located, frame, error))
             except NotLiftableError as error:
@@ -162,7 +162,7 @@ class LiftRecurrentPass(Pass):
     def _lift_convolutions(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[LiftedNode], kept: list[LiftedNode]
     ) -> None:
-        for node in causal_convolutions(self.facts, graph, with_past=self.steps is None):
+        for node in find_convolutions(self.facts, graph, with_past=self.steps is None):
             located = self._located(node, path)
             if not self._is_wanted(located):
                 continue

@@ -27,11 +27,11 @@ def join_directions(facts: Facts, names: NameSource, lifted: Sequence[Lifted]) -
     """Join pairs of lifted nodes into bidirectional ones; return all nodes that are left."""
     left = list(lifted)
     for one, other in itertools.permutations(lifted, 2):
-        if one in left and other in left and _can_join(facts, one.made, other.made):
-            starts = _initial_states(facts, one.made.node, other.made.node)
+        if one in left and other in left and _can_join(facts, one.emitted, other.emitted):
+            starts = _initial_states(facts, one.emitted.node, other.emitted.node)
             if starts is not None:
-                made = _join(facts, names, (one.made, other.made), starts)
-                left[left.index(one)] = Lifted(made, one.partial_report)
+                emitted = _join(facts, names, (one.emitted, other.emitted), starts)
+                left[left.index(one)] = Lifted(emitted, one.partial_report)
                 left.remove(other)
     return left
 
@@ -100,13 +100,13 @@ def _join(
     facts: Facts, names: NameSource, pair: tuple[EmittedNode, EmittedNode], starts: InitialStates
 ) -> EmittedNode:
     """Replace two nodes by a bidirectional one."""
-    nodes = [made.node for made in pair]
+    nodes = [emitted.node for emitted in pair]
     graph, name = nodes[0].graph, nodes[0].name or nodes[0].op_type
     assert graph is not None
     dtype = facts.dtype(nodes[0].inputs[0])
     assert dtype is not None
     e = Emitter(facts.opset, Scope(names, f"{name}/"), dtype, InitializerPool(facts.model, names))
-    cells = [cell for made in pair for cell in made.cells]
+    cells = [cell for emitted in pair for cell in emitted.cells]
     given: list[ir.Value | None] = [nodes[0].inputs[0], operand(nodes[0], _LENGTHS)]
     for values in starts:
         parts = [

@@ -53,13 +53,13 @@ class LiftedNode:
 class Lifted:
     """A node that replaces a recurrence, and the report without the fields that the node determines."""
 
-    made: EmittedNode
+    emitted: EmittedNode
     partial_report: LiftedNode
 
     @property
     def report(self) -> LiftedNode:
         """The complete report."""
-        node, cell = self.made.node, self.made.cells[0]
+        node, cell = self.emitted.node, self.emitted.cells[0]
         direction = node.attributes.get_string("direction", "forward")
         return dataclasses.replace(
             self.partial_report, op_type=cell.op_type, direction=direction, hidden_size=cell.hidden_size
@@ -94,12 +94,12 @@ class FrameLifter:
         if found[0].steps is None:
             for each, lifted in zip(found, nodes, strict=True):
                 is_read = any(True for _ in unguarded_states(self._facts, each, frame.inputs))
-                lifted.made.node.meta[KEEPS_INITIAL] = is_read
+                lifted.emitted.node.meta[KEEPS_INITIAL] = is_read
         own_name = located.node.name
         replace_node(self._facts, located, frame.node, e.nodes, replaced)
         if own_name == _base_name(located):
             # The name is free now.
-            nodes[0].made.node.name = own_name
+            nodes[0].emitted.node.name = own_name
         return nodes
 
     def _emit(
@@ -111,18 +111,18 @@ class FrameLifter:
         results: Sequence[Result],
     ) -> tuple[list[Lifted], list[tuple[ir.Value, ir.Value]]]:
         name = _base_name(located)
-        made: list[EmittedNode] = []
+        emitted: list[EmittedNode] = []
         ready: dict[object, ir.Value] = {}
         for each in found:
-            made.append(emit_cell(e, self._facts, each, made, ready, name))
+            emitted.append(emit_cell(e, self._facts, each, emitted, ready, name))
         replaced: dict[ir.Value, list[ir.Value]] = {}
         axes: dict[ir.Value, int] = {}
         for result in results:
-            Y, each = made[result.cell].Y, found[result.cell]
+            Y, each = emitted[result.cell].Y, found[result.cell]
             part = emit_result(e, result, Y, each.cell.hidden_size, is_reverse=each.reverse)
             replaced.setdefault(result.value, []).append(part)
             axes[result.value] = result.tags.index("D") if "D" in result.tags else 0
-        for each, output in zip(found, made, strict=True):
+        for each, output in zip(found, emitted, strict=True):
             for state, last in zip(each.states, output.last, strict=True):
                 if state.end is not None and is_read(state.end):
                     replaced.setdefault(state.end, []).append(emit_state(e, each, last))
@@ -131,8 +131,8 @@ class FrameLifter:
         if any(len(parts) < directions and old in axes for old, parts in replaced.items()):
             raise NotLiftableError("one direction is read in another layout than the other one")
         new = [(old, e.concat(parts, axes.get(old, 0))) for old, parts in replaced.items()]
-        told = LiftedNode(located.name, located.path, frame.form)
-        return [Lifted(one, told) for one in made], new
+        report = LiftedNode(located.name, located.path, frame.form)
+        return [Lifted(one, report) for one in emitted], new
 
 
 def _base_name(located: Located) -> str:

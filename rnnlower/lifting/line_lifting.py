@@ -99,14 +99,14 @@ class LineLifter:
         if any(mask is not None for mask in masks):
             found = dataclasses.replace(found, lengths=self._lengths(e, graph, masks, found))
         name = _common_prefix([step.new[0] for step in steps]) or located.name
-        made = emit_cell(e, facts, found, [], {}, name)
+        emitted = emit_cell(e, facts, found, [], {}, name)
         self._insert(e, graph)
-        self._replace_results(e, graph, made.node, line, found, made)
+        self._replace_results(e, graph, line, found, emitted)
         graph.extend(e.nodes)
         remove_orphans(pool.values())
         remove_orphans(out for node in e.everything if node.graph is not None for out in node.outputs)
         graph.sort()
-        return Lifted(made, LiftedNode(located.name, located.path, "line"))
+        return Lifted(emitted, LiftedNode(located.name, located.path, "line"))
 
     def _lengths(
         self, e: Emitter, graph: ir.Graph, masks: Sequence[ir.Value | None], found: FoundCell
@@ -214,35 +214,33 @@ class LineLifter:
         return dataclasses.replace(found, keeps_axis=False) if is_squeezed and found.size == 1 else None
 
     def _replace_results(
-        self, e: Emitter, graph: ir.Graph, anchor: ir.Node, line: Line, found: FoundCell, made: EmittedNode
+        self, e: Emitter, graph: ir.Graph, line: Line, found: FoundCell, emitted: EmittedNode
     ) -> None:
         """Replace the results of the steps by those of the node."""
-        steps, hidden = line.steps, [step.new[0] for step in line.steps]
+        steps = line.steps
         for result in list(self._find_stacked(line, found)):
             if found.lengths is not None:
                 require_mask(self._facts, result, found)
             size = found.cell.hidden_size
-            whole = emit_result(e, result, made.Y, size, is_reverse=found.reverse)
-            replace_value(graph, anchor, result.value, whole, is_new=True)
+            whole = emit_result(e, result, emitted.Y, size, is_reverse=found.reverse)
+            replace_value(graph, emitted.node, result.value, whole, is_new=True)
             self._insert(e, graph)
             remove_orphans([result.value])
         require_steps(self._facts, found, self._semantics)
-        for value, last in zip(steps[-1].new, made.last, strict=True):
+        for value, last in zip(steps[-1].new, emitted.last, strict=True):
             if is_read(value):
-                replace_value(graph, anchor, value, emit_state(e, found, last), is_new=True)
+                replace_value(graph, emitted.node, value, emit_state(e, found, last), is_new=True)
                 self._insert(e, graph)
-        for number in range(len(steps) - 1, -1, -1):
-            h = hidden[number]
-            if number + 1 < len(steps):
-                remove_orphans((*steps[number + 1].new, *steps[number + 1].unmasked))
-            if number + 1 < len(steps) and is_read(h):
+        for number, step in reversed([*enumerate(steps)]):
+            h = step.new[0]
+            if step is not steps[-1] and is_read(h):
                 if found.lengths is not None:
                     raise NotLiftableError(f"{h.name!r} is read past the ends of rows")
                 time = len(steps) - 1 - number if found.reverse else number
-                element = e.op("Gather", made.Y, e.constant(np.array(time, np.int64)), axis=0)
-                replace_value(graph, anchor, h, emit_state(e, found, element), is_new=True)
+                element = e.op("Gather", emitted.Y, e.constant(np.array(time, np.int64)), axis=0)
+                replace_value(graph, emitted.node, h, emit_state(e, found, element), is_new=True)
                 self._insert(e, graph)
-            remove_orphans((*steps[number].new, *steps[number].unmasked))
+            remove_orphans((*step.new, *step.unmasked))
         for value in (value for step in steps for value in (*step.new, *step.unmasked)):
             producer = value.producer()
             if producer is not None and producer.graph is not None:
