@@ -139,7 +139,7 @@ def broadcast_shape(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[in
     try:
         return np.broadcast_shapes(first, second)
     except ValueError:
-        raise NotLiftableError("the shapes of a step do not fit together") from None
+        raise NotLiftableError("the shapes in a step do not match") from None
 
 
 def constant_form(array: np.ndarray) -> Form:
@@ -167,7 +167,7 @@ def concat_forms(forms: Sequence[Form], axis: int, tags: Sequence[str]) -> Form:
     """Concatenate forms along an axis."""
     sizes = {tuple(size for at, size in enumerate(form.shape) if at != axis) for form in forms}
     if len(sizes) != 1:
-        raise NotLiftableError("the shapes of a step do not fit together")
+        raise NotLiftableError("the shapes in a step do not match")
     count = max(len(form.ids) for form in forms)
     constant = np.concatenate([form.constant for form in forms], axis)
     ids, coefs = [], []
@@ -196,9 +196,9 @@ def multiply_matrix(form: Form, matrix: Floats) -> Form:
     """Multiply a form, along its last axis, by a constant matrix."""
     lead = form.shape[:-1]
     if int(np.prod(lead)) != 1 or form.tags[-1]:
-        raise NotLiftableError("a product takes several rows of a state at once")
+        raise NotLiftableError("a product combines several rows of a state")
     if form.shape[-1] != len(matrix):
-        raise NotLiftableError("the shapes of a step do not fit together")
+        raise NotLiftableError("the shapes in a step do not match")
     vector = form.flatten().simplify()
     tags = form.tags
     shape = (*lead, matrix.shape[1])

@@ -143,7 +143,7 @@ def _classify_terms(terms: Iterable[Term], state: ir.Value) -> tuple[Term, Term 
         place = added if not count else changed if term.summed else kept
         place.append(term)
     if len(kept) != 1 or len(changed) > 1 or len(added) != 1:
-        raise NotLiftableError("its state is not kept, corrected by a key and added to once")
+        raise NotLiftableError("its update is not one decay, at most one correction and one addition")
     return kept[0], changed[0] if changed else None, added[0]
 
 
@@ -312,7 +312,7 @@ def _find_read(
 def _as_read(value: ir.Value, reads: Products, after: ir.Value, names: tuple[int, ...]) -> tuple[Read, int]:
     given = reads.read(value)
     if len(given.terms) != 1:
-        raise NotLiftableError("it is a sum")
+        raise NotLiftableError("what is read of its state is a sum")
     (term,) = given.terms
     if sum(each is after for each, _ in term.factors) != 1:
         raise NotLiftableError("the state is multiplied by itself")
@@ -325,7 +325,7 @@ def _as_read(value: ir.Value, reads: Products, after: ir.Value, names: tuple[int
     (key_axis,) = summed
     axes = tuple(index for axis in term.axes for index in axis)
     if any(not axis and size != 1 for axis, size in zip(term.axes, given.dims, strict=True)):
-        raise NotLiftableError("what is read is broadcast")
+        raise NotLiftableError("what is read of its state is broadcast")
     if {*names} - {key_axis} - {*axes} or len({*axes} - {*names}) > 1 or not term.coef:
-        raise NotLiftableError("what is read has other axes than the state")
+        raise NotLiftableError("what is read of its state has other axes")
     return Read(value, Product(term.coef, tuple(factors)), axes), key_axis

@@ -136,7 +136,7 @@ def _parse_kernel(facts: Facts, conv: ir.Node) -> tuple[int, int, int]:
     if conv.attributes.get_ints("strides", (1,)) != (1,):
         raise NotLiftableError("it does not compute every step")
     if conv.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        raise NotLiftableError("its padding follows from its input")
+        raise NotLiftableError("its padding depends on the size of its input")
     if width == 1:
         raise NotLiftableError("its kernel does not look back")
     if facts.dtype(conv.inputs[0]) != ir.DataType.FLOAT:

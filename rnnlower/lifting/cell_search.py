@@ -253,7 +253,7 @@ def is_reversed(parts: Sequence[InputPart]) -> bool:
 
 def _mask_lengths(facts: Facts, found: FoundCell, mask: Series) -> Lengths:
     if mask.window is not None:
-        raise NotLiftableError("the rows that keep their state are chosen by a part of a series")
+        raise NotLiftableError("the rows that keep their state are selected by a part of a series")
     tags, _ = tagged_shape(facts, mask.inner, found.direction, mask.axis if mask.keeps_axis else None)
     tags = tags[: mask.axis] + tags[mask.axis + 1 :] if mask.keeps_axis else tags
     time = "T" if mask.reverse == found.reverse else "R"
@@ -271,7 +271,7 @@ def _remove_masks(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[l
         if old is state.before:
             mask = next((each for each in frame.inputs if each.inner is condition), None)
             if mask is None:
-                raise NotLiftableError("the rows that keep their state are not chosen by a series")
+                raise NotLiftableError("the rows that keep their state are not selected by a series")
             result = _skip_casts(facts, new)
         masks.add(mask)
         results.append(result)

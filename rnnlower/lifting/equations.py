@@ -187,10 +187,10 @@ class Step:
             else:
                 function = Activation("HardSigmoid", 1.0, 0.0)
         if function.name not in _ACTIVATIONS:
-            raise NotLiftableError(f"{function.name} is no activation of a cell")
+            raise NotLiftableError(f"{function.name} is not an activation of a cell")
         if (scale, beta) != (1.0, 1.0):
             if function.name != "Tanh":
-                raise NotLiftableError(f"no cell multiplies the result of {function.name}")
+                raise NotLiftableError(f"no cell scales the result of {function.name}")
             return Gate(Activation("ScaledTanh", rounded(scale), rounded(beta)), argument, clip)
         return Gate(function, argument, clip)
 
@@ -265,7 +265,7 @@ class Step:
             block = self.activation(clips[0])
             assert block is not None
             if block.alpha != -(block.beta or 0):
-                raise NotLiftableError("a clip of a cell has one bound for both signs")
+                raise NotLiftableError("the clip of a cell is symmetric")
             argument = self.atoms.arguments(clips).simplify()
             gate = Gate(Activation("Affine", rounded(alpha), rounded(beta)), argument, block.beta)
             return gate, [self.atoms.polynomial(argument, j) for j in range(self.size)]

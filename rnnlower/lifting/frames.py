@@ -137,14 +137,16 @@ def find_states(
 ) -> tuple[list[State], dict[ir.Value, ir.Value]]:
     """Return the states, and the aliases: states that never change, with their initial values."""
     if len({len(each) for each in (before, after, starts, ends)}) > 1:
-        raise NotLiftableError("its body and its outputs do not have the states that its inputs begin")
+        raise NotLiftableError("its inputs, body and outputs have different numbers of states")
     states, aliases = [], {}
     for inner, result, start, end in zip(before, after, starts, ends, strict=True):
         if start is None:
-            raise NotLiftableError(f"{inner.name!r} has no first value")
+            raise NotLiftableError(f"{inner.name!r} has no initial value")
         if root(result) is inner:
             if is_read(end):
-                raise NotLiftableError(f"{end.name!r}, which never changes, is read after it")
+                raise NotLiftableError(
+                    f"the state {end.name!r} never changes, but is read after the last step"
+                )
             aliases[inner] = start
         else:
             states.append(State(inner, result, start, end))

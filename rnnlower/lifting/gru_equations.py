@@ -24,7 +24,7 @@ from rnnlower.lifting.equations import (
 def match_rnn(step: Step) -> Cell:
     single = step.as_activations(step.new[0])
     if single is None:
-        raise mismatch("LSTM, GRU or RNN", "a state is not a gate's product, nor an activation")
+        raise mismatch("LSTM, GRU or RNN", "a new state is neither gated nor an activation")
     gate = step.gate(*single)
     parts = step.split(gate.argument)
     if any(parts.rest):
@@ -41,13 +41,13 @@ def match_gru(step: Step) -> Cell:
     units = [_match_update_gate(step, step.polynomial(0, j), h.start + j) for j in range(step.size)]
     z_ids, scales, candidates, swapped = zip(*units, strict=True)
     if len({*swapped}) > 1:
-        raise mismatch(name, "units differ in the sense of the update gate")
+        raise mismatch(name, "units differ in whether the update gate is z or 1 - z")
     scale = common_value(scales, "a factor of the update gate")
     update = step.gate(z_ids, scale)
     z = step.split(update.argument)
     if swapped[0]:
         if update.activation.name != "Sigmoid":
-            raise mismatch(name, f"1 - z of {update.activation.name} is no activation")
+            raise mismatch(name, f"1 - {update.activation.name} is not an activation")
         z = Preactivation({key: -value for key, value in z.weights.items()}, -z.bias, z.rest)
     new, inner = step.candidate(candidates)
     reset, r, n, recurrent, is_linear = _match_reset(step, inner, scale)
@@ -59,7 +59,7 @@ def match_gru(step: Step) -> Cell:
         raise mismatch(name, "it has no reset gate")
     clip = common_clip([gate for gate in (update, reset, new) if gate is not None])
     if reset is None and clip is not None:
-        raise mismatch(name, "it has no reset gate, and a clip")
+        raise mismatch(name, "it has a clip but no reset gate")
     W, R, bias = step.stack_weights([z, r, n])
     size = step.size
     recurrent_bias = np.zeros(3 * size)
@@ -121,7 +121,7 @@ def _match_reset(
     for polynomial in gated:
         found = step.factor_out_gate(polynomial, 0)
         if found is None:
-            raise mismatch("GRU", "the reset gate does not multiply what follows from the state")
+            raise mismatch("GRU", "the reset gate does not multiply a function of the state")
         ids.append(found[0])
         inner.append(found[1])
     gate = step.gate(ids, scale)

@@ -42,11 +42,11 @@ def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
         sizes = e.dims(node.inputs[0])  # type: ignore[arg-type]
         tagged = [] if sizes is None else [dim for dim, tag in zip(sizes, form.tags, strict=True) if tag]
         if any(form.tags) and not (tagged and all(isinstance(dim, int) and dim > 1 for dim in tagged)):
-            raise NotLiftableError("a Squeeze takes the axes that have size 1, which are not known")
+            raise NotLiftableError("a Squeeze removes all axes of size 1, which are not known")
         axes = [axis for axis, size in enumerate(form.shape) if size == 1 and not form.tags[axis]]
     axes = [axis % len(form.shape) for axis in axes]
     if any(form.tags[axis] for axis in axes):
-        raise NotLiftableError("a step takes away the axis of the batch")
+        raise NotLiftableError("a step removes the batch axis")
     tags = [tag for axis, tag in enumerate(form.tags) if axis not in axes]
     return [form.rearrange(lambda array: np.squeeze(array, tuple(axes)), tags)]
 
@@ -65,7 +65,7 @@ def _reshape(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form = e.form(node.inputs[0])
     before, after = e.dims(node.inputs[0]), e.dims(node.outputs[0])  # type: ignore[arg-type]
     if before is None or after is None:
-        raise NotLiftableError("the shape that a Reshape gives is not known")
+        raise NotLiftableError("the output shape of a Reshape is not known")
     return [reshape_form(form, before, after)]
 
 
@@ -82,7 +82,7 @@ def reshape_form(form: Form, before: Sequence[Dim], after: Sequence[Dim]) -> For
             tags = _retag([(form.tags[axis], before[axis]) for axis in tagged], after[:cut])
             if tags is not None:
                 return form.reshape([*(1 for _ in tags), *tail], [*tags, *("" for _ in tail)])  # type: ignore[list-item]
-    raise NotLiftableError("a Reshape mixes rows or time steps with elements")
+    raise NotLiftableError("a Reshape mixes rows or time steps with features")
 
 
 def _retag(tags: Sequence[tuple[str, Dim]], lead: Sequence[Dim]) -> list[str] | None:
@@ -112,13 +112,13 @@ def _concat(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     tags = broadcast_tags(*forms)
     axis = node.attributes.get_int("axis", 0) % len(tags)
     if tags[axis]:
-        raise NotLiftableError("a step joins rows")
+        raise NotLiftableError("a step concatenates rows")
     return [concat_forms(forms, axis, tags)]
 
 
 def _take_part(form: Form, axis: int, part: slice | np.ndarray) -> Form:
     if form.tags[axis]:
-        raise NotLiftableError("a step takes some of the rows")
+        raise NotLiftableError("a step selects some of the rows")
     index = (*(slice(None) for _ in range(axis)), part)
     return form.rearrange(lambda array: array[index], form.tags)
 
@@ -138,7 +138,7 @@ def _slice(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form = e.form(node.inputs[0])
     cuts = cuts_of(node, e.constant)
     if cuts is None:
-        raise NotLiftableError("a step takes a part whose position is not constant")
+        raise NotLiftableError("a step slices at positions that are not constant")
     dims = e.dims(node.inputs[0])  # type: ignore[arg-type]
     for cut in cuts:
         start, end, axis, step = cut
@@ -158,7 +158,7 @@ def _gather(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form, places = e.form(node.inputs[0]), e.constant(node.inputs[1])
     axis = node.attributes.get_int("axis", 0) % len(form.shape)
     if places is None or form.tags[axis]:
-        raise NotLiftableError("a step takes elements whose position is not constant")
+        raise NotLiftableError("a step gathers at indices that are not constant")
     tags = (*form.tags[:axis], *("" for _ in places.shape), *form.tags[axis + 1 :])
     return [form.rearrange(lambda array: np.take(array, places, axis), tags)]
 
@@ -176,12 +176,12 @@ def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[Form]:
         return [dataclasses.replace(form, tags=tags)]
     given = e.facts.sizes(lengths)
     if e.direction is None or given is None or given.shape != (2,) or dims[batch] != 2:
-        raise NotLiftableError("a ReverseSequence reverses a part of the steps")
+        raise NotLiftableError("a ReverseSequence reverses only some of the steps")
     length = given[e.direction]
     if length in (dims[time], e.steps):
         form = dataclasses.replace(form, tags=tags)
     elif length not in (0, 1) and not is_first_step_size(e.facts, lengths, e.direction):
-        raise NotLiftableError("a ReverseSequence reverses a part of the steps")
+        raise NotLiftableError("a ReverseSequence reverses only some of the steps")
     if form.tags[batch] == "D":
         return [form]
     # The other direction is not known: new variables.

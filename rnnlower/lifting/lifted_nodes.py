@@ -79,7 +79,7 @@ class FrameLifter:
             NotLiftableError: It computes more than recurrent operators; nothing has changed.
         """
         if located.opset < _FIRST_OPSET:
-            raise NotLiftableError(f"opset {located.opset} has no recurrent operators that runtimes know")
+            raise NotLiftableError(f"runtimes do not know the recurrent operators of opset {located.opset}")
         found = find_cells(self._facts, frame, self._semantics)
         for each in found:
             require_steps(self._facts, each, self._semantics)
@@ -88,7 +88,7 @@ class FrameLifter:
         if dtype is None:
             raise NotLiftableError("the type of the state is not known")
         if dtype == ir.DataType.BFLOAT16 and located.opset < _FIRST_WITH_BFLOAT16:
-            raise NotLiftableError("recurrent operators have the type bfloat16 from opset 22 on")
+            raise NotLiftableError("recurrent operators take bfloat16 only from opset 22 on")
         with open_emitter(self._facts, self._names, located, dtype) as e:
             nodes, replaced = self._emit(e, located, frame, found, results)
         if found[0].steps is None:
@@ -129,7 +129,7 @@ class FrameLifter:
         # A value with an axis of directions has two parts.
         directions = max(len(parts) for parts in replaced.values()) if replaced else 1
         if any(len(parts) < directions and old in axes for old, parts in replaced.items()):
-            raise NotLiftableError("one direction is read in another layout than the other one")
+            raise NotLiftableError("the two directions are read in different layouts")
         new = [(old, e.concat(parts, axes.get(old, 0))) for old, parts in replaced.items()]
         report = LiftedNode(located.name, located.path, frame.form)
         return [Lifted(one, report) for one in emitted], new

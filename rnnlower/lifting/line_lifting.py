@@ -80,7 +80,7 @@ class LineLifter:
             leaves = [step.leaves[place] for step in steps]
             series, tags = self._make_series(e, graph, leaves, is_longer=is_masked)
             if sources(series.outer) & own:
-                raise NotLiftableError("what its steps read depends on their results")
+                raise NotLiftableError("the inputs of its steps depend on their results")
             parts.append(make_input_part(facts, series, tags, W, None))
             start, end = series.window or (0, (facts.shape(series.outer) or ())[series.axis] or 0)
             lengths.add(end - start)
@@ -244,7 +244,7 @@ class LineLifter:
         for value in (value for step in steps for value in (*step.new, *step.unmasked)):
             producer = value.producer()
             if producer is not None and producer.graph is not None:
-                raise NotLiftableError(f"{value.name!r} is read, which no cell returns")
+                raise NotLiftableError(f"{value.name!r} is read, but no cell returns it")
 
     def _find_stacked(self, line: Line, found: FoundCell) -> Iterator[Result]:
         """Yield the values in which H of all steps is stacked."""
@@ -304,7 +304,7 @@ def _absolute_index(place: int, size: int | ir.SymbolicDim | None) -> int:
     if place >= 0:
         return place
     if not isinstance(size, int):
-        raise NotLiftableError("the length of what its steps read is not known")
+        raise NotLiftableError("the length of an input is not known")
     return max(place + size, 0)
 
 

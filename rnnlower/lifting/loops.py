@@ -204,11 +204,11 @@ class _LoopReader:
             index = None if place is None else self._counters.index(passed(place, _REPEATING))
             is_reduced = writer.attributes.get_string("reduction", "none") != "none"
             if index is None or dims is None or given is None or is_reduced:
-                raise NotLiftableError("a step writes to places that are not known")
+                raise NotLiftableError("a step writes to positions that are not known")
             given = given if len(given) == len(dims) else (1, *given)
             pairs = enumerate(zip(dims, given, strict=True))
             if given[axis] != 1 or any(a != b for at, (a, b) in pairs if at != axis):
-                raise NotLiftableError("a step writes to places that are not known")
+                raise NotLiftableError("a step writes to positions that are not known")
             written = self._make_series(
                 update, state.start, axis, index, len(self._facts.dims(update) or ()) == len(dims)
             )
@@ -249,9 +249,9 @@ class _LoopReader:
         place = self._counters.index(writer.inputs[2]) if len(writer.inputs) > 2 else _Index(1, 0)
         is_empty = start is not None and start.op_type == "SequenceEmpty"
         if not is_empty or element is None or place not in (_Index(1, 0), _Index(0, 0)):
-            raise NotLiftableError("a step writes to places of a sequence that are not known")
+            raise NotLiftableError("a step inserts into a sequence at positions that are not known")
         if end.is_graph_output():
-            raise NotLiftableError(f"{end.name!r} is an output, which no cell returns")
+            raise NotLiftableError(f"{end.name!r} is an output, but no cell returns it")
         for node, _ in end.uses():
             dims = self._facts.dims(element)
             if node.op_type != "ConcatFromSequence" or dims is None:

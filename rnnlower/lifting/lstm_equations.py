@@ -73,7 +73,7 @@ def _match_unit(step: Step, j: int, which_input: int, which_output: int) -> _Uni
     rest = {key: value for key, value in cell.items() if own not in key}
     added = step.factor_out_gate(rest, which_input)
     if added is None:
-        raise mismatch("LSTM", "the cell state gets nothing that an input gate multiplies")
+        raise mismatch("LSTM", "no input gate multiplies what is added to the cell state")
     form, f, (i, g), scale = "f = 1", None, added, 1.0
     keys = [key for key in kept if len(key) == 2]
     if len(kept) == 1 and keys:
@@ -102,7 +102,7 @@ def _complement(gate: Gate) -> Gate:
         NotLiftableError: That is another activation.
     """
     if gate.activation.name != "Sigmoid":
-        raise mismatch("LSTM", f"1 minus {gate.activation.name} is no activation")
+        raise mismatch("LSTM", f"1 - {gate.activation.name} is not an activation")
     return dataclasses.replace(gate, argument=gate.argument.scale(np.array(-1.0), gate.argument.tags))
 
 
@@ -133,7 +133,7 @@ def _output_activation(step: Step, polynomials: Sequence[Polynomial], clip: floa
         if abs(beta - 1) < 1e-7:
             return gate.activation
         if gate.activation.name not in ("Tanh", "ScaledTanh"):
-            raise mismatch("LSTM", "the cell state has a factor in its activation")
+            raise mismatch("LSTM", "the cell state is scaled before its activation")
         alpha = 1.0 if gate.activation.alpha is None else gate.activation.alpha
         return Activation("ScaledTanh", alpha, rounded(beta * (gate.activation.beta or 1.0)))
     alphas, betas = [], []

@@ -231,7 +231,7 @@ def _scale(given: Sum, factor: float) -> Sum:
 def _div(p: Products, node: ir.Node) -> Sum:
     divisor = p.input_sum(node, 1)
     if any(term.factors for term in divisor.terms) or not divisor.terms[0].coef:
-        raise NotLiftableError(f"{describe(node)} divides by something that is not constant")
+        raise NotLiftableError(f"{describe(node)} divides by a value that is not constant")
     return _scale(pad_rank(p.input_sum(node, 0), len(p.dims(node.outputs[0]))), 1 / divisor.terms[0].coef)
 
 
@@ -286,7 +286,7 @@ def _matmul(p: Products, node: ir.Node) -> Sum:
 def _einsum(p: Products, node: ir.Node) -> Sum:
     operands, result = einsum_terms(node.attributes.get_string("equation", ""))
     if not operands or any(len(set(each)) != len(each) for each in (*operands, result)):
-        raise NotLiftableError(f"{describe(node)} has an equation that is not looked at")
+        raise NotLiftableError(f"{describe(node)} has an equation that is not supported")
     labels = [*result, *sorted(set("".join(operands)) - {*result})]
     total: Sum | None = None
     for number, names in enumerate(operands):

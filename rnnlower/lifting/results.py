@@ -77,7 +77,7 @@ def _forms_by_cell(series: Series, found: Sequence[FoundCell]) -> Iterator[tuple
         except NotLiftableError as error:
             reasons.append(str(error))
     if first is None:
-        raise NotLiftableError(f"{series.outer.name!r} is read, which no cell returns: {reasons[0]}")
+        raise NotLiftableError(f"{series.outer.name!r} is read, but no cell returns it: {reasons[0]}")
 
 
 def _trace_results(
@@ -112,14 +112,14 @@ def _trace_results(
             results.append(Result(value, cell, tags, form.shape, parts[0][0].reverse != ("R" in form.tags)))
             continue
         if value.is_graph_output():
-            raise NotLiftableError(f"{value.name!r} is an output, which no cell returns")
+            raise NotLiftableError(f"{value.name!r} is an output, but no cell returns it")
         for node, _ in value.uses():
             if node.graph is not value.graph and value not in known:
-                raise NotLiftableError(f"{value.name!r} is read, which no cell returns")
+                raise NotLiftableError(f"{value.name!r} is read, but no cell returns it")
             try:
                 evaluator.form(node.outputs[0])
             except NotLiftableError as error:
-                raise NotLiftableError(f"{value.name!r} is read, which no cell returns: {error}") from None
+                raise NotLiftableError(f"{value.name!r} is read, but no cell returns it: {error}") from None
             pending += node.outputs
     return results
 

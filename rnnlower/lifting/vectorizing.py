@@ -201,7 +201,7 @@ def _einsum(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[
     terms, result = einsum_terms(node.attributes.get_string("equation", ""))
     free = next((label for label in "tzyxw" if label not in "".join(terms)), None)
     if not terms or free is None:
-        raise NotLiftableError(f"{describe(node)} has an equation that is not looked at")
+        raise NotLiftableError(f"{describe(node)} has an equation that is not supported")
     operands = [free * has + each for each, has in zip(terms, has_time, strict=True)]
     return t._copy_node(node, given, equation=f"{','.join(operands)}->{free}{result}")
 

@@ -205,7 +205,7 @@ def test_what_is_no_cell_stays(name: str) -> None:
 
 def test_what_reads_a_gate_keeps_the_scan() -> None:
     text = SCAN.replace("y = Identity (h_new)", "y = Identity (o)")
-    assert "is an output, which no cell returns" in reasons(model_of(text, LSTM))
+    assert "is an output, but no cell returns it" in reasons(model_of(text, LSTM))
 
 
 def test_weights_of_run_time_keep_the_scan() -> None:
