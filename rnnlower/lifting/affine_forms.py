@@ -105,6 +105,11 @@ class Form:
         """Return the form as a vector."""
         return self.rearrange(lambda array: array.reshape(-1), ("",))
 
+    def take(self, axis: int, part: slice | np.ndarray) -> Form:
+        """Return a part of the form along one axis."""
+        index = (*(slice(None) for _ in range(axis)), part)
+        return self.rearrange(lambda array: array[index], self.tags)
+
     def simplify(self) -> Form:
         """Combine equal atoms of an element, and drop terms that are zero everywhere."""
         if self.is_shared:
@@ -320,6 +325,17 @@ class Atoms:
             places = [atom - block.start for atom in run]
             parts.append(block.form.rearrange(lambda array, at=places: array[at], ("",)))  # type: ignore[misc]
         return parts[0] if len(parts) == 1 else concat_forms(parts, 0, ("",))
+
+    def as_activations(self, form: Form) -> tuple[list[int], float] | None:
+        """Return the atoms of a form whose elements are activations times one factor, and the factor."""
+        form = form.simplify()
+        if len(form.ids) != 1 or form.constant.any():
+            return None
+        factors = {float(coef) for coef in form.coefs.flat}
+        atoms = [int(atom) for atom in np.broadcast_to(form.ids, form.coefs.shape).flat]
+        if len(factors) != 1 or any(self.block(atom).function is None for atom in atoms):
+            return None
+        return atoms, factors.pop()
 
     def polynomial(self, form: Form, element: int) -> Polynomial:
         """Return an element of a vector as a polynomial, with named sums expanded."""

@@ -41,11 +41,13 @@ class Read:
         value: The value.
         query: The query.
         axes: The axes of the value: those of the state, and one of queries if there are several per head.
+        key_axis: The axis of the state that the product sums over.
     """
 
     value: ir.Value
     query: Product
     axes: tuple[int, ...]
+    key_axis: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +77,6 @@ class FoundAttention:
     read: Read
     products: Products
 
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """The other axes: of rows and heads."""
-        return tuple(axis for axis in self.axes if axis not in (self.key_axis, self.value_axis))
-
 
 def has_matrix_state(facts: Facts, frame: Frame) -> bool:
     """Return whether the only state of a step has two or more axes of static size greater than 1."""
@@ -106,7 +103,7 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
         raise NotLiftableError("its state changes its shape")
     terms = [_align_axes(term, given) for term in result.terms]
     names = tuple(index for axis in given.axes for index in axis)
-    kept, changed, added = _classify_terms(terms, state.before)
+    kept, correction, added = _classify_terms(terms, state.before)
     reads = products.with_states([after])
     read = _find_read(frame, reads, after, products, names)
     outer = {series.inner: series.outer for series in frame.inputs}
@@ -114,7 +111,7 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
         _is_positive(facts, value, outer) for value, _ in _split_off(kept, state.before)[1]
     ):
         raise NotLiftableError("the factor of its state may be negative")
-    return _match_terms(state, products, names, kept, changed, added, read)
+    return _match_terms(state, products, names, kept, correction, added, read)
 
 
 def _align_axes(term: Term, state: Term) -> Term:
@@ -134,17 +131,17 @@ def _align_axes(term: Term, state: Term) -> Term:
 def _classify_terms(terms: Iterable[Term], state: ir.Value) -> tuple[Term, Term | None, Term]:
     """Return the terms that keep the state, that correct it along the key, and that do not have it."""
     kept: list[Term] = []
-    changed: list[Term] = []
+    correction: list[Term] = []
     added: list[Term] = []
     for term in terms:
         count = sum(value is state for value, _ in term.factors)
         if count > 1:
             raise NotLiftableError("its state is multiplied by itself")
-        place = added if not count else changed if term.summed else kept
+        place = added if not count else correction if term.summed else kept
         place.append(term)
-    if len(kept) != 1 or len(changed) > 1 or len(added) != 1:
+    if len(kept) != 1 or len(correction) > 1 or len(added) != 1:
         raise NotLiftableError("its update is not one decay, at most one correction and one addition")
-    return kept[0], changed[0] if changed else None, added[0]
+    return kept[0], correction[0] if correction else None, added[0]
 
 
 def _split_off(term: Term, value: ir.Value) -> tuple[tuple[int, ...], list[Factor]]:
@@ -174,11 +171,11 @@ def _match_terms(
     products: Products,
     names: tuple[int, ...],
     kept: Term,
-    changed: Term | None,
+    correction: Term | None,
     added: Term,
-    read: tuple[Read, int],
+    read: Read,
 ) -> FoundAttention:
-    key_axis = read[1]
+    key_axis = read.key_axis
     own, factors = _split_off(kept, state.before)
     if own != names:
         raise NotLiftableError("its state is moved in each step")
@@ -189,10 +186,12 @@ def _match_terms(
     key = Counter({factor: n for factor, n in writes.items() if key_axis in _indices(factor)})
     rest = writes - key
     rates, coef = Counter[Factor](), 1.0
-    if changed is not None:
-        rates, coef, extra = _match_correction(changed, kept, state.before, names, key_axis, key, decay, rest)
+    if correction is not None:
+        rates, coef, extra = _match_correction(
+            correction, kept, state.before, names, key_axis, key, decay, rest
+        )
         key, rest = key + extra, rest - extra
-    value_axis = _find_value_axis(names, key_axis, products, [*key, *rates, *decay, *read[0].query.factors])
+    value_axis = _find_value_axis(names, key_axis, products, [*key, *rates, *decay, *read.query.factors])
     if any(value_axis in _indices(factor) for factor in key):
         raise NotLiftableError("what is added to its state is not a product of a key and a value")
     value = _subtract(rest, rates, "the rate of what is added")
@@ -204,14 +203,14 @@ def _match_terms(
         _make_product(kept.coef, decay) if decay or kept.coef != 1 else None,
         _make_product(1.0, key),
         _make_product(added.coef / coef, value),
-        None if changed is None else _make_product(coef, rates),
-        read[0],
+        None if correction is None else _make_product(coef, rates),
+        read,
         products,
     )
 
 
 def _match_correction(
-    changed: Term,
+    correction: Term,
     kept: Term,
     state: ir.Value,
     names: tuple[int, ...],
@@ -221,9 +220,9 @@ def _match_correction(
     rest: Counter[Factor],
 ) -> tuple[Counter[Factor], float, Counter[Factor]]:
     """Return the factors and the coefficient of beta, and factors of heads that belong to the key."""
-    own, factors = _split_off(changed, state)
+    own, factors = _split_off(correction, state)
     moved = [(a, b) for a, b in zip(own, names, strict=True) if a != b]
-    if len(moved) != 1 or moved[0][1] != key_axis or changed.summed != {moved[0][0]}:
+    if len(moved) != 1 or moved[0][1] != key_axis or correction.summed != {moved[0][0]}:
         raise NotLiftableError("its state is not corrected along the axis of its keys")
     inner = moved[0][0]
     back = {inner: (key_axis,)}
@@ -239,7 +238,7 @@ def _match_correction(
     if not (reading == writing == key):
         raise NotLiftableError("its state is not corrected by the key that is added")
     extra = rates - rest
-    return _subtract(rates, extra + extra, "the rate"), -changed.coef / kept.coef, extra
+    return _subtract(rates, extra + extra, "the rate"), -correction.coef / kept.coef, extra
 
 
 def _find_value_axis(
@@ -277,9 +276,9 @@ def _is_positive(facts: Facts, value: ir.Value, outer: Mapping[ir.Value, ir.Valu
 
 def _find_read(
     frame: Frame, reads: Products, after: ir.Value, products: Products, names: tuple[int, ...]
-) -> tuple[Read, int]:
-    """Return the product of the new state with a query, and the axis of the keys."""
-    found: list[tuple[Read, int]] = []
+) -> Read:
+    """Return the product of the new state with a query."""
+    found: list[Read] = []
 
     def visit(value: ir.Value) -> None:
         if value not in reads.dependent:
@@ -302,14 +301,13 @@ def _find_read(
     for series in frame.outputs:
         if is_read(series.outer):
             visit(root(series.inner))
-    values = {read.value for read, _ in found}
-    if len(values) != 1:
-        what = "nothing is read of its state" if not values else "its state is read more than once"
+    if len({read.value for read in found}) != 1:
+        what = "nothing is read of its state" if not found else "its state is read more than once"
         raise NotLiftableError(what)
     return found[0]
 
 
-def _as_read(value: ir.Value, reads: Products, after: ir.Value, names: tuple[int, ...]) -> tuple[Read, int]:
+def _as_read(value: ir.Value, reads: Products, after: ir.Value, names: tuple[int, ...]) -> Read:
     given = reads.read(value)
     if len(given.terms) != 1:
         raise NotLiftableError("what is read of its state is a sum")
@@ -328,4 +326,4 @@ def _as_read(value: ir.Value, reads: Products, after: ir.Value, names: tuple[int
         raise NotLiftableError("what is read of its state is broadcast")
     if {*names} - {key_axis} - {*axes} or len({*axes} - {*names}) > 1 or not term.coef:
         raise NotLiftableError("what is read of its state has other axes")
-    return Read(value, Product(term.coef, tuple(factors)), axes), key_axis
+    return Read(value, Product(term.coef, tuple(factors)), axes, key_axis)

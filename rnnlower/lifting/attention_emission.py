@@ -48,11 +48,10 @@ class _AttentionEmitter:
     def __init__(self, e: Emitter, facts: Facts, frame: Frame, body: ir.Graph, found: FoundAttention) -> None:
         self.e, self.facts, self.frame, self.found = e, facts, frame, found
         self.vectorizer = StepVectorizer(e, facts, frame, body, found.products)
-        rows = found.rows
-        sizes = found.products.sizes
-        heads = [axis for axis in rows if isinstance(sizes[axis], int)][-1:]
-        self.head_axes = tuple(heads)
-        self.row_axes = tuple(axis for axis in rows if axis not in heads)
+        rows = [axis for axis in found.axes if axis not in (found.key_axis, found.value_axis)]
+        self.head_axes = [axis for axis in rows if isinstance(found.products.sizes[axis], int)][-1:]
+        self.row_axes = [axis for axis in rows if axis not in self.head_axes]
+        self.order = [*self.row_axes, *self.head_axes, found.key_axis, found.value_axis]
 
     def size(self, axes: Sequence[int]) -> Dim:
         """Return the size of an axis, or 1 if there is none."""
@@ -65,7 +64,7 @@ class _AttentionEmitter:
         assert isinstance(heads, int)
         groups = tuple(axis for axis in read.axes if axis not in found.axes)
         group = self.size(groups)
-        keys, values = self.size([found.key_axis]), self.size([found.value_axis])
+        values = self.size([found.value_axis])
         assert isinstance(group, int)
         assert isinstance(values, int)
         key = (found.key_axis,)
@@ -73,7 +72,7 @@ class _AttentionEmitter:
             self.emit_product(Product(1.0, read.query.factors), (*groups, *key)),
             self.emit_product(found.key, key),
             self.emit_product(found.value, (found.value_axis,)),
-            self.emit_initial_state(batch, heads),
+            self.emit_initial_state(),
             None if found.decay is None else self.emit_log_decay(found.decay),
             None if found.beta is None else self.emit_product(found.beta, ()),
         ]
@@ -94,7 +93,7 @@ class _AttentionEmitter:
         output = e.transpose(output, [1, *(places[axis] for axis in read.axes), *ones])
         dims = [self.vectorizer.size(size) for size in found.products.dims(read.value)]
         self.vectorizer.define(read.value, e.reshape(output, [steps, *dims]))
-        return [*self.emit_outputs(), *self.emit_final_state(outputs[1], batch, heads, keys, values)]
+        return [*self.emit_outputs(), *self.emit_final_state(outputs[1])]
 
     def emit_outputs(self) -> list[tuple[ir.Value, ir.Value]]:
         """Emit the tensors that the steps write."""
@@ -116,38 +115,32 @@ class _AttentionEmitter:
             results.append((series.outer, value))
         return results
 
-    def emit_initial_state(self, batch: Dim, heads: int) -> ir.Value | None:
+    def emit_initial_state(self) -> ir.Value | None:
         """Emit the initial state, unless it is zero."""
         constant = self.facts.constant(self.found.state.start)
         if constant is not None and not constant.any():
             return None
-        places, ones = self.state_axes()
-        value = self.e.transpose(self.found.state.start, [*ones, *places])
-        sizes = [self.size([self.found.key_axis]), self.size([self.found.value_axis])]
-        return self.e.reshape(value, [batch, heads, *sizes])
+        value = self.e.transpose(self.found.state.start, self.state_axes())
+        key, values = self.size([self.found.key_axis]), self.size([self.found.value_axis])
+        return self.e.reshape(value, [self.size(self.row_axes), self.size(self.head_axes), key, values])
 
-    def state_axes(self) -> tuple[list[int], list[int]]:
-        """Return the axes of the state: those of rows, heads, keys and values, and those of size 1."""
+    def state_axes(self) -> list[int]:
+        """Return the axes of the state: first those of size 1, then rows, heads, keys and values."""
         found = self.found
         dims = found.products.dims(found.state.before)
-        used = [place for place, size in enumerate(dims) if size != 1]
-        order = [*self.row_axes, *self.head_axes, found.key_axis, found.value_axis]
-        return [used[found.axes.index(axis)] for axis in order], [
-            place for place in range(len(dims)) if place not in used
-        ]
+        used = [axis for axis, size in enumerate(dims) if size != 1]
+        ones = [axis for axis, size in enumerate(dims) if size == 1]
+        return [*ones, *(used[found.axes.index(axis)] for axis in self.order)]
 
-    def emit_final_state(
-        self, present: ir.Value, batch: Dim, heads: int, keys: Dim, values: Dim
-    ) -> list[tuple[ir.Value, ir.Value]]:
+    def emit_final_state(self, present: ir.Value) -> list[tuple[ir.Value, ir.Value]]:
         """Emit the final state in the layout of the step's state."""
         end = self.found.state.end
         if end is None or not is_read(end):
             return []
-        places, ones = self.state_axes()
-        sizes = [*[1] * len(ones), *([batch] if self.row_axes else []), *([heads] if self.head_axes else [])]
-        value = self.e.reshape(present, [*sizes, keys, values])
-        order = [*ones, *places]
-        return [(end, self.e.transpose(value, [order.index(place) for place in range(len(order))]))]
+        axes = self.state_axes()
+        sizes = [self.size([axis]) for axis in self.order]
+        value = self.e.reshape(present, [*[1] * (len(axes) - len(sizes)), *sizes])
+        return [(end, self.e.transpose(value, [axes.index(axis) for axis in range(len(axes))]))]
 
     def emit_log_decay(self, decay: Product) -> ir.Value:
         """Emit the logarithm of a decay; that of an Exp is its input."""

@@ -39,11 +39,11 @@ def join_directions(facts: Facts, names: NameSource, lifted: Sequence[Lifted]) -
 def _can_join(facts: Facts, one: EmittedNode, other: EmittedNode) -> bool:
     first, second = one.node, other.node
     cells = [dataclasses.replace(cell, activations=()) for cell in (*one.cells, *other.cells)]
-    signatures = [(c.op_type, c.hidden_size, c.clip, c.input_forget, c.linear_before_reset) for c in cells]
     directions = [node.attributes.get_string("direction", "forward") for node in (first, second)]
     return (
         directions == ["forward", "reverse"]
-        and signatures[0] == signatures[1]
+        and cells[0] == cells[1]
+        and cells[0].hidden_size == cells[1].hidden_size
         and first.graph is second.graph
         and _is_same_value(facts, first.inputs[0], second.inputs[0])
         and _is_same_value(facts, operand(first, _LENGTHS), operand(second, _LENGTHS))

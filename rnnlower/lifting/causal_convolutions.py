@@ -37,6 +37,11 @@ class _JoinedInput:
     transposed: bool
     wholes: Sequence[ir.Value]
 
+    @property
+    def is_over_time(self) -> bool:
+        """True if the parts are joined along time."""
+        return self.axis == (1 if self.transposed else _TIME)
+
 
 def find_convolutions(facts: Facts, graph: ir.Graph, *, with_past: bool) -> list[ir.Node]:
     """Return the Convs over one axis whose input is joined of parts, and those that pad it.
@@ -53,7 +58,7 @@ def _is_candidate(facts: Facts, node: ir.Node, with_past: bool) -> bool:
     if joined is not None and with_past and facts.is_zero(joined.parts[0]):
         return False
     if joined is not None:
-        return joined.axis == _time_axis(joined) or node.attributes.get_int("group", 1) > 1
+        return joined.is_over_time or node.attributes.get_int("group", 1) > 1
     is_depthwise = node.attributes.get_int("group", 1) == (facts.dims(node.inputs[1]) or ())[0]
     return not with_past and is_depthwise and node.attributes.get_ints("pads", (0, 0))[0] > 0
 
@@ -117,10 +122,6 @@ def _find_join(conv: ir.Node) -> _JoinedInput | None:
     return _JoinedInput([part for part in producer.inputs if part is not None], axis, transposed, wholes)
 
 
-def _time_axis(joined: _JoinedInput) -> int:
-    return 1 if joined.transposed else _TIME
-
-
 def _parse_kernel(facts: Facts, conv: ir.Node) -> tuple[int, int, int]:
     """Return the channels, taps and dilation of a Conv.
 
@@ -148,7 +149,7 @@ def _split_join(
     facts: Facts, joined: _JoinedInput, span: int, pads: tuple[int, ...]
 ) -> tuple[ir.Value | None, ir.Value]:
     """Return the past, ``None`` for zeros, and the input."""
-    if joined.axis != _time_axis(joined):
+    if not joined.is_over_time:
         raise NotLiftableError(f"its input is joined along axis {joined.axis}, which is not time")
     if len(joined.parts) != 2:
         raise NotLiftableError(

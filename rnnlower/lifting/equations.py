@@ -152,7 +152,7 @@ class Step:
         assert function is not None
         argument, clip = self.atoms.arguments(ids).simplify(), None
         beta = 1.0
-        inner = self.as_activations(argument)
+        inner = self.atoms.as_activations(argument)
         if inner is not None:
             atoms, factor = inner
             (first, *others) = {self.activation(atom) for atom in atoms}
@@ -160,17 +160,6 @@ class Step:
                 raise NotLiftableError("an activation of an activation is not part of a cell")
             argument, clip, beta = self.atoms.arguments(atoms).simplify(), first.beta, factor
         return self._spec_gate(function, scale, beta, argument, clip, keeps_argument)
-
-    def as_activations(self, form: Form) -> tuple[list[int], float] | None:
-        """Return the atoms of a form whose elements are activations times one factor, and the factor."""
-        form = form.simplify()
-        if len(form.ids) != 1 or form.constant.any():
-            return None
-        factors = {float(coef) for coef in form.coefs.flat}
-        atoms = [int(atom) for atom in np.broadcast_to(form.ids, form.coefs.shape).flat]
-        if len(factors) != 1 or any(self.activation(atom) is None for atom in atoms):
-            return None
-        return atoms, factors.pop()
 
     def _spec_gate(
         self, function: Activation, scale: float, beta: float, argument: Form, clip: float | None, keeps: bool

@@ -22,7 +22,7 @@ from rnnlower.lifting.equations import (
 
 
 def match_rnn(step: Step) -> Cell:
-    single = step.as_activations(step.new[0])
+    single = step.atoms.as_activations(step.new[0])
     if single is None:
         raise mismatch("LSTM, GRU or RNN", "a new state is neither gated nor an activation")
     gate = step.gate(*single)
@@ -103,10 +103,9 @@ def _match_reset(
         for p in candidates
     ]
     gated = [
-        {key: value for key, value in p.items() if key not in rest}
+        {key: value / scale for key, value in p.items() if key not in rest}
         for p, rest in zip(candidates, plain, strict=True)
     ]
-    gated = [{key: value / scale for key, value in p.items()} for p in gated]
     if not any(gated):
         opened = Preactivation({}, np.full(size, OPEN), [{} for _ in range(size)])
         return None, opened, step.split_polynomials(plain), None, False

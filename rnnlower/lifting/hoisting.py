@@ -101,9 +101,8 @@ def _unhoist(
     except NotLiftableError:
         return None
     if "D" in tags:
-        lead = tags.index("D") + (series.axis <= tags.index("D"))
-        at = (slice(None),) * lead + (slice(direction, (direction or 0) + 1),)
-        form = form.rearrange(lambda array: array[at], form.tags)
+        axis = tags.index("D") + (series.axis <= tags.index("D"))
+        form = form.take(axis, slice(direction, (direction or 0) + 1))
         tags = tuple("" if tag == "D" else tag for tag in tags)
     if form.tags not in [(*tags[: series.axis], time, *tags[series.axis :]) for time in "TR"]:
         return None

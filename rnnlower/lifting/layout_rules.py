@@ -119,8 +119,7 @@ def _concat(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 def _take_part(form: Form, axis: int, part: slice | np.ndarray) -> Form:
     if form.tags[axis]:
         raise NotLiftableError("a step selects some of the rows")
-    index = (*(slice(None) for _ in range(axis)), part)
-    return form.rearrange(lambda array: array[index], form.tags)
+    return form.take(axis, part)
 
 
 def _split(e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -185,8 +184,7 @@ def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     if form.tags[batch] == "D":
         return [form]
     # The other direction is not known: new variables.
-    at = (*(slice(None) for _ in range(batch)), slice(e.direction, e.direction + 1))
-    part = form.rearrange(lambda array: array[at], form.tags)
+    part = form.take(batch, slice(e.direction, e.direction + 1))
     parts = [part if each == e.direction else e.atoms.variables(part.shape, part.tags) for each in range(2)]
     return [concat_forms(parts, batch, form.tags)]
 

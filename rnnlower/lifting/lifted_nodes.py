@@ -93,8 +93,8 @@ class FrameLifter:
             nodes, replaced = self._emit(e, located, frame, found, results)
         if found[0].steps is None:
             for each, lifted in zip(found, nodes, strict=True):
-                is_read = any(True for _ in unguarded_states(self._facts, each, frame.inputs))
-                lifted.emitted.node.meta[KEEPS_INITIAL] = is_read
+                unguarded = unguarded_states(self._facts, each, frame.inputs)
+                lifted.emitted.node.meta[KEEPS_INITIAL] = any(True for _ in unguarded)
         own_name = located.node.name
         replace_node(self._facts, located, frame.node, e.nodes, replaced)
         if own_name == _base_name(located):

@@ -33,9 +33,9 @@ from rnnlower.lifting.row_masks import match_where
 from rnnlower.lifting.step_matching import StepMatcher, unmask_state
 from rnnlower.recurrent.node import Semantics
 
-_LONGER = 3
+_GROWTH = 3
 """The most operators of a last step whose end is not known, as a multiple of those of the step before."""
-_AFTER_H = 1
+_READS_AFTER_H = 1
 """The number of operators after the new H that may read the old C, as the Where of C does."""
 
 
@@ -187,7 +187,7 @@ class _LineMatcher:
         start = producer_index(self._order, self._chain[k])
         if end is None:
             before = max(producer_index(self._order, self._chain[k - 1]), 0)
-            most = start + max(_LONGER * (start - before), MOST_OPERATORS)
+            most = start + max(_GROWTH * (start - before), MOST_OPERATORS)
         else:
             most = producer_index(self._order, end)
         region = dependents(self._order, self._chain[k], None, most)
@@ -248,7 +248,7 @@ class _FirstStep:
     def _constant_states(self) -> list[ir.Value]:
         """Return the constants that may be the old cell state."""
         start = -1 if self.h is None else producer_index(self.order, self.h)
-        end = producer_index(self.order, self.new[0]) + _AFTER_H
+        end = producer_index(self.order, self.new[0]) + _READS_AFTER_H
         nodes = [node for node, index in self.order.items() if start <= index <= end]
         read = dict.fromkeys(v for node in nodes if node.op_type in ("Mul", "Where") for v in node.inputs)
         dims = self.facts.dims(self.new[0])

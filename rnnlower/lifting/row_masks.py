@@ -87,8 +87,7 @@ def _computed_lengths(
     except NotLiftableError:
         return None
     if "D" in tags and form.shape[tags.index("D")] > 1:
-        at = (*(slice(None) for _ in range(tags.index("D"))), slice(direction, (direction or 0) + 1))
-        form = form.rearrange(lambda array: array[at], form.tags)
+        form = form.take(tags.index("D"), slice(direction, (direction or 0) + 1))
     wanted = tuple("" if tag == "D" or (tag == "B" and dims[1] == 1) else tag for tag in tags)
     if dims[1] == 1:
         wanted = tuple({"TB": "T", "RB": "R"}.get(tag, tag) for tag in wanted)

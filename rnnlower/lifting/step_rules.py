@@ -175,17 +175,13 @@ def _clip(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 
 def _clip_form(e: Evaluator, form: Form, low: float, high: float) -> Form:
     """Clip a form to bounds; a clip of a clip becomes one."""
-    form = form.simplify()
-    if len(form.ids) == 1 and not form.constant.any() and (form.coefs == 1).all():
-        blocks = {e.atoms.block(int(atom)) for atom in form.ids.flat}
-        (block, *others) = blocks
-        inner = block.function
-        if not others and inner is not None and inner.name == "Clip" and block.form is not None:
-            assert inner.alpha is not None and inner.beta is not None  # noqa: PT018
-            low, high = max(low, min(inner.alpha, high)), min(high, max(inner.beta, low))
-            places = (form.ids - block.start).reshape(-1)
-            argument = block.form.rearrange(lambda array: array[places], ("",))
-            form = argument.reshape(form.shape, form.tags)
+    atoms, factor = e.atoms.as_activations(form) or ([], 0.0)
+    functions = {e.atoms.block(atom).function for atom in atoms}
+    inner = functions.pop() if factor == 1 and len(functions) == 1 else None
+    if inner is not None and inner.name == "Clip":
+        assert inner.alpha is not None and inner.beta is not None  # noqa: PT018
+        low, high = max(low, min(inner.alpha, high)), min(high, max(inner.beta, low))
+        form = e.atoms.arguments(atoms).reshape(form.shape, form.tags)
     if low == 0 and high not in (1, math.inf) and high > 0:
         unit = e.atoms.apply(Activation("Clip", 0.0, 1.0), form.scale(np.array(1 / high), form.tags))
         return unit.scale(np.array(high), form.tags)
@@ -202,12 +198,12 @@ def _min_max(is_low: bool, e: Evaluator, node: ir.Node) -> Sequence[Form]:
 
 def _log(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     """Evaluate ``log(1 + exp(x))``, which is Softplus."""
-    form = e.form(node.inputs[0]).simplify()
-    if len(form.ids) == 1 and (form.constant == 1).all() and (form.coefs == 1).all():
-        atoms = [int(atom) for atom in form.ids.flat]
-        if all(e.atoms.block(atom).function == Activation("Exp") for atom in atoms):
-            argument = e.atoms.arguments(atoms).reshape(form.shape, form.tags)
-            return [e.atoms.apply(Activation("Softplus"), argument)]
+    form = e.form(node.inputs[0])
+    minus_one = dataclasses.replace(form, constant=form.constant - 1)
+    atoms, factor = e.atoms.as_activations(minus_one) or ([], 0.0)
+    if factor == 1 and all(e.atoms.block(atom).function == Activation("Exp") for atom in atoms):
+        argument = e.atoms.arguments(atoms).reshape(form.shape, form.tags)
+        return [e.atoms.apply(Activation("Softplus"), argument)]
     raise NotLiftableError("Log is not part of a cell")
 
 

@@ -1,10 +1,12 @@
-"""Forms: equations that are equal have equal forms, however they are spelled as operators."""
+"""Forms: equal equations have equal forms, whichever operators compute them."""
 
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
+import rnnlower
 from rnnlower.lifting.affine_forms import (
     Atoms,
     Form,
@@ -42,7 +44,7 @@ def test_the_two_spellings_of_a_gru_are_one_polynomial() -> None:
     assert polynomials(atoms, long) == polynomials(atoms, short)
 
 
-def test_a_product_with_a_matrix_is_that_of_the_coefficients() -> None:
+def test_a_matrix_product_multiplies_the_coefficients() -> None:
     atoms = Atoms()
     x = atoms.variables((1, 3), ("B", ""))
     first, second = RNG.normal(size=(3, 4)), RNG.normal(size=(4, 2))
@@ -52,7 +54,7 @@ def test_a_product_with_a_matrix_is_that_of_the_coefficients() -> None:
     assert (twice.ids == at_once.ids).all()
 
 
-def test_parts_of_a_join_are_the_parts() -> None:
+def test_a_part_of_a_concat_is_the_part() -> None:
     atoms = Atoms()
     x, y = (atoms.variables((1, 2), ("B", "")) for _ in "xy")
     together = concat_forms([x, y], 1, ("B", ""))
@@ -60,7 +62,7 @@ def test_parts_of_a_join_are_the_parts() -> None:
     assert polynomials(atoms, part) == polynomials(atoms, y)
 
 
-def test_what_cancels_out_is_gone() -> None:
+def test_terms_that_cancel_are_dropped() -> None:
     atoms = Atoms()
     x = atoms.variables((1, 3), ("B", ""))
     assert minus(x, x).is_constant
@@ -73,8 +75,28 @@ def test_rows_do_not_become_features() -> None:
         reshape_form(x, (2, 4), (4, 2))
 
 
-def test_time_and_rows_are_joined_and_taken_apart() -> None:
+def test_time_and_rows_merge_and_split() -> None:
     x = Atoms().variables((1, 1, 4), ("T", "B", ""))
     flat = reshape_form(x, (5, 2, 4), (10, 4))
     assert flat.tags == ("TB", "")
     assert reshape_form(flat, (10, 4), (5, 2, 2, 2)).tags == ("T", "B", "", "")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "one = Clip (x, low, high) all = Expand (one, shape) input = Clip (all, low, half)",
+        "one = Exp (x) all = Expand (one, shape) more = Add (all, high) input = Log (more)",
+    ],
+)
+def test_an_activation_of_one_element_may_be_expanded(step: str) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
+        main (float[T, 2, 1] X, float[2, 4] h0) => (float[T, 2, 4] Y)
+        <float[4, 4] R = {{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}}, int64[2] shape = {{2, 4}},
+         float low = {{0}}, float half = {{0.5}}, float high = {{1}}> {{
+            last, Y = Scan <num_scan_inputs = 1, body = step (float[2, 4] h, float[2, 1] x)
+            => (float[2, 4] new, float[2, 4] y) {{
+                {step} product = MatMul (h, R) sum = Add (product, input) new = Tanh (sum) y = Identity (new)
+            }}> (h0, X) }}""")
+    _, report = rnnlower.lift.with_report(model)
+    assert "the equations of the step" in str(report.nodes[0].reason)
