@@ -83,11 +83,14 @@ class Form:
         """Return the form in another shape."""
         return self.rearrange(lambda array: array.reshape(shape), tags)
 
-    def scale(self, factor: Floats, tags: Sequence[str]) -> Form:
-        """Return the product with a constant tensor."""
-        shape = broadcast_shape(self.shape, factor.shape)
-        wide = self.broadcast_to(shape)
-        return Form(wide.ids, wide.coefs * factor, wide.constant * factor, tuple(tags))
+    def transpose(self, perm: Sequence[int]) -> Form:
+        """Permute the axes."""
+        return self.rearrange(lambda array: array.transpose(perm), [self.tags[axis] for axis in perm])
+
+    def scale(self, factor: float | Floats, tags: Sequence[str] | None = None) -> Form:
+        """Multiply the form by a constant; the tags stay unless others are given."""
+        wide = self.broadcast_to(broadcast_shape(self.shape, np.shape(factor)))
+        return Form(wide.ids, wide.coefs * factor, wide.constant * factor, tuple(tags or wide.tags))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Form:
         """Return the form broadcast to a shape; its tags become those of the last axes."""
@@ -184,8 +187,9 @@ def concat_forms(forms: Sequence[Form], axis: int, tags: Sequence[str]) -> Form:
     return Form(np.concatenate(ids, axis + 1), np.concatenate(coefs, axis + 1), constant, tuple(tags))
 
 
-def add_forms(first: Form, second: Form, tags: Sequence[str]) -> Form:
+def add_forms(first: Form, second: Form) -> Form:
     """Add two forms."""
+    tags = broadcast_tags(first, second)
     shape = broadcast_shape(first.shape, second.shape)
     pair = [form.broadcast_to(shape) for form in (first, second)]
     constant = pair[0].constant + pair[1].constant
@@ -194,7 +198,7 @@ def add_forms(first: Form, second: Form, tags: Sequence[str]) -> Form:
         ids = np.concatenate([form.ids.reshape(-1, *(1 for _ in shape)) for form in pair])
     else:
         ids = np.concatenate([np.broadcast_to(form.ids, form.coefs.shape) for form in pair])
-    return Form(ids, coefs, constant, tuple(tags)).simplify()
+    return Form(ids, coefs, constant, tags).simplify()
 
 
 def multiply_matrix(form: Form, matrix: Floats) -> Form:
@@ -269,8 +273,9 @@ class Atoms:
         block = self._new(argument.constant.size, "function", form=argument.flatten(), function=function)
         return _block_form(block, form.shape, form.tags)
 
-    def multiply(self, first: Form, second: Form, tags: Sequence[str]) -> Form:
+    def multiply(self, first: Form, second: Form) -> Form:
         """Multiply two tensors elementwise."""
+        tags = broadcast_tags(first, second)
         first, second = first.simplify(), second.simplify()
         for one, other in ((first, second), (second, first)):
             if one.is_constant:
@@ -280,7 +285,7 @@ class Atoms:
         total = constant_form(first.constant * second.constant)
         for one, factor in ((first, second.constant), (second, first.constant)):
             without_constant = dataclasses.replace(one, constant=np.zeros(one.shape))
-            total = add_forms(total, without_constant.scale(factor, tags), tags)
+            total = add_forms(total, without_constant.scale(factor, tags))
         for left in range(len(first.ids)):
             for right in range(len(second.ids)):
                 pairs = np.stack(
@@ -288,9 +293,9 @@ class Atoms:
                 ).reshape(2, -1)
                 ids = np.array([self._product_atom(int(a), int(b)) for a, b in pairs.T], np.int64)
                 coefs = first.coefs[left] * second.coefs[right]
-                one = Form(ids.reshape(1, *shape), coefs[np.newaxis], np.zeros(shape), tuple(tags))
-                total = add_forms(total, one, tags)
-        return dataclasses.replace(total, tags=tuple(tags))
+                one = Form(ids.reshape(1, *shape), coefs[np.newaxis], np.zeros(shape), tags)
+                total = add_forms(total, one)
+        return dataclasses.replace(total, tags=tags)
 
     def _name_long_sums(self, form: Form) -> Form:
         if len(form.ids) <= _MOST_TERMS:

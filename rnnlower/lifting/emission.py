@@ -36,19 +36,13 @@ class EmittedNode:
 
 
 def emit_input(
-    e: Emitter,
-    facts: Facts,
-    parts: Sequence[InputPart],
-    made: Sequence[EmittedNode],
-    ready: dict[object, ir.Value],
+    e: Emitter, facts: Facts, parts: Sequence[InputPart], ready: dict[object, ir.Value]
 ) -> tuple[ir.Value, Floats, Floats]:
-    """Emit X; return it with its weights and its summand of the bias; `ready` has the parts so far."""
+    """Emit X; return it with its weights and its summand of the bias."""
     joined: dict[object, tuple[Floats, Floats]] = {}
     for part in parts:
-        if isinstance(part.value, int):
-            key: object = part.value
-            ready[key] = made[part.value].Y
-        else:
+        key: object = part.value
+        if not isinstance(part.value, int):
             key = part.value, part.axis, part.direction if "D" in part.tags else None, part.window
             if key not in ready:
                 ready[key] = emit_series(e, *_emit_direction(e, facts, part))
@@ -92,15 +86,10 @@ def emit_series(e: Emitter, value: ir.Value, axis: int, tags: Sequence[str]) -> 
 
 
 def emit_cell(
-    e: Emitter,
-    facts: Facts,
-    found: FoundCell,
-    before: Sequence[EmittedNode],
-    ready: dict[object, ir.Value],
-    name: str,
+    e: Emitter, facts: Facts, found: FoundCell, ready: dict[object, ir.Value], name: str
 ) -> EmittedNode:
-    """Emit the node of a cell."""
-    X, W, added = emit_input(e, facts, found.parts, before, ready)
+    """Emit the node of a cell; `ready` has Y of earlier cells by their indices, and emitted inputs."""
+    X, W, added = emit_input(e, facts, found.parts, ready)
     bias = found.cell.B + np.pad(added, (0, found.cell.B.size // 2))
     cell = dataclasses.replace(found.cell, W={0: W}, B=bias)
     starts = [_emit_initial(e, facts, found, state.start) for state in found.states]

@@ -171,7 +171,7 @@ class Step:
             if clip is None and not keeps:
                 # More runtimes compute the default parameters correctly.
                 argument = dataclasses.replace(argument, constant=argument.constant - 0.5)
-                argument = argument.scale(np.array(5.0), argument.tags)
+                argument = argument.scale(5.0)
                 function = Activation("HardSigmoid", 0.2, 0.5)
             else:
                 function = Activation("HardSigmoid", 1.0, 0.0)

@@ -28,7 +28,7 @@ Rule = Callable[["Evaluator", ir.Node], Sequence[Form]]
 def _transpose(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form = e.form(node.inputs[0])
     perm = node.attributes.get_ints("perm", tuple(reversed(range(len(form.shape)))))
-    return [form.rearrange(lambda array: array.transpose(perm), [form.tags[axis] for axis in perm])]
+    return [form.transpose(perm)]
 
 
 def _constant_ints(e: Evaluator, node: ir.Node, name: str, role: str) -> list[int] | None:

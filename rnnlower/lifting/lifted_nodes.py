@@ -113,8 +113,9 @@ class FrameLifter:
         name = _base_name(located)
         emitted: list[EmittedNode] = []
         ready: dict[object, ir.Value] = {}
-        for each in found:
-            emitted.append(emit_cell(e, self._facts, each, emitted, ready, name))
+        for number, each in enumerate(found):
+            emitted.append(emit_cell(e, self._facts, each, ready, name))
+            ready[number] = emitted[-1].Y
         replaced: dict[ir.Value, list[ir.Value]] = {}
         axes: dict[ir.Value, int] = {}
         for result in results:

@@ -99,7 +99,7 @@ class LineLifter:
         if any(mask is not None for mask in masks):
             found = dataclasses.replace(found, lengths=self._lengths(e, graph, masks, found))
         name = _common_prefix([step.new[0] for step in steps]) or located.name
-        emitted = emit_cell(e, facts, found, [], {}, name)
+        emitted = emit_cell(e, facts, found, {}, name)
         self._insert(e, graph)
         self._replace_results(e, graph, line, found, emitted)
         graph.extend(e.nodes)

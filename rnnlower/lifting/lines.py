@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
@@ -312,7 +311,7 @@ class _FirstStep:
         given = {like: evaluator.known[leaf] for like, leaf in x.items()}
         states = [self.new[0], *([] if self.c_index is None else [following.leaves[self.c_index]])]
         for state, start, form in zip(states, old, forms, strict=True):
-            zero = form.scale(np.array(0.0), form.tags).simplify()
+            zero = form.scale(0.0).simplify()
             given[state] = zero if start is None else evaluator.known[start]
         again = StepEvaluator(self.facts, evaluator.atoms, self.new[0], self.region, given)
         try:

@@ -103,7 +103,7 @@ def _complement(gate: Gate) -> Gate:
     """
     if gate.activation.name != "Sigmoid":
         raise mismatch("LSTM", f"1 - {gate.activation.name} is not an activation")
-    return dataclasses.replace(gate, argument=gate.argument.scale(np.array(-1.0), gate.argument.tags))
+    return dataclasses.replace(gate, argument=gate.argument.scale(-1.0))
 
 
 def _input_activation(step: Step, polynomials: Sequence[Polynomial]) -> Gate:

@@ -13,7 +13,7 @@ from rnnlower.graph.walk import is_read, root
 from rnnlower.lifting.affine_forms import Form, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, is_hidden_state
 from rnnlower.lifting.frames import Frame, Series, is_axis_size, positive_value
-from rnnlower.lifting.row_masks import Lengths, lengths_from_mask
+from rnnlower.lifting.row_masks import Lengths, lengths_from_mask, zeroing_mask
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 
@@ -142,11 +142,9 @@ def require_mask(facts: Facts, result: Result, found: FoundCell) -> None:
     is_turned = result.reverse != found.reverse
     tags = tuple("R" + tag[1:] if is_turned and tag.startswith("T") else tag for tag in result.tags)
     for node, _ in value.uses():
-        rest = facts.constant(node.inputs[2]) if node.op_type == "Where" else None
-        if rest is None or rest.any() or node.inputs[1] is not value:
+        condition = zeroing_mask(facts, node, value)
+        if condition is None:
             break
-        condition = node.inputs[0]
-        assert condition is not None
         lengths = lengths_from_mask(facts, condition, tags, found.steps, found.direction)
         if not _are_equal(facts, lengths, found.lengths):
             break
@@ -188,9 +186,8 @@ def unguarded_states(facts: Facts, found: FoundCell, given: Sequence[Series] = (
         if facts.is_zero(state.start) or state.end is None:
             continue
         for node, _ in state.end.uses():
-            rest = facts.constant(node.inputs[2]) if node.op_type == "Where" else None
-            is_zeroed = rest is not None and not rest.any() and node.inputs[1] is state.end
-            if not is_zeroed or not _tests_nonempty(facts, node.inputs[0], found.lengths, given):
+            condition = zeroing_mask(facts, node, state.end)
+            if condition is None or not _tests_nonempty(facts, condition, found.lengths, given):
                 yield state.end
         if state.end.is_graph_output():
             yield state.end

@@ -24,6 +24,13 @@ def match_where(value: ir.Value) -> tuple[ir.Value | None, ir.Value, ir.Value | 
     return node.inputs[0], node.inputs[1], node.inputs[2]
 
 
+def zeroing_mask(facts: Facts, node: ir.Node, value: ir.Value) -> ir.Value | None:
+    """Return the condition of a Where that keeps a value or returns zeros, if the node is one."""
+    condition, kept, rest = match_where(node.outputs[0])
+    zeros = facts.constant(rest)
+    return condition if kept is value and zeros is not None and not zeros.any() else None
+
+
 def lengths_from_mask(
     facts: Facts, mask: ir.Value, tags: Sequence[str], steps: int | None, direction: int | None = None
 ) -> Lengths:

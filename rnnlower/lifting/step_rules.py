@@ -57,18 +57,14 @@ def _expand(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 def _add(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     total, *rest = (e.form(value) for value in node.inputs)
     for each in rest:
-        each = _negate(each) if node.op_type == "Sub" else each
-        total = add_forms(total, each, broadcast_tags(total, each))
+        each = each.scale(-1.0) if node.op_type == "Sub" else each
+        total = add_forms(total, each)
     return [total]
-
-
-def _negate(form: Form) -> Form:
-    return form.scale(np.array(-1.0), form.tags)
 
 
 def _mul(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     first, second = (e.form(value) for value in node.inputs)
-    product = e.atoms.multiply(first, second, broadcast_tags(first, second))
+    product = e.atoms.multiply(first, second)
     dtype = e.facts.dtype(node.outputs[0])
     if dtype is None or not (first.is_constant or second.is_constant):
         return [product]
@@ -107,23 +103,18 @@ def _matmul(e: Evaluator, node: ir.Node, transposed: Sequence[bool] = (False, Fa
         return made.broadcast_to((*(1 for _ in range(front)), *made.shape))
     if left is not None and left.ndim == 2:
         form = e.form(node.inputs[1])
-        rows = form if transposed[1] else _transpose(form)
-        if len(rows.shape) == 2 and rows.shape[0] == 1:
-            return _transpose(multiply_matrix(rows, (left if transposed[0] else left.T).astype(np.float64)))
+        if len(form.shape) == 2 and form.shape[0 if transposed[1] else 1] == 1:
+            rows = form if transposed[1] else form.transpose((1, 0))
+            matrix = (left if transposed[0] else left.T).astype(np.float64)
+            return multiply_matrix(rows, matrix).transpose((1, 0))
     raise NotLiftableError("the weights of a step are not constant")
-
-
-def _transpose(form: Form) -> Form:
-    return form.rearrange(np.transpose, form.tags[::-1])
 
 
 def _gemm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     made = _matmul(e, node, [node.attributes.get_int(name, 0) == 1 for name in ("transA", "transB")])
-    made = made.scale(np.array(node.attributes.get_float("alpha", 1.0)), made.tags)
+    made = made.scale(node.attributes.get_float("alpha", 1.0))
     if len(node.inputs) > 2 and node.inputs[2] is not None:
-        bias = e.form(node.inputs[2])
-        bias = bias.scale(np.array(node.attributes.get_float("beta", 1.0)), bias.tags)
-        made = add_forms(made, bias, broadcast_tags(made, bias))
+        made = add_forms(made, e.form(node.inputs[2]).scale(node.attributes.get_float("beta", 1.0)))
     return [made]
 
 
@@ -148,8 +139,7 @@ def _einsum(e: Evaluator, node: ir.Node) -> Sequence[Form]:
 
 def _permute(form: Form, names: str, wanted: str) -> Form:
     """Permute the axes of a form."""
-    order = [names.index(name) for name in wanted]
-    return form.rearrange(lambda array: array.transpose(order), [form.tags[axis] for axis in order])
+    return form.transpose([names.index(name) for name in wanted])
 
 
 def _function(name: str, e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -183,8 +173,8 @@ def _clip_form(e: Evaluator, form: Form, low: float, high: float) -> Form:
         low, high = max(low, min(inner.alpha, high)), min(high, max(inner.beta, low))
         form = e.atoms.arguments(atoms).reshape(form.shape, form.tags)
     if low == 0 and high not in (1, math.inf) and high > 0:
-        unit = e.atoms.apply(Activation("Clip", 0.0, 1.0), form.scale(np.array(1 / high), form.tags))
-        return unit.scale(np.array(high), form.tags)
+        unit = e.atoms.apply(Activation("Clip", 0.0, 1.0), form.scale(1 / high))
+        return unit.scale(high)
     return e.atoms.apply(Activation("Clip", low, high), form)
 
 
@@ -229,18 +219,15 @@ def _lstm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     if dims is None or dims[0] != 1 or any(array is None for array in weights):
         raise NotLiftableError("an LSTM in a step has several steps, or weights that are not constant")
     w, r, b = (array[0].astype(np.float64) for array in weights if array is not None)
-    products = multiply_matrix(e.form(X), w.T), multiply_matrix(e.form(h), r.T)
-    total = add_forms(*products, broadcast_tags(*products))
+    total = add_forms(multiply_matrix(e.form(X), w.T), multiply_matrix(e.form(h), r.T))
     total = dataclasses.replace(total, constant=total.constant + b.reshape(2, -1).sum(axis=0))
     gates = []
     for number, name in enumerate(("Sigmoid", "Sigmoid", "Sigmoid", "Tanh")):
         part = total.rearrange(lambda array, at=number: np.split(array, 4, -1)[at], total.tags)  # type: ignore[misc]
         gates.append(e.atoms.apply(Activation(name), part))
     i, o, f, g = gates
-    kept, new = (e.atoms.multiply(*pair, broadcast_tags(*pair)) for pair in ((f, e.form(c)), (i, g)))
-    cell = add_forms(kept, new, broadcast_tags(kept, new))
-    squashed = e.atoms.apply(Activation("Tanh"), cell)
-    hidden = e.atoms.multiply(o, squashed, broadcast_tags(o, squashed))
+    cell = add_forms(e.atoms.multiply(f, e.form(c)), e.atoms.multiply(i, g))
+    hidden = e.atoms.multiply(o, e.atoms.apply(Activation("Tanh"), cell))
     Y = hidden.rearrange(lambda array: np.expand_dims(array, 0), ("", *hidden.tags))
     return [Y, hidden, cell]
 
@@ -264,7 +251,7 @@ RULES: Mapping[str, Rule] = {
     "Max": partial(_min_max, True),
     "Min": partial(_min_max, False),
     "Mul": _mul,
-    "Neg": lambda e, node: [_negate(e.form(node.inputs[0]))],
+    "Neg": lambda e, node: [e.form(node.inputs[0]).scale(-1.0)],
     "Sub": _add,
     "Sum": _add,
     "ThresholdedRelu": partial(_function, "ThresholdedRelu"),
