@@ -14,16 +14,16 @@ from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.walk import LocatedNode, default_opset, display_name, node_names, subgraphs_of, walk
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.attention import has_matrix
+from rnnlower.lifting.attention import has_matrix_state
 from rnnlower.lifting.attention_emission import lift_attention
-from rnnlower.lifting.causal_convolutions import causal_convolutions, lift_convolution
+from rnnlower.lifting.bidirectional import join_directions
+from rnnlower.lifting.causal_convolutions import find_convolutions, lift_convolution
 from rnnlower.lifting.chains import PRODUCTS, find_chains
-from rnnlower.lifting.directions import join_directions
 from rnnlower.lifting.frames import scan_frame
-from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode, Lifter
+from rnnlower.lifting.lifted_nodes import FrameLifter, Lifted, LiftedNode
+from rnnlower.lifting.line_lifting import LineLifter
 from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
-from rnnlower.lifting.straightening import Straightener
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics
@@ -133,7 +133,7 @@ class LiftRecurrentPass(Pass):
         """Lift recurrences outside functions; return whether there were any."""
         names = NameSource(all_names(model))
         self._names = node_names(model)
-        lifter = Lifter(self.facts, names, self.semantics)
+        lifter = FrameLifter(self.facts, names, self.semantics)
         lifted: list[Lifted] = []
         kept: list[LiftedNode] = []
         states: list[LiftedNode] = []
@@ -146,7 +146,7 @@ class LiftRecurrentPass(Pass):
                 try:
                     lifted += lifter.lift(located, frame)
                 except NotLiftableError as error:
-                    if not has_matrix(self.facts, frame):
+                    if not has_matrix_state(self.facts, frame):
                         raise
                     states.append(lift_attention(self.facts, names, located, frame, error))
             except NotLiftableError as error:
@@ -162,7 +162,7 @@ class LiftRecurrentPass(Pass):
     def _lift_convolutions(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[LiftedNode], kept: list[LiftedNode]
     ) -> None:
-        for node in causal_convolutions(self.facts, graph, with_past=self.steps is None):
+        for node in find_convolutions(self.facts, graph, with_past=self.steps is None):
             located = self._located(node, path)
             if not self._is_wanted(located):
                 continue
@@ -180,7 +180,7 @@ class LiftRecurrentPass(Pass):
     def _lift_lines(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[Lifted], kept: list[LiftedNode]
     ) -> None:
-        straightener = Straightener(self.facts, names, self.semantics)
+        lifter = LineLifter(self.facts, names, self.semantics)
         failed: list[tuple[list[ir.Value], LiftedNode]] = []
         for chain in list(find_chains(self.facts, graph)):
             is_line = len(chain) > 1
@@ -197,7 +197,7 @@ class LiftRecurrentPass(Pass):
                 if count < (self.steps or 0):
                     steps = f"{count} step" if count == 1 else f"{count} steps"
                     raise NotLiftableError(f"it has {steps}, and a line has at least {self.steps}")
-                lifted.append(straightener.lift(located, graph, line))
+                lifted.append(lifter.lift(located, graph, line))
             except NotLiftableError as error:
                 if is_line:
                     failed.append((chain, LiftedNode(located.name, path, "line", reason=str(error))))

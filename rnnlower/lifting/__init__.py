@@ -3,5 +3,5 @@
 The step is read as equations, not as a pattern of nodes (`affine_forms.py`, `symbolic_evaluation.py`), and
 compared with those of the cells (`cell_search.py`). A step that updates a matrix is read as products of
 tensors (`products.py`) and compared with LinearAttention (`attention.py`); a depthwise Conv over a past and
-an input is a CausalConvWithState (`causal_convolutions.py`). What does not agree exactly stays as it is.
+an input is a CausalConvWithState (`causal_convolutions.py`). Steps that do not match exactly stay.
 """

@@ -1,7 +1,7 @@
 """Tensors as affine forms: each element is a sum of atoms with coefficients, plus a constant.
 
-An atom is a number that the step gets (of the input or a state), an activation of a form, a product of atoms,
-or the name of a longer form. Equal equations have equal forms, however they are spelled as operators.
+An atom is a variable (an element of the input or of a state), an activation of a form, a product of atoms, or
+the name of a longer form. Equal equations have equal forms, whichever operators compute them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Monomial = tuple[int, ...]
 Polynomial = dict[Monomial, float]
 """The coefficient of each product of atoms; the key of the constant is empty."""
 
-_SHORT = 3
-"""The most atoms of an element that is multiplied out; a longer one is named first."""
+_MOST_TERMS = 3
+"""The most terms of a sum that is multiplied out; a longer sum gets a name first."""
 
 
 class NotLiftableError(Exception):
-    """A recurrence that is no LSTM, GRU or RNN; the message says why, for a note."""
+    """A recurrence that cannot be lifted; the message says why, as the reason in a note."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Form:
-    """A tensor of sums.
+    """A tensor whose elements are sums.
 
     Attributes:
         ids: The atoms of each element, ``[count, *shape]``, or ``[count, 1, ...]`` if all have the same ones.
@@ -62,35 +62,38 @@ class Form:
         """True if all elements have the same atoms."""
         return self.ids.size == len(self.ids)
 
-    def moved(self, move: Callable[[np.ndarray], np.ndarray], tags: Sequence[str]) -> Form:
-        """Return the form whose elements an array function moves, for instance a transposition.
+    def rearrange(self, function: Callable[[np.ndarray], np.ndarray], tags: Sequence[str]) -> Form:
+        """Return the form with its elements rearranged by an array function, such as a transposition.
 
-        The function must accept arrays with any of the tensor's elements, one atom of each at a time.
+        The function is applied to the constants, and to the coefficients and atoms of each term.
         """
-        constant = move(self.constant)
+        constant = function(self.constant)
         coefs = np.empty((len(self.coefs), *constant.shape))
         for number, each in enumerate(self.coefs):
-            coefs[number] = move(each)
+            coefs[number] = function(each)
         if self.is_shared:
             ids = self.ids.reshape(-1, *(1 for _ in constant.shape))
         else:
             ids = np.empty((len(self.ids), *constant.shape), np.int64)
             for number, row in enumerate(self.ids):
-                ids[number] = move(np.broadcast_to(row, self.shape))
+                ids[number] = function(np.broadcast_to(row, self.shape))
         return Form(ids, coefs, constant, tuple(tags))
 
-    def reshaped(self, shape: Sequence[int], tags: Sequence[str]) -> Form:
+    def reshape(self, shape: Sequence[int], tags: Sequence[str]) -> Form:
         """Return the form in another shape."""
-        return self.moved(lambda array: array.reshape(shape), tags)
+        return self.rearrange(lambda array: array.reshape(shape), tags)
 
-    def scaled(self, factor: Floats, tags: Sequence[str]) -> Form:
-        """Return the product with a constant tensor."""
-        shape = broadcast_shape(self.shape, factor.shape)
-        wide = self.broadcast(shape)
-        return Form(wide.ids, wide.coefs * factor, wide.constant * factor, tuple(tags))
+    def transpose(self, perm: Sequence[int]) -> Form:
+        """Permute the axes."""
+        return self.rearrange(lambda array: array.transpose(perm), [self.tags[axis] for axis in perm])
 
-    def broadcast(self, shape: tuple[int, ...]) -> Form:
-        """Return the form in a larger shape; its tags are those of the last axes."""
+    def scale(self, factor: float | Floats, tags: Sequence[str] | None = None) -> Form:
+        """Multiply the form by a constant; the tags stay unless others are given."""
+        wide = self.broadcast_to(broadcast_shape(self.shape, np.shape(factor)))
+        return Form(wide.ids, wide.coefs * factor, wide.constant * factor, tuple(tags or wide.tags))
+
+    def broadcast_to(self, shape: tuple[int, ...]) -> Form:
+        """Return the form broadcast to a shape; its tags become those of the last axes."""
         front = len(shape) - len(self.shape)
         tags = ("",) * front + self.tags
         lead = (1,) * front
@@ -101,12 +104,17 @@ class Form:
             ids = np.broadcast_to(ids, wide.shape)
         return Form(ids, wide, np.broadcast_to(self.constant, shape), tags)
 
-    def flat(self) -> Form:
+    def flatten(self) -> Form:
         """Return the form as a vector."""
-        return self.moved(lambda array: array.reshape(-1), ("",))
+        return self.rearrange(lambda array: array.reshape(-1), ("",))
 
-    def merged(self) -> Form:
-        """Return the form with each atom once per element, and without atoms that no element has."""
+    def take(self, axis: int, part: slice | np.ndarray) -> Form:
+        """Return a part of the form along one axis."""
+        index = (*(slice(None) for _ in range(axis)), part)
+        return self.rearrange(lambda array: array[index], self.tags)
+
+    def simplify(self) -> Form:
+        """Combine equal atoms of an element, and drop terms that are zero everywhere."""
         if self.is_shared:
             ids, coefs = self.ids.reshape(-1), self.coefs
             if (np.diff(ids) <= 0).any():
@@ -123,7 +131,7 @@ class Form:
             same = ids[number] == ids[number - 1]
             coefs[number] += np.where(same, coefs[number - 1], 0)
             coefs[number - 1] = np.where(same, 0, coefs[number - 1])
-        # What is not zero moves to the front.
+        # Nonzero terms move to the front.
         order = np.argsort(coefs == 0, axis=0, kind="stable")
         ids, coefs = np.take_along_axis(ids, order, axis=0), np.take_along_axis(coefs, order, axis=0)
         used = coefs.any(axis=tuple(range(1, coefs.ndim)))
@@ -134,12 +142,12 @@ def broadcast_shape(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[in
     """Return the shape of the result of an operator that broadcasts.
 
     Raises:
-        NotLiftableError: There is none: the shapes are not what they are told to be.
+        NotLiftableError: The shapes cannot be broadcast.
     """
     try:
         return np.broadcast_shapes(first, second)
     except ValueError:
-        raise NotLiftableError("the shapes of a step do not fit together") from None
+        raise NotLiftableError("the shapes in a step do not match") from None
 
 
 def constant_form(array: np.ndarray) -> Form:
@@ -149,11 +157,11 @@ def constant_form(array: np.ndarray) -> Form:
     return Form(none.astype(np.int64), none, values, ("",) * values.ndim)
 
 
-def common_tags(*forms: Form) -> tuple[str, ...]:
+def broadcast_tags(*forms: Form) -> tuple[str, ...]:
     """Return the tags of the result of an operator that broadcasts.
 
     Raises:
-        NotLiftableError: They do not agree.
+        NotLiftableError: The tags of an axis differ.
     """
     rank = max(len(form.tags) for form in forms)
     columns = zip(*(("",) * (rank - len(form.tags)) + form.tags for form in forms), strict=True)
@@ -163,11 +171,11 @@ def common_tags(*forms: Form) -> tuple[str, ...]:
     return tuple(next(iter(each), "") for each in tags)
 
 
-def joined(forms: Sequence[Form], axis: int, tags: Sequence[str]) -> Form:
-    """Return the concatenation of forms."""
+def concat_forms(forms: Sequence[Form], axis: int, tags: Sequence[str]) -> Form:
+    """Concatenate forms along an axis."""
     sizes = {tuple(size for at, size in enumerate(form.shape) if at != axis) for form in forms}
     if len(sizes) != 1:
-        raise NotLiftableError("the shapes of a step do not fit together")
+        raise NotLiftableError("the shapes in a step do not match")
     count = max(len(form.ids) for form in forms)
     constant = np.concatenate([form.constant for form in forms], axis)
     ids, coefs = [], []
@@ -179,27 +187,28 @@ def joined(forms: Sequence[Form], axis: int, tags: Sequence[str]) -> Form:
     return Form(np.concatenate(ids, axis + 1), np.concatenate(coefs, axis + 1), constant, tuple(tags))
 
 
-def added(first: Form, second: Form, tags: Sequence[str]) -> Form:
-    """Return the sum of two forms."""
+def add_forms(first: Form, second: Form) -> Form:
+    """Add two forms."""
+    tags = broadcast_tags(first, second)
     shape = broadcast_shape(first.shape, second.shape)
-    pair = [form.broadcast(shape) for form in (first, second)]
+    pair = [form.broadcast_to(shape) for form in (first, second)]
     constant = pair[0].constant + pair[1].constant
     coefs = np.concatenate([form.coefs for form in pair])
     if all(form.is_shared for form in pair):
         ids = np.concatenate([form.ids.reshape(-1, *(1 for _ in shape)) for form in pair])
     else:
         ids = np.concatenate([np.broadcast_to(form.ids, form.coefs.shape) for form in pair])
-    return Form(ids, coefs, constant, tuple(tags)).merged()
+    return Form(ids, coefs, constant, tags).simplify()
 
 
-def multiplied(form: Form, matrix: Floats) -> Form:
-    """Return the matrix product of a form, over its last axis, with a constant matrix."""
+def multiply_matrix(form: Form, matrix: Floats) -> Form:
+    """Multiply a form, along its last axis, by a constant matrix."""
     lead = form.shape[:-1]
     if int(np.prod(lead)) != 1 or form.tags[-1]:
-        raise NotLiftableError("a product takes several rows of a state at once")
+        raise NotLiftableError("a product combines several rows of a state")
     if form.shape[-1] != len(matrix):
-        raise NotLiftableError("the shapes of a step do not fit together")
-    vector = form.flat().merged()
+        raise NotLiftableError("the shapes in a step do not match")
+    vector = form.flatten().simplify()
     tags = form.tags
     shape = (*lead, matrix.shape[1])
     constant = (vector.constant @ matrix).reshape(shape)
@@ -214,18 +223,18 @@ def multiplied(form: Form, matrix: Floats) -> Form:
         columns = np.broadcast_to(np.arange(vector.shape[0]), rows.shape)
         np.add.at(dense, (where.reshape(-1), columns.reshape(-1)), vector.coefs.reshape(-1))
         coefs = dense @ matrix
-    return Form(ids.reshape(-1, *(1 for _ in shape)), coefs.reshape(-1, *shape), constant, tags).merged()
+    return Form(ids.reshape(-1, *(1 for _ in shape)), coefs.reshape(-1, *shape), constant, tags).simplify()
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A run of atoms that were made together.
+    """Consecutive atoms: the elements of one tensor.
 
     Attributes:
-        start: The first of them.
-        size: Their number.
-        kind: ``given``, ``function`` or ``form``.
-        form: For functions their arguments, for forms the sums that the atoms stand for, both as vectors.
+        start: The first atom.
+        size: The number of atoms.
+        kind: ``variable``, ``function``, ``product`` or ``form``.
+        form: For functions their arguments, for forms the sums that the atoms name, both as vectors.
         function: The activation, with the parameters that cannot be moved into weights.
     """
 
@@ -244,56 +253,57 @@ class Atoms:
         self._starts: list[int] = []
         self._products: dict[Monomial, int] = {}
         self._factors: dict[int, Monomial] = {}
-        self._made: dict[int, bool] = {}  # Whether an atom stands for a sum or a product of others.
+        self._is_compound: dict[int, bool] = {}  # Whether an atom is a product or a named sum.
         self._count = 0
 
-    def _new(self, size: int, kind: str, **of_block: object) -> Block:
-        block = Block(self._count, size, kind, **of_block)  # type: ignore[arg-type]
+    def _new(self, size: int, kind: str, **fields: object) -> Block:
+        block = Block(self._count, size, kind, **fields)  # type: ignore[arg-type]
         self._blocks.append(block)
         self._starts.append(self._count)
         self._count += size
         return block
 
-    def given(self, shape: Sequence[int], tags: Sequence[str]) -> Form:
-        """Return a tensor of new atoms that nothing more is known about."""
-        return _of_block(self._new(int(np.prod(shape)), "given"), shape, tags)
+    def variables(self, shape: Sequence[int], tags: Sequence[str]) -> Form:
+        """Return a tensor of new variables."""
+        return _block_form(self._new(int(np.prod(shape)), "variable"), shape, tags)
 
-    def function(self, function: Activation, form: Form) -> Form:
-        """Return an activation of each element."""
-        argument = form.merged()
-        block = self._new(argument.constant.size, "function", form=argument.flat(), function=function)
-        return _of_block(block, form.shape, form.tags)
+    def apply(self, function: Activation, form: Form) -> Form:
+        """Apply an activation to each element."""
+        argument = form.simplify()
+        block = self._new(argument.constant.size, "function", form=argument.flatten(), function=function)
+        return _block_form(block, form.shape, form.tags)
 
-    def product(self, first: Form, second: Form, tags: Sequence[str]) -> Form:
-        """Return the product of two tensors, element by element."""
-        first, second = first.merged(), second.merged()
+    def multiply(self, first: Form, second: Form) -> Form:
+        """Multiply two tensors elementwise."""
+        tags = broadcast_tags(first, second)
+        first, second = first.simplify(), second.simplify()
         for one, other in ((first, second), (second, first)):
             if one.is_constant:
-                return other.scaled(one.constant, tags).merged()
+                return other.scale(one.constant, tags).simplify()
         shape = broadcast_shape(first.shape, second.shape)
-        first, second = (self._short(form).broadcast(shape) for form in (first, second))
+        first, second = (self._name_long_sums(form).broadcast_to(shape) for form in (first, second))
         total = constant_form(first.constant * second.constant)
         for one, factor in ((first, second.constant), (second, first.constant)):
             without_constant = dataclasses.replace(one, constant=np.zeros(one.shape))
-            total = added(total, without_constant.scaled(factor, tags), tags)
+            total = add_forms(total, without_constant.scale(factor, tags))
         for left in range(len(first.ids)):
             for right in range(len(second.ids)):
                 pairs = np.stack(
                     np.broadcast_arrays(first.ids[left], second.ids[right], first.constant)[:2]
                 ).reshape(2, -1)
-                ids = np.array([self._product(int(a), int(b)) for a, b in pairs.T], np.int64)
+                ids = np.array([self._product_atom(int(a), int(b)) for a, b in pairs.T], np.int64)
                 coefs = first.coefs[left] * second.coefs[right]
-                one = Form(ids.reshape(1, *shape), coefs[np.newaxis], np.zeros(shape), tuple(tags))
-                total = added(total, one, tags)
-        return dataclasses.replace(total, tags=tuple(tags))
+                one = Form(ids.reshape(1, *shape), coefs[np.newaxis], np.zeros(shape), tags)
+                total = add_forms(total, one)
+        return dataclasses.replace(total, tags=tags)
 
-    def _short(self, form: Form) -> Form:
-        if len(form.ids) <= _SHORT:
+    def _name_long_sums(self, form: Form) -> Form:
+        if len(form.ids) <= _MOST_TERMS:
             return form
-        block = self._new(form.constant.size, "form", form=form.flat())
-        return _of_block(block, form.shape, form.tags)
+        block = self._new(form.constant.size, "form", form=form.flatten())
+        return _block_form(block, form.shape, form.tags)
 
-    def _product(self, first: int, second: int) -> int:
+    def _product_atom(self, first: int, second: int) -> int:
         monomial = tuple(sorted((*self.factors(first), *self.factors(second))))
         if monomial not in self._products:
             number = self._new(1, "product").start
@@ -301,7 +311,7 @@ class Atoms:
         return self._products[monomial]
 
     def factors(self, atom: int) -> Monomial:
-        """Return the atoms whose product an atom is: itself, if it is none."""
+        """Return the factors of a product, or the atom itself if it is none."""
         return self._factors.get(atom, (atom,))
 
     def block(self, atom: int) -> Block:
@@ -312,49 +322,60 @@ class Atoms:
         """Return the kind of an atom's block."""
         return self.block(atom).kind
 
-    def argument(self, atoms: Sequence[int]) -> Form:
-        """Return the forms behind atoms, one element for each."""
+    def arguments(self, atoms: Sequence[int]) -> Form:
+        """Return the arguments of atoms that are functions, as a vector."""
         parts = []
         for block, run in itertools.groupby(atoms, self.block):
             assert block.form is not None
             places = [atom - block.start for atom in run]
-            parts.append(block.form.moved(lambda array, at=places: array[at], ("",)))  # type: ignore[misc]
-        return parts[0] if len(parts) == 1 else joined(parts, 0, ("",))
+            parts.append(block.form.rearrange(lambda array, at=places: array[at], ("",)))  # type: ignore[misc]
+        return parts[0] if len(parts) == 1 else concat_forms(parts, 0, ("",))
 
-    def polynomial(self, form: Form, place: int) -> Polynomial:
-        """Return an element of a vector as a polynomial, with the forms of named sums put in."""
+    def as_activations(self, form: Form) -> tuple[list[int], float] | None:
+        """Return the atoms of a form whose elements are activations times one factor, and the factor."""
+        form = form.simplify()
+        if len(form.ids) != 1 or form.constant.any():
+            return None
+        factors = {float(coef) for coef in form.coefs.flat}
+        atoms = [int(atom) for atom in np.broadcast_to(form.ids, form.coefs.shape).flat]
+        if len(factors) != 1 or any(self.block(atom).function is None for atom in atoms):
+            return None
+        return atoms, factors.pop()
+
+    def polynomial(self, form: Form, element: int) -> Polynomial:
+        """Return an element of a vector as a polynomial, with named sums expanded."""
         found: Polynomial = {}
-        if form.constant[place]:
-            found[()] = float(form.constant[place])
-        numbers = np.flatnonzero(form.coefs[:, place])
-        ids = form.ids[numbers, 0 if form.is_shared else place]
-        for atom, coef in zip(ids.tolist(), form.coefs[numbers, place].tolist(), strict=True):
-            if atom not in self._made:
-                self._made[atom] = self.kind(atom) in ("form", "product")
-            if self._made[atom]:
-                self._add(found, self.factors(atom), coef)
+        if form.constant[element]:
+            found[()] = float(form.constant[element])
+        numbers = np.flatnonzero(form.coefs[:, element])
+        ids = form.ids[numbers, 0 if form.is_shared else element]
+        for atom, coef in zip(ids.tolist(), form.coefs[numbers, element].tolist(), strict=True):
+            if atom not in self._is_compound:
+                self._is_compound[atom] = self.kind(atom) in ("form", "product")
+            if self._is_compound[atom]:
+                self._expand_into(found, self.factors(atom), coef)
             else:
                 found[(atom,)] = found.get((atom,), 0.0) + coef
         return {key: value for key, value in found.items() if value}
 
-    def expanded(self, atom: int, coef: float) -> Polynomial:
-        """Return an atom, times a coefficient, with the forms of named sums put in."""
+    def expand(self, atom: int, coef: float) -> Polynomial:
+        """Return an atom times a coefficient as a polynomial, with named sums expanded."""
         found: Polynomial = {}
-        self._add(found, self.factors(atom), coef)
+        self._expand_into(found, self.factors(atom), coef)
         return found
 
-    def _add(self, found: Polynomial, factors: Monomial, coef: float) -> None:
+    def _expand_into(self, found: Polynomial, factors: Monomial, coef: float) -> None:
         for number, atom in enumerate(factors):
             block = self.block(atom)
             if block.kind == "form":
                 assert block.form is not None
                 rest = (*factors[:number], *factors[number + 1 :])
                 for inner, factor in self.polynomial(block.form, atom - block.start).items():
-                    self._add(found, tuple(sorted((*inner, *rest))), factor * coef)
+                    self._expand_into(found, tuple(sorted((*inner, *rest))), factor * coef)
                 return
         found[factors] = found.get(factors, 0.0) + coef
 
 
-def _of_block(block: Block, shape: Sequence[int], tags: Sequence[str]) -> Form:
+def _block_form(block: Block, shape: Sequence[int], tags: Sequence[str]) -> Form:
     ids = np.arange(block.start, block.start + block.size).reshape(1, *shape)
     return Form(ids, np.ones(ids.shape), np.zeros(tuple(shape)), tuple(tags))

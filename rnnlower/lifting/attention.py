@@ -35,17 +35,19 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """A value of the step that is a product of the new state with a query.
+    """A value of the step: the product of the new state with a query.
 
     Attributes:
         value: The value.
         query: The query.
-        axes: The axes of the value: those of the state, and of several queries for each.
+        axes: The axes of the value: those of the state, and one of queries if there are several per head.
+        key_axis: The axis of the state that the product sums over.
     """
 
     value: ir.Value
     query: Product
     axes: tuple[int, ...]
+    key_axis: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +56,14 @@ class FoundAttention:
 
     Attributes:
         state: The state.
-        axes: Those of the state's axes that have more than one element, as indices.
+        axes: The indices of the state's axes of size greater than 1.
         key_axis, value_axis: The axes of keys and values among them.
         decay: The factor of the old state; ``None``: 1.
         key: The key.
         value: The value.
         beta: The rate; ``None``: there is none.
-        read: What the step reads of the new state.
-        products: Knows the sizes of indices.
+        read: The product of the new state with the query.
+        products: The reader that has the sizes of indices.
     """
 
     state: State
@@ -75,14 +77,9 @@ class FoundAttention:
     read: Read
     products: Products
 
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """The other axes: of rows and heads."""
-        return tuple(axis for axis in self.axes if axis not in (self.key_axis, self.value_axis))
 
-
-def has_matrix(facts: Facts, frame: Frame) -> bool:
-    """Return whether a step carries one state, which has two axes of features."""
+def has_matrix_state(facts: Facts, frame: Frame) -> bool:
+    """Return whether the only state of a step has two or more axes of static size greater than 1."""
     dims = [facts.dims(state.before) or () for state in frame.states]
     return len(dims) == 1 and sum(isinstance(dim, int) and dim > 1 for dim in dims[0]) > 1
 
@@ -100,24 +97,24 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
         raise NotLiftableError("its state is not float32, in which a LinearAttention computes")
     after = look_through_identities(state.after)
     products = Products(facts, body, [state.before], frame.aliases)
-    given = products.of(state.before).terms[0]
-    result = products.of(after)
+    given = products.read(state.before).terms[0]
+    result = products.read(after)
     if result.dims != products.dims(state.before):
         raise NotLiftableError("its state changes its shape")
-    terms = [_on_axes(term, given) for term in result.terms]
+    terms = [_align_axes(term, given) for term in result.terms]
     names = tuple(index for axis in given.axes for index in axis)
-    kept, changed, added = _sorted(terms, state.before)
+    kept, correction, added = _classify_terms(terms, state.before)
     reads = products.with_states([after])
     read = _find_read(frame, reads, after, products, names)
-    outer = {series.inner: series.outer for series in frame.given}
+    outer = {series.inner: series.outer for series in frame.inputs}
     if kept.coef <= 0 or not all(
-        _is_positive(facts, value, outer) for value, _ in _without(kept, state.before)[1]
+        _is_positive(facts, value, outer) for value, _ in _split_off(kept, state.before)[1]
     ):
         raise NotLiftableError("the factor of its state may be negative")
-    return _matched(state, products, names, kept, changed, added, read)
+    return _match_terms(state, products, names, kept, correction, added, read)
 
 
-def _on_axes(term: Term, state: Term) -> Term:
+def _align_axes(term: Term, state: Term) -> Term:
     """Return a term with the indices of the state on its axes."""
     names = {}
     for own, axis in zip(term.axes, state.axes, strict=True):
@@ -128,90 +125,92 @@ def _on_axes(term: Term, state: Term) -> Term:
     clash = {index: index for axis in state.axes for index in axis if index not in names}
     if any(index in clash for index in term.indices - {*names}):
         raise NotLiftableError("its state is transposed in each step")
-    return term.renamed(names)
+    return term.rename(names)
 
 
-def _sorted(terms: Iterable[Term], state: ir.Value) -> tuple[Term, Term | None, Term]:
-    """Return the terms that keep the state, that correct it by what it says of the key, and without it."""
+def _classify_terms(terms: Iterable[Term], state: ir.Value) -> tuple[Term, Term | None, Term]:
+    """Return the terms that keep the state, that correct it along the key, and that do not have it."""
     kept: list[Term] = []
-    changed: list[Term] = []
+    correction: list[Term] = []
     added: list[Term] = []
     for term in terms:
         count = sum(value is state for value, _ in term.factors)
         if count > 1:
             raise NotLiftableError("its state is multiplied by itself")
-        place = added if not count else changed if term.summed else kept
+        place = added if not count else correction if term.summed else kept
         place.append(term)
-    if len(kept) != 1 or len(changed) > 1 or len(added) != 1:
-        raise NotLiftableError("its state is not kept, corrected by a key and added to once")
-    return kept[0], changed[0] if changed else None, added[0]
+    if len(kept) != 1 or len(correction) > 1 or len(added) != 1:
+        raise NotLiftableError("its update is not one decay, at most one correction and one addition")
+    return kept[0], correction[0] if correction else None, added[0]
 
 
-def _without(term: Term, value: ir.Value) -> tuple[tuple[int, ...], list[Factor]]:
-    """Return the indices of a tensor in a term, and the other factors."""
+def _split_off(term: Term, value: ir.Value) -> tuple[tuple[int, ...], list[Factor]]:
+    """Return the indices of a factor of a term, and the other factors."""
     (own,) = (axes for each, axes in term.factors if each is value)
     rest = [(each, axes) for each, axes in term.factors if each is not value]
     return tuple(index for axis in own for index in axis), rest
 
 
-def _uses(factor: Factor) -> set[int]:
+def _indices(factor: Factor) -> set[int]:
     return {index for axis in factor[1] for index in axis}
 
 
-def _taken(factors: Counter[Factor], parts: Counter[Factor], what: str) -> Counter[Factor]:
-    """Return the factors that remain without others."""
+def _subtract(factors: Counter[Factor], parts: Counter[Factor], what: str) -> Counter[Factor]:
+    """Subtract factors; they must all be there."""
     if parts - factors:
         raise NotLiftableError(f"{what} differs from that of a LinearAttention")
     return factors - parts
 
 
-def _product(coef: float, factors: Counter[Factor]) -> Product:
+def _make_product(coef: float, factors: Counter[Factor]) -> Product:
     return Product(coef, tuple(factors.elements()))
 
 
-def _matched(
+def _match_terms(
     state: State,
     products: Products,
     names: tuple[int, ...],
     kept: Term,
-    changed: Term | None,
+    correction: Term | None,
     added: Term,
-    read: tuple[Read, int],
+    read: Read,
 ) -> FoundAttention:
-    key_axis = read[1]
-    own, factors = _without(kept, state.before)
+    key_axis = read.key_axis
+    own, factors = _split_off(kept, state.before)
     if own != names:
         raise NotLiftableError("its state is moved in each step")
     decay = Counter(factors)
     if added.summed:
         raise NotLiftableError("what is added to its state is a sum")
     writes = Counter(added.factors)
-    key = Counter({factor: n for factor, n in writes.items() if key_axis in _uses(factor)})
+    key = Counter({factor: n for factor, n in writes.items() if key_axis in _indices(factor)})
     rest = writes - key
     rates, coef = Counter[Factor](), 1.0
-    if changed is not None:
-        rates, coef, extra = _rates(changed, kept, state.before, names, key_axis, key, decay, rest)
+    if correction is not None:
+        rates, coef, extra = _match_correction(
+            correction, kept, state.before, names, key_axis, key, decay, rest
+        )
         key, rest = key + extra, rest - extra
-    value_axis = _value_axis(names, key_axis, products, [*key, *rates, *decay, *read[0].query.factors])
-    if any(value_axis in _uses(factor) for factor in key):
+    value_axis = _find_value_axis(names, key_axis, products, [*key, *rates, *decay, *read.query.factors])
+    if any(value_axis in _indices(factor) for factor in key):
         raise NotLiftableError("what is added to its state is not a product of a key and a value")
-    value = _taken(rest, rates, "the rate of what is added")
+    value = _subtract(rest, rates, "the rate of what is added")
     return FoundAttention(
         state,
         names,
         key_axis,
         value_axis,
-        _product(kept.coef, decay) if decay or kept.coef != 1 else None,
-        _product(1.0, key),
-        _product(added.coef / coef, value),
-        None if changed is None else _product(coef, rates),
-        read[0],
+        _make_product(kept.coef, decay) if decay or kept.coef != 1 else None,
+        _make_product(1.0, key),
+        _make_product(added.coef / coef, value),
+        None if correction is None else _make_product(coef, rates),
+        read,
         products,
     )
 
 
-def _rates(
-    changed: Term,
+def _match_correction(
+    correction: Term,
     kept: Term,
     state: ir.Value,
     names: tuple[int, ...],
@@ -220,28 +219,32 @@ def _rates(
     decay: Counter[Factor],
     rest: Counter[Factor],
 ) -> tuple[Counter[Factor], float, Counter[Factor]]:
-    """Return the factors of beta, its number, and factors of heads that belong to the key."""
-    own, factors = _without(changed, state)
+    """Return the factors and the coefficient of beta, and factors of heads that belong to the key."""
+    own, factors = _split_off(correction, state)
     moved = [(a, b) for a, b in zip(own, names, strict=True) if a != b]
-    if len(moved) != 1 or moved[0][1] != key_axis or changed.summed != {moved[0][0]}:
+    if len(moved) != 1 or moved[0][1] != key_axis or correction.summed != {moved[0][0]}:
         raise NotLiftableError("its state is not corrected along the axis of its keys")
     inner = moved[0][0]
     back = {inner: (key_axis,)}
-    told = Term(1.0, tuple(factor for factor in factors if inner in _uses(factor)), ()).renamed(back)
-    reading = Counter(told.factors)
-    writing = Counter(factor for factor in factors if key_axis in _uses(factor))
-    rates = Counter(f for f in factors if not _uses(f) & {inner, key_axis})
-    own_decay = Counter({f: n for f, n in decay.items() if key_axis in _uses(f)})
-    reading = _taken(reading, own_decay, "the decay of what is corrected")
-    rates = _taken(rates, decay - own_decay, "the decay of what is corrected")
+    read_factors = Term(1.0, tuple(factor for factor in factors if inner in _indices(factor)), ()).rename(
+        back
+    )
+    reading = Counter(read_factors.factors)
+    writing = Counter(factor for factor in factors if key_axis in _indices(factor))
+    rates = Counter(f for f in factors if not _indices(f) & {inner, key_axis})
+    own_decay = Counter({f: n for f, n in decay.items() if key_axis in _indices(f)})
+    reading = _subtract(reading, own_decay, "the decay of what is corrected")
+    rates = _subtract(rates, decay - own_decay, "the decay of what is corrected")
     if not (reading == writing == key):
         raise NotLiftableError("its state is not corrected by the key that is added")
     extra = rates - rest
-    return _taken(rates, extra + extra, "the rate"), -changed.coef / kept.coef, extra
+    return _subtract(rates, extra + extra, "the rate"), -correction.coef / kept.coef, extra
 
 
-def _value_axis(names: tuple[int, ...], key_axis: int, products: Products, factors: Iterable[Factor]) -> int:
-    used = {index for factor in factors for index in _uses(factor)}
+def _find_value_axis(
+    names: tuple[int, ...], key_axis: int, products: Products, factors: Iterable[Factor]
+) -> int:
+    used = {index for factor in factors for index in _indices(factor)}
     free = [axis for axis in names if axis != key_axis and axis not in used]
     rows = len(names) - 2
     if not free or rows > 2:
@@ -255,7 +258,7 @@ def _value_axis(names: tuple[int, ...], key_axis: int, products: Products, facto
 
 
 def _is_positive(facts: Facts, value: ir.Value, outer: Mapping[ir.Value, ir.Value]) -> bool:
-    """Return whether no element of a value is negative; `outer` has the series of elements of a step."""
+    """Return whether no element of a value is negative; `outer` maps elements of a step to their series."""
     while True:
         value = outer.get(value, value)
         constant = facts.constant(value)
@@ -273,11 +276,11 @@ def _is_positive(facts: Facts, value: ir.Value, outer: Mapping[ir.Value, ir.Valu
 
 def _find_read(
     frame: Frame, reads: Products, after: ir.Value, products: Products, names: tuple[int, ...]
-) -> tuple[Read, int]:
-    """Return what the step reads of the new state, and the axis of the keys."""
-    found: list[tuple[Read, int]] = []
+) -> Read:
+    """Return the product of the new state with a query."""
+    found: list[Read] = []
 
-    def look(value: ir.Value) -> None:
+    def visit(value: ir.Value) -> None:
         if value not in reads.dependent:
             if value in products.dependent:
                 raise NotLiftableError("the state is read before it changes")
@@ -293,35 +296,34 @@ def _find_read(
                 raise
             for each in producer.inputs:
                 if each is not None:
-                    look(each)
+                    visit(each)
 
-    for series in frame.made:
+    for series in frame.outputs:
         if is_read(series.outer):
-            look(look_through_identities(series.inner))
-    values = {read.value for read, _ in found}
-    if len(values) != 1:
-        what = "nothing is read of its state" if not values else "its state is read more than once"
+            visit(look_through_identities(series.inner))
+    if len({read.value for read in found}) != 1:
+        what = "nothing is read of its state" if not found else "its state is read more than once"
         raise NotLiftableError(what)
     return found[0]
 
 
-def _as_read(value: ir.Value, reads: Products, after: ir.Value, names: tuple[int, ...]) -> tuple[Read, int]:
-    given = reads.of(value)
+def _as_read(value: ir.Value, reads: Products, after: ir.Value, names: tuple[int, ...]) -> Read:
+    given = reads.read(value)
     if len(given.terms) != 1:
-        raise NotLiftableError("it is a sum")
+        raise NotLiftableError("what is read of its state is a sum")
     (term,) = given.terms
     if sum(each is after for each, _ in term.factors) != 1:
         raise NotLiftableError("the state is multiplied by itself")
-    own, _ = _without(term, after)
-    term = term.renamed({index: (name,) for index, name in zip(own, names, strict=True)})
-    _, factors = _without(term, after)
+    own, _ = _split_off(term, after)
+    term = term.rename({index: (name,) for index, name in zip(own, names, strict=True)})
+    _, factors = _split_off(term, after)
     summed = term.summed
     if len(summed) != 1 or not summed <= {*names}:
         raise NotLiftableError("the state is not read along one axis")
     (key_axis,) = summed
     axes = tuple(index for axis in term.axes for index in axis)
     if any(not axis and size != 1 for axis, size in zip(term.axes, given.dims, strict=True)):
-        raise NotLiftableError("what is read is broadcast")
+        raise NotLiftableError("what is read of its state is broadcast")
     if {*names} - {key_axis} - {*axes} or len({*axes} - {*names}) > 1 or not term.coef:
-        raise NotLiftableError("what is read has other axes than the state")
-    return Read(value, Product(term.coef, tuple(factors)), axes), key_axis
+        raise NotLiftableError("what is read of its state has other axes")
+    return Read(value, Product(term.coef, tuple(factors)), axes, key_axis)

@@ -13,8 +13,8 @@ from rnnlower.graph.walk import LocatedNode, is_read
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import FoundAttention, Product, find_attention
 from rnnlower.lifting.frames import Frame
-from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, emitting, put_in_place
-from rnnlower.lifting.over_time import OverTime
+from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, open_emitter, replace_node
+from rnnlower.lifting.vectorizing import StepVectorizer
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.recurrent.state_operators import LINEAR_ATTENTION
 
@@ -34,47 +34,47 @@ def lift_attention(
         found = find_attention(facts, frame, body)
     except NotLiftableError as error:
         raise NotLiftableError(f"{no_cell}; as a LinearAttention: {error}") from None
-    with emitting(facts, names, located, ir.DataType.FLOAT) as e:
-        replaced = _Emission(e, facts, frame, body, found).results(located.name)
-    put_in_place(facts, located, frame.node, e.nodes, replaced)
+    with open_emitter(facts, names, located, ir.DataType.FLOAT) as e:
+        replaced = _AttentionEmitter(e, facts, frame, body, found).emit(located.name)
+    replace_node(facts, located, frame.node, e.nodes, replaced)
     sizes = found.products.dims(found.state.before)[1:]
     size = math.prod(size for size in sizes if isinstance(size, int))
     return LiftedNode(located.name, located.path, frame.form, LINEAR_ATTENTION, "forward", size)
 
 
-class _Emission:
-    """The data of one node."""
+class _AttentionEmitter:
+    """An emitter of one LinearAttention."""
 
     def __init__(self, e: Emitter, facts: Facts, frame: Frame, body: ir.Graph, found: FoundAttention) -> None:
         self.e, self.facts, self.frame, self.found = e, facts, frame, found
-        self.over_time = OverTime(e, facts, frame, body, found.products)
-        rows = found.rows
-        sizes = found.products.sizes
-        heads = [axis for axis in rows if isinstance(sizes[axis], int)][-1:]
-        self.head_axes = tuple(heads)
-        self.row_axes = tuple(axis for axis in rows if axis not in heads)
+        self.vectorizer = StepVectorizer(e, facts, frame, body, found.products)
+        rows = [axis for axis in found.axes if axis not in (found.key_axis, found.value_axis)]
+        self.head_axes = [axis for axis in rows if isinstance(found.products.sizes[axis], int)][-1:]
+        self.row_axes = [axis for axis in rows if axis not in self.head_axes]
+        self.order = [*self.row_axes, *self.head_axes, found.key_axis, found.value_axis]
 
     def size(self, axes: Sequence[int]) -> Dim:
         """Return the size of an axis, or 1 if there is none."""
-        return self.over_time.size(self.found.products.sizes[axes[0]]) if axes else 1
+        return self.vectorizer.size(self.found.products.sizes[axes[0]]) if axes else 1
 
-    def results(self, name: str) -> list[tuple[ir.Value, ir.Value]]:
+    def emit(self, name: str) -> list[tuple[ir.Value, ir.Value]]:
+        """Emit the node; return the values of the graph to replace, each with its replacement."""
         e, found, read = self.e, self.found, self.found.read
-        batch, steps, heads = self.size(self.row_axes), self.over_time.steps, self.size(self.head_axes)
+        batch, steps, heads = self.size(self.row_axes), self.vectorizer.steps, self.size(self.head_axes)
         assert isinstance(heads, int)
         groups = tuple(axis for axis in read.axes if axis not in found.axes)
         group = self.size(groups)
-        keys, values = self.size([found.key_axis]), self.size([found.value_axis])
+        values = self.size([found.value_axis])
         assert isinstance(group, int)
         assert isinstance(values, int)
         key = (found.key_axis,)
         inputs = [
-            self.packed(Product(1.0, read.query.factors), (*groups, *key)),
-            self.packed(found.key, key),
-            self.packed(found.value, (found.value_axis,)),
-            self.past(batch, heads),
-            None if found.decay is None else self.log_decay(found.decay),
-            None if found.beta is None else self.packed(found.beta, ()),
+            self.emit_product(Product(1.0, read.query.factors), (*groups, *key)),
+            self.emit_product(found.key, key),
+            self.emit_product(found.value, (found.value_axis,)),
+            self.emit_initial_state(),
+            None if found.decay is None else self.emit_log_decay(found.decay),
+            None if found.beta is None else self.emit_product(found.beta, ()),
         ]
         rule = "delta" if found.beta is not None else "linear"
         if found.decay is not None:
@@ -91,23 +91,23 @@ class _Emission:
         places = {axis: place for place, own in axes for axis in own}
         ones = [place for place, own in axes if not own]
         output = e.transpose(output, [1, *(places[axis] for axis in read.axes), *ones])
-        dims = [self.over_time.size(size) for size in found.products.dims(read.value)]
-        self.over_time.set(read.value, e.reshape(output, [steps, *dims]))
-        return [*self.made(), *self.end(outputs[1], batch, heads, keys, values)]
+        dims = [self.vectorizer.size(size) for size in found.products.dims(read.value)]
+        self.vectorizer.define(read.value, e.reshape(output, [steps, *dims]))
+        return [*self.emit_outputs(), *self.emit_final_state(outputs[1])]
 
-    def made(self) -> list[tuple[ir.Value, ir.Value]]:
-        """Emit the values that the steps fill."""
+    def emit_outputs(self) -> list[tuple[ir.Value, ir.Value]]:
+        """Emit the tensors that the steps write."""
         e, results = self.e, []
-        for series in self.frame.made:
+        for series in self.frame.outputs:
             if not is_read(series.outer):
                 continue
-            value, has_time = self.over_time.of(series.inner)
+            value, has_time = self.vectorizer.emit(series.inner)
             rank = len(self.found.products.dims(series.inner))
             if not has_time:
-                value = e.op("Expand", value, e.size_vector([self.over_time.steps, *[1] * rank]), since=8)
+                value = e.op("Expand", value, e.size_vector([self.vectorizer.steps, *[1] * rank]), since=8)
             if series.reverse:
                 value = e.flip(value, 0)
-            if series.is_kept:
+            if series.keeps_axis:
                 value, rank = e.with_axes("Squeeze", value, [series.axis + 1]), rank - 1
             if series.axis:
                 order = [*range(1, rank + 1)]
@@ -115,40 +115,34 @@ class _Emission:
             results.append((series.outer, value))
         return results
 
-    def past(self, batch: Dim, heads: int) -> ir.Value | None:
-        """Emit the state before the first step, unless it is zero."""
+    def emit_initial_state(self) -> ir.Value | None:
+        """Emit the initial state, unless it is zero."""
         constant = self.facts.constant(self.found.state.start)
         if constant is not None and not constant.any():
             return None
-        places, ones = self.places()
-        value = self.e.transpose(self.found.state.start, [*ones, *places])
-        sizes = [self.size([self.found.key_axis]), self.size([self.found.value_axis])]
-        return self.e.reshape(value, [batch, heads, *sizes])
+        value = self.e.transpose(self.found.state.start, self.state_axes())
+        key, values = self.size([self.found.key_axis]), self.size([self.found.value_axis])
+        return self.e.reshape(value, [self.size(self.row_axes), self.size(self.head_axes), key, values])
 
-    def places(self) -> tuple[list[int], list[int]]:
-        """Return where the state has its rows, heads, keys and values, and where axes of one element."""
+    def state_axes(self) -> list[int]:
+        """Return the axes of the state: first those of size 1, then rows, heads, keys and values."""
         found = self.found
         dims = found.products.dims(found.state.before)
-        used = [place for place, size in enumerate(dims) if size != 1]
-        order = [*self.row_axes, *self.head_axes, found.key_axis, found.value_axis]
-        return [used[found.axes.index(axis)] for axis in order], [
-            place for place in range(len(dims)) if place not in used
-        ]
+        used = [axis for axis, size in enumerate(dims) if size != 1]
+        ones = [axis for axis, size in enumerate(dims) if size == 1]
+        return [*ones, *(used[found.axes.index(axis)] for axis in self.order)]
 
-    def end(
-        self, present: ir.Value, batch: Dim, heads: int, keys: Dim, values: Dim
-    ) -> list[tuple[ir.Value, ir.Value]]:
-        """Emit the state after the last step in the layout of the step."""
+    def emit_final_state(self, present: ir.Value) -> list[tuple[ir.Value, ir.Value]]:
+        """Emit the final state in the layout of the step's state."""
         end = self.found.state.end
         if end is None or not is_read(end):
             return []
-        places, ones = self.places()
-        sizes = [*[1] * len(ones), *([batch] if self.row_axes else []), *([heads] if self.head_axes else [])]
-        value = self.e.reshape(present, [*sizes, keys, values])
-        order = [*ones, *places]
-        return [(end, self.e.transpose(value, [order.index(place) for place in range(len(order))]))]
+        axes = self.state_axes()
+        sizes = [self.size([axis]) for axis in self.order]
+        value = self.e.reshape(present, [*[1] * (len(axes) - len(sizes)), *sizes])
+        return [(end, self.e.transpose(value, [axes.index(axis) for axis in range(len(axes))]))]
 
-    def log_decay(self, decay: Product) -> ir.Value:
+    def emit_log_decay(self, decay: Product) -> ir.Value:
         """Emit the logarithm of a decay; that of an Exp is its input."""
         e, found = self.e, self.found
         per_key = (
@@ -159,36 +153,36 @@ class _Emission:
             producer = value.producer()
             is_exp = producer is not None and producer.op_type == "Exp" and value not in self.frame.aliases
             inner = producer.inputs[0] if is_exp and producer is not None else None
-            given, has_time = self.over_time.of(inner if inner is not None else value)
+            given, has_time = self.vectorizer.emit(inner if inner is not None else value)
             if inner is None:
                 given = e.op("Log", given)
-            part = self.laid_out(given, has_time, axes, per_key)
+            part = self.lay_out(given, has_time, axes, per_key)
             total = part if total is None else e.op("Add", total, part)
         if decay.coef != 1 or total is None:
             own = e.op("Log", e.scalar(decay.coef))
             total = own if total is None else e.op("Add", total, own)
         return self.pack(total, per_key)
 
-    def packed(self, product: Product, axes: Sequence[int]) -> ir.Value:
+    def emit_product(self, product: Product, axes: Sequence[int]) -> ir.Value:
         """Emit a product as ``[batch, steps, heads * size of the axes]``."""
         e, total = self.e, None
         for value, own in product.factors:
-            part = self.laid_out(*self.over_time.of(value), own, axes)
+            part = self.lay_out(*self.vectorizer.emit(value), own, axes)
             total = part if total is None else e.op("Mul", total, part)
         if product.coef != 1 or total is None:
             number = e.scalar(product.coef)
             total = number if total is None else e.op("Mul", total, number)
         return self.pack(total, axes)
 
-    def laid_out(
+    def lay_out(
         self, given: ir.Value, has_time: bool, own: Sequence[Sequence[int]], axes: Sequence[int]
     ) -> ir.Value:
         """Emit a factor as ``[steps, rows, heads, ...axes]``, with size 1 where it has no such axis."""
         e, sizes = self.e, self.found.products.sizes
         wanted = [*self.row_axes, *self.head_axes, *axes]
         flat = [index for axis in own for index in axis]
-        lead: list[Dim] = [self.over_time.steps] if has_time else [1]
-        dims = [self.over_time.size(sizes[index]) for index in flat]
+        lead: list[Dim] = [self.vectorizer.steps] if has_time else [1]
+        dims = [self.vectorizer.size(sizes[index]) for index in flat]
         if not has_time or [(index,) for index in flat] != [*own]:
             given = e.reshape(given, [*lead, *dims])
         order = [flat.index(index) + 1 for index in wanted if index in flat]
@@ -199,7 +193,7 @@ class _Emission:
 
     def pack(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         """Emit ``[batch, steps, heads * ...axes]`` of ``[steps, rows, heads, ...axes]``, broadcast to it."""
-        e, steps = self.e, self.over_time.steps
+        e, steps = self.e, self.vectorizer.steps
         batch, heads = self.size(self.row_axes), self.size(self.head_axes)
         inner = [self.size([axis]) for axis in axes]
         whole = [*([batch] if self.row_axes else []), *([heads] if self.head_axes else []), *inner]

@@ -1,6 +1,6 @@
-"""Causal convolutions: a past and an input joined along time, a depthwise Conv, SiLU, the last steps kept.
+"""Causal convolutions: past and input joined along time, a depthwise Conv, SiLU, and the last steps as state.
 
-Without a past, the Conv pads the start, or both ends, and the steps past the end of the input are cut off.
+Without a past, the Conv pads the start, or both ends; then a Slice removes the steps past the input's end.
 """
 
 from __future__ import annotations
@@ -15,33 +15,38 @@ from rnnlower.graph.names import NameSource
 from rnnlower.graph.slicing import AxisSlice, axis_slices
 from rnnlower.graph.walk import LocatedNode
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, emitting, put_in_place
+from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, open_emitter, replace_node
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
 
-_TIME, _TURNED = 2, (0, 2, 1)
+_TIME, _SWAPPED = 2, (0, 2, 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Joined:
+class _JoinedInput:
     """A past and an input, joined along an axis.
 
     Attributes:
         parts: The values that are joined.
-        axis: The axis in their own layout.
-        turned: Whether a Transpose brings time to the end.
-        wholes: What holds both: the joined value, and what the Transpose makes of it.
+        axis: The axis along which they are joined.
+        transposed: Whether a Transpose moves time to the end.
+        wholes: The joined value, and its transpose if there is one.
     """
 
     parts: Sequence[ir.Value]
     axis: int
-    turned: bool
+    transposed: bool
     wholes: Sequence[ir.Value]
 
+    @property
+    def is_over_time(self) -> bool:
+        """True if the parts are joined along time."""
+        return self.axis == (1 if self.transposed else _TIME)
 
-def causal_convolutions(facts: Facts, graph: ir.Graph, *, with_past: bool) -> list[ir.Node]:
-    """Return the Convs over one axis whose input is joined of others, and those that pad it.
 
-    With a past: without those that pad it, with zeros or otherwise.
+def find_convolutions(facts: Facts, graph: ir.Graph, *, with_past: bool) -> list[ir.Node]:
+    """Return the Convs over one axis whose input is joined of parts, and those that pad it.
+
+    With a past, those that pad it, with zeros or otherwise, are left out.
     """
     return [node for node in graph if _is_candidate(facts, node, with_past)]
 
@@ -49,40 +54,40 @@ def causal_convolutions(facts: Facts, graph: ir.Graph, *, with_past: bool) -> li
 def _is_candidate(facts: Facts, node: ir.Node, with_past: bool) -> bool:
     if node.domain or node.op_type != "Conv" or len(facts.dims(node.inputs[1]) or ()) != 3:
         return False
-    joined = _joined(node)
+    joined = _find_join(node)
     if joined is not None and with_past and facts.is_zero(joined.parts[0]):
         return False
     if joined is not None:
-        return joined.axis == _time_of(joined) or node.attributes.get_int("group", 1) > 1
+        return joined.is_over_time or node.attributes.get_int("group", 1) > 1
     is_depthwise = node.attributes.get_int("group", 1) == (facts.dims(node.inputs[1]) or ())[0]
     return not with_past and is_depthwise and node.attributes.get_ints("pads", (0, 0))[0] > 0
 
 
 def lift_convolution(facts: Facts, names: NameSource, located: LocatedNode) -> LiftedNode:
-    """Replace a Conv and what is around it by a CausalConvWithState, at opset 26 and below com.microsoft's.
+    """Replace a Conv and its Concat, SiLU and Slices by a CausalConvWithState (com.microsoft's up to 26).
 
     Raises:
         NotLiftableError: It computes something else; nothing has changed.
     """
     conv = located.node
-    channels, width, dilation = _kernel(facts, conv)
+    channels, width, dilation = _parse_kernel(facts, conv)
     span = (width - 1) * dilation
-    joined, pads = _joined(conv), tuple(conv.attributes.get_ints("pads", (0, 0)))
+    joined, pads = _find_join(conv), tuple(conv.attributes.get_ints("pads", (0, 0)))
     signal, weight, *bias = conv.inputs
     assert signal is not None
     output, past, tails = conv.outputs[0], None, []
     if joined is not None:
-        past, signal = _past_and_input(facts, joined, span, pads)
-        tails = list(_tails(facts, joined, conv, span))
+        past, signal = _split_join(facts, joined, span, pads)
+        tails = list(_find_tails(facts, joined, conv, span))
     elif pads == (span, span):
-        output = _without_end(facts, conv, signal, span)
+        output = _find_trimmed_output(facts, conv, signal, span)
     elif pads != (span, 0):
         raise NotLiftableError(f"it pads {pads[0]} steps, and its kernel looks back {span}")
-    output, has_silu = _with_silu(output)
-    with emitting(facts, names, located, ir.DataType.FLOAT) as e:
-        if joined is not None and joined.turned:
-            signal = e.transpose(signal, _TURNED)
-            past = None if past is None else e.transpose(past, _TURNED)
+    output, has_silu = _find_silu(output)
+    with open_emitter(facts, names, located, ir.DataType.FLOAT) as e:
+        if joined is not None and joined.transposed:
+            signal = e.transpose(signal, _SWAPPED)
+            past = None if past is None else e.transpose(past, _SWAPPED)
         attributes = [ir.AttrString("activation", "silu")] if has_silu else []
         attributes += [ir.AttrInt64("dilation", dilation)] if dilation != 1 else []
         # ai.onnx's operator has no dilation.
@@ -90,42 +95,38 @@ def lift_convolution(facts: Facts, names: NameSource, located: LocatedNode) -> L
             e, located.name, CAUSAL_CONV, [signal, weight, *(bias or [None]), past], attributes, dilation == 1
         )
         replaced = [(output, made)]
-        for tail, is_turned in tails:
-            replaced.append((tail, e.transpose(present, _TURNED) if is_turned else present))
+        for tail, is_transposed in tails:
+            replaced.append((tail, e.transpose(present, _SWAPPED) if is_transposed else present))
     graph = conv.graph
     assert graph is not None
-    put_in_place(facts, located, conv, e.nodes, replaced)
+    replace_node(facts, located, conv, e.nodes, replaced)
     # The last steps may be read before the Conv.
     graph.sort()
     return LiftedNode(located.name, located.path, "line", CAUSAL_CONV, "forward", channels * span)
 
 
-def _joined(conv: ir.Node) -> _Joined | None:
-    """Return what a Conv's input is joined of, if it is."""
+def _find_join(conv: ir.Node) -> _JoinedInput | None:
+    """Return the Concat that makes a Conv's input, if there is one."""
     value = conv.inputs[0]
     assert value is not None
     producer, wholes = value.producer(), [value]
-    turned = producer is not None and producer.op_type == "Transpose" and not producer.domain
-    if turned and producer is not None and producer.inputs[0] is not None:
-        if tuple(producer.attributes.get_ints("perm", (2, 1, 0))) != _TURNED:
+    transposed = producer is not None and producer.op_type == "Transpose" and not producer.domain
+    if transposed and producer is not None and producer.inputs[0] is not None:
+        if tuple(producer.attributes.get_ints("perm", (2, 1, 0))) != _SWAPPED:
             return None
         wholes = [producer.inputs[0], value]
         producer = wholes[0].producer()
     if producer is None or producer.domain or producer.op_type != "Concat" or len(producer.inputs) < 2:
         return None
     axis = producer.attributes.get_int("axis", 1) % 3
-    return _Joined([part for part in producer.inputs if part is not None], axis, turned, wholes)
+    return _JoinedInput([part for part in producer.inputs if part is not None], axis, transposed, wholes)
 
 
-def _time_of(joined: _Joined) -> int:
-    return 1 if joined.turned else _TIME
-
-
-def _kernel(facts: Facts, conv: ir.Node) -> tuple[int, int, int]:
+def _parse_kernel(facts: Facts, conv: ir.Node) -> tuple[int, int, int]:
     """Return the channels, taps and dilation of a Conv.
 
     Raises:
-        NotLiftableError: A CausalConvWithState has no such kernel.
+        NotLiftableError: It is not the kernel of a CausalConvWithState.
     """
     channels, features, width = facts.dims(conv.inputs[1]) or ()
     group = conv.attributes.get_int("group", 1)
@@ -136,7 +137,7 @@ def _kernel(facts: Facts, conv: ir.Node) -> tuple[int, int, int]:
     if conv.attributes.get_ints("strides", (1,)) != (1,):
         raise NotLiftableError("it does not compute every step")
     if conv.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        raise NotLiftableError("its padding follows from its input")
+        raise NotLiftableError("its padding depends on the size of its input")
     if width == 1:
         raise NotLiftableError("its kernel does not look back")
     if facts.dtype(conv.inputs[0]) != ir.DataType.FLOAT:
@@ -144,11 +145,11 @@ def _kernel(facts: Facts, conv: ir.Node) -> tuple[int, int, int]:
     return channels, width, conv.attributes.get_ints("dilations", (1,))[0]
 
 
-def _past_and_input(
-    facts: Facts, joined: _Joined, span: int, pads: tuple[int, ...]
+def _split_join(
+    facts: Facts, joined: _JoinedInput, span: int, pads: tuple[int, ...]
 ) -> tuple[ir.Value | None, ir.Value]:
     """Return the past, ``None`` for zeros, and the input."""
-    if joined.axis != _time_of(joined):
+    if not joined.is_over_time:
         raise NotLiftableError(f"its input is joined along axis {joined.axis}, which is not time")
     if len(joined.parts) != 2:
         raise NotLiftableError(
@@ -164,8 +165,10 @@ def _past_and_input(
     return None if facts.is_zero(past) else past, signal
 
 
-def _tails(facts: Facts, joined: _Joined, conv: ir.Node, span: int) -> Iterator[tuple[ir.Value, bool]]:
-    """Yield the values that are the last steps of past and input, and whether they are in another layout."""
+def _find_tails(
+    facts: Facts, joined: _JoinedInput, conv: ir.Node, span: int
+) -> Iterator[tuple[ir.Value, bool]]:
+    """Yield the Slices of the last steps of past and input, and whether they have the transposed layout."""
     for whole in joined.wholes:
         axis = _TIME if whole is conv.inputs[0] else joined.axis
         if whole.is_graph_output():
@@ -175,31 +178,31 @@ def _tails(facts: Facts, joined: _Joined, conv: ir.Node, span: int) -> Iterator[
                 continue
             if reader.op_type != "Slice" or reader.domain or reader.graph is not conv.graph:
                 raise NotLiftableError(f"its past and input are read by {reader.op_type}")
-            cut, size = _cut(facts, reader, axis), (facts.dims(whole) or (None,) * 3)[axis]
+            cut, size = _only_cut(facts, reader, axis), (facts.dims(whole) or (None,) * 3)[axis]
             last = -span if size is None else size - span
             if cut is None or cut.start not in (-span, last) or not cut.is_to_end(size):
                 raise NotLiftableError(f"other steps are kept than the last {span}")
             yield reader.outputs[0], whole is not conv.inputs[0]
 
 
-def _without_end(facts: Facts, conv: ir.Node, signal: ir.Value, span: int) -> ir.Value:
-    """Return the output of a Conv that pads both ends, without the steps past the end of the input."""
+def _find_trimmed_output(facts: Facts, conv: ir.Node, signal: ir.Value, span: int) -> ir.Value:
+    """Return the Slice that removes the steps past the end of the input from a Conv that pads both ends."""
     output, (size,) = conv.outputs[0], (facts.dims(signal) or (None,) * 3)[_TIME:]
     readers = [reader for reader, _ in output.uses()]
-    cut = _cut(facts, readers[0], _TIME) if len(readers) == 1 and not output.is_graph_output() else None
+    cut = _only_cut(facts, readers[0], _TIME) if len(readers) == 1 and not output.is_graph_output() else None
     if cut is not None and cut.start == 0 and cut.end is not None and cut.end in (-span, size):
         return readers[0].outputs[0]
     raise NotLiftableError("it sees steps past the end of the input")
 
 
-def _cut(facts: Facts, node: ir.Node, axis: int) -> AxisSlice | None:
-    """Return what a Slice takes of an axis; ``None`` if it cuts others, or has a stride."""
+def _only_cut(facts: Facts, node: ir.Node, axis: int) -> AxisSlice | None:
+    """Return the cut of a Slice on an axis; ``None`` if it cuts other axes, or has a stride."""
     cuts = axis_slices(node, facts.sizes) or []
     return cuts[0] if [(cut.axis % 3, cut.step) for cut in cuts] == [(axis, 1)] else None
 
 
-def _with_silu(value: ir.Value) -> tuple[ir.Value, bool]:
-    """Return the product of a value with its Sigmoid, or else the value; and whether it is that."""
+def _find_silu(value: ir.Value) -> tuple[ir.Value, bool]:
+    """Return the SiLU of a value and ``True``, or the value and ``False`` if there is none."""
     readers = {reader for reader, _ in value.uses()}
     if value.is_graph_output():
         return value, False

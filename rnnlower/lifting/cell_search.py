@@ -14,11 +14,11 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import ancestors, look_through_identities, reachable
 from rnnlower.lifting.affine_forms import Atoms, Block, Form, NotLiftableError
 from rnnlower.lifting.equations import Cell, Step
-from rnnlower.lifting.frames import Frame, Series, State, steps_of
+from rnnlower.lifting.frames import Frame, Series, State, count_steps
 from rnnlower.lifting.gru_equations import match_gru, match_rnn
-from rnnlower.lifting.hoisting import Part, part_of
+from rnnlower.lifting.hoisting import InputPart, make_input_part
 from rnnlower.lifting.lstm_equations import match_lstm
-from rnnlower.lifting.row_masks import Lengths, choice_of, lengths_of
+from rnnlower.lifting.row_masks import Lengths, lengths_from_mask, match_where
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
@@ -28,7 +28,7 @@ _Source = tuple[Series, tuple[str, ...]] | int
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class FoundCell:
     """A cell that was found in a step.
 
     Attributes:
@@ -38,15 +38,15 @@ class Found:
         tags: The axes of H in a step.
         shape: Its shape, with 1 for rows.
         hidden: H(t) in the step.
-        evaluator: Knows the forms of the step.
+        evaluator: The evaluator of the step.
         reverse: Whether the last time step comes first.
         steps: The number of steps, if it is known.
-        lengths: How many steps each row has, unless all have as many.
-        direction: The part of the axis of directions that it computes.
+        lengths: The number of steps of each row, unless all rows have all steps.
+        direction: Its index on the axis of directions, if there is one.
     """
 
     cell: Cell
-    parts: Sequence[Part]
+    parts: Sequence[InputPart]
     states: Sequence[State]
     tags: tuple[str, ...]
     shape: tuple[int, ...]
@@ -63,23 +63,23 @@ class Found:
         return self.evaluator.form(self.hidden)
 
 
-def find_cells(facts: Facts, frame: Frame, semantics: Semantics) -> list[Found]:
-    """Return the cells that make up a step; those that others read come first.
+def find_cells(facts: Facts, frame: Frame, semantics: Semantics) -> list[FoundCell]:
+    """Return the cells of a step; a cell comes after those whose H it reads.
 
     Raises:
-        NotLiftableError: Some of the step is not part of a cell.
+        NotLiftableError: A part of the step is not part of a cell.
     """
     if not frame.states:
         raise NotLiftableError("it carries no state")
-    found: list[Found] = []
-    for group in _groups(frame):
-        directions = (0, 1) if _has_directions(facts, group) else (None,)
-        found += [_find(facts, frame, group, found, semantics, direction) for direction in directions]
+    found: list[FoundCell] = []
+    for group in _group_states(frame):
+        directions = (0, 1) if _has_two_directions(facts, group) else (None,)
+        found += [_find_cell(facts, frame, group, found, semantics, direction) for direction in directions]
     return found
 
 
-def _has_directions(facts: Facts, group: Sequence[State]) -> bool:
-    """Return whether states have two directions in front, which products with two matrices keep apart."""
+def _has_two_directions(facts: Facts, group: Sequence[State]) -> bool:
+    """Return whether the first axis of the states holds two directions, with a matrix each."""
     body = group[0].before.graph
     dims = [facts.dims(state.before) for state in group]
     return (
@@ -94,8 +94,8 @@ def _has_directions(facts: Facts, group: Sequence[State]) -> bool:
     )
 
 
-def _groups(frame: Frame) -> list[list[State]]:
-    """Return the states that depend on each other, in the order of computation."""
+def _group_states(frame: Frame) -> list[list[State]]:
+    """Group the states that depend on each other; the groups are in the order of computation."""
     by_input = {state.before: state for state in frame.states}
     direct = {
         state.before: {by_input[v] for v in ancestors(state.after) if v in by_input} for state in frame.states
@@ -116,16 +116,16 @@ def _groups(frame: Frame) -> list[list[State]]:
     return sorted(groups, key=lambda group: len(reach[group[0].before]))
 
 
-def row_tags(
-    facts: Facts, value: ir.Value, direction: int | None = None, single: int | None = None
+def tagged_shape(
+    facts: Facts, value: ir.Value, direction: int | None = None, unit_axis: int | None = None
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return the tags of a state or an element of a series, and its shape with 1 for rows.
 
     Args:
         facts: The facts about the model.
         value: The value.
-        direction: The part of an axis of two directions.
-        single: An axis of one element.
+        direction: The index of the direction, if an axis holds two.
+        unit_axis: An axis of size 1 that does not count as rows.
 
     Raises:
         NotLiftableError: More than one axis besides that of the features has several elements.
@@ -135,44 +135,44 @@ def row_tags(
         raise NotLiftableError(f"the number of features of {value.name!r} is not known")
     if direction is not None and dims[:2] == (2, 1) and len(dims) == 3:
         return ("D", "", ""), (1, 1, dims[-1])
-    rows = [axis for axis, dim in enumerate(dims[:-1]) if dim != 1 and axis != single]
+    rows = [axis for axis, dim in enumerate(dims[:-1]) if dim != 1 and axis != unit_axis]
     if len(rows) > 1:
         raise NotLiftableError(f"{value.name!r} has more than one axis of rows")
     tags = tuple("B" if axis in rows else "" for axis in range(len(dims)))
     return tags, (*(1 for _ in dims[:-1]), dims[-1])
 
 
-def _find(
+def _find_cell(
     facts: Facts,
     frame: Frame,
     group: Sequence[State],
-    before: Sequence[Found],
+    before: Sequence[FoundCell],
     semantics: Semantics,
     direction: int | None,
-) -> Found:
+) -> FoundCell:
     if len(group) > 2:
         raise NotLiftableError("more than two states depend on each other")
     atoms = Atoms()
     states = {}
     for state in group:
-        tags, shape = row_tags(facts, state.before, direction)
-        states[state.before] = atoms.given(shape, tags)
-    known, sources = _inputs(facts, frame, before, atoms, direction)
+        tags, shape = tagged_shape(facts, state.before, direction)
+        states[state.before] = atoms.variables(shape, tags)
+    known, sources = _input_forms(facts, frame, before, atoms, direction)
     evaluator = Evaluator(facts, atoms, states | known, frame.aliases, direction=direction, is_step=True)
-    results, mask = _unmasked(facts, frame, group)
+    results, mask = _remove_masks(facts, frame, group)
     new = [evaluator.form(result) for result in results]
     blocks = [atoms.block(int(form.ids.flat[0])) for form in states.values()]
-    cell, order = _match(atoms, blocks, [form.flat() for form in new], semantics)
+    cell, order = _match_in_any_order(atoms, blocks, [form.flatten() for form in new], semantics)
     parts = []
     for start, W in cell.W.items():
         source = sources[start]
         if isinstance(source, int):
             other = before[source]
-            parts.append(Part(source, 0, other.tags, W, np.zeros(len(W)), other.reverse))
+            parts.append(InputPart(source, 0, other.tags, W, np.zeros(len(W)), other.reverse))
         else:
-            parts.append(part_of(facts, *source, W, direction))
+            parts.append(make_input_part(facts, *source, W, direction))
     first = states[group[order[0]].before]
-    found = Found(
+    found = FoundCell(
         cell=cell,
         parts=parts,
         states=[group[number] for number in order],
@@ -180,35 +180,35 @@ def _find(
         shape=first.shape,
         hidden=results[order[0]],
         evaluator=evaluator,
-        reverse=order_of(parts),
-        steps=steps_of(facts, frame),
+        reverse=is_reversed(parts),
+        steps=count_steps(facts, frame),
         direction=direction,
     )
-    return found if mask is None else dataclasses.replace(found, lengths=_lengths(facts, found, mask))
+    return found if mask is None else dataclasses.replace(found, lengths=_mask_lengths(facts, found, mask))
 
 
-def _inputs(
-    facts: Facts, frame: Frame, before: Sequence[Found], atoms: Atoms, direction: int | None
+def _input_forms(
+    facts: Facts, frame: Frame, before: Sequence[FoundCell], atoms: Atoms, direction: int | None
 ) -> tuple[dict[ir.Value, Form], dict[int, _Source]]:
-    """Return the forms of what a step reads besides its states, and the source of each by its first atom."""
+    """Return the forms of a step's inputs, and the source of each by its first atom."""
     known, sources = {}, dict[int, _Source]()
-    for series in frame.given:
+    for series in frame.inputs:
         if facts.dtype(series.inner) not in FLOAT_TYPES:
             continue
-        tags, shape = row_tags(facts, series.inner, direction, series.axis if series.is_kept else None)
-        form = known[series.inner] = atoms.given(shape, tags)
-        if series.is_kept:
+        tags, shape = tagged_shape(facts, series.inner, direction, series.axis if series.keeps_axis else None)
+        form = known[series.inner] = atoms.variables(shape, tags)
+        if series.keeps_axis:
             tags = (*tags[: series.axis], *tags[series.axis + 1 :])
         sources[int(form.ids.flat[0])] = series, tags
     for number, other in enumerate(before):
         if other.direction is None:
-            form = atoms.given(other.shape, other.tags)
-            known |= {_bare(facts, other.states[0].after): form, other.hidden: form}
+            form = atoms.variables(other.shape, other.tags)
+            known |= {_skip_casts(facts, other.states[0].after): form, other.hidden: form}
             sources[int(form.ids.flat[0])] = number
     return known, sources
 
 
-def _match(
+def _match_in_any_order(
     atoms: Atoms, states: Sequence[Block], new: Sequence[Form], semantics: Semantics
 ) -> tuple[Cell, tuple[int, ...]]:
     """Return the cell that computes these new states, and their order, H first."""
@@ -241,7 +241,7 @@ def match_cell(atoms: Atoms, states: Sequence[Block], new: Sequence[Form], seman
     raise NotLiftableError(reasons[0])
 
 
-def order_of(parts: Sequence[Part]) -> bool:
+def is_reversed(parts: Sequence[InputPart]) -> bool:
     """Return whether the last time step comes first."""
     orders = {part.reverse for part in parts}
     if len(orders) > 1:
@@ -251,28 +251,28 @@ def order_of(parts: Sequence[Part]) -> bool:
     return orders.pop()
 
 
-def _lengths(facts: Facts, found: Found, mask: Series) -> Lengths:
+def _mask_lengths(facts: Facts, found: FoundCell, mask: Series) -> Lengths:
     if mask.window is not None:
-        raise NotLiftableError("the rows that keep their state are chosen by a part of a series")
-    tags, _ = row_tags(facts, mask.inner, found.direction, mask.axis if mask.is_kept else None)
-    tags = tags[: mask.axis] + tags[mask.axis + 1 :] if mask.is_kept else tags
+        raise NotLiftableError("the rows that keep their state are selected by a part of a series")
+    tags, _ = tagged_shape(facts, mask.inner, found.direction, mask.axis if mask.keeps_axis else None)
+    tags = tags[: mask.axis] + tags[mask.axis + 1 :] if mask.keeps_axis else tags
     time = "T" if mask.reverse == found.reverse else "R"
-    return lengths_of(
+    return lengths_from_mask(
         facts, mask.outer, (*tags[: mask.axis], time, *tags[mask.axis :]), found.steps, found.direction
     )
 
 
-def _unmasked(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[list[ir.Value], Series | None]:
-    """Return the new states without the choice between them and the old ones, and the series that chooses."""
+def _remove_masks(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[list[ir.Value], Series | None]:
+    """Return the new states without the Where that keeps old ones, and the series of its conditions."""
     results, masks = [], set()
     for state in group:
-        result, mask = _bare(facts, state.after), None
-        condition, new, old = choice_of(result)
+        result, mask = _skip_casts(facts, state.after), None
+        condition, new, old = match_where(result)
         if old is state.before:
-            mask = next((each for each in frame.given if each.inner is condition), None)
+            mask = next((each for each in frame.inputs if each.inner is condition), None)
             if mask is None:
-                raise NotLiftableError("the rows that keep their state are not chosen by a series")
-            result = _bare(facts, new)
+                raise NotLiftableError("the rows that keep their state are not selected by a series")
+            result = _skip_casts(facts, new)
         masks.add(mask)
         results.append(result)
     if len(masks) > 1:
@@ -282,19 +282,19 @@ def _unmasked(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[list[
     return results, None if everywhere is not None and everywhere.all() else mask
 
 
-def _bare(facts: Facts, value: ir.Value) -> ir.Value:
-    """Return the value that Identity nodes and Casts to the type that it has pass on."""
+def _skip_casts(facts: Facts, value: ir.Value) -> ir.Value:
+    """Return the value before Identity nodes, and Casts to the type that it already has."""
     value = look_through_identities(value)
     node = value.producer()
     source = None if node is None or node.domain or node.op_type != "Cast" else node.inputs[0]
     if source is None or facts.dtype(source) is None or facts.dtype(source) != facts.dtype(value):
         return value
-    return _bare(facts, source)
+    return _skip_casts(facts, source)
 
 
-def is_hidden(found: Found, form: Form) -> bool:
+def is_hidden_state(found: FoundCell, form: Form) -> bool:
     """Return whether a form is H(t)."""
-    mine, other = found.hidden_form.flat().merged(), form.flat().merged()
+    mine, other = found.hidden_form.flatten().simplify(), form.flatten().simplify()
     if mine.constant.shape != other.constant.shape:
         return False
     if mine.ids.shape == other.ids.shape and (mine.ids == other.ids).all():

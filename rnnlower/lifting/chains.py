@@ -1,4 +1,4 @@
-"""Chains of values that the same weights multiply, and the steps between them."""
+"""Chains of values that are multiplied by the same weights, and the steps between them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import look_through, reachable
 from rnnlower.lifting.affine_forms import Atoms, Form
-from rnnlower.lifting.cell_search import row_tags
+from rnnlower.lifting.cell_search import tagged_shape
 from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.symbolic_evaluation import STEP_RULES, Evaluator
 from rnnlower.recurrent.operators import FLOAT_TYPES
 
 PRODUCTS = ("Gemm", "MatMul")
-MOST = 60
+MOST_OPERATORS = 60
 """The most operators of a step whose end is not known."""
-_PASSED = ("Add", "Identity", "Mul", "Sub")
-"""Operators through which a step reaches the input that it multiplies."""
+_TRANSPARENT = ("Add", "Identity", "Mul", "Sub")
+"""Operators that may be between an input and its product with weights."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,16 +30,16 @@ class Step:
     """A step of a straight line.
 
     Attributes:
-        leaves: What it reads, in the order of evaluation.
+        leaves: The values that it reads, in the order of evaluation.
         new: The new states, H first, as the next step reads them.
-        mask: The condition of the rows that have not ended; ``None`` if no row has.
-        bare: The new states without the choice between them and the old ones.
+        mask: The condition that is true for rows that have not ended; ``None`` if none has ended.
+        unmasked: The new states before the Where that keeps old ones.
     """
 
     leaves: Sequence[ir.Value]
     new: Sequence[ir.Value]
     mask: ir.Value | None
-    bare: Sequence[ir.Value]
+    unmasked: Sequence[ir.Value]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Line:
     """A straight line.
 
     Attributes:
-        cell: The cell, whose inputs are the positions of the leaves.
+        cell: The cell; the keys of its inputs are indices of leaves.
         steps: The steps.
         starts: The initial states; ``None`` for zeros.
         tags: The axes of H.
@@ -61,17 +61,17 @@ class Line:
     shape: tuple[int, ...]
 
 
-class Leaves(Evaluator):
-    """An evaluator of one step: what does not depend on the old state is given.
+class StepEvaluator(Evaluator):
+    """An evaluator of one step, for which values that do not depend on the old state are leaves.
 
     Args:
         facts: The facts about the model.
         atoms: The atoms.
         state: A state of the line.
-        region: What depends on the old state.
+        region: The values that depend on the old state.
         known: The forms of some values.
-        like: What the next step reads, if the inputs of this one cannot be foreseen: what comes from the
-            same is given, and nothing else.
+        next_inputs: The inputs of the next step, if those of this one are not known: then only values
+            from the same sources are leaves.
     """
 
     def __init__(
@@ -81,35 +81,35 @@ class Leaves(Evaluator):
         state: ir.Value,
         region: set[ir.Value],
         known: Mapping[ir.Value, Form],
-        like: Sequence[ir.Value] = (),
+        next_inputs: Sequence[ir.Value] = (),
     ) -> None:
         super().__init__(facts, atoms, known)
-        self._region, self._sources = region, {source_of(leaf) for leaf in like}
-        self.rows |= {dim for dim in (facts.dims(state) or ())[:-1] if dim != 1}
+        self._region, self._sources = region, {find_source(leaf) for leaf in next_inputs}
+        self.row_dims |= {dim for dim in (facts.dims(state) or ())[:-1] if dim != 1}
         self.leaves: dict[ir.Value, Form] = {}
 
     def constant(self, value: ir.Value | None) -> np.ndarray | None:
-        """Return the content of a value that never changes, unless it follows from the first state."""
+        """Return a constant, unless it is computed from the first state."""
         is_number = self.facts.dtype(value) in FLOAT_TYPES
         return None if value in self._region and is_number else super().constant(value)
 
     def _evaluate(self, value: ir.Value) -> None:
         if self._sources:
-            is_given = value.producer() is None or source_of(value) in self._sources
+            is_leaf = value.producer() is None or find_source(value) in self._sources
         else:
-            is_given = not self.is_computed(value)
-        if is_given:
-            self.give(value)
+            is_leaf = not self.is_computed(value)
+        if is_leaf:
+            self.add_leaf(value)
         else:
             super()._evaluate(value)
 
-    def give(self, value: ir.Value) -> None:
-        """Take a value as given."""
-        tags, shape = row_tags(self.facts, value)
-        self.known[value] = self.leaves[value] = self.atoms.given(shape, tags)
+    def add_leaf(self, value: ir.Value) -> None:
+        """Make a value a leaf: a tensor of variables."""
+        tags, shape = tagged_shape(self.facts, value)
+        self.known[value] = self.leaves[value] = self.atoms.variables(shape, tags)
 
     def is_computed(self, value: ir.Value | None) -> bool:
-        """Return whether the step computes a value: from the old state, or by weights from an input."""
+        """Return whether the step computes a value, from the old state or as an input times weights."""
         producer = None if value is None else value.producer()
         if value in self._region:
             return True
@@ -122,11 +122,11 @@ class Leaves(Evaluator):
         constants = [self.constant(each) is not None for each in producer.inputs]
         if producer.op_type in PRODUCTS:
             return constants[1] and not constants[0]
-        return producer.op_type in _PASSED and any(constants)
+        return producer.op_type in _TRANSPARENT and any(constants)
 
 
-def source_of(value: ir.Value) -> tuple[str, ir.Value | None]:
-    """Return the operator that takes what a value is a view of from another one, and the other one."""
+def find_source(value: ir.Value) -> tuple[str, ir.Value | None]:
+    """Return the type and the input of the operator that computes a value, views aside."""
     base = look_through(value)
     producer = base.producer()
     if producer is None or not producer.inputs:
@@ -135,9 +135,9 @@ def source_of(value: ir.Value) -> tuple[str, ir.Value | None]:
 
 
 def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
-    """Yield the values that constant weights multiply one after another, each depending on the one before.
+    """Yield the values that are multiplied by the same constant weights, each depending on the one before.
 
-    Weights that occur once yield one value, and each part of it, which may be a state that an input joins.
+    Weights that occur once yield one value, and each part of it if it is joined: one may be a state.
     """
     order = {node: number for number, node in enumerate(graph)}
     groups: dict[object, dict[ir.Value, None]] = collections.defaultdict(dict)
@@ -148,9 +148,9 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
             groups[key][node.inputs[0]] = None
     seen: set[tuple[ir.Value, ...]] = set()
     for group in groups.values():
-        values = sorted(group, key=lambda value: position(order, value))
+        values = sorted(group, key=lambda value: producer_index(order, value))
         if len(values) > 1:
-            found = [_parts(order, values)]
+            found = [_state_parts(order, values)]
         else:
             maker = values[0].producer()
             parts = maker.inputs if maker is not None and maker.op_type == "Concat" else ()
@@ -158,12 +158,12 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
         for chain in found:
             if tuple(chain) not in seen:
                 seen.add(tuple(chain))
-                if all(b in depending_on(order, a, b) for a, b in itertools.pairwise(chain)):
+                if all(b in dependents(order, a, b) for a, b in itertools.pairwise(chain)):
                     yield chain
 
 
 def _products(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Yield the products whose weights do not follow from elements of the graph's inputs."""
+    """Yield the products whose weights are not computed from elements of the graph's inputs."""
     varying = {value for value in graph.inputs if not value.is_initializer()}
     for node in graph:
         if node.op_type in PRODUCTS and not node.domain and node.inputs[1] not in varying:
@@ -172,11 +172,11 @@ def _products(graph: ir.Graph) -> Iterator[ir.Node]:
             varying.update(node.outputs)
 
 
-def find_ends(facts: Facts, graph: ir.Graph, state: ir.Value) -> Iterator[ir.Value]:
+def candidate_ends(facts: Facts, graph: ir.Graph, state: ir.Value) -> Iterator[ir.Value]:
     """Yield the values that may be the state after a step, the last one first."""
     order = {node: number for number, node in enumerate(graph)}
-    most = MOST + min((order[node] for node, _ in state.uses() if node in order), default=0)
-    region, outside = depending_on(order, state, None, most), set[ir.Value | None]()
+    most = MOST_OPERATORS + min((order[node] for node, _ in state.uses() if node in order), default=0)
+    region, outside = dependents(order, state, None, most), set[ir.Value | None]()
     for node in [*order][: most + 1]:
         if node.domain or node.op_type not in STEP_RULES or not outside.isdisjoint(node.inputs):
             outside |= region.intersection(node.outputs)
@@ -185,28 +185,28 @@ def find_ends(facts: Facts, graph: ir.Graph, state: ir.Value) -> Iterator[ir.Val
         yield from (out for out in node.outputs if out in inside and facts.dims(out) == dims)
 
 
-def _parts(order: Mapping[ir.Node, int], values: list[ir.Value]) -> list[ir.Value]:
-    """Return what of joined values depends on the value before: the states, which inputs are joined to."""
+def _state_parts(order: Mapping[ir.Node, int], values: list[ir.Value]) -> list[ir.Value]:
+    """Return the states among the parts of joined values: the part that depends on the value before."""
     nodes = [node for value in values if (node := value.producer()) is not None]
     if len(nodes) < len(values) or any(node.op_type != "Concat" for node in nodes):
         return values
-    depending = depending_on(order, values[0], values[1])
+    depending = dependents(order, values[0], values[1])
     places = [place for place, given in enumerate(nodes[1].inputs) if given in depending]
     if len(places) != 1 or len({len(node.inputs) for node in nodes}) != 1:
         return values
     return [given for node in nodes if (given := node.inputs[places[0]]) is not None]
 
 
-def position(order: Mapping[ir.Node, int], value: ir.Value) -> int:
-    """Return the place of a value's producer among the operators of a graph; -1 without one."""
+def producer_index(order: Mapping[ir.Node, int], value: ir.Value) -> int:
+    """Return the index of a value's producer among the operators of a graph; -1 without one."""
     producer = value.producer()
     return -1 if producer is None else order.get(producer, -1)
 
 
-def depending_on(
+def dependents(
     order: Mapping[ir.Node, int], start: ir.Value, end: ir.Value | None, most: int = 0
 ) -> set[ir.Value]:
-    """Return the values that depend on one, up to the computation of another one."""
+    """Return the values that depend on one, up to the operator that computes another, or up to an index."""
     producer = None if end is None else end.producer()
     limit = most if producer is None else order.get(producer, -1)
 
@@ -218,8 +218,8 @@ def depending_on(
     return {*reachable([start], following)} - {start}
 
 
-def element_before(leaf: ir.Value, after: ir.Value | None) -> ir.Value | None:
-    """Return what a step would read before two that read these parts of one Split, or before one of two."""
+def preceding_element(leaf: ir.Value, after: ir.Value | None) -> ir.Value | None:
+    """Return the part of a Split before two consecutive ones, or the other one of two."""
     node = leaf.producer()
     if node is None or node.op_type != "Split":
         return None

@@ -8,45 +8,45 @@ from collections.abc import Mapping
 from rnnlower.lifting.affine_forms import Atoms, Form, Monomial, Polynomial
 
 
-def is_like(atoms: Atoms, first: Form, second: Form) -> bool:
-    """Return whether two forms are equal once activations of equal sums count as equal."""
-    one, other = first.flat().merged(), second.flat().merged()
+def are_equivalent(atoms: Atoms, first: Form, second: Form) -> bool:
+    """Return whether two forms are equal, where activations of equal arguments are equal."""
+    one, other = first.flatten().simplify(), second.flatten().simplify()
     if one.constant.shape != other.constant.shape:
         return False
-    told: dict[int, object] = {}
+    keys: dict[int, object] = {}
     names: dict[object, int] = {}
 
     def key(atom: int) -> object:
-        if atom not in told:
+        if atom not in keys:
             block = atoms.block(atom)
             content: object = atom
             if block.kind == "function" and block.form is not None:
-                content = (block.function, sums(block.form, atom - block.start))
-            told[atom] = names.setdefault(content, len(names))
-        return told[atom]
+                content = (block.function, terms(block.form, atom - block.start))
+            keys[atom] = names.setdefault(content, len(names))
+        return keys[atom]
 
-    def sums(form: Form, place: int) -> object:
+    def terms(form: Form, place: int) -> object:
         found: dict[object, float] = {}
         for monomial, coef in atoms.polynomial(form, place).items():
             term = tuple(sorted((key(atom) for atom in monomial), key=str))
             found[term] = found.get(term, 0.0) + coef
         return frozenset((term, float(f"{coef:.6g}")) for term, coef in found.items() if coef)
 
-    return all(sums(one, j) == sums(other, j) for j in range(one.constant.size))
+    return all(terms(one, j) == terms(other, j) for j in range(one.constant.size))
 
 
-def is_same(first: Mapping[Monomial, float], second: Mapping[Monomial, float]) -> bool:
+def is_close(first: Mapping[Monomial, float], second: Mapping[Monomial, float]) -> bool:
     """Return whether two polynomials are equal, up to the rounding of their coefficients."""
     keys = {*first, *second}
     return all(math.isclose(first.get(key, 0.0), second.get(key, 0.0), rel_tol=1e-6) for key in keys)
 
 
-def without(key: Monomial, atom: int) -> Monomial:
-    """Return a product of atoms without one of them."""
+def divide(key: Monomial, atom: int) -> Monomial:
+    """Divide a product of atoms by one of them."""
     place = key.index(atom)
     return (*key[:place], *key[place + 1 :])
 
 
-def cleaned(polynomial: Polynomial) -> Polynomial:
-    """Return a polynomial without the terms that cancel out."""
+def drop_zeros(polynomial: Polynomial) -> Polynomial:
+    """Drop the terms whose coefficients cancel."""
     return {key: value for key, value in polynomial.items() if abs(value) > 1e-9}

@@ -10,23 +10,23 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.lifting.affine_forms import Floats, NotLiftableError
-from rnnlower.lifting.cell_search import Found
+from rnnlower.lifting.cell_search import FoundCell
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.hoisting import Part
-from rnnlower.lifting.surroundings import Result
+from rnnlower.lifting.hoisting import InputPart
+from rnnlower.lifting.results import Result
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.operators import RECURRENT_OPS, SPEC_PARAMETERS
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
-    """A node that was emitted for a cell.
+class EmittedNode:
+    """A node that was emitted for cells.
 
     Attributes:
         node: The node.
         cells: The cell of each direction, with all of W under the key 0.
         Y: Its first output as ``[T, B, H]``.
-        last: The last states as ``[B, H]``.
+        last: The final states as ``[B, H]``.
     """
 
     node: ir.Node
@@ -36,18 +36,16 @@ class Made:
 
 
 def emit_input(
-    e: Emitter, facts: Facts, parts: Sequence[Part], made: Sequence[Made], ready: dict[object, ir.Value]
+    e: Emitter, facts: Facts, parts: Sequence[InputPart], ready: dict[object, ir.Value]
 ) -> tuple[ir.Value, Floats, Floats]:
-    """Emit X; return it with its weights and what it adds to the bias. `ready` are the parts that exist."""
+    """Emit X; return it with its weights and its summand of the bias."""
     joined: dict[object, tuple[Floats, Floats]] = {}
     for part in parts:
-        if isinstance(part.value, int):
-            key: object = part.value
-            ready[key] = made[part.value].Y
-        else:
+        key: object = part.value
+        if not isinstance(part.value, int):
             key = part.value, part.axis, part.direction if "D" in part.tags else None, part.window
             if key not in ready:
-                ready[key] = as_series(e, *_one_direction(e, facts, part))
+                ready[key] = emit_series(e, *_emit_direction(e, facts, part))
         W, bias = joined.get(key, (0.0, 0.0))
         joined[key] = W + part.W, bias + part.bias
     X = e.concat([ready[key] for key in joined], 2)
@@ -55,8 +53,8 @@ def emit_input(
     return X, np.concatenate(Ws, 1), sum(biases)
 
 
-def _one_direction(e: Emitter, facts: Facts, part: Part) -> tuple[ir.Value, int, tuple[str, ...]]:
-    """Emit the part of one direction; return it, its axis of time and the axes of its elements."""
+def _emit_direction(e: Emitter, facts: Facts, part: InputPart) -> tuple[ir.Value, int, tuple[str, ...]]:
+    """Emit the direction that a part reads; return it, its axis of time and the axes of its elements."""
     value, axis, tags = part.value, part.axis, part.tags
     assert isinstance(value, ir.Value)
     if part.window is not None:
@@ -74,7 +72,7 @@ def _one_direction(e: Emitter, facts: Facts, part: Part) -> tuple[ir.Value, int,
     return value, axis - (lead < axis), (*tags[:place], *tags[place + 1 :])
 
 
-def as_series(e: Emitter, value: ir.Value, axis: int, tags: Sequence[str]) -> ir.Value:
+def emit_series(e: Emitter, value: ir.Value, axis: int, tags: Sequence[str]) -> ir.Value:
     """Emit a series as ``[T, B, features]``; `tags` are those of its elements."""
     rank = len(tags) + 1
     rest = [each for each in range(rank) if each != axis]
@@ -88,17 +86,17 @@ def as_series(e: Emitter, value: ir.Value, axis: int, tags: Sequence[str]) -> ir
 
 
 def emit_cell(
-    e: Emitter, facts: Facts, found: Found, before: Sequence[Made], ready: dict[object, ir.Value], name: str
-) -> Made:
-    """Emit the node of a cell."""
-    X, W, added = emit_input(e, facts, found.parts, before, ready)
+    e: Emitter, facts: Facts, found: FoundCell, ready: dict[object, ir.Value], name: str
+) -> EmittedNode:
+    """Emit the node of a cell; `ready` has Y of earlier cells by their indices, and emitted inputs."""
+    X, W, added = emit_input(e, facts, found.parts, ready)
     bias = found.cell.B + np.pad(added, (0, found.cell.B.size // 2))
     cell = dataclasses.replace(found.cell, W={0: W}, B=bias)
-    starts = [_initial(e, facts, found, state.start) for state in found.states]
+    starts = [_emit_initial(e, facts, found, state.start) for state in found.states]
     given = [X, found.lengths, *starts]
     node = emit_node(e, [cell], "reverse" if found.reverse else "forward", given, name)
     Y, *last = node.outputs
-    return Made(node, [cell], e.squeeze(Y, 1, []), [e.squeeze(value, 0, []) for value in last])
+    return EmittedNode(node, [cell], e.squeeze(Y, 1, []), [e.squeeze(value, 0, []) for value in last])
 
 
 def emit_node(
@@ -147,7 +145,7 @@ def emit_node(
     return node
 
 
-def _initial(e: Emitter, facts: Facts, found: Found, start: ir.Value) -> ir.Value | None:
+def _emit_initial(e: Emitter, facts: Facts, found: FoundCell, start: ir.Value) -> ir.Value | None:
     """Emit initial_h or initial_c, unless it is zero."""
     if facts.is_zero(start):
         return None
@@ -161,7 +159,7 @@ def _initial(e: Emitter, facts: Facts, found: Found, start: ir.Value) -> ir.Valu
 
 
 def _activations(cells: Sequence[Cell]) -> list[ir.Attr]:
-    """Return the attributes of the activations, where they are not the defaults."""
+    """Return the attributes of the activations, unless they are the defaults."""
     defaults = RECURRENT_OPS[cells[0].op_type].activations
     used = [activation for cell in cells for activation in cell.activations]
     names = [activation.name for activation in used]
@@ -180,18 +178,18 @@ def _activations(cells: Sequence[Cell]) -> list[ir.Attr]:
 
 
 def emit_result(e: Emitter, result: Result, Y: ir.Value, size: int, *, is_reverse: bool) -> ir.Value:
-    """Emit Y in the shape of a value that it replaces."""
+    """Emit Y in the layout of the value that it replaces."""
     if result.reverse != is_reverse:
         Y = e.flip(Y, 0)
-    return _laid_out(e, Y, ("T", "B"), result.tags, result.shape, size)
+    return _lay_out(e, Y, ("T", "B"), result.tags, result.shape, size)
 
 
-def emit_state(e: Emitter, found: Found, value: ir.Value) -> ir.Value:
-    """Emit a last state in the shape of the state of a step."""
-    return _laid_out(e, value, ("B",), found.tags, found.shape, found.cell.hidden_size)
+def emit_state(e: Emitter, found: FoundCell, value: ir.Value) -> ir.Value:
+    """Emit a final state in the layout of the step's state."""
+    return _lay_out(e, value, ("B",), found.tags, found.shape, found.cell.hidden_size)
 
 
-def _laid_out(
+def _lay_out(
     e: Emitter, value: ir.Value, axes: Sequence[str], tags: Sequence[str], shape: Sequence[int], size: int
 ) -> ir.Value:
     """Emit a value with these axes, and its features at the end, in another layout."""
@@ -200,7 +198,7 @@ def _laid_out(
     features = max(axis for axis, tag in enumerate(tags) if not tag and shape[axis] == size)
     wanted = ["" if tag == "D" else tag or ("H" if axis == features else "") for axis, tag in enumerate(tags)]
     if "B" in axes and "B" not in wanted:
-        # The axis of a batch of one row has no tag, or is missing.
+        # The axis of a batch of one has no tag, or is missing.
         free = [axis for axis, each in enumerate(wanted[:features]) if not each]
         if free:
             wanted[free[-1]] = "B"

@@ -1,4 +1,4 @@
-"""The equations of one step, in the terms of the cells: gates, sums of products with weights."""
+"""The equations of one step in the terms of the cells: gates, weights and biases."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rnnlower.lifting.affine_forms import Atoms, Block, Floats, Form, Ids, NotLiftableError, Polynomial
-from rnnlower.lifting.comparison import without
+from rnnlower.lifting.comparison import divide
 from rnnlower.recurrent.node import Activation, Semantics
 from rnnlower.recurrent.parsing import round_to_float32
 
 OPEN = 100.0
 """The argument at which Sigmoid is 1 in every floating-point type."""
-_PLAIN = (
+_ACTIVATIONS = (
     *("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid"),
     *("Softplus", "Softsign", "Tanh", "ThresholdedRelu"),
 )
@@ -54,8 +54,8 @@ class Cell:
         """The number of units."""
         return int(self.R.shape[1])
 
-    def same_as(self, other: Cell | None) -> Cell:
-        """Return the cell of another step, which may differ in the rounding of weights; itself for none.
+    def unify_with(self, other: Cell | None) -> Cell:
+        """Return the cell of another step, equal up to the rounding of weights, or this one if there is none.
 
         Raises:
             NotLiftableError: It is another cell.
@@ -66,36 +66,42 @@ class Cell:
             raise NotLiftableError("its steps are of different cells")
         pairs = [(self.R, other.R), (self.B, other.B), (self.P, other.P)]
         pairs += [(W, other.W.get(key)) for key, W in self.W.items()]
-        if self != other or {*self.W} != {*other.W} or not all(_is_close(*pair) for pair in pairs):
+        if self != other or {*self.W} != {*other.W} or not all(_is_close_array(*pair) for pair in pairs):
             raise NotLiftableError("its steps have different weights")
         return other
 
 
 @dataclasses.dataclass(frozen=True)
-class Sums:
-    """Sums of atoms, taken apart: one column for each element."""
+class Preactivation:
+    """The argument of an activation: a sum of products with weights, and other terms.
 
-    given: Mapping[int, Floats]
-    constant: Floats
+    Attributes:
+        weights: A matrix for each block of variables, by its first atom; a column for each unit.
+        bias: The constant of each unit.
+        rest: All other terms of each unit.
+    """
+
+    weights: Mapping[int, Floats]
+    bias: Floats
     rest: Sequence[Polynomial]
 
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
-    """A gate: an activation of a sum."""
+    """An activation, its argument, and the bound to which the argument is clipped."""
 
     activation: Activation
     argument: Form
     clip: float | None
 
 
-def _is_close(first: Floats | None, second: Floats | None) -> bool:
+def _is_close_array(first: Floats | None, second: Floats | None) -> bool:
     if first is None or second is None or first is second:
         return first is second
     return first.shape == second.shape and np.allclose(second, first, rtol=1e-6, atol=1e-9)
 
 
-def differs(name: str, what: str) -> NotLiftableError:
+def mismatch(name: str, what: str) -> NotLiftableError:
     return NotLiftableError(f"the equations of the step are not those of {name}: {what}")
 
 
@@ -117,150 +123,141 @@ class Step:
         semantics: Semantics,
     ) -> None:
         self.atoms, self.states, self.semantics = atoms, states, semantics
-        self.new = forms = [form.merged() for form in new]
+        self.new = forms = [form.simplify() for form in new]
         self.size = states[0].size
-        # Most of what is no cell differs in its first unit: only units that are compared are put together.
+        # Most mismatches show in the first unit: polynomials are computed only for the units compared.
         self.polynomial = functools.cache(lambda state, unit: atoms.polynomial(forms[state], unit))
 
-    def function_of(self, atom: int) -> Activation | None:
+    def activation(self, atom: int) -> Activation | None:
         return self.atoms.block(atom).function
 
-    def common(self, polynomial: Polynomial, which: int) -> tuple[int, Polynomial] | None:
-        """Return the activation that is a factor of every term, and the other factor."""
+    def factor_out_gate(self, polynomial: Polynomial, which: int) -> tuple[int, Polynomial] | None:
+        """Return an activation that divides every term, and the quotient; `which` picks among several."""
         keys = iter(polynomial)
         shared = set(next(keys, ()))
         for key in keys:
             shared &= {*key}
-        gates = sorted(atom for atom in shared if self.function_of(atom) is not None)
+        gates = sorted(atom for atom in shared if self.activation(atom) is not None)
         if not gates:
             return None
         gate = gates[which]
-        return gate, {without(key, gate): value for key, value in polynomial.items()}
+        return gate, {divide(key, gate): value for key, value in polynomial.items()}
 
     def gate(self, ids: Sequence[int], scale: float = 1.0, *, keeps_argument: bool = False) -> Gate:
-        """Return the gate whose units are these atoms, times a factor."""
-        functions = {self.function_of(atom) for atom in ids}
+        """Return the gate whose units are these activations, times a factor."""
+        functions = {self.activation(atom) for atom in ids}
         if len(functions) != 1:
             raise NotLiftableError("the units of a gate have different activations")
         (function,) = functions
         assert function is not None
-        argument, clip = self.atoms.argument(ids).merged(), None
+        argument, clip = self.atoms.arguments(ids).simplify(), None
         beta = 1.0
-        inner = self.single(argument)
+        inner = self.atoms.as_activations(argument)
         if inner is not None:
             atoms, factor = inner
-            (first, *others) = {self.function_of(atom) for atom in atoms}
+            (first, *others) = {self.activation(atom) for atom in atoms}
             if others or first is None or first.name != "Clip" or first.alpha != -(first.beta or 0):
                 raise NotLiftableError("an activation of an activation is not part of a cell")
-            argument, clip, beta = self.atoms.argument(atoms).merged(), first.beta, factor
-        return self.told(function, scale, beta, argument, clip, keeps_argument)
+            argument, clip, beta = self.atoms.arguments(atoms).simplify(), first.beta, factor
+        return self._spec_gate(function, scale, beta, argument, clip, keeps_argument)
 
-    def single(self, form: Form) -> tuple[list[int], float] | None:
-        """Return the activations that a form consists of, and the factor that they have in common."""
-        form = form.merged()
-        if len(form.ids) != 1 or form.constant.any():
-            return None
-        factors = {float(coef) for coef in form.coefs.flat}
-        atoms = [int(atom) for atom in np.broadcast_to(form.ids, form.coefs.shape).flat]
-        if len(factors) != 1 or any(self.function_of(atom) is None for atom in atoms):
-            return None
-        return atoms, factors.pop()
-
-    def told(
+    def _spec_gate(
         self, function: Activation, scale: float, beta: float, argument: Form, clip: float | None, keeps: bool
     ) -> Gate:
-        """Return a gate in the terms of the ONNX spec."""
+        """Return a gate with an activation of the ONNX spec."""
         if function == Activation("Clip", 0.0, np.inf):
             function = Activation("Relu")
         if function == Activation("Clip", 0.0, 1.0):
             if clip is None and not keeps:
-                # The default parameters, which more runtimes compute correctly.
+                # More runtimes compute the default parameters correctly.
                 argument = dataclasses.replace(argument, constant=argument.constant - 0.5)
-                argument = argument.scaled(np.array(5.0), argument.tags)
+                argument = argument.scale(5.0)
                 function = Activation("HardSigmoid", 0.2, 0.5)
             else:
                 function = Activation("HardSigmoid", 1.0, 0.0)
-        if function.name not in _PLAIN:
-            raise NotLiftableError(f"{function.name} is no activation of a cell")
+        if function.name not in _ACTIVATIONS:
+            raise NotLiftableError(f"{function.name} is not an activation of a cell")
         if (scale, beta) != (1.0, 1.0):
             if function.name != "Tanh":
-                raise NotLiftableError(f"no cell multiplies the result of {function.name}")
+                raise NotLiftableError(f"no cell scales the result of {function.name}")
             return Gate(
                 Activation("ScaledTanh", round_to_float32(scale), round_to_float32(beta)), argument, clip
             )
         return Gate(function, argument, clip)
 
-    def sums(self, form: Form) -> Sums:
-        """Take sums apart."""
-        form = form.merged()
-        given: dict[int, Floats] = {}
+    def split(self, form: Form) -> Preactivation:
+        """Split a vector into weights, biases and other terms."""
+        form = form.simplify()
+        weights: dict[int, Floats] = {}
         rest: list[Polynomial] = [{} for _ in range(form.constant.size)]
         for row, coefs in zip(form.ids, form.coefs, strict=True):
             for atom in np.unique(row).tolist():
                 where = np.flatnonzero((row == atom) & (coefs != 0))
-                if self.atoms.kind(atom) == "given":
-                    self.put(given, atom, where, coefs[where])
+                if self.atoms.kind(atom) == "variable":
+                    self.add_coefficients(weights, atom, where, coefs[where])
                     continue
-                if len(where) > 1 and any(map(self.function_of, self.atoms.factors(atom))):
+                if len(where) > 1 and any(map(self.activation, self.atoms.factors(atom))):
                     raise NotLiftableError("several units of a gate read one activation")
                 for j in where.tolist():
-                    for key, value in self.atoms.expanded(atom, float(coefs[j])).items():
+                    for key, value in self.atoms.expand(atom, float(coefs[j])).items():
                         rest[j][key] = rest[j].get(key, 0.0) + value
-        sums = self.as_sums(rest, given)
-        return dataclasses.replace(sums, constant=form.constant + sums.constant)
+        parts = self.split_polynomials(rest, weights)
+        return dataclasses.replace(parts, bias=form.constant + parts.bias)
 
-    def put(self, given: dict[int, Floats], atom: int, units: int | Ids, coefs: float | Floats) -> None:
-        """Add coefficients of an atom of an input or a state to its weights in some units."""
+    def add_coefficients(
+        self, weights: dict[int, Floats], atom: int, units: int | Ids, coefs: float | Floats
+    ) -> None:
+        """Add coefficients of a variable to its weights in some units."""
         block = self.atoms.block(atom)
-        matrix = given.setdefault(block.start, np.zeros((block.size, self.size)))
+        matrix = weights.setdefault(block.start, np.zeros((block.size, self.size)))
         matrix[atom - block.start, units] += coefs
 
-    def weights(self, gates: Sequence[Sums]) -> tuple[dict[int, Floats], Floats, Floats]:
-        """Return W by input, R and Wb of gates."""
+    def stack_weights(self, gates: Sequence[Preactivation]) -> tuple[dict[int, Floats], Floats, Floats]:
+        """Stack the gates; return W by input, R and Wb."""
         states = [block.start for block in self.states]
-        inputs = {start for gate in gates for start in gate.given} - {*states}
+        inputs = {start for gate in gates for start in gate.weights} - {*states}
         sizes = {start: self.atoms.block(start).size for start in (*inputs, *states)}
 
         def stacked(start: int) -> Floats:
             none = np.zeros((sizes[start], self.size))
-            return np.concatenate([gate.given.get(start, none).T for gate in gates])
+            return np.concatenate([gate.weights.get(start, none).T for gate in gates])
 
         W = {start: stacked(start) for start in sorted(inputs)}
-        return W, stacked(states[0]), np.concatenate([gate.constant for gate in gates])
+        return W, stacked(states[0]), np.concatenate([gate.bias for gate in gates])
 
     def candidate(self, polynomials: Sequence[Polynomial]) -> tuple[Gate, Sequence[Polynomial]]:
-        """Return the candidate's activation and the sums behind it."""
+        """Return the gate of a candidate state, and its argument unit by unit."""
         ids = [next(iter(key)) for polynomial in polynomials for key in polynomial if len(key) == 1]
         scales = [value for polynomial in polynomials for value in polynomial.values()]
-        functions = {self.function_of(atom) for atom in ids}
+        functions = {self.activation(atom) for atom in ids}
         is_gate = all(len(polynomial) == 1 for polynomial in polynomials) and len(ids) == self.size
         if is_gate and None not in functions:
-            scale = the_same(scales, "a factor of the candidate")
-            if len(functions) == 1 and (self.function_of(ids[0]) or Activation("")).name != "Clip":
+            scale = common_value(scales, "a factor of the candidate")
+            if len(functions) == 1 and (self.activation(ids[0]) or Activation("")).name != "Clip":
                 gate = self.gate(ids, scale)
-                argument = gate.argument.merged()
+                argument = gate.argument.simplify()
                 return gate, [self.atoms.polynomial(argument, j) for j in range(self.size)]
         return self._linear_gate(polynomials)
 
     def _linear_gate(self, polynomials: Sequence[Polynomial]) -> tuple[Gate, Sequence[Polynomial]]:
-        """Return Affine, with a clip behind it if there is one, and the sums behind it."""
+        """Return a linear gate, of which a clip may be the argument, and its argument unit by unit."""
         clips: list[int] = []
         for polynomial in polynomials:
             found = [
                 key[0]
                 for key in polynomial
-                if len(key) == 1 and (self.function_of(key[0]) or Activation("")).name == "Clip"
+                if len(key) == 1 and (self.activation(key[0]) or Activation("")).name == "Clip"
             ]
             if len(found) == 1 and {*polynomial} <= {(), (found[0],)}:
                 clips.append(found[0])
         if len(clips) == self.size:
-            alpha = the_same([p[(atom,)] for p, atom in zip(polynomials, clips, strict=True)], "a factor")
-            beta = the_same([p.get((), 0.0) for p in polynomials], "a constant")
-            block = self.function_of(clips[0])
+            alpha = common_value([p[(atom,)] for p, atom in zip(polynomials, clips, strict=True)], "a factor")
+            beta = common_value([p.get((), 0.0) for p in polynomials], "a constant")
+            block = self.activation(clips[0])
             assert block is not None
             if block.alpha != -(block.beta or 0):
-                raise NotLiftableError("a clip of a cell has one bound for both signs")
-            argument = self.atoms.argument(clips).merged()
+                raise NotLiftableError("the clip of a cell is symmetric")
+            argument = self.atoms.arguments(clips).simplify()
             gate = Gate(
                 Activation("Affine", round_to_float32(alpha), round_to_float32(beta)), argument, block.beta
             )
@@ -268,25 +265,28 @@ class Step:
         argument = self.new[0]
         return Gate(Activation("Affine", 1.0, 0.0), argument, None), polynomials
 
-    def as_sums(self, polynomials: Sequence[Polynomial], given: dict[int, Floats] | None = None) -> Sums:
-        given = {} if given is None else given
-        constant = np.zeros(self.size)
+    def split_polynomials(
+        self, polynomials: Sequence[Polynomial], weights: dict[int, Floats] | None = None
+    ) -> Preactivation:
+        """Split polynomials, one per unit; add the coefficients of variables to `weights`."""
+        weights = {} if weights is None else weights
+        bias = np.zeros(self.size)
         rest: list[Polynomial] = []
         for j, polynomial in enumerate(polynomials):
             rest.append({})
             for key, value in polynomial.items():
                 if not key:
-                    constant[j] = value
-                elif len(key) == 1 and self.atoms.kind(key[0]) == "given":
-                    self.put(given, key[0], j, value)
+                    bias[j] = value
+                elif len(key) == 1 and self.atoms.kind(key[0]) == "variable":
+                    self.add_coefficients(weights, key[0], j, value)
                 else:
                     rest[-1][key] = value
-        return Sums(given, constant, rest)
+        return Preactivation(weights, bias, rest)
 
     def as_form(self, polynomials: Sequence[Polynomial]) -> Form:
         keys = sorted({key for polynomial in polynomials for key in polynomial if key})
         if any(len(key) > 1 for key in keys):
-            raise differs("LSTM", "the argument of a gate is not a sum of products with weights")
+            raise mismatch("LSTM", "the argument of a gate is not a sum of products with weights")
         coefs = np.array([[p.get(key, 0.0) for p in polynomials] for key in keys])
         coefs = coefs.reshape(len(keys), len(polynomials))
         constant = np.array([p.get((), 0.0) for p in polynomials])
@@ -294,13 +294,13 @@ class Step:
         return Form(ids, coefs, constant, ("",))
 
 
-def the_same(values: Sequence[float], what: str) -> float:
+def common_value(values: Sequence[float], what: str) -> float:
     if not np.allclose(values, values[0], rtol=1e-6, atol=0):
         raise NotLiftableError(f"{what} differs from unit to unit")
     return values[0]
 
 
-def one_clip(gates: Sequence[Gate]) -> float | None:
+def common_clip(gates: Sequence[Gate]) -> float | None:
     clips = {gate.clip for gate in gates}
     if len(clips) != 1:
         raise NotLiftableError("some gates are clipped and others are not")

@@ -1,4 +1,4 @@
-"""The frame of a recurrence: what a Loop or Scan does around its step."""
+"""The frame of a recurrence: the inputs, states and outputs of the steps of a Loop or Scan."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from rnnlower.graph.walk import VIEWS, is_read, look_through, look_through_ident
 from rnnlower.lifting.affine_forms import NotLiftableError
 
 LAYOUT = frozenset(("Cast", "Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
-"""Operators that only move elements."""
+"""Operators that only rearrange elements."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """A tensor of which a step takes one element, or which the steps fill.
+    """A tensor with one element per step, which the steps read or write.
 
     Attributes:
         inner: The element in the step.
         outer: The tensor.
         axis: The axis of time.
         reverse: Whether the last element comes first.
-        is_kept: Whether an element keeps the axis of time, with the size 1.
-        window: Where the elements that are read start and end, unless all are read.
+        keeps_axis: Whether an element keeps the axis of time, with size 1.
+        window: The start and end of the elements that are read, unless all are read.
     """
 
     inner: ir.Value
     outer: ir.Value
     axis: int
     reverse: bool
-    is_kept: bool = False
+    keeps_axis: bool = False
     window: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """A value that goes from step to step.
+    """A value that is carried from step to step.
 
     Attributes:
-        before: The value that a step gets.
-        after: The value that it returns.
-        start: The value of the first step.
-        end: The last value, as the graph around the step reads it.
+        before: The state before a step.
+        after: The state after it.
+        start: The initial state.
+        end: The final state, as a value of the graph around the step.
     """
 
     before: ir.Value
@@ -60,24 +60,24 @@ class Frame:
 
     Attributes:
         form: ``scan`` or ``loop``.
-        node: The node, or the If that runs it where there are steps at all.
-        given: What the steps read, element by element.
-        states: What goes from step to step.
-        made: What the steps fill, element by element.
-        aliases: Values of the step that are values of the graph around it.
+        node: The node, or the If that runs it only for a nonempty sequence.
+        inputs: The tensors that the steps read, element by element.
+        states: The states.
+        outputs: The tensors that the steps write, element by element.
+        aliases: Values of the step that stand for values of the graph around it.
     """
 
     form: str
     node: ir.Node
-    given: Sequence[Series]
+    inputs: Sequence[Series]
     states: Sequence[State]
-    made: Sequence[Series]
+    outputs: Sequence[Series]
     aliases: Mapping[ir.Value, ir.Value]
 
 
-def steps_of(facts: Facts, frame: Frame) -> int | None:
+def count_steps(facts: Facts, frame: Frame) -> int | None:
     """Return the number of steps, if it is known."""
-    for series in frame.given:
+    for series in frame.inputs:
         dims = facts.dims(series.outer)
         start, end = series.window or (0, None if dims is None else dims[series.axis])
         if isinstance(end, int):
@@ -97,29 +97,29 @@ def scan_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
     scanned = node.attributes.get_int("num_scan_inputs", 1)
     count = len(body.inputs) - scanned
     stacked = len(body.outputs) - count
-    outputs, anchor = _around(facts, node, owner)
+    ends, anchor = _enclosing_if(facts, node, owner)
     axes, directions = (
         node.attributes.get_ints(f"scan_input_{name}", (0,) * scanned) for name in ("axes", "directions")
     )
-    given = []
+    inputs = []
     for inner, outer, axis, direction in zip(
         body.inputs[count:], node.inputs[count:], axes, directions, strict=True
     ):
         assert outer is not None
-        given.append(Series(inner, outer, axis % _rank(facts, outer), bool(direction)))
+        inputs.append(Series(inner, outer, axis % _rank(facts, outer), bool(direction)))
     axes, directions = (
         node.attributes.get_ints(f"scan_output_{name}", (0,) * stacked) for name in ("axes", "directions")
     )
-    made = [
+    outputs = [
         Series(inner, outer, axis if axis >= 0 else axis + _rank(facts, inner) + 1, bool(direction))
         for inner, outer, axis, direction in zip(
-            body.outputs[count:], outputs[count:], axes, directions, strict=True
+            body.outputs[count:], ends[count:], axes, directions, strict=True
         )
     ]
-    states, aliases = states_of(
-        body.inputs[:count], body.outputs[:count], node.inputs[:count], outputs[:count]
+    states, aliases = find_states(
+        body.inputs[:count], body.outputs[:count], node.inputs[:count], ends[:count]
     )
-    return Frame("scan", anchor, given, states, made, aliases)
+    return Frame("scan", anchor, inputs, states, outputs, aliases)
 
 
 def _rank(facts: Facts, value: ir.Value) -> int:
@@ -129,30 +129,32 @@ def _rank(facts: Facts, value: ir.Value) -> int:
     return len(dims)
 
 
-def states_of(
+def find_states(
     before: Sequence[ir.Value],
     after: Sequence[ir.Value],
     starts: Sequence[ir.Value | None],
     ends: Sequence[ir.Value],
 ) -> tuple[list[State], dict[ir.Value, ir.Value]]:
-    """Return the states, and those that never change, as aliases of what they are."""
+    """Return the states, and the aliases: states that never change, with their initial values."""
     if len({len(each) for each in (before, after, starts, ends)}) > 1:
-        raise NotLiftableError("its body and its outputs do not have the states that its inputs begin")
+        raise NotLiftableError("its inputs, body and outputs have different numbers of states")
     states, aliases = [], {}
     for inner, result, start, end in zip(before, after, starts, ends, strict=True):
         if start is None:
-            raise NotLiftableError(f"{inner.name!r} has no first value")
+            raise NotLiftableError(f"{inner.name!r} has no initial value")
         if look_through_identities(result) is inner:
             if is_read(end):
-                raise NotLiftableError(f"{end.name!r}, which never changes, is read after it")
+                raise NotLiftableError(
+                    f"the state {end.name!r} never changes, but is read after the last step"
+                )
             aliases[inner] = start
         else:
             states.append(State(inner, result, start, end))
     return states, aliases
 
 
-def _around(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[Sequence[ir.Value], ir.Node]:
-    """Return the outputs of a node as the graph reads them, and the If that runs it if there are steps."""
+def _enclosing_if(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[Sequence[ir.Value], ir.Node]:
+    """Return the outputs and the If of a Scan that runs only for a nonempty sequence, or else its own."""
     graph = node.graph
     if (
         graph is None
@@ -184,26 +186,26 @@ def _around(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[Sequenc
 
 
 def _has_steps(facts: Facts, condition: ir.Value | None, node: ir.Node) -> bool:
-    """Return whether a condition is that the sequence of a Scan is not empty."""
+    """Return whether a condition tests that the sequence of a Scan is not empty."""
     positive = positive_value(facts, condition)
-    return any(is_size(facts, positive, value, axis) for value, axis in _scanned(node))
+    return any(is_axis_size(facts, positive, value, axis) for value, axis in _scan_inputs(node))
 
 
 def _is_empty(facts: Facts, value: ir.Value, node: ir.Node) -> bool:
-    """Return whether a value has no elements where the sequence of a Scan has none."""
-    lengths = [dims[axis] for each, axis in _scanned(node) if (dims := facts.dims(each)) is not None]
+    """Return whether a value has no elements whenever the sequence of a Scan has none."""
+    lengths = [dims[axis] for each, axis in _scan_inputs(node) if (dims := facts.dims(each)) is not None]
     return any(dim is not None and dim in (0, *lengths) for dim in facts.dims(value) or ())
 
 
-def _scanned(node: ir.Node) -> Sequence[tuple[ir.Value | None, int]]:
-    """Return the tensors of which a Scan takes elements, each with its axis of time."""
+def _scan_inputs(node: ir.Node) -> Sequence[tuple[ir.Value | None, int]]:
+    """Return the scan inputs, each with its axis of time."""
     scanned = node.attributes.get_int("num_scan_inputs", 1)
     axes = node.attributes.get_ints("scan_input_axes", (0,) * scanned)
     return [*zip(node.inputs[-scanned:], axes, strict=True)]
 
 
 def positive_value(facts: Facts, condition: ir.Value | None) -> ir.Value | None:
-    """Return the value that is larger than 0 if a condition holds, and only then."""
+    """Return the value that a condition compares with 0: it holds exactly if the value is positive."""
     producer = None if condition is None else look_through(condition).producer()
     if producer is None or producer.op_type not in ("Less", "Greater"):
         return None
@@ -212,30 +214,29 @@ def positive_value(facts: Facts, condition: ir.Value | None) -> ir.Value | None:
     return value if nothing is not None and not nothing.any() else None
 
 
-def is_full(facts: Facts, lengths: ir.Value, of: ir.Value | None, axis: int) -> bool:
-    """Return whether lengths, one for each row, are all the size of an axis."""
-    while (producer := look_through(lengths).producer()) is not None and producer.op_type in (
-        "Expand",
-        "Tile",
-    ):
-        if facts.constant(lengths) is not None or producer.inputs[0] is None:
+def cover_axis(facts: Facts, lengths: ir.Value, tensor: ir.Value | None, axis: int) -> bool:
+    """Return whether the lengths of all rows are the size of an axis."""
+    while (node := look_through(lengths).producer()) is not None and node.op_type in ("Expand", "Tile"):
+        if facts.constant(lengths) is not None or node.inputs[0] is None:
             break
-        lengths = producer.inputs[0]
-    dims, sizes = facts.dims(of), facts.sizes(look_through(lengths))
+        lengths = node.inputs[0]
+    dims, sizes = facts.dims(tensor), facts.sizes(look_through(lengths))
     return dims is not None and sizes is not None and all(size == dims[axis] for size in sizes.flat)
 
 
-def is_size(facts: Facts, value: ir.Value | None, of: ir.Value | None, axis: int, less: int = 0) -> bool:
-    """Return whether a value is the size of an axis, or less than that by a number."""
-    dims, sizes = facts.dims(of), None if value is None else facts.sizes(look_through(value))
+def is_axis_size(
+    facts: Facts, value: ir.Value | None, tensor: ir.Value | None, axis: int, less: int = 0
+) -> bool:
+    """Return whether a value is the size of an axis, minus a number."""
+    dims, sizes = facts.dims(tensor), None if value is None else facts.sizes(look_through(value))
     if dims is None or sizes is None or sizes.size != 1:
         return False
     (size,), whole = sizes.flat, dims[axis]
     return size is not None and whole is not None and size == (whole - less if less else whole)
 
 
-def is_first(facts: Facts, lengths: ir.Value, place: int) -> bool:
-    """Return whether one of some joined lengths is the size of the first step, which may not exist."""
+def is_first_step_size(facts: Facts, lengths: ir.Value, place: int) -> bool:
+    """Return whether one of some joined lengths is 1, or 0 if there are no steps: the size of ``x[0:1]``."""
     joined = lengths.producer()
     if joined is None or joined.op_type != "Concat":
         return False

@@ -8,84 +8,93 @@ from collections.abc import Sequence
 import numpy as np
 
 from rnnlower.lifting.affine_forms import Floats, Polynomial
-from rnnlower.lifting.comparison import cleaned, is_same, without
-from rnnlower.lifting.equations import OPEN, Cell, Gate, Step, Sums, differs, one_clip, the_same
+from rnnlower.lifting.comparison import divide, drop_zeros, is_close
+from rnnlower.lifting.equations import (
+    OPEN,
+    Cell,
+    Gate,
+    Preactivation,
+    Step,
+    common_clip,
+    common_value,
+    mismatch,
+)
 
 
 def match_rnn(step: Step) -> Cell:
-    single = step.single(step.new[0])
+    single = step.atoms.as_activations(step.new[0])
     if single is None:
-        raise differs("LSTM, GRU or RNN", "a state is not a gate's product, nor an activation")
+        raise mismatch("LSTM, GRU or RNN", "a new state is neither gated nor an activation")
     gate = step.gate(*single)
-    sums = step.sums(gate.argument)
-    if any(sums.rest):
-        raise differs("RNN", "the argument of the activation is not a sum of products with weights")
-    W, R, bias = step.weights([sums])
+    parts = step.split(gate.argument)
+    if any(parts.rest):
+        raise mismatch("RNN", "the argument of the activation is not a sum of products with weights")
+    W, R, bias = step.stack_weights([parts])
     if not R.any():
-        raise differs("RNN", "the new state does not depend on the old one")
+        raise mismatch("RNN", "the new state does not depend on the old one")
     return Cell("RNN", W, R, np.concatenate([bias, np.zeros_like(bias)]), (gate.activation,), gate.clip)
 
 
 def match_gru(step: Step) -> Cell:
     name = "GRU"
     (h,) = step.states
-    units = [_update_gate(step, step.polynomial(0, j), h.start + j) for j in range(step.size)]
+    units = [_match_update_gate(step, step.polynomial(0, j), h.start + j) for j in range(step.size)]
     z_ids, scales, candidates, swapped = zip(*units, strict=True)
     if len({*swapped}) > 1:
-        raise differs(name, "units differ in the sense of the update gate")
-    scale = the_same(scales, "a factor of the update gate")
+        raise mismatch(name, "units differ in whether the update gate is z or 1 - z")
+    scale = common_value(scales, "a factor of the update gate")
     update = step.gate(z_ids, scale)
-    z = step.sums(update.argument)
+    z = step.split(update.argument)
     if swapped[0]:
         if update.activation.name != "Sigmoid":
-            raise differs(name, f"1 - z of {update.activation.name} is no activation")
-        z = Sums({key: -value for key, value in z.given.items()}, -z.constant, z.rest)
+            raise mismatch(name, f"1 - {update.activation.name} is not an activation")
+        z = Preactivation({key: -value for key, value in z.weights.items()}, -z.bias, z.rest)
     new, inner = step.candidate(candidates)
-    reset, r, n, recurrent, is_linear = _reset(step, inner, scale)
+    reset, r, n, recurrent, is_linear = _match_reset(step, inner, scale)
     if any(z.rest) or any(r.rest) or any(n.rest):
-        raise differs(name, "the argument of a gate is not a sum of products with weights")
+        raise mismatch(name, "the argument of a gate is not a sum of products with weights")
     if reset is not None and reset.activation != update.activation:
-        raise differs(name, "the gates have different activations")
+        raise mismatch(name, "the gates have different activations")
     if reset is None and update.activation.name != "Sigmoid":
-        raise differs(name, "it has no reset gate")
-    clip = one_clip([gate for gate in (update, reset, new) if gate is not None])
+        raise mismatch(name, "it has no reset gate")
+    clip = common_clip([gate for gate in (update, reset, new) if gate is not None])
     if reset is None and clip is not None:
-        raise differs(name, "it has no reset gate, and a clip")
-    W, R, bias = step.weights([z, r, n])
+        raise mismatch(name, "it has a clip but no reset gate")
+    W, R, bias = step.stack_weights([z, r, n])
     size = step.size
     recurrent_bias = np.zeros(3 * size)
     if recurrent is not None:
         R = R.copy()
-        R[2 * size :] += recurrent.given.get(h.start, np.zeros((size, size))).T
-        recurrent_bias[2 * size :] = recurrent.constant
+        R[2 * size :] += recurrent.weights.get(h.start, np.zeros((size, size))).T
+        recurrent_bias[2 * size :] = recurrent.bias
     activations = (update.activation, new.activation)
     B = np.concatenate([bias, recurrent_bias])
     return Cell("GRU", W, R, B, activations, clip, linear_before_reset=is_linear)
 
 
-def _update_gate(step: Step, polynomial: Polynomial, own: int) -> tuple[int, float, Polynomial, bool]:
+def _match_update_gate(step: Step, polynomial: Polynomial, own: int) -> tuple[int, float, Polynomial, bool]:
     """Return the update gate of a unit, its factor, the candidate, and whether the gate is 1 - z."""
     for key in polynomial:
-        if len(key) != 2 or own not in key or step.function_of(without(key, own)[0]) is None:
+        if len(key) != 2 or own not in key or step.activation(divide(key, own)[0]) is None:
             continue
-        gate, factor = without(key, own)[0], polynomial[key]
+        gate, factor = divide(key, own)[0], polynomial[key]
         free = {each: value for each, value in polynomial.items() if gate not in each}
-        gated = {without(each, gate): value / factor for each, value in polynomial.items() if gate in each}
+        gated = {divide(each, gate): value / factor for each, value in polynomial.items() if gate in each}
         keys = {*free, *gated}
-        whole = cleaned({each: free.get(each, 0.0) + gated.get(each, 0.0) for each in keys})
-        if is_same(whole, {(own,): 1.0}):
+        whole = drop_zeros({each: free.get(each, 0.0) + gated.get(each, 0.0) for each in keys})
+        if is_close(whole, {(own,): 1.0}):
             return gate, factor, free, False
-        if is_same(free, {(own,): 1.0}) and factor == -1:
+        if is_close(free, {(own,): 1.0}) and factor == -1:
             # h + z (n - h)
             term = {each: free.get(each, 0.0) - gated.get(each, 0.0) for each in keys}
-            return gate, 1.0, cleaned(term), True
-    raise differs("GRU", "the new state is not (1 - z) n + z h")
+            return gate, 1.0, drop_zeros(term), True
+    raise mismatch("GRU", "the new state is not (1 - z) n + z h")
 
 
-def _reset(
+def _match_reset(
     step: Step, candidates: Sequence[Polynomial], scale: float
-) -> tuple[Gate | None, Sums, Sums, Sums | None, bool]:
-    """Return the reset gate, its sums, those of the candidate, what the gate multiplies, and the form."""
+) -> tuple[Gate | None, Preactivation, Preactivation, Preactivation | None, bool]:
+    """Return the reset gate, its argument, the candidate's, what the gate multiplies, and the form."""
     (h,) = step.states
     size = step.size
     own = range(h.start, h.start + h.size)
@@ -94,40 +103,41 @@ def _reset(
         for p in candidates
     ]
     gated = [
-        {key: value for key, value in p.items() if key not in rest}
+        {key: value / scale for key, value in p.items() if key not in rest}
         for p, rest in zip(candidates, plain, strict=True)
     ]
-    gated = [{key: value / scale for key, value in p.items()} for p in gated]
     if not any(gated):
-        opened = Sums({}, np.full(size, OPEN), [{} for _ in range(size)])
-        return None, opened, step.as_sums(plain), None, False
-    before = _reset_before(step, gated, own)
+        opened = Preactivation({}, np.full(size, OPEN), [{} for _ in range(size)])
+        return None, opened, step.split_polynomials(plain), None, False
+    before = _match_reset_before_product(step, gated, own)
     if before is not None and not any((i,) in p for p in plain for i in own):
         ids, R = before
         gate = step.gate(ids, scale)
-        sums = step.as_sums(plain)
-        candidate = dataclasses.replace(sums, given={**sums.given, h.start: R})
-        return gate, step.sums(gate.argument), candidate, None, False
+        parts = step.split_polynomials(plain)
+        candidate = dataclasses.replace(parts, weights={**parts.weights, h.start: R})
+        return gate, step.split(gate.argument), candidate, None, False
     ids, inner = [], []
     for polynomial in gated:
-        found = step.common(polynomial, 0)
+        found = step.factor_out_gate(polynomial, 0)
         if found is None:
-            raise differs("GRU", "the reset gate does not multiply what follows from the state")
+            raise mismatch("GRU", "the reset gate does not multiply a function of the state")
         ids.append(found[0])
         inner.append(found[1])
     gate = step.gate(ids, scale)
-    recurrent = step.as_sums(inner)
-    if {*recurrent.given} - {h.start} or any((i,) in p for p in plain for i in own):
-        raise differs("GRU", "the reset gate multiplies more than the product with the state")
-    return gate, step.sums(gate.argument), step.as_sums(plain), recurrent, True
+    recurrent = step.split_polynomials(inner)
+    if {*recurrent.weights} - {h.start} or any((i,) in p for p in plain for i in own):
+        raise mismatch("GRU", "the reset gate multiplies more than the product with the state")
+    return gate, step.split(gate.argument), step.split_polynomials(plain), recurrent, True
 
 
 def _has_function(step: Step, key: tuple[int, ...]) -> bool:
-    return any(step.function_of(atom) is not None for atom in key)
+    return any(step.activation(atom) is not None for atom in key)
 
 
-def _reset_before(step: Step, gated: Sequence[Polynomial], own: range) -> tuple[list[int], Floats] | None:
-    """Return the reset gate of each unit of H and R, if the gate multiplies H before the product."""
+def _match_reset_before_product(
+    step: Step, gated: Sequence[Polynomial], own: range
+) -> tuple[list[int], Floats] | None:
+    """Return the reset gate of each unit of H, and R, if the gate multiplies H before the product."""
     gates: dict[int, int] = {}
     R = np.zeros((len(own), step.size))
     for j, polynomial in enumerate(gated):
@@ -135,8 +145,8 @@ def _reset_before(step: Step, gated: Sequence[Polynomial], own: range) -> tuple[
             units = [atom for atom in key if atom in own]
             if len(key) != 2 or len(units) != 1:
                 return None
-            gate = without(key, units[0])[0]
-            if step.function_of(gate) is None or gates.setdefault(units[0], gate) != gate:
+            gate = divide(key, units[0])[0]
+            if step.activation(gate) is None or gates.setdefault(units[0], gate) != gate:
                 return None
             R[units[0] - own.start, j] = value
     if len(gates) < step.size:

@@ -1,4 +1,4 @@
-"""Products of the input with its weights that are computed before the steps, for all of them at once."""
+"""Products of the input with its weights that were hoisted out of the steps."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _MOST_GATES = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class InputPart:
     """A part of a cell's input, with its weights.
 
     Attributes:
-        value: The tensor with one element for each step, or the position of another cell, whose H it is.
+        value: The tensor with one element per step, or the index of another cell, if it is its H.
         axis: The axis of time.
         tags: The axes of an element: ``B`` for rows, ``D`` for the directions.
         W: The weights, ``[gates * hidden_size, features]``.
-        bias: What the part adds to the bias.
+        bias: The summand of the bias.
         reverse: Whether the last time step comes first.
-        direction: The part of the axis of directions.
-        window: Where the steps that are read start and end, unless all are read.
+        direction: The index on the axis of directions.
+        window: The start and end of the steps that are read, unless all are read.
     """
 
     value: ir.Value | int
@@ -43,17 +43,19 @@ class Part:
     window: tuple[int, int] | None = None
 
 
-def part_of(facts: Facts, series: Series, tags: tuple[str, ...], W: Floats, direction: int | None) -> Part:
-    """Return the part of X that a series is, without the product that was computed before the steps."""
-    product = _hoisted(facts, series, tags, W, direction) if _is_selection(W) else None
+def make_input_part(
+    facts: Facts, series: Series, tags: tuple[str, ...], W: Floats, direction: int | None
+) -> InputPart:
+    """Make a part of X from a series; a hoisted product becomes part of the weights."""
+    product = _unhoist(facts, series, tags, W, direction) if _is_selection(W) else None
     if product is not None:
         return product
-    outer, reverse = (series.outer, series.reverse) if series.window else _unturned(facts, series)
-    return Part(outer, series.axis, tags, W, np.zeros(len(W)), reverse, direction, series.window)
+    outer, reverse = (series.outer, series.reverse) if series.window else _skip_reversals(facts, series)
+    return InputPart(outer, series.axis, tags, W, np.zeros(len(W)), reverse, direction, series.window)
 
 
-def _unturned(facts: Facts, series: Series) -> tuple[ir.Value, bool]:
-    """Return the series before operators that reverse time, and its order."""
+def _skip_reversals(facts: Facts, series: Series) -> tuple[ir.Value, bool]:
+    """Return the series before operators that reverse time, and whether the last step comes first."""
     value, reverse = series.outer, series.reverse
     while (producer := value.producer()) is not None and producer.op_type in ("ReverseSequence", "Slice"):
         (whole, *_), dims = producer.inputs, facts.dims(value)
@@ -62,7 +64,7 @@ def _unturned(facts: Facts, series: Series) -> tuple[ir.Value, bool]:
         atoms, tags = Atoms(), ["B"] * len(dims)
         tags[series.axis] = "T"
         try:
-            form = Evaluator(facts, atoms, {whole: atoms.given([1] * len(dims), tags)}).form(value)
+            form = Evaluator(facts, atoms, {whole: atoms.variables([1] * len(dims), tags)}).form(value)
         except NotLiftableError:
             break
         value, reverse = whole, reverse != ("R" in form.tags)
@@ -70,22 +72,22 @@ def _unturned(facts: Facts, series: Series) -> tuple[ir.Value, bool]:
 
 
 def _is_selection(weights: Floats) -> bool:
-    """Return whether each unit of a gate reads one input at most: the product may come before."""
+    """Return whether each unit of a gate reads at most one input, as after a hoisted product."""
     used = weights != 0
     return bool((used.sum(axis=0) <= _MOST_GATES).all() and (used.sum(axis=1) <= 1).all())
 
 
-def _hoisted(
+def _unhoist(
     facts: Facts, series: Series, tags: tuple[str, ...], W: Floats, direction: int | None
-) -> Part | None:
-    """Return the tensor whose product with weights a series is, or ``None`` if it is none."""
+) -> InputPart | None:
+    """Return the operand of a hoisted product, with the combined weights; ``None`` if there is none."""
     dims = facts.dims(series.outer)
-    base = _base(facts, series.outer)
+    base = _find_operand(facts, series.outer)
     if dims is None or base is None:
         return None
     others = (*dims[: series.axis], *dims[series.axis + 1 :])
     rows = [dim for dim, tag in zip(others, tags, strict=True) if tag == "B"]
-    found = _as_series(facts, base, (dims[series.axis], *rows))
+    found = _view_with_time(facts, base, (dims[series.axis], *rows))
     if found is None:
         return None
     base, base_tags = found
@@ -93,33 +95,32 @@ def _hoisted(
     if not isinstance(size, int):
         return None
     atoms = Atoms()
-    given = atoms.given([*(1 for _ in base_tags), size], (*base_tags, ""))
+    given = atoms.variables([*(1 for _ in base_tags), size], (*base_tags, ""))
     try:
         form = Evaluator(facts, atoms, {base: given}, direction=direction).form(series.outer)
     except NotLiftableError:
         return None
     if "D" in tags:
-        lead = tags.index("D") + (series.axis <= tags.index("D"))
-        at = (slice(None),) * lead + (slice(direction, (direction or 0) + 1),)
-        form = form.moved(lambda array: array[at], form.tags)
+        axis = tags.index("D") + (series.axis <= tags.index("D"))
+        form = form.take(axis, slice(direction, (direction or 0) + 1))
         tags = tuple("" if tag == "D" else tag for tag in tags)
     if form.tags not in [(*tags[: series.axis], time, *tags[series.axis :]) for time in "TR"]:
         return None
     if series.window is not None and "R" in form.tags:
         return None
-    vector = form.flat().merged()
+    vector = form.flatten().simplify()
     matrix = np.zeros((size, vector.constant.size))
     first = int(given.ids.flat[0])
     for row, coefs in zip(np.broadcast_to(vector.ids, vector.coefs.shape), vector.coefs, strict=True):
         np.add.at(matrix, (row[coefs != 0] - first, np.flatnonzero(coefs)), coefs[coefs != 0])
     reverse = series.reverse != ("R" in form.tags)
-    return Part(
+    return InputPart(
         base, 0, (*base_tags[1:], ""), W @ matrix.T, W @ vector.constant, reverse, window=series.window
     )
 
 
-def _base(facts: Facts, value: ir.Value) -> ir.Value | None:
-    """Return what is multiplied with constant weights to give a value."""
+def _find_operand(facts: Facts, value: ir.Value) -> ir.Value | None:
+    """Return the value whose products with constant weights make up a value."""
     pending, bases = [value], set()
     while pending:
         producer = pending.pop().producer()
@@ -135,13 +136,13 @@ def _base(facts: Facts, value: ir.Value) -> ir.Value | None:
     return bases.pop() if len(bases) == 1 else None
 
 
-def _as_series(
+def _view_with_time(
     facts: Facts, base: ir.Value, sizes: tuple[Dim, ...]
 ) -> tuple[ir.Value, tuple[str, ...]] | None:
-    """Return a product's operand as a value with axes of time and rows, and these axes."""
+    """Return a view of a product's operand that has axes of time and rows, and these axes."""
     wanted = {sizes: ("T", "B")[: len(sizes)]}
     if len(sizes) == 1:
-        # A batch of one row.
+        # The batch has one row.
         wanted |= {(*sizes, 1): ("T", "")}
     found = None
     features = (facts.dims(base) or (None,))[-1]

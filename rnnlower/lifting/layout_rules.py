@@ -1,4 +1,4 @@
-"""The rules of operators that move the elements of forms."""
+"""The rules of operators that rearrange the elements of forms."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import onnx_ir as ir
 
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import ints_of_attribute_or_input
-from rnnlower.lifting.affine_forms import Form, NotLiftableError, common_tags, joined
-from rnnlower.lifting.frames import is_first, is_full
+from rnnlower.lifting.affine_forms import Form, NotLiftableError, broadcast_tags, concat_forms
+from rnnlower.lifting.frames import cover_axis, is_first_step_size
 
 if TYPE_CHECKING:
     from rnnlower.lifting.symbolic_evaluation import Evaluator
 
-_TURNED = {"T": "R", "R": "T"}
-"""The tag of an axis of time in the other direction."""
+_REVERSED = {"T": "R", "R": "T"}
+"""The tag of a reversed axis of time."""
 
 Dim = int | ir.SymbolicDim | None
 Rule = Callable[["Evaluator", ir.Node], Sequence[Form]]
@@ -28,49 +28,49 @@ Rule = Callable[["Evaluator", ir.Node], Sequence[Form]]
 def _transpose(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form = e.form(node.inputs[0])
     perm = node.attributes.get_ints("perm", tuple(reversed(range(len(form.shape)))))
-    return [form.moved(lambda array: array.transpose(perm), [form.tags[axis] for axis in perm])]
+    return [form.transpose(perm)]
 
 
-def _ints(e: Evaluator, node: ir.Node, name: str, role: str) -> list[int] | None:
+def _constant_ints(e: Evaluator, node: ir.Node, name: str, role: str) -> list[int] | None:
     unknown = NotLiftableError(f"the {role} of a {node.op_type} are not constant")
     return ints_of_attribute_or_input(node, name, 1, e.constant, unknown)
 
 
 def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    form, axes = e.form(node.inputs[0]), _ints(e, node, "axes", "axes")
+    form, axes = e.form(node.inputs[0]), _constant_ints(e, node, "axes", "axes")
     if axes is None:
         sizes = e.dims(node.inputs[0])  # type: ignore[arg-type]
         tagged = [] if sizes is None else [dim for dim, tag in zip(sizes, form.tags, strict=True) if tag]
         if any(form.tags) and not (tagged and all(isinstance(dim, int) and dim > 1 for dim in tagged)):
-            raise NotLiftableError("a Squeeze takes the axes that have size 1, which are not known")
+            raise NotLiftableError("a Squeeze removes all axes of size 1, which are not known")
         axes = [axis for axis, size in enumerate(form.shape) if size == 1 and not form.tags[axis]]
     axes = [axis % len(form.shape) for axis in axes]
     if any(form.tags[axis] for axis in axes):
-        raise NotLiftableError("a step takes away the axis of the batch")
+        raise NotLiftableError("a step removes the batch axis")
     tags = [tag for axis, tag in enumerate(form.tags) if axis not in axes]
-    return [form.moved(lambda array: np.squeeze(array, tuple(axes)), tags)]
+    return [form.rearrange(lambda array: np.squeeze(array, tuple(axes)), tags)]
 
 
 def _unsqueeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    form, axes = e.form(node.inputs[0]), _ints(e, node, "axes", "axes")
+    form, axes = e.form(node.inputs[0]), _constant_ints(e, node, "axes", "axes")
     assert axes is not None
     rank = len(form.shape) + len(axes)
     new = {axis % rank for axis in axes}
     old = iter(form.tags)
     tags = ["" if axis in new else next(old) for axis in range(rank)]
-    return [form.moved(lambda array: np.expand_dims(array, tuple(new)), tags)]
+    return [form.rearrange(lambda array: np.expand_dims(array, tuple(new)), tags)]
 
 
 def _reshape(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form = e.form(node.inputs[0])
     before, after = e.dims(node.inputs[0]), e.dims(node.outputs[0])  # type: ignore[arg-type]
     if before is None or after is None:
-        raise NotLiftableError("the shape that a Reshape gives is not known")
-    return [reshaped(form, before, after)]
+        raise NotLiftableError("the output shape of a Reshape is not known")
+    return [reshape_form(form, before, after)]
 
 
-def reshaped(form: Form, before: Sequence[Dim], after: Sequence[Dim]) -> Form:
-    """Return the form in another shape; rows and time steps must not mix with elements."""
+def reshape_form(form: Form, before: Sequence[Dim], after: Sequence[Dim]) -> Form:
+    """Reshape a form; rows and time steps must not mix with features."""
     tagged = [axis for axis, tag in enumerate(form.tags) if tag]
     size = form.constant.size
     front = form.shape[: tagged[-1]] if tagged else ()
@@ -79,14 +79,14 @@ def reshaped(form: Form, before: Sequence[Dim], after: Sequence[Dim]) -> Form:
             tail = after[cut:]
             if not all(isinstance(dim, int) for dim in tail) or math.prod(tail) != size:  # type: ignore[arg-type]
                 continue
-            tags = _retagged([(form.tags[axis], before[axis]) for axis in tagged], after[:cut])
+            tags = _retag([(form.tags[axis], before[axis]) for axis in tagged], after[:cut])
             if tags is not None:
-                return form.reshaped([*(1 for _ in tags), *tail], [*tags, *("" for _ in tail)])  # type: ignore[list-item]
-    raise NotLiftableError("a Reshape mixes rows or time steps with elements")
+                return form.reshape([*(1 for _ in tags), *tail], [*tags, *("" for _ in tail)])  # type: ignore[list-item]
+    raise NotLiftableError("a Reshape mixes rows or time steps with features")
 
 
-def _retagged(tags: Sequence[tuple[str, Dim]], lead: Sequence[Dim]) -> list[str] | None:
-    """Return the tags of the first axes of a shape, or ``None`` if these axes are others."""
+def _retag(tags: Sequence[tuple[str, Dim]], lead: Sequence[Dim]) -> list[str] | None:
+    """Return the tags of the first axes of a shape, or ``None`` if they are not the axes with these tags."""
     places = list(range(len(lead)))
     if len(lead) != len(tags):
         places = [axis for axis in places if lead[axis] != 1]
@@ -109,48 +109,47 @@ def _retagged(tags: Sequence[tuple[str, Dim]], lead: Sequence[Dim]) -> list[str]
 
 def _concat(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     forms = [e.form(value) for value in node.inputs]
-    tags = common_tags(*forms)
+    tags = broadcast_tags(*forms)
     axis = node.attributes.get_int("axis", 0) % len(tags)
     if tags[axis]:
-        raise NotLiftableError("a step joins rows")
-    return [joined(forms, axis, tags)]
+        raise NotLiftableError("a step concatenates rows")
+    return [concat_forms(forms, axis, tags)]
 
 
-def _cut(form: Form, axis: int, part: slice | np.ndarray) -> Form:
+def _take_part(form: Form, axis: int, part: slice | np.ndarray) -> Form:
     if form.tags[axis]:
-        raise NotLiftableError("a step takes some of the rows")
-    index = (*(slice(None) for _ in range(axis)), part)
-    return form.moved(lambda array: array[index], form.tags)
+        raise NotLiftableError("a step selects some of the rows")
+    return form.take(axis, part)
 
 
 def _split(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form = e.form(node.inputs[0])
     axis = node.attributes.get_int("axis", 0) % len(form.shape)
-    given = _ints(e, node, "split", "sizes")
+    given = _constant_ints(e, node, "split", "sizes")
     if not given:
         part = -(-form.shape[axis] // len(node.outputs))
         given = [part] * len(node.outputs)
     ends = np.cumsum(given).tolist()
-    return [_cut(form, axis, slice(end - size, end)) for end, size in zip(ends, given, strict=True)]
+    return [_take_part(form, axis, slice(end - size, end)) for end, size in zip(ends, given, strict=True)]
 
 
 def _slice(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form = e.form(node.inputs[0])
     cuts = axis_slices(node, e.constant)
     if cuts is None:
-        raise NotLiftableError("a step takes a part whose position is not constant")
+        raise NotLiftableError("a step slices at positions that are not constant")
     dims = e.dims(node.inputs[0])  # type: ignore[arg-type]
     for cut in cuts:
         start, end, axis, step = cut
         axis %= len(form.shape)
         if form.tags[axis] and cut.is_whole(None if dims is None else dims[axis]):
             continue
-        if form.tags[axis] in _TURNED and start == -1 and step == -1 and end <= np.iinfo(np.int32).min:
-            tags = [_TURNED[tag] if each == axis else tag for each, tag in enumerate(form.tags)]
+        if form.tags[axis] in _REVERSED and start == -1 and step == -1 and end <= np.iinfo(np.int32).min:
+            tags = [_REVERSED[tag] if each == axis else tag for each, tag in enumerate(form.tags)]
             form = dataclasses.replace(form, tags=tuple(tags))
             continue
         low = None if step < 0 and end < -form.shape[axis] else end
-        form = _cut(form, axis, slice(start, low, step))
+        form = _take_part(form, axis, slice(start, low, step))
     return [form]
 
 
@@ -158,40 +157,39 @@ def _gather(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form, places = e.form(node.inputs[0]), e.constant(node.inputs[1])
     axis = node.attributes.get_int("axis", 0) % len(form.shape)
     if places is None or form.tags[axis]:
-        raise NotLiftableError("a step takes elements whose position is not constant")
+        raise NotLiftableError("a step gathers at indices that are not constant")
     tags = (*form.tags[:axis], *("" for _ in places.shape), *form.tags[axis + 1 :])
-    return [form.moved(lambda array: np.take(array, places, axis), tags)]
+    return [form.rearrange(lambda array: np.take(array, places, axis), tags)]
 
 
 def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    """Reverse all steps of all rows, or of one of two directions."""
+    """Reverse all steps, of all rows or of one of two directions."""
     form, dims = e.form(node.inputs[0]), e.dims(node.inputs[0])  # type: ignore[arg-type]
     time, batch = (node.attributes.get_int(f"{name}_axis", at) for name, at in (("time", 0), ("batch", 1)))
     lengths, tag = node.inputs[1], form.tags[time]
     assert lengths is not None
-    if tag not in _TURNED or dims is None:
+    if tag not in _REVERSED or dims is None:
         raise NotLiftableError("a ReverseSequence runs over an axis other than time")
-    tags = tuple(_TURNED[tag] if axis == time else each for axis, each in enumerate(form.tags))
-    if is_full(e.facts, lengths, node.inputs[0], time):
+    tags = tuple(_REVERSED[tag] if axis == time else each for axis, each in enumerate(form.tags))
+    if cover_axis(e.facts, lengths, node.inputs[0], time):
         return [dataclasses.replace(form, tags=tags)]
     given = e.facts.sizes(lengths)
     if e.direction is None or given is None or given.shape != (2,) or dims[batch] != 2:
-        raise NotLiftableError("a ReverseSequence reverses a part of the steps")
+        raise NotLiftableError("a ReverseSequence reverses only some of the steps")
     length = given[e.direction]
     if length in (dims[time], e.steps):
         form = dataclasses.replace(form, tags=tags)
-    elif length not in (0, 1) and not is_first(e.facts, lengths, e.direction):
-        raise NotLiftableError("a ReverseSequence reverses a part of the steps")
+    elif length not in (0, 1) and not is_first_step_size(e.facts, lengths, e.direction):
+        raise NotLiftableError("a ReverseSequence reverses only some of the steps")
     if form.tags[batch] == "D":
         return [form]
-    # Nothing is known of the other direction.
-    at = (*(slice(None) for _ in range(batch)), slice(e.direction, e.direction + 1))
-    part = form.moved(lambda array: array[at], form.tags)
-    parts = [part if each == e.direction else e.atoms.given(part.shape, part.tags) for each in range(2)]
-    return [joined(parts, batch, form.tags)]
+    # The other direction is not known: new variables.
+    part = form.take(batch, slice(e.direction, e.direction + 1))
+    parts = [part if each == e.direction else e.atoms.variables(part.shape, part.tags) for each in range(2)]
+    return [concat_forms(parts, batch, form.tags)]
 
 
-MOVING: Mapping[str, Rule] = {
+LAYOUT_RULES: Mapping[str, Rule] = {
     "Concat": _concat,
     "Flatten": _reshape,
     "Gather": _gather,
@@ -203,4 +201,4 @@ MOVING: Mapping[str, Rule] = {
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
 }
-"""The rule for each operator that moves elements."""
+"""The rule for each operator that rearranges elements."""

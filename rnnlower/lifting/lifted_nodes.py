@@ -14,10 +14,10 @@ from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_value
 from rnnlower.graph.walk import LocatedNode, is_read
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.cell_search import Found, find_cells
-from rnnlower.lifting.emission import Made, emit_cell, emit_result, emit_state
+from rnnlower.lifting.cell_search import FoundCell, find_cells
+from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Frame
-from rnnlower.lifting.surroundings import Result, find_results, read_without_steps, require_states
+from rnnlower.lifting.results import Result, find_results, require_steps, unguarded_states
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.node import KEEPS_INITIAL, Semantics
 from rnnlower.recurrent.state_operators import FIRST_OPSET, STATE_OUTPUTS
@@ -51,22 +51,22 @@ class LiftedNode:
 
 @dataclasses.dataclass(frozen=True)
 class Lifted:
-    """A node in the place of a recurrence, and the report without what the node says."""
+    """A node that replaces a recurrence, and the report without the fields that the node determines."""
 
-    made: Made
-    told: LiftedNode
+    emitted: EmittedNode
+    partial_report: LiftedNode
 
     @property
     def report(self) -> LiftedNode:
-        """The whole report."""
-        node, cell = self.made.node, self.made.cells[0]
+        """The complete report."""
+        node, cell = self.emitted.node, self.emitted.cells[0]
         direction = node.attributes.get_string("direction", "forward")
         return dataclasses.replace(
-            self.told, op_type=cell.op_type, direction=direction, hidden_size=cell.hidden_size
+            self.partial_report, op_type=cell.op_type, direction=direction, hidden_size=cell.hidden_size
         )
 
 
-class Lifter:
+class FrameLifter:
     """A rewriter of frames."""
 
     def __init__(self, facts: Facts, names: NameSource, semantics: Semantics) -> None:
@@ -76,30 +76,30 @@ class Lifter:
         """Replace a frame by nodes.
 
         Raises:
-            NotLiftableError: It is more than recurrent operators; nothing has changed.
+            NotLiftableError: It computes more than recurrent operators; nothing has changed.
         """
         if located.opset < _FIRST_OPSET:
-            raise NotLiftableError(f"opset {located.opset} has no recurrent operators that runtimes know")
+            raise NotLiftableError(f"runtimes do not know the recurrent operators of opset {located.opset}")
         found = find_cells(self._facts, frame, self._semantics)
         for each in found:
-            require_states(self._facts, each, self._semantics)
+            require_steps(self._facts, each, self._semantics)
         results = find_results(self._facts, frame, found)
         dtype = self._facts.dtype(found[0].states[0].start)
         if dtype is None:
             raise NotLiftableError("the type of the state is not known")
         if dtype == ir.DataType.BFLOAT16 and located.opset < _FIRST_WITH_BFLOAT16:
-            raise NotLiftableError("recurrent operators have the type bfloat16 from opset 22 on")
-        with emitting(self._facts, self._names, located, dtype) as e:
+            raise NotLiftableError("recurrent operators take bfloat16 only from opset 22 on")
+        with open_emitter(self._facts, self._names, located, dtype) as e:
             nodes, replaced = self._emit(e, located, frame, found, results)
         if found[0].steps is None:
             for each, lifted in zip(found, nodes, strict=True):
-                is_read = any(True for _ in read_without_steps(self._facts, each, frame.given))
-                lifted.made.node.meta[KEEPS_INITIAL] = is_read
+                unguarded = unguarded_states(self._facts, each, frame.inputs)
+                lifted.emitted.node.meta[KEEPS_INITIAL] = any(True for _ in unguarded)
         own_name = located.node.name
-        put_in_place(self._facts, located, frame.node, e.nodes, replaced)
-        if own_name == _name_of(located):
-            # Nothing else has it any more.
-            nodes[0].made.node.name = own_name
+        replace_node(self._facts, located, frame.node, e.nodes, replaced)
+        if own_name == _base_name(located):
+            # The name is free now.
+            nodes[0].emitted.node.name = own_name
         return nodes
 
     def _emit(
@@ -107,42 +107,45 @@ class Lifter:
         e: Emitter,
         located: LocatedNode,
         frame: Frame,
-        found: Sequence[Found],
+        found: Sequence[FoundCell],
         results: Sequence[Result],
     ) -> tuple[list[Lifted], list[tuple[ir.Value, ir.Value]]]:
-        name = _name_of(located)
-        made: list[Made] = []
+        name = _base_name(located)
+        emitted: list[EmittedNode] = []
         ready: dict[object, ir.Value] = {}
-        for each in found:
-            made.append(emit_cell(e, self._facts, each, made, ready, name))
+        for number, each in enumerate(found):
+            emitted.append(emit_cell(e, self._facts, each, ready, name))
+            ready[number] = emitted[-1].Y
         replaced: dict[ir.Value, list[ir.Value]] = {}
         axes: dict[ir.Value, int] = {}
         for result in results:
-            Y, each = made[result.cell].Y, found[result.cell]
+            Y, each = emitted[result.cell].Y, found[result.cell]
             part = emit_result(e, result, Y, each.cell.hidden_size, is_reverse=each.reverse)
             replaced.setdefault(result.value, []).append(part)
             axes[result.value] = result.tags.index("D") if "D" in result.tags else 0
-        for each, output in zip(found, made, strict=True):
+        for each, output in zip(found, emitted, strict=True):
             for state, last in zip(each.states, output.last, strict=True):
                 if state.end is not None and is_read(state.end):
                     replaced.setdefault(state.end, []).append(emit_state(e, each, last))
-        # Of a value with an axis of directions there are two parts.
+        # A value with an axis of directions has two parts.
         directions = max(len(parts) for parts in replaced.values()) if replaced else 1
         if any(len(parts) < directions and old in axes for old, parts in replaced.items()):
-            raise NotLiftableError("one direction is read in another layout than the other one")
+            raise NotLiftableError("the two directions are read in different layouts")
         new = [(old, e.concat(parts, axes.get(old, 0))) for old, parts in replaced.items()]
-        told = LiftedNode(located.name, located.path, frame.form)
-        return [Lifted(one, told) for one in made], new
+        report = LiftedNode(located.name, located.path, frame.form)
+        return [Lifted(one, report) for one in emitted], new
 
 
-def _name_of(located: LocatedNode) -> str:
-    """Return the name of an operator in the place of a Loop or Scan, which this tool may have written."""
+def _base_name(located: LocatedNode) -> str:
+    """Return the name of a Loop or Scan without the suffix that this tool gives it."""
     return located.name.removesuffix("/Scan").removesuffix("/Loop") or located.name
 
 
 @contextlib.contextmanager
-def emitting(facts: Facts, names: NameSource, located: LocatedNode, dtype: ir.DataType) -> Iterator[Emitter]:
-    """Give an emitter of what replaces a node; nothing of it is left if that is not liftable."""
+def open_emitter(
+    facts: Facts, names: NameSource, located: LocatedNode, dtype: ir.DataType
+) -> Iterator[Emitter]:
+    """Open an emitter for the replacement of a node; if that is not liftable, nothing of it is left."""
     pool = InitializerPool(facts.model, names)
     e = Emitter(located.opset, Scope(names, f"{located.name}/"), dtype, pool)
     try:
@@ -161,7 +164,7 @@ def emit_state_operator(
     attributes: Sequence[ir.Attr],
     is_standard: bool = True,
 ) -> list[ir.Value]:
-    """Emit a LinearAttention or CausalConvWithState; com.microsoft's where the standard has none such."""
+    """Emit a LinearAttention or CausalConvWithState; com.microsoft's if the standard lacks it."""
     while inputs[-1] is None:
         inputs = inputs[:-1]
     outputs = [ir.Value(name=e.names.fresh(role)) for role in STATE_OUTPUTS]
@@ -170,14 +173,14 @@ def emit_state_operator(
     return list(e.add(node))
 
 
-def put_in_place(
+def replace_node(
     facts: Facts,
     located: LocatedNode,
     node: ir.Node,
     nodes: Sequence[ir.Node],
     replaced: Sequence[tuple[ir.Value, ir.Value]],
 ) -> None:
-    """Put nodes in the place of one, of whose results some are replaced; what nothing reads goes."""
+    """Replace a node and the listed values by new nodes; remove nodes that nothing reads."""
     graph = node.graph
     assert graph is not None
     graph.insert_before(node, nodes)

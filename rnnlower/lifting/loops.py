@@ -1,4 +1,4 @@
-"""The frame of a Loop: which elements its counters read and write."""
+"""The frame of a Loop: the elements that its steps read and write, by its counters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import VIEWS, is_read, look_through, look_through_identities, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.frames import Frame, Series, State, is_size, states_of
+from rnnlower.lifting.frames import Frame, Series, State, find_states, is_axis_size
 
-_SPREAD = VIEWS | {"Expand", "Tile"}
+_REPEATING = VIEWS | {"Expand", "Tile"}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Index:
-    """A position that moves with the iterations: ``slope * iteration + offset``, or that plus a value."""
+    """An affine index, ``slope * iteration + offset``, plus a value if there is one."""
 
     slope: int
     offset: int
@@ -31,17 +31,17 @@ def loop_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
     """Return the frame of a Loop; `owner` is the node in whose subgraph it lies.
 
     Raises:
-        NotLiftableError: Its steps are not one for each element of a series.
+        NotLiftableError: Its steps do not go through the elements of a series, one by one.
     """
-    return _Reading(facts, node).frame()
+    return _LoopReader(facts, node).frame()
 
 
-class _Reading:
+class _LoopReader:
     def __init__(self, facts: Facts, node: ir.Node) -> None:
         self._facts, self._node = facts, node
         self._body = body = node.attributes["body"].as_graph()
         self._count = count = len(node.inputs) - 2
-        self._states, self._aliases = states_of(
+        self._states, self._aliases = find_states(
             body.inputs[2:], body.outputs[1 : 1 + count], node.inputs[2:], node.outputs[:count]
         )
         self._counters = _Counters(facts, body, self._states, self._aliases)
@@ -50,8 +50,8 @@ class _Reading:
 
     def frame(self) -> Frame:
         """Return the frame."""
-        given = [series for reader in self._body if _is_read(reader) for series in self._read(reader)]
-        made = [
+        inputs = [each for node in self._body if _is_content_read(node) for each in self._read_series(node)]
+        outputs = [
             Series(inner, outer, 0, False)
             for inner, outer in zip(
                 self._body.outputs[1 + self._count :], self._node.outputs[self._count :], strict=True
@@ -59,20 +59,20 @@ class _Reading:
         ]
         rest = []
         for state in self._states:
-            filled = list(self._filled(state))
-            made += filled
+            filled = list(self._filled_series(state))
+            outputs += filled
             if state.before in self._counters.known:
                 if state.end is not None and is_read(state.end):
                     raise NotLiftableError(f"the counter {state.end.name!r} is read after the Loop")
             elif not filled:
                 rest.append(state)
-        return Frame("loop", self._node, given, rest, made, self._aliases)
+        return Frame("loop", self._node, inputs, rest, outputs, self._aliases)
 
     def _limit(self) -> ir.Value | None:
         """Return the number of iterations as a value.
 
         Raises:
-            NotLiftableError: The Loop may end at another time.
+            NotLiftableError: The Loop may end earlier or later.
         """
         first = operand(self._node, 1)
         starts = set() if first is None else {*self._conditions(first)}
@@ -82,7 +82,7 @@ class _Reading:
         is_endless = count is None or (most is not None and most > np.iinfo(np.int32).max)
         limits = {limit for index, limit in conditions if index == _Index(1, 1)}
         limits |= set() if count is None or is_endless else {look_through(count)}
-        # What compares the number of the iteration itself with the limit holds longer.
+        # A comparison of the iteration itself with the limit holds longer.
         known = {(_Index(*moves), limit) for moves in ((1, 1), (1, 0)) for limit in limits}
         begins = {(_Index(0, 0), limit) for limit in limits}
         if len(limits) != 1 or not conditions <= known or not starts <= begins:
@@ -90,7 +90,7 @@ class _Reading:
         return limits.pop()
 
     def _conditions(self, value: ir.Value | None) -> Iterator[tuple[_Index, ir.Value]]:
-        """Yield the comparisons of counters with limits, all of which must hold; true ones are left out."""
+        """Yield the comparisons of counters with limits that must all hold; true conditions need none."""
         value = None if value is None else look_through_identities(value)
         constant, producer = self._facts.constant(value), None if value is None else value.producer()
         if value is self._body.inputs[1] or (constant is not None and constant.all()):
@@ -106,31 +106,31 @@ class _Reading:
             raise NotLiftableError("its number of iterations is not known")
         yield index, look_through(limit.value)
 
-    def _read(self, reader: ir.Node) -> Iterator[Series]:
-        """Yield the series of which an operator takes the element of a step."""
+    def _read_series(self, reader: ir.Node) -> Iterator[Series]:
+        """Yield the series of which an operator reads the element of a step."""
         if reader.domain or reader.op_type not in ("Gather", "SequenceAt", "Slice"):
             return
         if len(reader.inputs) < 2 or reader.inputs[0] is None:
             return
-        whole, place = self._uncut(reader.inputs[0]), reader.inputs[1]
+        whole, place = self._skip_whole_slices(reader.inputs[0]), reader.inputs[1]
         index = self._counters.index(place)
         if index is None or not index.slope:
             return
-        axis, is_kept = reader.attributes.get_int("axis", 0), True
+        axis, keeps_axis = reader.attributes.get_int("axis", 0), True
         if reader.op_type == "SequenceAt":
             split = whole.producer()
             if split is None or split.op_type != "SplitToSequence" or split.inputs[0] is None:
                 raise NotLiftableError("a step reads a sequence that is not cut from a tensor")
             axis, whole = split.attributes.get_int("axis", 0), split.inputs[0]
             sizes = self._facts.constant(split.inputs[1]) if len(split.inputs) > 1 else None
-            is_kept = len(split.inputs) > 1 or split.attributes.get_int("keepdims", 1) == 1
+            keeps_axis = len(split.inputs) > 1 or split.attributes.get_int("keepdims", 1) == 1
             if len(split.inputs) > 1 and (sizes is None or (sizes != 1).any()):
                 raise NotLiftableError("a step reads several elements of a series")
         elif reader.op_type == "Gather":
             shape = self._facts.dims(place)
             if shape is None or len(shape) > 1:
                 raise NotLiftableError("a step reads several elements of a series")
-            is_kept = len(shape) == 1
+            keeps_axis = len(shape) == 1
         else:
             end = self._counters.index(reader.inputs[2]) if len(reader.inputs) > 3 else None
             axes = self._facts.constant(reader.inputs[3]) if len(reader.inputs) > 3 else None
@@ -139,12 +139,12 @@ class _Reading:
             if not is_next or axes is None or axes.size != 1 or strides is None or (strides != 1).any():
                 raise NotLiftableError("a step reads several elements of a series")
             axis = int(axes.reshape(-1)[0])
-        # What the body computes is no series of the graph around it.
+        # A tensor that the body computes is no series.
         if whole not in self._counters.own:
-            yield self._series(reader.outputs[0], whole, axis, index, is_kept)
+            yield self._make_series(reader.outputs[0], whole, axis, index, keeps_axis)
 
-    def _uncut(self, value: ir.Value) -> ir.Value:
-        """Return the value of the graph around the body that Slices pass on, from end to end."""
+    def _skip_whole_slices(self, value: ir.Value) -> ir.Value:
+        """Return the value before Slices of the body that keep all of it."""
         while (producer := value.producer()) is not None and producer in self._body:
             cuts = axis_slices(producer, self._facts.constant)
             if cuts is None or producer.inputs[0] is None or not all(cut.is_whole() for cut in cuts):
@@ -152,13 +152,15 @@ class _Reading:
             value = producer.inputs[0]
         return self._aliases.get(value, value)
 
-    def _series(self, inner: ir.Value, outer: ir.Value, axis: int, index: _Index, is_kept: bool) -> Series:
+    def _make_series(
+        self, inner: ir.Value, outer: ir.Value, axis: int, index: _Index, keeps_axis: bool
+    ) -> Series:
         dims = self._facts.dims(outer)
         if dims is None:
             raise NotLiftableError(f"the rank of {outer.name!r} is not known")
         axis %= len(dims)
         size, steps = dims[axis], self._steps
-        series = Series(inner, outer, axis, index.slope < 0, is_kept)
+        series = Series(inner, outer, axis, index.slope < 0, keeps_axis)
         offset = index.offset
         if offset < 0 and index.value is None and isinstance(size, int):
             offset += size
@@ -171,51 +173,51 @@ class _Reading:
         is_last = index == _Index(-1, -1) or (
             index.slope == -1
             and index.offset in (-1, 0)
-            and is_size(self._facts, index.value, outer, axis, less=1 + index.offset)
+            and is_axis_size(self._facts, index.value, outer, axis, less=1 + index.offset)
         )
-        fits = steps == size if steps is not None else is_size(self._facts, self._size, outer, axis)
+        fits = steps == size if steps is not None else is_axis_size(self._facts, self._size, outer, axis)
         if not fits or not (is_first or is_last):
             raise NotLiftableError(
                 f"the steps do not read every element of {outer.name!r}, one after another"
             )
         return series
 
-    def _filled(self, state: State) -> Iterator[Series]:
-        """Yield the tensors that a state becomes which steps fill, element by element."""
+    def _filled_series(self, state: State) -> Iterator[Series]:
+        """Yield the tensors that the steps fill by updates of a state, element by element."""
         writer = look_through_identities(state.after).producer()
         if writer is None or writer.domain or state.before not in writer.inputs or state.end is None:
             return
         if writer.op_type == "Concat" and len(writer.inputs) == 2:
-            yield from self._appended(state, state.end, writer)
+            yield from self._appended_series(state, state.end, writer)
         if writer.inputs[0] is not state.before:
             return
         if writer.op_type == "SequenceInsert" and writer.inputs[1] is not None:
-            yield from self._joined(state, state.end, writer)
+            yield from self._joined_sequences(state, state.end, writer)
         elif writer.op_type in ("ScatterElements", "ScatterND"):
             _, place, update = writer.inputs
             assert update is not None
             dims, given = self._facts.dims(state.before), self._facts.dims(update)
             axis = writer.attributes.get_int("axis", 0)
             if writer.op_type == "ScatterND":
-                axis, place = self._behind_whole_axes(place, dims)
-            # The same position for all elements.
-            index = None if place is None else self._counters.index(look_through(place, _SPREAD))
+                axis, place = self._scatter_axis(place, dims)
+            # All elements have the same position.
+            index = None if place is None else self._counters.index(look_through(place, _REPEATING))
             is_reduced = writer.attributes.get_string("reduction", "none") != "none"
             if index is None or dims is None or given is None or is_reduced:
-                raise NotLiftableError("a step writes to places that are not known")
+                raise NotLiftableError("a step writes to positions that are not known")
             given = given if len(given) == len(dims) else (1, *given)
             pairs = enumerate(zip(dims, given, strict=True))
             if given[axis] != 1 or any(a != b for at, (a, b) in pairs if at != axis):
-                raise NotLiftableError("a step writes to places that are not known")
-            written = self._series(
+                raise NotLiftableError("a step writes to positions that are not known")
+            written = self._make_series(
                 update, state.start, axis, index, len(self._facts.dims(update) or ()) == len(dims)
             )
             if written.window is not None:
                 raise NotLiftableError("the steps do not write every element of a tensor")
             yield dataclasses.replace(written, outer=state.end)
 
-    def _behind_whole_axes(self, place: ir.Value | None, dims: Dims | None) -> tuple[int, ir.Value | None]:
-        """Return the axis that the indices of a ScatterND cut, and the positions, if others are whole."""
+    def _scatter_axis(self, place: ir.Value | None, dims: Dims | None) -> tuple[int, ir.Value | None]:
+        """Return the axis that a ScatterND indexes, behind whole axes, and the positions on it."""
         joined = None if place is None else place.producer()
         if joined is None or joined.op_type != "Concat" or dims is None or len(joined.inputs) >= len(dims):
             return 0, place
@@ -230,8 +232,8 @@ class _Reading:
                 return 0, None
         return len(grids), place
 
-    def _appended(self, state: State, end: ir.Value, writer: ir.Node) -> Iterator[Series]:
-        """Yield a tensor without elements that grows by one in each step, at its end or at its start."""
+    def _appended_series(self, state: State, end: ir.Value, writer: ir.Node) -> Iterator[Series]:
+        """Yield an empty tensor to which each step appends an element, at its end or at its start."""
         place = writer.inputs.index(state.before)
         element, dims = writer.inputs[1 - place], self._facts.dims(state.start)
         given = self._facts.dims(element)
@@ -239,17 +241,17 @@ class _Reading:
             return
         axis = writer.attributes.get_int("axis", 0) % len(dims)
         if (dims[axis], given[axis]) == (0, 1):
-            yield Series(element, end, axis, place == 1, is_kept=True)
+            yield Series(element, end, axis, place == 1, keeps_axis=True)
 
-    def _joined(self, state: State, end: ir.Value, writer: ir.Node) -> Iterator[Series]:
-        """Yield the tensors that a sequence of all elements is joined to."""
+    def _joined_sequences(self, state: State, end: ir.Value, writer: ir.Node) -> Iterator[Series]:
+        """Yield the tensors into which a sequence of all elements is joined."""
         element, start = writer.inputs[1], state.start.producer()
         place = self._counters.index(writer.inputs[2]) if len(writer.inputs) > 2 else _Index(1, 0)
         is_empty = start is not None and start.op_type == "SequenceEmpty"
         if not is_empty or element is None or place not in (_Index(1, 0), _Index(0, 0)):
-            raise NotLiftableError("a step writes to places of a sequence that are not known")
+            raise NotLiftableError("a step inserts into a sequence at positions that are not known")
         if end.is_graph_output():
-            raise NotLiftableError(f"{end.name!r} is an output, which no cell returns")
+            raise NotLiftableError(f"{end.name!r} is an output, but no cell returns it")
         for node, _ in end.uses():
             dims = self._facts.dims(element)
             if node.op_type != "ConcatFromSequence" or dims is None:
@@ -258,11 +260,11 @@ class _Reading:
             axis = node.attributes.get_int("axis", 0) % (len(dims) + is_new)
             if not is_new and dims[axis] != 1:
                 raise NotLiftableError("the steps do not write every element of a tensor")
-            yield Series(element, node.outputs[0], axis, place.slope == 0, is_kept=not is_new)
+            yield Series(element, node.outputs[0], axis, place.slope == 0, keeps_axis=not is_new)
 
 
-def _is_read(node: ir.Node) -> bool:
-    """Return whether a node's elements are read, and not its shape alone."""
+def _is_content_read(node: ir.Node) -> bool:
+    """Return whether more of a node's outputs is read than their shapes."""
     return any(
         out.is_graph_output() or any(user.op_type != "Shape" for user, _ in out.uses())
         for out in node.outputs
@@ -288,7 +290,7 @@ class _Counters:
                 self.known[state.before] = _Index(step, int(start.reshape(-1)[0]))
 
     def _step(self, state: State) -> int | None:
-        """Return by how much a state grows in each iteration."""
+        """Return the increment of a state in each iteration."""
         producer, dtype = look_through_identities(state.after).producer(), self._facts.dtype(state.start)
         if producer is None or producer.op_type not in ("Add", "Sub"):
             return None
@@ -304,7 +306,7 @@ class _Counters:
         return -number if producer.op_type == "Sub" else number
 
     def index(self, value: ir.Value | None) -> _Index | None:
-        """Return the position that a value is, if it moves evenly."""
+        """Return the affine index that a value computes, if it does."""
         if value is None:
             return None
         value = self._aliases.get(value, value)
@@ -324,7 +326,7 @@ class _Counters:
             return self.index(producer.inputs[0])
         if producer.op_type in ("Add", "Sub"):
             first, second = (self.index(each) for each in producer.inputs)
-            return None if first is None or second is None else _combined(first, second, producer.op_type)
+            return None if first is None or second is None else _add_indices(first, second, producer.op_type)
         if producer.op_type == "Mul":
             first, second = (self.index(each) for each in producer.inputs)
             for moving, scale in ((first, second), (second, first)):
@@ -333,7 +335,7 @@ class _Counters:
         return None
 
 
-def _combined(first: _Index, second: _Index, op_type: str) -> _Index | None:
+def _add_indices(first: _Index, second: _Index, op_type: str) -> _Index | None:
     sign = -1 if op_type == "Sub" else 1
     if second.value is not None and (sign < 0 or first.value is not None):
         return None

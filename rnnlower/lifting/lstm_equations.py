@@ -8,8 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from rnnlower.lifting.affine_forms import Floats, Form, Polynomial
-from rnnlower.lifting.comparison import cleaned, is_same, without
-from rnnlower.lifting.equations import OPEN, Cell, Gate, Step, Sums, differs, one_clip, the_same
+from rnnlower.lifting.comparison import divide, drop_zeros, is_close
+from rnnlower.lifting.equations import (
+    OPEN,
+    Cell,
+    Gate,
+    Preactivation,
+    Step,
+    common_clip,
+    common_value,
+    mismatch,
+)
 from rnnlower.recurrent.node import Activation
 from rnnlower.recurrent.parsing import round_to_float32
 
@@ -18,7 +27,7 @@ from rnnlower.recurrent.parsing import round_to_float32
 class _Unit:
     """A unit, ``c = f c + i g`` and ``h = o t``: the atoms of its gates, their factor, and g and t times it.
 
-    The form is ``f``, ``f = 1``, ``f = 1 - i`` or ``i = 1 - f``, where the atom of i is that of f.
+    The form is ``f``, ``f = 1``, ``f = 1 - i``, or ``i = 1 - f``, which has the atom of f as that of i.
     """
 
     form: str
@@ -31,12 +40,12 @@ class _Unit:
 
 
 def match_lstm(step: Step, which_input: int, which_output: int) -> Cell:
-    """Return the LSTM; where two factors could be the input or output gate, it is the one at this place."""
-    units = [_unit(step, j, which_input, which_output) for j in range(step.size)]
+    """Return the LSTM; if several factors may be the input or output gate, these indices pick one."""
+    units = [_match_unit(step, j, which_input, which_output) for j in range(step.size)]
     form = units[0].form
     if any(unit.form != form for unit in units):
-        raise differs("LSTM", "units differ in their forget gate")
-    scale = the_same([unit.scale for unit in units], "a factor of the forget gate")
+        raise mismatch("LSTM", "units differ in their forget gate")
+    scale = common_value([unit.scale for unit in units], "a factor of the forget gate")
     i, o = step.gate([unit.i for unit in units], scale), step.gate([unit.o for unit in units], scale)
     f_ids = [unit.f for unit in units if unit.f is not None]
     f = step.gate(f_ids, scale) if f_ids else None
@@ -45,62 +54,62 @@ def match_lstm(step: Step, which_input: int, which_output: int) -> Cell:
     activation = _output_activation(step, t, i.clip)
     if form == "f = 1 - i" and i.activation.name == "Sigmoid":
         # More runtimes compute this than input_forget.
-        f, form = _opposite(i), "f"
+        f, form = _complement(i), "f"
     if form == "i = 1 - f":
-        i = _opposite(i)
+        i = _complement(i)
     gates = [gate for gate in (i, o, f, g) if gate is not None]
     if any(gate.activation != i.activation for gate in (o, f) if gate is not None):
-        raise differs("LSTM", "the gates have different activations")
-    clip = one_clip(gates)
+        raise mismatch("LSTM", "the gates have different activations")
+    clip = common_clip(gates)
     if form == "f = 1" and (clip is not None or i.activation.name != "Sigmoid"):
-        raise differs("LSTM", "it has no forget gate")
+        raise mismatch("LSTM", "it has no forget gate")
     activations = (i.activation, g.activation, activation)
-    return _lstm(step, (i, o, f, g), activations, clip, coupled=form == "f = 1 - i")
+    return _make_cell(step, (i, o, f, g), activations, clip, coupled=form == "f = 1 - i")
 
 
-def _unit(step: Step, j: int, which_input: int, which_output: int) -> _Unit:
+def _match_unit(step: Step, j: int, which_input: int, which_output: int) -> _Unit:
     cell, own = step.polynomial(1, j), step.states[1].start + j
     kept = {key: value for key, value in cell.items() if own in key}
     rest = {key: value for key, value in cell.items() if own not in key}
-    added = step.common(rest, which_input)
+    added = step.factor_out_gate(rest, which_input)
     if added is None:
-        raise differs("LSTM", "the cell state gets nothing that an input gate multiplies")
+        raise mismatch("LSTM", "no input gate multiplies what is added to the cell state")
     form, f, (i, g), scale = "f = 1", None, added, 1.0
     keys = [key for key in kept if len(key) == 2]
     if len(kept) == 1 and keys:
-        form, f, scale = "f", without(keys[0], own)[0], kept[keys[0]]
+        form, f, scale = "f", divide(keys[0], own)[0], kept[keys[0]]
         free = {key: value for key, value in rest.items() if f not in key}
-        gated = {without(key, f): -value for key, value in rest.items() if f in key}
-        if free and scale == 1 and is_same(free, gated):
+        gated = {divide(key, f): -value for key, value in rest.items() if f in key}
+        if free and scale == 1 and is_close(free, gated):
             form, i, g = "i = 1 - f", f, free
     elif len(kept) == 2 and len(keys) == 1 and kept.get((own,)) == 1.0:
-        form, i, scale = "f = 1 - i", without(keys[0], own)[0], -kept[keys[0]]
+        form, i, scale = "f = 1 - i", divide(keys[0], own)[0], -kept[keys[0]]
         if any(i not in key for key in rest):
-            raise differs("LSTM", "the cell state is not f c + i g")
-        g = {without(key, i): value for key, value in rest.items()}
+            raise mismatch("LSTM", "the cell state is not f c + i g")
+        g = {divide(key, i): value for key, value in rest.items()}
     elif {*kept} != {(own,)} or kept[(own,)] != 1.0:
-        raise differs("LSTM", "the cell state is not f c + i g")
-    output = step.common(step.polynomial(0, j), which_output)
+        raise mismatch("LSTM", "the cell state is not f c + i g")
+    output = step.factor_out_gate(step.polynomial(0, j), which_output)
     if output is None:
-        raise differs("LSTM", "the state is not o act(c)")
+        raise mismatch("LSTM", "the state is not o act(c)")
     return _Unit(form, i, output[0], f, scale, g, output[1])
 
 
-def _opposite(gate: Gate) -> Gate:
+def _complement(gate: Gate) -> Gate:
     """Return 1 minus a gate.
 
     Raises:
         NotLiftableError: That is another activation.
     """
     if gate.activation.name != "Sigmoid":
-        raise differs("LSTM", f"1 minus {gate.activation.name} is no activation")
-    return dataclasses.replace(gate, argument=gate.argument.scaled(np.array(-1.0), gate.argument.tags))
+        raise mismatch("LSTM", f"1 - {gate.activation.name} is not an activation")
+    return dataclasses.replace(gate, argument=gate.argument.scale(-1.0))
 
 
 def _input_activation(step: Step, polynomials: Sequence[Polynomial]) -> Gate:
     gate, inner = step.candidate(polynomials)
     if gate.activation.name == "Affine" and gate.clip is None:
-        # What is linear has no form of its own in the step.
+        # The step has no form for a linear argument.
         return dataclasses.replace(gate, argument=step.as_form(inner))
     return gate
 
@@ -110,60 +119,60 @@ def _output_activation(step: Step, polynomials: Sequence[Polynomial], clip: floa
     cells = [step.polynomial(1, j) for j in range(step.size)]
     single = [next(iter(p)) for p in polynomials if len(p) == 1]
     if len(single) == step.size and all(
-        len(key) == 1 and step.function_of(key[0]) is not None for key in single
+        len(key) == 1 and step.activation(key[0]) is not None for key in single
     ):
         ids = [key[0] for key in single]
-        scale = the_same([next(iter(p.values())) for p in polynomials], "a factor of the output")
+        scale = common_value([next(iter(p.values())) for p in polynomials], "a factor of the output")
         gate = step.gate(ids, scale, keeps_argument=True)
         if gate.clip is not None and (gate.clip != clip or step.semantics != "spec"):
-            raise differs("LSTM", "the cell state is clipped before its activation")
-        factors = _ratios(step, gate.argument, cells)
+            raise mismatch("LSTM", "the cell state is clipped before its activation")
+        factors = _cell_factors(step, gate.argument, cells)
         if gate.clip is None and clip is not None and step.semantics == "spec":
-            raise differs("LSTM", "the cell state is not clipped before its activation")
-        beta = the_same(factors, "a factor of the cell state")
+            raise mismatch("LSTM", "the cell state is not clipped before its activation")
+        beta = common_value(factors, "a factor of the cell state")
         if abs(beta - 1) < 1e-7:
             return gate.activation
         if gate.activation.name not in ("Tanh", "ScaledTanh"):
-            raise differs("LSTM", "the cell state has a factor in its activation")
+            raise mismatch("LSTM", "the cell state is scaled before its activation")
         alpha = 1.0 if gate.activation.alpha is None else gate.activation.alpha
         return Activation("ScaledTanh", alpha, round_to_float32(beta * (gate.activation.beta or 1.0)))
     alphas, betas = [], []
     for polynomial, cell in zip(polynomials, cells, strict=True):
         key = next((key for key in cell if key), None)
         if key is None or key not in polynomial:
-            raise differs("LSTM", "the state is not o act(c)")
+            raise mismatch("LSTM", "the state is not o act(c)")
         alpha = polynomial[key] / cell[key]
         beta = polynomial.get((), 0.0) - alpha * cell.get((), 0.0)
         expected = {each: alpha * value for each, value in cell.items()}
         expected[()] = expected.get((), 0.0) + beta
-        if not is_same(cleaned(expected), cleaned(polynomial)):
-            raise differs("LSTM", "the state is not o act(c)")
+        if not is_close(drop_zeros(expected), drop_zeros(polynomial)):
+            raise mismatch("LSTM", "the state is not o act(c)")
         alphas.append(alpha)
         betas.append(beta)
     if clip is not None and step.semantics == "spec":
-        raise differs("LSTM", "the cell state is not clipped before its activation")
+        raise mismatch("LSTM", "the cell state is not clipped before its activation")
     return Activation(
         "Affine",
-        round_to_float32(the_same(alphas, "a factor")),
-        round_to_float32(the_same(betas, "a constant")),
+        round_to_float32(common_value(alphas, "a factor")),
+        round_to_float32(common_value(betas, "a constant")),
     )
 
 
-def _ratios(step: Step, argument: Form, cells: Sequence[Polynomial]) -> list[float]:
-    """Return the factor by which each argument is a multiple of the cell state."""
-    argument = argument.merged()
+def _cell_factors(step: Step, argument: Form, cells: Sequence[Polynomial]) -> list[float]:
+    """Return the ratio of each argument to the cell state."""
+    argument = argument.simplify()
     factors = []
     for j, cell in enumerate(cells):
         polynomial = step.atoms.polynomial(argument, j)
         key = next(iter(cell), None)
         factor = polynomial.get(key, 0.0) / cell[key] if key is not None else 0.0
-        if not factor or not is_same(polynomial, {each: factor * value for each, value in cell.items()}):
-            raise differs("LSTM", "the state is not o act(c)")
+        if not factor or not is_close(polynomial, {each: factor * value for each, value in cell.items()}):
+            raise mismatch("LSTM", "the state is not o act(c)")
         factors.append(factor)
     return factors
 
 
-def _lstm(
+def _make_cell(
     step: Step,
     gates: tuple[Gate, Gate, Gate | None, Gate],
     activations: tuple[Activation, ...],
@@ -174,39 +183,41 @@ def _lstm(
     size, c = step.size, step.states[1].start
     none = np.zeros((size, size))
     peepholes: list[Floats] = []
-    all_sums = []
+    preactivations = []
     for letter, gate in zip("iofc", gates, strict=True):
         if gate is None:
             constant = np.full(size, 0.0 if coupled else OPEN)
-            all_sums.append(Sums({}, constant, [{} for _ in range(size)]))
+            preactivations.append(Preactivation({}, constant, [{} for _ in range(size)]))
             peepholes.append(np.zeros(size))
             continue
-        sums = step.sums(gate.argument)
+        parts = step.split(gate.argument)
         if letter == "o":
-            sums, peephole = _output_peephole(step, sums)
+            parts, peephole = _extract_peephole(step, parts)
         else:
-            matrix = sums.given.get(c, none)
+            matrix = parts.weights.get(c, none)
             peephole = matrix.diagonal().copy()
             if (matrix - np.diag(peephole)).any() or (letter == "c" and peephole.any()):
-                raise differs("LSTM", "a gate reads the cell states of other units")
-        if any(sums.rest):
-            raise differs("LSTM", "the argument of a gate is not a sum of products with weights")
+                raise mismatch("LSTM", "a gate reads the cell states of other units")
+        if any(parts.rest):
+            raise mismatch("LSTM", "the argument of a gate is not a sum of products with weights")
         peepholes.append(peephole)
-        all_sums.append(dataclasses.replace(sums, given={k: v for k, v in sums.given.items() if k != c}))
-    W, R, bias = step.weights(all_sums)
+        preactivations.append(
+            dataclasses.replace(parts, weights={k: v for k, v in parts.weights.items() if k != c})
+        )
+    W, R, bias = step.stack_weights(preactivations)
     P = np.concatenate(peepholes[:3])
     bias = np.concatenate([bias, np.zeros_like(bias)])
     return Cell("LSTM", W, R, bias, activations, clip, P if P.any() else None, input_forget=coupled)
 
 
-def _output_peephole(step: Step, sums: Sums) -> tuple[Sums, Floats]:
-    """Take the new cell state, times a peephole, out of the sums of the output gate."""
+def _extract_peephole(step: Step, parts: Preactivation) -> tuple[Preactivation, Floats]:
+    """Split the new cell state, times a peephole, off the argument of the output gate."""
     c = step.states[1]
     peephole = np.zeros(step.size)
-    given = {key: value.copy() for key, value in sums.given.items()}
+    given = {key: value.copy() for key, value in parts.weights.items()}
     matrix = given.setdefault(c.start, np.zeros((step.size, step.size)))
-    constant, rest = sums.constant.copy(), []
-    for j, polynomial in enumerate(sums.rest):
+    constant, rest = parts.bias.copy(), []
+    for j, polynomial in enumerate(parts.rest):
         cell = step.polynomial(1, j)
         key = next((key for key in cell if len(key) > 1 and key in polynomial), None)
         if key is not None:
@@ -217,12 +228,12 @@ def _output_peephole(step: Step, sums: Sums) -> tuple[Sums, Floats]:
                 break
             if not each:
                 constant[j] -= peephole[j] * value
-            elif len(each) == 1 and step.atoms.kind(each[0]) == "given":
-                step.put(given, each[0], j, -peephole[j] * value)
+            elif len(each) == 1 and step.atoms.kind(each[0]) == "variable":
+                step.add_coefficients(given, each[0], j, -peephole[j] * value)
             else:
                 left[each] = left.get(each, 0.0) - peephole[j] * value
         largest = max([abs(value) for value in polynomial.values()], default=1.0)
         rest.append({key: value for key, value in left.items() if abs(value) > 1e-6 * largest})
     if np.abs(matrix).max(initial=0.0) > 1e-6 * max(1.0, np.abs(peephole).max(initial=0.0)):
-        raise differs("LSTM", "the output gate reads the old cell state")
-    return Sums({k: v for k, v in given.items() if k != c.start}, constant, rest), peephole
+        raise mismatch("LSTM", "the output gate reads the old cell state")
+    return Preactivation({k: v for k, v in given.items() if k != c.start}, constant, rest), peephole

@@ -1,4 +1,4 @@
-"""The values of a step whose state is a matrix, read as sums of products of tensors."""
+"""The values of a step with a matrix state, as sums of products of tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import captured_values, display_name, ints_of_attribute_or_input, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.terms import Axis, Size, Sum, Term, broadcast, groups_of, padded
+from rnnlower.lifting.terms import Axis, Size, Sum, Term, broadcast_sizes, group_axes, pad_rank
 
 _LARGEST_STEP = 150
 """The number of operators of a step up to which it is read recursively."""
@@ -21,13 +21,13 @@ _LARGEST_STEP = 150
 class Products:
     """A reader of a step's values as sums of products.
 
-    Values that do not depend on a state are tensors by themselves, unless they are products or other views.
+    Values that do not depend on a state are factors themselves, unless they are products or views.
 
     Args:
         facts: The facts about the model.
         body: The step.
-        states: Values that are tensors by themselves, each with its other name.
-        aliases: Values of the step that are values of the graph around it.
+        states: Values that are factors themselves.
+        aliases: Values of the step that stand for values of the graph around it.
     """
 
     def __init__(
@@ -42,22 +42,22 @@ class Products:
         self.sizes: dict[int, Size] = {}
         self._known: dict[ir.Value, Sum] = {}
         self.dependent = {*self._states}
-        """The values that are computed with a state."""
+        """The values that depend on a state."""
         for node in body:
             if self.dependent & {*node.inputs, *captured_values(node)}:
                 self.dependent |= {*node.outputs}
 
     def with_states(self, states: Iterable[ir.Value]) -> Products:
-        """Return a reader for which other values are the states, with the same indices."""
+        """Return a reader with other states and the same indices."""
         other = Products(self._facts, self._body, states, self._aliases)
         other.sizes, other._fresh = self.sizes, self._fresh
         return other
 
-    def of(self, value: ir.Value) -> Sum:
-        """Return the sum that a value is.
+    def read(self, value: ir.Value) -> Sum:
+        """Return a value as a sum of products.
 
         Raises:
-            NotLiftableError: It is none.
+            NotLiftableError: An operator is not linear in the state.
         """
         if value not in self._known:
             self._known[value] = self._read(value)
@@ -75,7 +75,7 @@ class Products:
         rule = None if producer is None or producer.domain else _RULES.get(producer.op_type)
         if value in self.dependent:
             if producer is None or rule is None:
-                raise NotLiftableError(f"{named(producer)} is not linear in the state")
+                raise NotLiftableError(f"{describe(producer)} is not linear in the state")
             return rule(self, producer)
         if producer is None or rule is None or producer.op_type in _SUMS:
             return self._tensor(value)
@@ -92,10 +92,10 @@ class Products:
         return Sum((Term(1.0, ((value, axes),), axes),), dims)
 
     def dims(self, value: ir.Value | None) -> tuple[Size, ...]:
-        """Return the sizes of a value, all of which are known.
+        """Return the sizes of a value.
 
         Raises:
-            NotLiftableError: One is not.
+            NotLiftableError: A size is not known.
         """
         dims = None if value is None else self._facts.dims(self._aliases.get(value, value))
         sizes = [dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in dims or ()]
@@ -110,15 +110,15 @@ class Products:
         self.sizes[index] = size
         return index
 
-    def sum_of(self, node: ir.Node, number: int) -> Sum:
+    def input_sum(self, node: ir.Node, number: int) -> Sum:
         value = operand(node, number)
         if value is None:
-            raise NotLiftableError(f"{named(node)} has no input {number}")
-        return self.of(value)
+            raise NotLiftableError(f"{describe(node)} has no input {number}")
+        return self.read(value)
 
     def ints(self, node: ir.Node, name: str, number: int) -> list[int] | None:
-        """Return numbers that are an attribute or, from a later opset on, an input."""
-        unknown = NotLiftableError(f"the {name} of {named(node)} are not constant")
+        """Return integers that are an attribute or, in later opsets, an input."""
+        unknown = NotLiftableError(f"the {name} of {describe(node)} are not constant")
         return ints_of_attribute_or_input(node, name, number, self._constant, unknown)
 
     def _constant(self, value: ir.Value) -> Array | None:
@@ -128,31 +128,31 @@ class Products:
         one, other = self._facts.type(first), self._facts.type(second)
         return one is not None and other is not None and one.dtype == other.dtype
 
-    def multiplied(self, first: Sum, second: Sum) -> Sum:
-        """Return the elementwise product."""
+    def multiply(self, first: Sum, second: Sum) -> Sum:
+        """Multiply two sums elementwise."""
         rank = max(len(first.dims), len(second.dims))
-        first, second = (padded(each, rank) for each in (first, second))
+        first, second = (pad_rank(each, rank) for each in (first, second))
         terms = [
-            self._product(one, other, first.dims, second.dims)
+            self._multiply_terms(one, other, first.dims, second.dims)
             for one in first.terms
             for other in second.terms
         ]
-        return Sum(tuple(terms), broadcast(first.dims, second.dims))
+        return Sum(tuple(terms), broadcast_sizes(first.dims, second.dims))
 
-    def _product(self, one: Term, other: Term, dims: Sequence[Size], others: Sequence[Size]) -> Term:
-        other = other.renamed({index: (self.index(self.sizes[index]),) for index in other.indices})
+    def _multiply_terms(self, one: Term, other: Term, dims: Sequence[Size], others: Sequence[Size]) -> Term:
+        other = other.rename({index: (self.index(self.sizes[index]),) for index in other.indices})
         for axis in range(len(dims)):
             a, b = one.axes[axis], other.axes[axis]
             if not a or not b or a == b:
                 continue
             if dims[axis] != others[axis]:
                 raise NotLiftableError("an axis of the state is broadcast")
-            names = self._unified(a, b)
-            one, other = one.renamed(names), other.renamed(names)
+            names = self._unify(a, b)
+            one, other = one.rename(names), other.rename(names)
         axes = tuple(a or b for a, b in zip(one.axes, other.axes, strict=True))
         return Term(one.coef * other.coef, one.factors + other.factors, axes)
 
-    def _unified(self, a: Axis, b: Axis) -> dict[int, Axis]:
+    def _unify(self, a: Axis, b: Axis) -> dict[int, Axis]:
         if len(b) == 1:
             return {b[0]: a}
         if len(a) == 1:
@@ -161,8 +161,8 @@ class Products:
             raise NotLiftableError("axes are merged in different ways")
         return {old: (new,) for old, new in zip(b, a, strict=True)}
 
-    def summed(self, given: Sum, axis: int) -> Sum:
-        """Return the sum over an axis, which is removed."""
+    def sum_axis(self, given: Sum, axis: int) -> Sum:
+        """Sum over an axis, which is removed."""
         size, terms = given.dims[axis], []
         for term in given.terms:
             coef = term.coef
@@ -173,13 +173,13 @@ class Products:
             terms.append(Term(coef, term.factors, (*term.axes[:axis], *term.axes[axis + 1 :])))
         return Sum(tuple(terms), (*given.dims[:axis], *given.dims[axis + 1 :]))
 
-    def reshaped(self, given: Sum, dims: tuple[Size, ...]) -> Sum:
-        """Return the elements in another shape: axes are merged and split."""
-        return Sum(tuple(self._reshaped(term, given.dims, dims) for term in given.terms), dims)
+    def reshape(self, given: Sum, dims: tuple[Size, ...]) -> Sum:
+        """Reshape a sum: merge and split its axes."""
+        return Sum(tuple(self._reshape_term(term, given.dims, dims) for term in given.terms), dims)
 
-    def _reshaped(self, term: Term, before: Sequence[Size], after: Sequence[Size]) -> Term:
+    def _reshape_term(self, term: Term, before: Sequence[Size], after: Sequence[Size]) -> Term:
         parts: list[Axis] = [() for _ in after]
-        for sources, targets in groups_of(before, after):
+        for sources, targets in group_axes(before, after):
             if [before[source] for source in sources] == [after[target] for target in targets]:
                 for source, target in zip(sources, targets, strict=True):
                     parts[target] = term.axes[source]
@@ -200,7 +200,7 @@ class Products:
                             raise NotLiftableError("a Reshape mixes axes")
                         split = self.index(first), self.index(own // first)
                         names = {index: split}
-                        term = term.renamed(names)
+                        term = term.rename(names)
                         parts = [tuple(i for j in axis for i in names.get(j, (j,))) for axis in parts]
                         pending.insert(0, split[1])
                         index, own = split[0], first
@@ -209,8 +209,8 @@ class Products:
         return Term(term.coef, term.factors, tuple(parts))
 
 
-def named(node: ir.Node | None) -> str:
-    """Return a node as messages refer to it."""
+def describe(node: ir.Node | None) -> str:
+    """Return the words by which messages refer to a node."""
     return "a value" if node is None else f"{node.op_type} {display_name(node)!r}"
 
 
@@ -219,83 +219,83 @@ Rule = Callable[[Products, ir.Node], Sum]
 
 def _cast(p: Products, node: ir.Node) -> Sum:
     if not p.is_same_type(node.inputs[0], node.outputs[0]):
-        raise NotLiftableError(f"{named(node)} rounds the state")
-    return p.sum_of(node, 0)
+        raise NotLiftableError(f"{describe(node)} rounds the state")
+    return p.input_sum(node, 0)
 
 
-def _scaled(given: Sum, factor: float) -> Sum:
+def _scale(given: Sum, factor: float) -> Sum:
     terms = (Term(each.coef * factor, each.factors, each.axes) for each in given.terms)
     return Sum(tuple(terms), given.dims)
 
 
 def _div(p: Products, node: ir.Node) -> Sum:
-    divisor = p.sum_of(node, 1)
+    divisor = p.input_sum(node, 1)
     if any(term.factors for term in divisor.terms) or not divisor.terms[0].coef:
-        raise NotLiftableError(f"{named(node)} divides by something that is not constant")
-    return _scaled(padded(p.sum_of(node, 0), len(p.dims(node.outputs[0]))), 1 / divisor.terms[0].coef)
+        raise NotLiftableError(f"{describe(node)} divides by a value that is not constant")
+    return _scale(pad_rank(p.input_sum(node, 0), len(p.dims(node.outputs[0]))), 1 / divisor.terms[0].coef)
 
 
 def _add(p: Products, node: ir.Node) -> Sum:
-    sums = [p.sum_of(node, number) for number in range(len(node.inputs))]
+    sums = [p.input_sum(node, number) for number in range(len(node.inputs))]
     if node.op_type == "Sub":
-        sums[1] = _scaled(sums[1], -1.0)
+        sums[1] = _scale(sums[1], -1.0)
     rank = max(len(each.dims) for each in sums)
-    total, *rest = (padded(each, rank) for each in sums)
+    total, *rest = (pad_rank(each, rank) for each in sums)
     for each in rest:
-        total = Sum(total.terms + each.terms, broadcast(total.dims, each.dims))
+        total = Sum(total.terms + each.terms, broadcast_sizes(total.dims, each.dims))
     return total
 
 
 def _transpose(p: Products, node: ir.Node) -> Sum:
-    given = p.sum_of(node, 0)
-    return given.arranged(node.attributes.get_ints("perm", tuple(range(len(given.dims)))[::-1]))
+    given = p.input_sum(node, 0)
+    return given.permute(node.attributes.get_ints("perm", tuple(range(len(given.dims)))[::-1]))
 
 
 def _reshape(p: Products, node: ir.Node) -> Sum:
-    return p.reshaped(p.sum_of(node, 0), p.dims(node.outputs[0]))
+    return p.reshape(p.input_sum(node, 0), p.dims(node.outputs[0]))
 
 
 def _expand(p: Products, node: ir.Node) -> Sum:
     dims = p.dims(node.outputs[0])
-    given = padded(p.sum_of(node, 0), len(dims))
-    return Sum(given.terms, broadcast(given.dims, dims))
+    given = pad_rank(p.input_sum(node, 0), len(dims))
+    return Sum(given.terms, broadcast_sizes(given.dims, dims))
 
 
 def _reduce_sum(p: Products, node: ir.Node) -> Sum:
-    given = p.sum_of(node, 0)
+    given = p.input_sum(node, 0)
     axes = p.ints(node, "axes", 1)
     rank = len(given.dims)
     if axes is None and node.attributes.get_int("noop_with_empty_axes"):
         return given
     for axis in sorted({axis % rank for axis in (range(rank) if axes is None else axes)}, reverse=True):
-        given = p.summed(given, axis)
-    return p.reshaped(given, p.dims(node.outputs[0]))
+        given = p.sum_axis(given, axis)
+    return p.reshape(given, p.dims(node.outputs[0]))
 
 
 def _matmul(p: Products, node: ir.Node) -> Sum:
-    first, second = p.sum_of(node, 0), p.sum_of(node, 1)
+    first, second = p.input_sum(node, 0), p.input_sum(node, 1)
     if min(len(first.dims), len(second.dims)) < 2:
-        raise NotLiftableError(f"{named(node)} multiplies a vector")
+        raise NotLiftableError(f"{describe(node)} multiplies a vector")
     rank = max(len(first.dims), len(second.dims)) + 1
     lead = len(second.dims) - 2
-    rows = padded(first, rank).arranged((*range(1, rank), 0))
-    columns = second.arranged((*range(lead), None, lead, lead + 1))
-    return p.summed(p.multiplied(rows, columns), rank - 2)
+    rows = pad_rank(first, rank).permute((*range(1, rank), 0))
+    columns = second.permute((*range(lead), None, lead, lead + 1))
+    return p.sum_axis(p.multiply(rows, columns), rank - 2)
 
 
 def _einsum(p: Products, node: ir.Node) -> Sum:
-    operands, right = einsum_terms(node.attributes.get_string("equation", ""))
-    if not operands or any(len(set(each)) != len(each) for each in (*operands, right)):
-        raise NotLiftableError(f"{named(node)} has an equation that is not looked at")
-    labels = [*right, *sorted(set("".join(operands)) - {*right})]
+    operands, result = einsum_terms(node.attributes.get_string("equation", ""))
+    if not operands or any(len(set(each)) != len(each) for each in (*operands, result)):
+        raise NotLiftableError(f"{describe(node)} has an equation that is not supported")
+    labels = [*result, *sorted(set("".join(operands)) - {*result})]
     total: Sum | None = None
     for number, names in enumerate(operands):
         places = {label: axis for axis, label in enumerate(names)}
-        given = p.sum_of(node, number).arranged([places.get(label) for label in labels])
-        total = given if total is None else p.multiplied(total, given)
+        given = p.input_sum(node, number).permute([places.get(label) for label in labels])
+        total = given if total is None else p.multiply(total, given)
     assert total is not None
-    for axis in range(len(labels) - 1, len(right) - 1, -1):
-        total = p.summed(total, axis)
+    for axis in range(len(labels) - 1, len(result) - 1, -1):
+        total = p.sum_axis(total, axis)
     return total
 
 
@@ -308,10 +308,10 @@ _RULES: dict[str, Rule] = {
     "Einsum": _einsum,
     "Expand": _expand,
     "Flatten": _reshape,
-    "Identity": lambda p, node: p.sum_of(node, 0),
+    "Identity": lambda p, node: p.input_sum(node, 0),
     "MatMul": _matmul,
-    "Mul": lambda p, node: p.multiplied(p.sum_of(node, 0), p.sum_of(node, 1)),
-    "Neg": lambda p, node: _scaled(p.sum_of(node, 0), -1.0),
+    "Mul": lambda p, node: p.multiply(p.input_sum(node, 0), p.input_sum(node, 1)),
+    "Neg": lambda p, node: _scale(p.input_sum(node, 0), -1.0),
     "ReduceSum": _reduce_sum,
     "Reshape": _reshape,
     "Squeeze": _reshape,

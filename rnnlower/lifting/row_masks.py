@@ -1,4 +1,4 @@
-"""Masks: conditions, by time step and row, that say which rows have not ended."""
+"""Masks: conditions by time step and row that are true for rows that have not ended."""
 
 from __future__ import annotations
 
@@ -16,15 +16,22 @@ from rnnlower.lifting.symbolic_evaluation import Evaluator
 Lengths = ir.Value | np.ndarray
 
 
-def choice_of(value: ir.Value) -> tuple[ir.Value | None, ir.Value, ir.Value | None]:
-    """Return the condition, the new state and the old one of a choice; only the value if it is none."""
+def match_where(value: ir.Value) -> tuple[ir.Value | None, ir.Value, ir.Value | None]:
+    """Return the condition, the new state and the old one of a Where; only the value if it is none."""
     node = value.producer()
     if node is None or node.domain or node.op_type != "Where" or node.inputs[1] is None:
         return None, value, None
     return node.inputs[0], node.inputs[1], node.inputs[2]
 
 
-def lengths_of(
+def zeroing_mask(facts: Facts, node: ir.Node, value: ir.Value) -> ir.Value | None:
+    """Return the condition of a Where that keeps a value or returns zeros, if the node is one."""
+    condition, kept, rest = match_where(node.outputs[0])
+    zeros = facts.constant(rest)
+    return condition if kept is value and zeros is not None and not zeros.any() else None
+
+
+def lengths_from_mask(
     facts: Facts, mask: ir.Value, tags: Sequence[str], steps: int | None, direction: int | None = None
 ) -> Lengths:
     """Return the lengths of the rows for which a mask is true.
@@ -34,14 +41,14 @@ def lengths_of(
         mask: The mask.
         tags: Its axes: ``T`` for time, ``R`` for time from the end, ``B`` for rows, ``TB`` for both.
         steps: The number of steps, if it is known.
-        direction: The part of an axis with the tag ``D``.
+        direction: The index on an axis with the tag ``D``.
 
     Raises:
-        NotLiftableError: It may be true for other steps than the first ones.
+        NotLiftableError: The steps for which it is true may not be the first ones.
     """
     constant = facts.constant(mask)
     lengths = (
-        _lengths_at_run_time(facts, mask, tags, direction)
+        _computed_lengths(facts, mask, tags, direction)
         if constant is None
         else _constant_lengths(constant.astype(bool), tags, steps, direction)
     )
@@ -70,10 +77,10 @@ def _constant_lengths(
     return lengths.astype(np.int32) if is_prefix else None
 
 
-def _lengths_at_run_time(
+def _computed_lengths(
     facts: Facts, mask: ir.Value, tags: Sequence[str], direction: int | None
 ) -> ir.Value | None:
-    found = _comparison(facts, mask)
+    found = _find_comparison(facts, mask)
     if found is None:
         return None
     compared, lengths = found
@@ -81,25 +88,25 @@ def _lengths_at_run_time(
     if dims is None or len(dims) != 2:
         return None
     atoms = Atoms()
-    given = atoms.given((1, 1), ("T", "" if dims[1] == 1 else "B"))
+    given = atoms.variables((1, 1), ("T", "" if dims[1] == 1 else "B"))
     try:
         form = Evaluator(facts, atoms, {compared: given}, direction=direction).form(mask)
     except NotLiftableError:
         return None
     if "D" in tags and form.shape[tags.index("D")] > 1:
-        at = (*(slice(None) for _ in range(tags.index("D"))), slice(direction, (direction or 0) + 1))
-        form = form.moved(lambda array: array[at], form.tags)
+        form = form.take(tags.index("D"), slice(direction, (direction or 0) + 1))
     wanted = tuple("" if tag == "D" or (tag == "B" and dims[1] == 1) else tag for tag in tags)
     if dims[1] == 1:
         wanted = tuple({"TB": "T", "RB": "R"}.get(tag, tag) for tag in wanted)
     is_same = (
-        form.shape == given.shape[:1] * len(wanted) and (form.merged().ids == given.ids.reshape(-1)[0]).all()
+        form.shape == given.shape[:1] * len(wanted)
+        and (form.simplify().ids == given.ids.reshape(-1)[0]).all()
     )
     return lengths if is_same and form.tags == wanted else None
 
 
-def _comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value] | None:
-    """Return ``t < length`` behind a mask, ``[T, B]``, and the lengths."""
+def _find_comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value] | None:
+    """Return the comparison ``t < length`` from which a mask is computed, ``[T, B]``, and the lengths."""
     pending, seen = [mask], set[ir.Value]()
     while pending:
         value = pending.pop()
@@ -113,14 +120,14 @@ def _comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value] | Non
             if facts.dtype(lengths) != ir.DataType.INT32 or shape is None or len(shape) != 1:
                 return None
             assert lengths is not None
-            return (value, lengths) if _counts(facts, numbers) else None
+            return (value, lengths) if _is_iota(facts, numbers) else None
         if producer.op_type not in (*LAYOUT, "ReverseSequence"):
             return None
         pending += [each for each in producer.inputs[: None if producer.op_type == "Concat" else 1] if each]
     return None
 
 
-def _counts(facts: Facts, value: ir.Value | None) -> bool:
+def _is_iota(facts: Facts, value: ir.Value | None) -> bool:
     """Return whether a value is 0, 1, 2, ... along the first of its two axes."""
     dims, constant = facts.dims(value), facts.constant(value)
     if dims is None or len(dims) != 2 or dims[1] != 1:

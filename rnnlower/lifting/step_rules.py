@@ -16,10 +16,10 @@ from rnnlower.lifting.affine_forms import (
     Floats,
     Form,
     NotLiftableError,
-    added,
-    common_tags,
+    add_forms,
+    broadcast_tags,
     constant_form,
-    multiplied,
+    multiply_matrix,
 )
 from rnnlower.recurrent.node import Activation
 from rnnlower.recurrent.operators import FLOAT_TYPES, SPEC_PARAMETERS
@@ -36,7 +36,7 @@ def _cast(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [e.form(node.inputs[0])]
 
 
-def _filled(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _fill(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     """Evaluate a tensor of one constant number."""
     if node.op_type == "ConstantOfShape":
         given = node.attributes.get("value")
@@ -46,29 +46,25 @@ def _filled(e: Evaluator, node: ir.Node) -> Sequence[Form]:
         if not form.is_constant or np.unique(form.constant).size != 1:
             raise NotLiftableError(f"{node.op_type} is not part of a cell")
         number = form.constant
-    return [e.expanded(constant_form(number.reshape(-1)[0]), (), node.outputs[0])]
+    return [e.expand(constant_form(number.reshape(-1)[0]), (), node.outputs[0])]
 
 
 def _expand(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     form, dims = e.form(node.inputs[0]), e.dims(node.inputs[0])  # type: ignore[arg-type]
-    return [e.expanded(form, dims, node.outputs[0])]
+    return [e.expand(form, dims, node.outputs[0])]
 
 
-def _sum(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _add(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     total, *rest = (e.form(value) for value in node.inputs)
     for each in rest:
-        each = _negative(each) if node.op_type == "Sub" else each
-        total = added(total, each, common_tags(total, each))
+        each = each.scale(-1.0) if node.op_type == "Sub" else each
+        total = add_forms(total, each)
     return [total]
-
-
-def _negative(form: Form) -> Form:
-    return form.scaled(np.array(-1.0), form.tags)
 
 
 def _mul(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     first, second = (e.form(value) for value in node.inputs)
-    product = e.atoms.product(first, second, common_tags(first, second))
+    product = e.atoms.multiply(first, second)
     dtype = e.facts.dtype(node.outputs[0])
     if dtype is None or not (first.is_constant or second.is_constant):
         return [product]
@@ -81,11 +77,11 @@ def _div(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     first, second = (e.form(value) for value in node.inputs)
     if not second.is_constant or not second.constant.all():
         raise NotLiftableError("a step divides by a value that is not constant")
-    return [first.scaled(1 / second.constant, common_tags(first, second))]
+    return [first.scale(1 / second.constant, broadcast_tags(first, second))]
 
 
-def _weights(e: Evaluator, value: ir.Value | None) -> Floats | None:
-    """Return the content of weights, which may be part of a state that never changes."""
+def _constant_weights(e: Evaluator, value: ir.Value | None) -> Floats | None:
+    """Return constant weights, which may be a part of a state that never changes."""
     constant = e.constant(value)
     if constant is not None:
         return constant.astype(np.float64)
@@ -96,39 +92,34 @@ def _weights(e: Evaluator, value: ir.Value | None) -> Floats | None:
     return form.constant if form.is_constant and not any(form.tags) else None
 
 
-def _product(e: Evaluator, node: ir.Node, turned: Sequence[bool] = (False, False)) -> Form:
-    """Return the product of rows with constant weights, or of weights with columns; each may be turned."""
-    left, right = e.constant(node.inputs[0]), _weights(e, node.inputs[1])
-    if right is not None and right.ndim >= 2 and math.prod(right.shape[:-2]) == 1 and not turned[0]:
+def _matmul(e: Evaluator, node: ir.Node, transposed: Sequence[bool] = (False, False)) -> Form:
+    """Multiply rows by constant weights, or weights by columns; each operand may be transposed."""
+    left, right = e.constant(node.inputs[0]), _constant_weights(e, node.inputs[1])
+    if right is not None and right.ndim >= 2 and math.prod(right.shape[:-2]) == 1 and not transposed[0]:
         form = e.form(node.inputs[0])
         front = max(right.ndim - max(len(form.shape), 2), 0)
         matrix = right.reshape(right.shape[-2:])
-        made = multiplied(form, matrix.T if turned[1] else matrix)
-        return made.broadcast((*(1 for _ in range(front)), *made.shape))
+        made = multiply_matrix(form, matrix.T if transposed[1] else matrix)
+        return made.broadcast_to((*(1 for _ in range(front)), *made.shape))
     if left is not None and left.ndim == 2:
         form = e.form(node.inputs[1])
-        rows = form if turned[1] else _turned(form)
-        if len(rows.shape) == 2 and rows.shape[0] == 1:
-            return _turned(multiplied(rows, (left if turned[0] else left.T).astype(np.float64)))
+        if len(form.shape) == 2 and form.shape[0 if transposed[1] else 1] == 1:
+            rows = form if transposed[1] else form.transpose((1, 0))
+            matrix = (left if transposed[0] else left.T).astype(np.float64)
+            return multiply_matrix(rows, matrix).transpose((1, 0))
     raise NotLiftableError("the weights of a step are not constant")
 
 
-def _turned(form: Form) -> Form:
-    return form.moved(np.transpose, form.tags[::-1])
-
-
 def _gemm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    made = _product(e, node, [node.attributes.get_int(name, 0) == 1 for name in ("transA", "transB")])
-    made = made.scaled(np.array(node.attributes.get_float("alpha", 1.0)), made.tags)
+    made = _matmul(e, node, [node.attributes.get_int(name, 0) == 1 for name in ("transA", "transB")])
+    made = made.scale(node.attributes.get_float("alpha", 1.0))
     if len(node.inputs) > 2 and node.inputs[2] is not None:
-        bias = e.form(node.inputs[2])
-        bias = bias.scaled(np.array(node.attributes.get_float("beta", 1.0)), bias.tags)
-        made = added(made, bias, common_tags(made, bias))
+        made = add_forms(made, e.form(node.inputs[2]).scale(node.attributes.get_float("beta", 1.0)))
     return [made]
 
 
 def _einsum(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    """Evaluate a product with a constant matrix, whatever the order of the axes is."""
+    """Evaluate a product with a constant matrix, with axes in any order."""
     operands, result = einsum_terms(node.attributes.get_string("equation", ""))
     letters = "".join(operands)
     shared = {*letters}.intersection(*operands)
@@ -137,19 +128,18 @@ def _einsum(e: Evaluator, node: ir.Node) -> Sequence[Form]:
         raise NotLiftableError("Einsum is not part of a cell")
     (summed,) = shared
     forms = [*zip(map(e.form, node.inputs), operands, strict=True)]
-    for (form, names), (weights, of_weights) in (forms, forms[::-1]):
-        if len(of_weights) == 2 and weights.is_constant and not any(weights.tags):
-            first, last = (each.replace(summed, "") for each in (names, of_weights))
-            rows = _ordered(form, names, first + summed)
-            matrix = _ordered(weights, of_weights, summed + last).constant
-            return [_ordered(multiplied(rows, matrix), first + last, result)]
+    for (form, names), (weights, weight_names) in (forms, forms[::-1]):
+        if len(weight_names) == 2 and weights.is_constant and not any(weights.tags):
+            first, last = (each.replace(summed, "") for each in (names, weight_names))
+            rows = _permute(form, names, first + summed)
+            matrix = _permute(weights, weight_names, summed + last).constant
+            return [_permute(multiply_matrix(rows, matrix), first + last, result)]
     raise NotLiftableError("the weights of a step are not constant")
 
 
-def _ordered(form: Form, names: str, wanted: str) -> Form:
-    """Return a form with its axes in another order."""
-    order = [names.index(name) for name in wanted]
-    return form.moved(lambda array: array.transpose(order), [form.tags[axis] for axis in order])
+def _permute(form: Form, names: str, wanted: str) -> Form:
+    """Permute the axes of a form."""
+    return form.transpose([names.index(name) for name in wanted])
 
 
 def _function(name: str, e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -157,7 +147,7 @@ def _function(name: str, e: Evaluator, node: ir.Node) -> Sequence[Form]:
     alpha, beta = (None, None) if known is None else (known.alpha, known.beta)
     alpha = alpha if alpha is None else node.attributes.get_float("alpha", alpha)
     beta = beta if beta is None else node.attributes.get_float("beta", beta)
-    return [e.atoms.function(Activation(name, alpha, beta), e.form(node.inputs[0]))]
+    return [e.atoms.apply(Activation(name, alpha, beta), e.form(node.inputs[0]))]
 
 
 def _clip(e: Evaluator, node: ir.Node) -> Sequence[Form]:
@@ -170,46 +160,40 @@ def _clip(e: Evaluator, node: ir.Node) -> Sequence[Form]:
             bounds[index] = float(constant.reshape(-1)[0])
     limits = zip(bounds, (-math.inf, math.inf), strict=True)
     low, high = (limit if bound is None else bound for bound, limit in limits)
-    return [_clipped(e, e.form(node.inputs[0]), low, high)]
+    return [_clip_form(e, e.form(node.inputs[0]), low, high)]
 
 
-def _clipped(e: Evaluator, form: Form, low: float, high: float) -> Form:
-    """Return a form between bounds; a clip of a clip is one."""
-    form = form.merged()
-    if len(form.ids) == 1 and not form.constant.any() and (form.coefs == 1).all():
-        blocks = {e.atoms.block(int(atom)) for atom in form.ids.flat}
-        (block, *others) = blocks
-        of = block.function
-        if not others and of is not None and of.name == "Clip" and block.form is not None:
-            assert of.alpha is not None and of.beta is not None  # noqa: PT018
-            low, high = max(low, min(of.alpha, high)), min(high, max(of.beta, low))
-            places = (form.ids - block.start).reshape(-1)
-            inner = block.form.moved(lambda array: array[places], ("",))
-            shape = form.shape
-            form = inner.moved(lambda array: array.reshape(shape), form.tags)
+def _clip_form(e: Evaluator, form: Form, low: float, high: float) -> Form:
+    """Clip a form to bounds; a clip of a clip becomes one."""
+    atoms, factor = e.atoms.as_activations(form) or ([], 0.0)
+    functions = {e.atoms.block(atom).function for atom in atoms}
+    inner = functions.pop() if factor == 1 and len(functions) == 1 else None
+    if inner is not None and inner.name == "Clip":
+        assert inner.alpha is not None and inner.beta is not None  # noqa: PT018
+        low, high = max(low, min(inner.alpha, high)), min(high, max(inner.beta, low))
+        form = e.atoms.arguments(atoms).reshape(form.shape, form.tags)
     if low == 0 and high not in (1, math.inf) and high > 0:
-        unit = e.atoms.function(Activation("Clip", 0.0, 1.0), form.scaled(np.array(1 / high), form.tags))
-        return unit.scaled(np.array(high), form.tags)
-    return e.atoms.function(Activation("Clip", low, high), form)
+        unit = e.atoms.apply(Activation("Clip", 0.0, 1.0), form.scale(1 / high))
+        return unit.scale(high)
+    return e.atoms.apply(Activation("Clip", low, high), form)
 
 
-def _bound(is_low: bool, e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _min_max(is_low: bool, e: Evaluator, node: ir.Node) -> Sequence[Form]:
     forms = sorted((e.form(value) for value in node.inputs), key=lambda form: form.is_constant)
     if len(forms) != 2 or not forms[1].is_constant or np.unique(forms[1].constant).size != 1:
         raise NotLiftableError(f"{node.op_type} of two values that change is not part of a cell")
     bound = float(forms[1].constant.flat[0])
-    return [_clipped(e, forms[0], bound, math.inf) if is_low else _clipped(e, forms[0], -math.inf, bound)]
+    return [_clip_form(e, forms[0], bound, math.inf) if is_low else _clip_form(e, forms[0], -math.inf, bound)]
 
 
 def _log(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     """Evaluate ``log(1 + exp(x))``, which is Softplus."""
-    form = e.form(node.inputs[0]).merged()
-    if len(form.ids) == 1 and (form.constant == 1).all() and (form.coefs == 1).all():
-        atoms = [int(atom) for atom in form.ids.flat]
-        if all(e.atoms.block(atom).function == Activation("Exp") for atom in atoms):
-            shape, tags = form.shape, form.tags
-            argument = e.atoms.argument(atoms).moved(lambda array: array.reshape(shape), tags)
-            return [e.atoms.function(Activation("Softplus"), argument)]
+    form = e.form(node.inputs[0])
+    minus_one = dataclasses.replace(form, constant=form.constant - 1)
+    atoms, factor = e.atoms.as_activations(minus_one) or ([], 0.0)
+    if factor == 1 and all(e.atoms.block(atom).function == Activation("Exp") for atom in atoms):
+        argument = e.atoms.arguments(atoms).reshape(form.shape, form.tags)
+        return [e.atoms.apply(Activation("Softplus"), argument)]
     raise NotLiftableError("Log is not part of a cell")
 
 
@@ -221,12 +205,12 @@ def _where(e: Evaluator, node: ir.Node) -> Sequence[Form]:
         threshold, rest = e.constant(test.inputs[1]), e.constant(other)
         if threshold is not None and threshold.size == 1 and rest is not None and not rest.any():
             function = Activation("ThresholdedRelu", float(threshold.reshape(-1)[0]))
-            return [e.atoms.function(function, e.form(kept))]
+            return [e.atoms.apply(function, e.form(kept))]
     raise NotLiftableError("Where is not part of a cell")
 
 
 def _lstm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
-    """Evaluate an LSTM of one step: the form in which PyTorch's script exporter writes an LSTMCell."""
+    """Evaluate an LSTM of one step, which PyTorch's script exporter writes for an LSTMCell."""
     inputs: list[ir.Value | None] = list(node.inputs)
     X, W, R, B, lengths, h, c, P = inputs + [None] * (8 - len(inputs))
     dims, weights = None if X is None else e.dims(X), [e.constant(value) for value in (W, R, B)]
@@ -235,44 +219,41 @@ def _lstm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     if dims is None or dims[0] != 1 or any(array is None for array in weights):
         raise NotLiftableError("an LSTM in a step has several steps, or weights that are not constant")
     w, r, b = (array[0].astype(np.float64) for array in weights if array is not None)
-    products = multiplied(e.form(X), w.T), multiplied(e.form(h), r.T)
-    total = added(*products, common_tags(*products))
+    total = add_forms(multiply_matrix(e.form(X), w.T), multiply_matrix(e.form(h), r.T))
     total = dataclasses.replace(total, constant=total.constant + b.reshape(2, -1).sum(axis=0))
     gates = []
     for number, name in enumerate(("Sigmoid", "Sigmoid", "Sigmoid", "Tanh")):
-        part = total.moved(lambda array, at=number: np.split(array, 4, -1)[at], total.tags)  # type: ignore[misc]
-        gates.append(e.atoms.function(Activation(name), part))
+        part = total.rearrange(lambda array, at=number: np.split(array, 4, -1)[at], total.tags)  # type: ignore[misc]
+        gates.append(e.atoms.apply(Activation(name), part))
     i, o, f, g = gates
-    kept, new = (e.atoms.product(*pair, common_tags(*pair)) for pair in ((f, e.form(c)), (i, g)))
-    cell = added(kept, new, common_tags(kept, new))
-    squashed = e.atoms.function(Activation("Tanh"), cell)
-    hidden = e.atoms.product(o, squashed, common_tags(o, squashed))
-    Y = hidden.moved(lambda array: np.expand_dims(array, 0), ("", *hidden.tags))
+    cell = add_forms(e.atoms.multiply(f, e.form(c)), e.atoms.multiply(i, g))
+    hidden = e.atoms.multiply(o, e.atoms.apply(Activation("Tanh"), cell))
+    Y = hidden.rearrange(lambda array: np.expand_dims(array, 0), ("", *hidden.tags))
     return [Y, hidden, cell]
 
 
 _FUNCTIONS = ("Elu", "Exp", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 
 RULES: Mapping[str, Rule] = {
-    "Add": _sum,
+    "Add": _add,
     "Cast": _cast,
     "Clip": _clip,
-    "ConstantOfShape": _filled,
+    "ConstantOfShape": _fill,
     "Div": _div,
     "Einsum": _einsum,
     "Expand": _expand,
-    "Tile": _filled,
+    "Tile": _fill,
     "Gemm": _gemm,
     "Identity": lambda e, node: [e.form(node.inputs[0])],
     "LSTM": _lstm,
     "Log": _log,
-    "MatMul": lambda e, node: [_product(e, node)],
-    "Max": partial(_bound, True),
-    "Min": partial(_bound, False),
+    "MatMul": lambda e, node: [_matmul(e, node)],
+    "Max": partial(_min_max, True),
+    "Min": partial(_min_max, False),
     "Mul": _mul,
-    "Neg": lambda e, node: [_negative(e.form(node.inputs[0]))],
-    "Sub": _sum,
-    "Sum": _sum,
+    "Neg": lambda e, node: [e.form(node.inputs[0]).scale(-1.0)],
+    "Sub": _add,
+    "Sum": _add,
     "ThresholdedRelu": partial(_function, "ThresholdedRelu"),
     "Where": _where,
     **{name: partial(_function, name) for name in _FUNCTIONS},

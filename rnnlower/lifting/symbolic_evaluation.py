@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.lifting.affine_forms import Atoms, Form, NotLiftableError, constant_form
-from rnnlower.lifting.layout_rules import MOVING, Dim
+from rnnlower.lifting.layout_rules import LAYOUT_RULES, Dim
 from rnnlower.lifting.step_rules import RULES
 
-STEP_RULES = {**RULES, **MOVING}
+STEP_RULES = {**RULES, **LAYOUT_RULES}
 """The rule for each operator that may be part of a step."""
 _DEEPEST = 100
-"""How many operators a step may nest; those of two layers of cells in one body are about 50."""
+"""The deepest nesting of operators in a step; two layers of cells in one body nest about 50."""
 
 
 class Evaluator:
@@ -25,9 +25,9 @@ class Evaluator:
     Args:
         facts: The facts about the model.
         atoms: The atoms.
-        known: The forms of some values; those of others are added when they are asked for.
-        aliases: Values that are others under another name, such as states that never change.
-        direction: The part of an axis of two directions that the forms are right for.
+        known: The forms of some values; others are added when they are evaluated.
+        aliases: Values that stand for other values, such as states that never change.
+        direction: The index of the evaluated direction, if an axis holds two.
         is_step: Whether constants with two matrices have one for each direction.
         steps: The number of time steps, if it is known.
     """
@@ -45,7 +45,7 @@ class Evaluator:
     ) -> None:
         self.facts, self.atoms, self.direction, self.steps = facts, atoms, direction, steps
         self.known = dict(known)
-        self.rows = {
+        self.row_dims = {
             dims[axis]
             for value, form in known.items()
             for axis, tag in enumerate(form.tags)
@@ -66,15 +66,15 @@ class Evaluator:
         if value not in self.known:
             constant = self.constant(value)
             if constant is not None:
-                self.known[value] = self._by_row(constant)
+                self.known[value] = self._fold_rows(constant)
             else:
-                self._deeper(value)
+                self._evaluate_nested(value)
         form = self.known[value]
         if self._part is not None and "D" in form.tags and (form.tags[0] != "D" or len(form.tags) != 3):
             raise NotLiftableError("a step moves the axis of its directions")
         return form
 
-    def _deeper(self, value: ir.Value) -> None:
+    def _evaluate_nested(self, value: ir.Value) -> None:
         if self._depth > _DEEPEST:
             raise NotLiftableError(f"a step is nested more than {_DEEPEST} operators deep")
         self._depth += 1
@@ -83,20 +83,20 @@ class Evaluator:
         finally:
             self._depth -= 1
 
-    def _by_row(self, array: np.ndarray) -> Form:
-        """Return the form of a constant; what is the same for all rows has one, with their tag."""
+    def _fold_rows(self, array: np.ndarray) -> Form:
+        """Return the form of a constant; rows that are all equal become one, tagged as rows."""
         tags = [""] * array.ndim
         for axis, size in enumerate(array.shape[:-1]):
-            row = array.take([0], axis) if size > 1 and size in self.rows else array
+            row = array.take([0], axis) if size > 1 and size in self.row_dims else array
             if row is not array and (array == row).all():
                 array, tags[axis] = row, "B"
         return dataclasses.replace(constant_form(array), tags=tuple(tags))
 
-    def expanded(self, form: Form, before: Sequence[Dim] | None, value: ir.Value) -> Form:
-        """Return a form in the shape of a value, which is larger; rows that are all the same are one.
+    def expand(self, form: Form, before: Sequence[Dim] | None, value: ir.Value) -> Form:
+        """Broadcast a form to the shape of a value; an axis of equal rows stays one row, tagged as rows.
 
         Raises:
-            NotLiftableError: It has other rows than those of a step.
+            NotLiftableError: The shape is not known, or has other rows than the step.
         """
         after = self.dims(value)
         if before is None or after is None:
@@ -104,16 +104,16 @@ class Evaluator:
         front = len(after) - len(before)
         shape, tags = [1] * front + [*form.shape], [""] * front + [*form.tags]
         for axis, (old, new) in enumerate(zip((*(1 for _ in range(front)), *before), after, strict=True)):
-            if old == 1 and new in self.rows and new != 1 and axis < len(after) - 1:
+            if old == 1 and new in self.row_dims and new != 1 and axis < len(after) - 1:
                 tags[axis] = "B"
             elif old == 1 and isinstance(new, int):
                 shape[axis] = new
             elif new is None or old != new:
                 raise NotLiftableError("a step reads a tensor whose shape is not known")
-        return dataclasses.replace(form.broadcast(tuple(shape)), tags=tuple(tags))
+        return dataclasses.replace(form.broadcast_to(tuple(shape)), tags=tuple(tags))
 
     def constant(self, value: ir.Value | None) -> np.ndarray | None:
-        """Return the content of a value that never changes, for one direction if it has two."""
+        """Return a constant, cut to the evaluated direction if it has two."""
         array = None if value is None else self.facts.constant(self._aliases.get(value, value))
         if array is not None and self._part is not None and array.ndim == 3 and len(array) == 2:
             return array[self._part : self._part + 1]

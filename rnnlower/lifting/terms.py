@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnnlower.lifting.affine_forms import NotLiftableError
 
 Axis = tuple[int, ...]
-"""The indices of an axis: several if axes are merged, none if it has one element or all are equal."""
+"""The indices of an axis: several if axes are merged, none if its elements are all equal."""
 Size = int | str
 """The size of an axis: a number or a symbol."""
 Factor = tuple[ir.Value, tuple[Axis, ...]]
@@ -20,7 +20,7 @@ Factor = tuple[ir.Value, tuple[Axis, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """A product of tensors, summed over the indices that are on no axis.
+    """A product of tensors, summed over the indices that are on no axis of the result.
 
     Attributes:
         coef: A number.
@@ -42,7 +42,7 @@ class Term:
         """The indices over which the product is summed."""
         return self.indices - {index for axis in self.axes for index in axis}
 
-    def renamed(self, names: Mapping[int, Axis]) -> Term:
+    def rename(self, names: Mapping[int, Axis]) -> Term:
         """Return the term with other indices."""
 
         def new(axes: Iterable[Axis]) -> tuple[Axis, ...]:
@@ -58,8 +58,8 @@ class Sum:
     terms: tuple[Term, ...]
     dims: tuple[Size, ...]
 
-    def arranged(self, order: Sequence[int | None]) -> Sum:
-        """Return the sum with its axes in another order; ``None`` stands for a new one of one element."""
+    def permute(self, order: Sequence[int | None]) -> Sum:
+        """Permute the axes of the sum; ``None`` inserts an axis of size 1."""
         terms = (
             Term(each.coef, each.factors, tuple(() if axis is None else each.axes[axis] for axis in order))
             for each in self.terms
@@ -67,8 +67,8 @@ class Sum:
         return Sum(tuple(terms), tuple(1 if axis is None else self.dims[axis] for axis in order))
 
 
-def groups_of(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
-    """Return the axes that become others, without those of one element."""
+def group_axes(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
+    """Group the axes of two shapes by which become which, without axes of size 1."""
     old = [axis for axis, size in enumerate(before) if size != 1]
     new = [axis for axis, size in enumerate(after) if size != 1]
     groups = []
@@ -93,14 +93,14 @@ def groups_of(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[list[
     return groups
 
 
-def padded(given: Sum, rank: int) -> Sum:
-    """Return a sum with axes of one element in front."""
+def pad_rank(given: Sum, rank: int) -> Sum:
+    """Prepend axes of size 1."""
     own = len(given.dims)
-    return given.arranged([*[None] * (rank - own), *range(own)])
+    return given.permute([*[None] * (rank - own), *range(own)])
 
 
-def broadcast(first: Sequence[Size], second: Sequence[Size]) -> tuple[Size, ...]:
-    """Return the sizes of two shapes of one rank, broadcast to each other."""
+def broadcast_sizes(first: Sequence[Size], second: Sequence[Size]) -> tuple[Size, ...]:
+    """Broadcast two shapes of equal rank."""
     sizes = []
     for one, other in zip(first, second, strict=True):
         if one != other and 1 not in (one, other):

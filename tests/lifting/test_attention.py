@@ -65,11 +65,11 @@ def scan(step: str, keys: int = 4, values: int = 4) -> onnx.ModelProto:
     )
 
 
-def without_axis(step: str) -> str:
+def drop_axis(step: str) -> str:
     return step.replace("ReduceSum (", "ReduceSum <keepdims = 0> (")
 
 
-def feeds_of(steps: int, batch: int, keys: int = 4, values: int = 4) -> dict[str, np.ndarray]:
+def random_feeds(steps: int, batch: int, keys: int = 4, values: int = 4) -> dict[str, np.ndarray]:
     draw = np.random.default_rng(0)
     shapes = {"Q": (keys,), "K": (keys,), "V": (values,), "G": (1,), "R": (1,)}
     feeds = {name: draw.normal(size=(steps, batch, *shape)) for name, shape in shapes.items()}
@@ -79,8 +79,8 @@ def feeds_of(steps: int, batch: int, keys: int = 4, values: int = 4) -> dict[str
 
 @pytest.mark.parametrize("way", ["lift", "scan", "unroll"])
 @pytest.mark.parametrize("step", STEP)
-def test_a_state_update_becomes_the_operator(step: str, way: str) -> None:
-    model = scan(without_axis(STEP[step]))
+def test_a_state_update_becomes_a_linear_attention(step: str, way: str) -> None:
+    model = scan(drop_axis(STEP[step]))
     dims = {"T": 37} if way == "unroll" else {}
     options = {} if way == "lift" else {"dims": dims}
     result = getattr(rnnlower, way)(model, **options)
@@ -89,15 +89,15 @@ def test_a_state_update_becomes_the_operator(step: str, way: str) -> None:
     # A Scan of open length is in an If.
     assert bool({"If", "Scan"} & left) == (way == "scan")
     for steps, batch in ((37, 2), (37, 1)) if dims else ((37, 2), (1, 1), (5, 3)):
-        feeds = feeds_of(steps, batch)
+        feeds = random_feeds(steps, batch)
         got = run(result, feeds)
         for name, want in run(model, feeds).items():
             assert np.abs(got[name] - want).max() < 1e-4 * max(1, np.abs(want).max()), name
 
 
 @pytest.mark.parametrize("step", STAYS)
-def test_another_update_stays(step: str) -> None:
-    model = scan(without_axis(STAYS[step]))
+def test_other_updates_stay(step: str) -> None:
+    model = scan(drop_axis(STAYS[step]))
     lifted, report = rnnlower.lift.with_report(model)
     assert [node.op_type for node in report.nodes] == [None]
     assert "as a LinearAttention" in str(report.nodes[0].reason)
@@ -105,7 +105,7 @@ def test_another_update_stays(step: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_definition_comes_back(seed: int) -> None:
+def test_an_expanded_definition_is_lifted(seed: int) -> None:
     case = random_case(seed)
     if not isinstance(case, AttentionCase):
         case = AttentionCase(RULES[seed % 4], steps=seed % 5 + 1, dynamic=seed % 2 == 0)
@@ -126,12 +126,12 @@ def test_the_definition_comes_back(seed: int) -> None:
         assert np.abs(value - want).max(initial=0) < 1e-5 * max(1, np.abs(want).max(initial=0))
 
 
-def test_a_decay_may_be_computed_for_all_steps_before() -> None:
-    model = scan(without_axis(STAYS["negative"]))
+def test_a_decay_may_be_hoisted() -> None:
+    model = scan(drop_axis(STAYS["negative"]))
     model.graph.node[0].input[4] = "decay"
     model.graph.node.insert(0, onnx.helper.make_node("Exp", ["G"], ["decay"]))
     lifted, report = rnnlower.lift.with_report(model)
     assert [node.op_type for node in report.nodes] == ["LinearAttention"]
-    feeds = feeds_of(9, 2)
+    feeds = random_feeds(9, 2)
     for got, want in zip(run(lifted, feeds).values(), run(model, feeds).values(), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-4, rtol=1e-4)

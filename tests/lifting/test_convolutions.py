@@ -17,7 +17,7 @@ from rnnlower.inspection import find_liftable
 
 JOIN, CONV, TAIL = "h = Concat <axis = 2> (p, x)", "Conv <group = 4>", "n = Slice (h, tail, most, time)"
 SILU, SAME = "g = Sigmoid (c)  y = Mul (g, c)", "n = Identity (p)"
-TURN = "Transpose <perm = [0, 2, 1]>"
+SWAP = "Transpose <perm = [0, 2, 1]>"
 FORMS = {
     "whole": f"{JOIN}  c = {CONV} (h, k, b)  {SILU}  {TAIL}",
     "the tail first": f"{JOIN}  {TAIL}  y = {CONV} (h, k)",
@@ -27,10 +27,10 @@ FORMS = {
     f"c = {CONV} (h, k)  {SILU}  n = Slice (h, t, v, time)",
     "no tail": f"{JOIN}  c = {CONV} (h, k, b)  {SILU}  {SAME}",
     "zeros": f"h = Concat <axis = 2> (none, x)  c = {CONV} (h, k, b)  {SILU}  {TAIL}",
-    "turned": f"xt = {TURN} (x)  pt = {TURN} (p)  w = Concat <axis = 1> (pt, xt)  h = {TURN} (w) "
-    f"c = {CONV} (h, k, b)  {SILU}  m = Slice (w, tail, most, one)  n = {TURN} (m)",
-    "turned, the tail after": f"xt = {TURN} (x)  pt = {TURN} (p)  w = Concat <axis = 1> (pt, xt) "
-    f"h = {TURN} (w)  y = {CONV} (h, k, b)  {TAIL}",
+    "turned": f"xt = {SWAP} (x)  pt = {SWAP} (p)  w = Concat <axis = 1> (pt, xt)  h = {SWAP} (w) "
+    f"c = {CONV} (h, k, b)  {SILU}  m = Slice (w, tail, most, one)  n = {SWAP} (m)",
+    "turned, the tail after": f"xt = {SWAP} (x)  pt = {SWAP} (p)  w = Concat <axis = 1> (pt, xt) "
+    f"h = {SWAP} (w)  y = {CONV} (h, k, b)  {TAIL}",
     "the gate is read twice": f"{JOIN}  c = {CONV} (h, k)  g = Sigmoid (c)  m = Mul (g, c)  y = Add (m, g) "
     f"{TAIL}",
     "padded": f"c = Conv <group = 4, pads = [3, 0]> (x, k, b)  {SILU}  {SAME}",
@@ -77,22 +77,22 @@ def model(nodes: str, opset: int = 18) -> onnx.ModelProto:
     return made
 
 
-def feeds_of(steps: int) -> dict[str, np.ndarray]:
+def random_feeds(steps: int) -> dict[str, np.ndarray]:
     draw = np.random.default_rng(steps)
     return {name: draw.normal(size=(2, 4, size)).astype("f4") for name, size in (("x", steps), ("p", 3))}
 
 
-def require_equal(source: onnx.ModelProto, result: onnx.ModelProto, *lengths: int) -> None:
+def assert_close(source: onnx.ModelProto, result: onnx.ModelProto, *lengths: int) -> None:
     for steps in lengths:
-        got = run(result, feeds_of(steps))
-        for name, want in run(source, feeds_of(steps)).items():
+        got = run(result, random_feeds(steps))
+        for name, want in run(source, random_feeds(steps)).items():
             assert got[name].shape == want.shape
             np.testing.assert_allclose(got[name], want, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("opset", [18, 27])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_causal_convolution_becomes_the_operator(form: str, opset: int) -> None:
+def test_a_causal_convolution_becomes_one_with_state(form: str, opset: int) -> None:
     source = model(FORMS[form], opset)
     lifted, report = rnnlower.lift.with_report(source)
     (entry,) = report.nodes
@@ -103,11 +103,11 @@ def test_a_causal_convolution_becomes_the_operator(form: str, opset: int) -> Non
     assert any(attribute.s == b"silu" for attribute in node.attribute) == (form in WITH_SILU)
     assert "Conv" not in nodes
     assert ("Concat" in nodes) == (form == "dilated")
-    require_equal(source, lifted, 1, 2, 3, 17)
+    assert_close(source, lifted, 1, 2, 3, 17)
 
 
 @pytest.mark.parametrize("reason", STAYS)
-def test_another_convolution_stays(reason: str) -> None:
+def test_other_convolutions_stay(reason: str) -> None:
     source = model(STAYS[reason])
     lifted, report = rnnlower.lift.with_report(source)
     (entry,) = report.nodes
@@ -122,7 +122,7 @@ def test_onnxruntime_gets_its_kernel_where_it_is_fast(steps: int | None, has_ker
     lowered = rnnlower.lower(source, target="onnxruntime", dims={} if steps is None else {"T": steps})
     kernels = {node.op_type for node in lowered.graph.node if node.domain == "com.microsoft"}
     assert kernels == ({"CausalConvWithState"} if has_kernel else set())
-    require_equal(source, lowered, steps or 5)
+    assert_close(source, lowered, steps or 5)
 
 
 def test_other_runtimes_keep_their_convolution() -> None:
@@ -140,7 +140,7 @@ def test_inspect_lists_convolutions_with_a_state() -> None:
 
 def test_a_state_of_a_convolution_streams() -> None:
     source, step = model(FORMS["whole"]), rnnlower.stream(model(FORMS["whole"]), chunk=2)
-    x, p = feeds_of(8).values()
+    x, p = random_feeds(8).values()
     want, state, parts = run(source, {"x": x, "p": p}), p, []
     for start in range(0, 8, 2):
         y, state = run(step, {"x": x[:, :, start : start + 2], "p": state}).values()
@@ -150,7 +150,7 @@ def test_a_state_of_a_convolution_streams() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_lowered_operator_comes_back(seed: int) -> None:
+def test_a_lowered_operator_is_lifted_again(seed: int) -> None:
     case = random_case(seed)
     if not isinstance(case, ConvolutionCase):
         case = ConvolutionCase("com.microsoft", 21, steps=seed % 5 + 1, dilation=seed % 3 + 1)

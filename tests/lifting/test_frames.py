@@ -74,7 +74,7 @@ LINE = """
 """
 
 
-def model_of(text: str, step: str = "", seed: int = 0) -> onnx.ModelProto:
+def make_model(text: str, step: str = "", seed: int = 0) -> onnx.ModelProto:
     """Return the model of a text, with random weights for the names that it reads."""
     text = text.replace("STEP", step)
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
@@ -86,17 +86,17 @@ def model_of(text: str, step: str = "", seed: int = 0) -> onnx.ModelProto:
     return model
 
 
-def inputs_of(model: onnx.ModelProto) -> Mapping[str, np.ndarray]:
+def random_inputs(model: onnx.ModelProto) -> Mapping[str, np.ndarray]:
     rng = np.random.default_rng(1)
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def lifted(model: onnx.ModelProto, **options: int) -> list[str]:
+def lift_and_compare(model: onnx.ModelProto, **options: int) -> list[str]:
     """Return the recurrent operators of the lifted model, which computes the same."""
     result = rnnlower.lift(model, **options)
     onnx.checker.check_model(result, full_check=True)
-    inputs = inputs_of(model)
+    inputs = random_inputs(model)
     expected, actual = run(model, inputs), run(result, inputs)
     for name, array in expected.items():
         np.testing.assert_allclose(actual[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
@@ -111,7 +111,7 @@ def reasons(model: onnx.ModelProto) -> str:
     return "; ".join(str(node.reason) for node in report.nodes)
 
 
-def written_out(step: str, count: int) -> str:
+def repeat_step(step: str, count: int) -> str:
     """Return the steps of a straight line over ``X[:, k]``."""
     names = ("xw", "hr", "sum", "gates", "i0", "f0", "g0", "o0", "i", "f", "g", "o", "fc", "ig", "t", "x")
     lines = []
@@ -126,7 +126,7 @@ def written_out(step: str, count: int) -> str:
 
 
 def test_a_loop_of_keras_becomes_an_lstm() -> None:
-    assert lifted(model_of(KERAS, LSTM)) == ["LSTM"]
+    assert lift_and_compare(make_model(KERAS, LSTM)) == ["LSTM"]
 
 
 @pytest.mark.parametrize(("attributes", "becomes"), [("", ["LSTM"]), (", input_forget = 1", [])])
@@ -137,27 +137,27 @@ def test_a_scan_around_an_lstm_of_one_step_becomes_an_lstm(attributes: str, beco
         all, hn, cn = LSTM <hidden_size = 4{attributes}> (xs, W_, R_, B_, , hs, cs)
         h_new = Squeeze (hn, axes)  c_new = Squeeze (cn, axes)
     """
-    model = model_of(SCAN, step)
+    model = make_model(SCAN, step)
     result = rnnlower.lift(model)
     assert [node.op_type for node in result.graph.node if node.op_type in ("LSTM", "Scan")] == (
         becomes or ["Scan"]
     )
-    for name, array in run(model, inputs_of(model)).items():
-        np.testing.assert_allclose(run(result, inputs_of(model))[name], array, rtol=1e-4, atol=1e-5)
+    for name, array in run(model, random_inputs(model)).items():
+        np.testing.assert_allclose(run(result, random_inputs(model))[name], array, rtol=1e-4, atol=1e-5)
 
 
 def test_a_scan_becomes_an_lstm() -> None:
-    assert lifted(model_of(SCAN, LSTM)) == ["LSTM"]
+    assert lift_and_compare(make_model(SCAN, LSTM)) == ["LSTM"]
 
 
 def test_a_line_of_lstm_cells_becomes_an_lstm() -> None:
-    model = model_of(written_out(LSTM, 4))
-    assert lifted(model) == ["LSTM"]
-    assert lifted(model, steps=5) == []
+    model = make_model(repeat_step(LSTM, 4))
+    assert lift_and_compare(model) == ["LSTM"]
+    assert lift_and_compare(model, steps=5) == []
 
 
 def test_an_lstm_without_forget_gate_becomes_an_lstm() -> None:
-    assert lifted(model_of(SCAN, LSTM.replace("Mul (f, c)", "Identity (c)"))) == ["LSTM"]
+    assert lift_and_compare(make_model(SCAN, LSTM.replace("Mul (f, c)", "Identity (c)"))) == ["LSTM"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_minimal_gated_unit_becomes_a_gru(new: str) -> None:
         xw = MatMul (x, W1)  hr = MatMul (h, R1)  s = Add (xw, hr)  a = Add (s, B1)  z = Sigmoid (a)
         k = Mul (z, h)  kr = MatMul (k, R1)  q = Add (xw, kr)  n = Tanh (q)  {new}
     """
-    assert lifted(model_of(GRU, step)) == ["GRU"]
+    assert lift_and_compare(make_model(GRU, step)) == ["GRU"]
 
 
 def test_a_linear_candidate_becomes_affine() -> None:
@@ -181,7 +181,7 @@ def test_a_linear_candidate_becomes_affine() -> None:
         r = HardSigmoid (s)  k = Mul (r, h)  n0 = MatMul (k, R1)  n = Add (n0, xw)
         d = Sub (h, n)  p = Mul (z, d)  h_new = Add (n, p)
     """
-    assert lifted(model_of(GRU, step)) == ["GRU"]
+    assert lift_and_compare(make_model(GRU, step)) == ["GRU"]
 
 
 STAYING = {
@@ -198,18 +198,18 @@ STAYING = {
 
 
 @pytest.mark.parametrize("name", STAYING)
-def test_what_is_no_cell_stays(name: str) -> None:
+def test_a_step_that_is_not_a_cell_stays(name: str) -> None:
     step, reason = STAYING[name]
-    assert reason in reasons(model_of(SCAN, step))
+    assert reason in reasons(make_model(SCAN, step))
 
 
-def test_what_reads_a_gate_keeps_the_scan() -> None:
+def test_a_gate_read_outside_keeps_the_scan() -> None:
     text = SCAN.replace("y = Identity (h_new)", "y = Identity (o)")
-    assert "is an output, which no cell returns" in reasons(model_of(text, LSTM))
+    assert "is an output, but no cell returns it" in reasons(make_model(text, LSTM))
 
 
-def test_weights_of_run_time_keep_the_scan() -> None:
-    model = model_of(SCAN.replace("X) =>", "X, float[4, 16] R4) =>"), LSTM)
+def test_runtime_weights_keep_the_scan() -> None:
+    model = make_model(SCAN.replace("X) =>", "X, float[4, 16] R4) =>"), LSTM)
     names = [tensor.name for tensor in model.graph.initializer]
     del model.graph.initializer[names.index("R4")]
     assert "not constant" in reasons(model)
@@ -222,41 +222,41 @@ AT_RUN_TIME = {
 
 
 @pytest.mark.parametrize("what", AT_RUN_TIME)
-def test_axes_and_sizes_of_run_time_keep_the_scan(what: str) -> None:
+def test_runtime_axes_and_sizes_keep_the_scan(what: str) -> None:
     old, new, reason = AT_RUN_TIME[what]
     text = SCAN.replace("X) =>", "X, int64[n] P) =>")
     after, _, before = new.partition("  ")
     step = LSTM.replace(f"gates = Add {old}", f"{before}  gates = Add {after}").replace(old, after)
-    assert reason in reasons(model_of(text, step))
+    assert reason in reasons(make_model(text, step))
 
 
-def test_an_input_to_which_the_state_is_added_is_a_sum_that_r_takes_up() -> None:
+def test_a_state_added_to_the_input_is_absorbed_by_r() -> None:
     step = LSTM.replace("(x, W4)", "(fed, W4)").replace("xw", "e = MatMul (h, V)  fed = Add (x, e)  xw", 1)
-    assert lifted(model_of(SCAN, step)) == ["LSTM"]
+    assert lift_and_compare(make_model(SCAN, step)) == ["LSTM"]
 
 
 def test_a_line_whose_input_depends_on_its_state_stays() -> None:
-    text = written_out(LSTM, 4)
+    text = repeat_step(LSTM, 4)
     for k in range(1, 4):
         text = text.replace(f"x_{k} = Gather", f"e_{k} = MatMul (h{k}, V) q_{k} = Sin (e_{k}) u_{k} = Gather")
         text = text.replace(f"MatMul ( x_{k} ,", f"MatMul ( x_{k} ,").replace(
             f"xw_{k} = ", f"x_{k} = Add (u_{k}, q_{k}) xw_{k} = "
         )
-    assert "LSTM" not in lifted(model_of(text))
+    assert "LSTM" not in lift_and_compare(make_model(text))
 
 
 def test_nothing_to_lift_changes_nothing() -> None:
-    model = model_of("main (float[2] x) => (float[2] y) { y = Neg (x) }")
+    model = make_model("main (float[2] x) => (float[2] y) { y = Neg (x) }")
     result, report = rnnlower.lift.with_report(model)
     assert [node.op_type for node in result.graph.node] == ["Neg"]
     assert "nothing to lift" in report.notes[0]
 
 
 @pytest.mark.parametrize(("semantics", "nodes"), [("ort", []), ("spec", ["RNN"])])
-def test_the_last_state_of_no_steps_is_the_first_one(semantics: Semantics, nodes: list[str]) -> None:
+def test_without_steps_the_final_state_is_the_initial_one(semantics: Semantics, nodes: list[str]) -> None:
     """For rows without steps, onnxruntime's operators return zeros."""
     text = GRU.replace("[6, 2", "[0, 2").replace("(float[0, 2, 4] Y)", "(float[0, 2, 4] Y, float[2, 4] last)")
-    model = model_of(text, "hr = MatMul (h, R1) xw = MatMul (x, W1) sum = Add (xw, hr) h_new = Tanh (sum)")
+    model = make_model(text, "hr = MatMul (h, R1) xw = MatMul (x, W1) sum = Add (xw, hr) h_new = Tanh (sum)")
     result, report = rnnlower.lift.with_report(model, semantics=semantics)
     assert recurrent_left(result) == nodes
     assert nodes or "is read for rows that may have no steps" in str(report.nodes[0].reason)

@@ -23,7 +23,7 @@ from rnnlower.engines.reference import Evaluator
 NO_STEPS = "without steps"
 
 
-def inputs_of(model: onnx.ModelProto, steps: int) -> dict[str, np.ndarray]:
+def random_inputs(model: onnx.ModelProto, steps: int) -> dict[str, np.ndarray]:
     """Return inputs of a number of steps."""
     rng = np.random.default_rng(steps)
     shapes = {"X": (steps, 2, 3), "h0": (2, 4), "c0": (2, 4)}
@@ -39,7 +39,7 @@ def assert_equal(
     """Compare a result without recurrent nodes with its source, on sequences without steps, too."""
     assert recurrent_left(result) == []
     for steps in lengths:
-        inputs = inputs_of(source, steps)
+        inputs = random_inputs(source, steps)
         expected = Evaluator(source).run(inputs)
         for name, value in runner(result, inputs).items():
             np.testing.assert_allclose(
@@ -53,7 +53,7 @@ ALL = [(form, cell) for form in ("scan", "loop") for cell in STEPS]
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("form", "cell"), ALL)
 @pytest.mark.parametrize("command", ["scan", "loop"])
-def test_the_first_states_are_the_last_ones(command: str, form: str, cell: str, reverse: bool) -> None:
+def test_final_states_are_the_initial_ones(command: str, form: str, cell: str, reverse: bool) -> None:
     model = model_of(form, cell, reverse=reverse)
     result, report = getattr(rnnlower, command).with_report(model)
     assert [node.op_type for node in report.nodes] == [cell]
@@ -85,7 +85,7 @@ def test_targets(target: str, form: str, cell: str) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"target": "onnxruntime"}], ids=["lift", "lower"])
 @pytest.mark.parametrize(("form", "cell"), ALL)
-def test_what_stays_a_node_is_told(form: str, cell: str, options: dict[str, str]) -> None:
+def test_a_note_names_nodes_that_stay(form: str, cell: str, options: dict[str, str]) -> None:
     """onnxruntime's own operators return zeros, or end the process."""
     convert: Any = rnnlower.lower if options else rnnlower.lift
     result, report = convert.with_report(model_of(form, cell), **options)
@@ -95,14 +95,14 @@ def test_what_stays_a_node_is_told(form: str, cell: str, options: dict[str, str]
 
 
 @pytest.mark.parametrize("cell", STEPS)
-def test_a_padded_length_of_zero_is_told(cell: str) -> None:
+def test_a_note_names_a_padded_length_of_zero(cell: str) -> None:
     """The padded length may be 0, for which onnxruntime's operators return zeros."""
     _, report = rnnlower.pad.with_report(model_of("scan", cell), max={"T": 5})
     (note,) = [note for note in report.notes if NO_STEPS in note]
     assert "returns 0" in note
 
 
-def native() -> onnx.ModelProto:
+def lstm_node() -> onnx.ModelProto:
     """Return a model of a node with initial states, whose last ones are read."""
     return rnnlower.lift(model_of("scan", "LSTM"))
 
@@ -112,8 +112,8 @@ CERTAIN: Mapping[str, tuple[Callable[[], onnx.ModelProto], dict[str, Any]]] = {
     "fixed length": (lambda: model_of("scan", "LSTM"), {"dims": {"T": 5}}),
     "spec": (lambda: model_of("scan", "LSTM"), {"semantics": "spec"}),
     "guard": (lambda: model_of("loop", "LSTM", guard=GUARD), {}),
-    "emitted scan": (lambda: rnnlower.scan(native()), {}),
-    "emitted loop": (lambda: rnnlower.loop(native()), {}),
+    "emitted scan": (lambda: rnnlower.scan(lstm_node()), {}),
+    "emitted loop": (lambda: rnnlower.loop(lstm_node()), {}),
     "states that nothing reads": (
         lambda: model_of("loop", "LSTM", guard="h_last = Tanh (h0)  c_last = Tanh (c0)"),
         {},
@@ -122,7 +122,7 @@ CERTAIN: Mapping[str, tuple[Callable[[], onnx.ModelProto], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CERTAIN)
-def test_what_cannot_differ_is_not_told(case: str) -> None:
+def test_no_note_if_results_cannot_differ(case: str) -> None:
     make, options = CERTAIN[case]
     result, report = rnnlower.lift.with_report(make(), **options)
     assert recurrent_left(result) == ["LSTM"]
@@ -130,18 +130,18 @@ def test_what_cannot_differ_is_not_told(case: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["scan", "loop"])
-def test_a_node_of_the_source_does_as_onnxruntime(command: str) -> None:
+def test_a_source_node_follows_onnxruntime(command: str) -> None:
     """The reader of a file that `lift` wrote has a node like others."""
-    model = native()
-    results = run(getattr(rnnlower, command)(model), inputs_of(model, 0))
+    model = lstm_node()
+    results = run(getattr(rnnlower, command)(model), random_inputs(model, 0))
     assert not results["h_last"].any()
     assert not results["c_last"].any()
 
 
-def test_in_memory_a_lifted_model_is_like_its_file() -> None:
+def test_a_lifted_model_in_memory_equals_its_file() -> None:
     model = model_of("scan", "LSTM")
     result = ir.to_proto(rnnlower.scan(rnnlower.lift(ir.from_proto(model))))
-    assert not run(result, inputs_of(model, 0))["c_last"].any()
+    assert not run(result, random_inputs(model, 0))["c_last"].any()
 
 
 @pytest.mark.parametrize("form", ["scan", "loop"])
@@ -214,14 +214,14 @@ SCAN_IN_AN_IF = """
 
 
 @pytest.mark.parametrize("shape", ["empty", "row"])
-def test_what_an_if_returns_besides_a_scan_stays(shape: str) -> None:
+def test_an_if_with_other_outputs_than_its_scan_stays(shape: str) -> None:
     """It may return a result twice, a constant, and a row where there are no steps."""
     weights = {"W": (3, 4), "R": (4, 4)}
     model = streamed_model(SCAN_IN_AN_IF.replace("SHAPE", shape), **weights)
     lifted = rnnlower.lift(model)
     assert [node.op_type for node in rnnlower.inspect(lifted)] == ["RNN"]
     for steps in (0, 1, 5):
-        given = inputs_of(model, steps)
+        given = random_inputs(model, steps)
         for name in ("Y", "unit"):
             # onnxruntime gives a result of a branch once.
             np.testing.assert_allclose(run(lifted, given)[name], run(model, given)[name], atol=1e-6)

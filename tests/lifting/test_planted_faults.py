@@ -29,7 +29,7 @@ CONFIGS = {
 
 
 @functools.cache
-def pair(op_type: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+def lower_and_lift(op_type: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """Return a lowered model, and the same lifted."""
     config = CONFIGS[op_type]
     lowered = judge.lower(config, "scan", config.make_inputs(np.random.default_rng(0)))
@@ -40,14 +40,14 @@ def pair(op_type: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
 
 @pytest.mark.parametrize("op_type", CONFIGS)
 def test_a_lifted_model_is_accepted(op_type: str) -> None:
-    assert rnnlower.verify(*pair(op_type))
+    assert rnnlower.verify(*lower_and_lift(op_type))
 
 
 @pytest.mark.parametrize("fault", SOURCE_FAULTS)
 def test_a_fault_in_a_lifted_node_is_noticed(fault: str) -> None:
     noticed = []
     for op_type, config in CONFIGS.items():
-        lowered, lifted = pair(op_type)
+        lowered, lifted = lower_and_lift(op_type)
         mutant = onnx.ModelProto()
         mutant.CopyFrom(lifted)
         inputs = config.make_inputs(np.random.default_rng(2))

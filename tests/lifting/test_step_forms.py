@@ -1,80 +1,102 @@
-"""Forms: equations that are equal have equal forms, however they are spelled as operators."""
+"""Forms: equal equations have equal forms, whichever operators compute them."""
 
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
+import rnnlower
 from rnnlower.lifting.affine_forms import (
     Atoms,
     Form,
     NotLiftableError,
-    added,
+    add_forms,
+    concat_forms,
     constant_form,
-    joined,
-    multiplied,
+    multiply_matrix,
 )
-from rnnlower.lifting.layout_rules import reshaped
+from rnnlower.lifting.layout_rules import reshape_form
 from rnnlower.recurrent.node import Activation
 
 RNG = np.random.default_rng(0)
 
 
 def minus(first: Form, second: Form) -> Form:
-    return added(first, second.scaled(np.array(-1.0), second.tags), first.tags)
+    return add_forms(first, second.scale(-1.0))
 
 
 def polynomials(atoms: Atoms, form: Form) -> list[dict[tuple[int, ...], float]]:
-    flat = form.flat().merged()
+    flat = form.flatten().simplify()
     return [atoms.polynomial(flat, place) for place in range(flat.constant.size)]
 
 
 def test_the_two_spellings_of_a_gru_are_one_polynomial() -> None:
     atoms = Atoms()
     tags = ("B", "")
-    h, x = (atoms.given((1, 3), tags) for _ in "hx")
-    z = atoms.function(Activation("Sigmoid"), x)
-    n = atoms.function(Activation("Tanh"), added(x, h, tags))
+    h, x = (atoms.variables((1, 3), tags) for _ in "hx")
+    z = atoms.apply(Activation("Sigmoid"), x)
+    n = atoms.apply(Activation("Tanh"), add_forms(x, h))
     one = constant_form(np.ones((1, 3)))
-    kept = atoms.product(minus(one, z), n, tags)
-    long = added(kept, atoms.product(z, h, tags), tags)
-    short = added(n, atoms.product(z, minus(h, n), tags), tags)
+    kept = atoms.multiply(minus(one, z), n)
+    long = add_forms(kept, atoms.multiply(z, h))
+    short = add_forms(n, atoms.multiply(z, minus(h, n)))
     assert polynomials(atoms, long) == polynomials(atoms, short)
 
 
-def test_a_product_with_a_matrix_is_that_of_the_coefficients() -> None:
+def test_a_matrix_product_multiplies_the_coefficients() -> None:
     atoms = Atoms()
-    x = atoms.given((1, 3), ("B", ""))
+    x = atoms.variables((1, 3), ("B", ""))
     first, second = RNG.normal(size=(3, 4)), RNG.normal(size=(4, 2))
-    twice = multiplied(multiplied(x, first), second)
-    at_once = multiplied(x, first @ second)
+    twice = multiply_matrix(multiply_matrix(x, first), second)
+    at_once = multiply_matrix(x, first @ second)
     np.testing.assert_allclose(twice.coefs, at_once.coefs)
     assert (twice.ids == at_once.ids).all()
 
 
-def test_parts_of_a_join_are_the_parts() -> None:
+def test_a_part_of_a_concat_is_the_part() -> None:
     atoms = Atoms()
-    x, y = (atoms.given((1, 2), ("B", "")) for _ in "xy")
-    together = joined([x, y], 1, ("B", ""))
-    part = together.moved(lambda array: array[:, 2:], ("B", ""))
+    x, y = (atoms.variables((1, 2), ("B", "")) for _ in "xy")
+    together = concat_forms([x, y], 1, ("B", ""))
+    part = together.rearrange(lambda array: array[:, 2:], ("B", ""))
     assert polynomials(atoms, part) == polynomials(atoms, y)
 
 
-def test_what_cancels_out_is_gone() -> None:
+def test_terms_that_cancel_are_dropped() -> None:
     atoms = Atoms()
-    x = atoms.given((1, 3), ("B", ""))
+    x = atoms.variables((1, 3), ("B", ""))
     assert minus(x, x).is_constant
 
 
 def test_rows_do_not_become_features() -> None:
-    x = Atoms().given((1, 4), ("B", ""))
-    assert reshaped(x, (2, 4), (1, 2, 4)).tags == ("", "B", "")
+    x = Atoms().variables((1, 4), ("B", ""))
+    assert reshape_form(x, (2, 4), (1, 2, 4)).tags == ("", "B", "")
     with pytest.raises(NotLiftableError, match="rows"):
-        reshaped(x, (2, 4), (4, 2))
+        reshape_form(x, (2, 4), (4, 2))
 
 
-def test_time_and_rows_are_joined_and_taken_apart() -> None:
-    x = Atoms().given((1, 1, 4), ("T", "B", ""))
-    flat = reshaped(x, (5, 2, 4), (10, 4))
+def test_time_and_rows_merge_and_split() -> None:
+    x = Atoms().variables((1, 1, 4), ("T", "B", ""))
+    flat = reshape_form(x, (5, 2, 4), (10, 4))
     assert flat.tags == ("TB", "")
-    assert reshaped(flat, (10, 4), (5, 2, 2, 2)).tags == ("T", "B", "", "")
+    assert reshape_form(flat, (10, 4), (5, 2, 2, 2)).tags == ("T", "B", "", "")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "one = Clip (x, low, high) all = Expand (one, shape) input = Clip (all, low, half)",
+        "one = Exp (x) all = Expand (one, shape) more = Add (all, high) input = Log (more)",
+    ],
+)
+def test_an_activation_of_one_element_may_be_expanded(step: str) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
+        main (float[T, 2, 1] X, float[2, 4] h0) => (float[T, 2, 4] Y)
+        <float[4, 4] R = {{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}}, int64[2] shape = {{2, 4}},
+         float low = {{0}}, float half = {{0.5}}, float high = {{1}}> {{
+            last, Y = Scan <num_scan_inputs = 1, body = step (float[2, 4] h, float[2, 1] x)
+            => (float[2, 4] new, float[2, 4] y) {{
+                {step} product = MatMul (h, R) sum = Add (product, input) new = Tanh (sum) y = Identity (new)
+            }}> (h0, X) }}""")
+    _, report = rnnlower.lift.with_report(model)
+    assert "the equations of the step" in str(report.nodes[0].reason)

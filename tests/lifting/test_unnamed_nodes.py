@@ -39,12 +39,12 @@ def line(op_type: str = "GRU") -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_a_node_of_a_step(reason: str) -> None:
+def test_a_reason_names_the_operator(reason: str) -> None:
     _, report = rnnlower.lift.with_report(onnx.parser.parse_model(SCAN.format(step=REFUSED[reason])))
     assert reason in str(report.nodes[0].reason)
 
 
-def test_lines_go_by_operator_and_position() -> None:
+def test_lines_are_named_by_operator_and_position() -> None:
     model = compose.merge_models(line("GRU"), line("RNN"), [], prefix1="a_", prefix2="b_")
     lifted, report = rnnlower.lift.with_report(model)
     assert [node.op_type for node in report.nodes] == ["GRU", "RNN"]
@@ -54,7 +54,7 @@ def test_lines_go_by_operator_and_position() -> None:
         assert node.name in {made.name for made in lifted.graph.node if made.op_type == node.op_type}
 
 
-def test_convolutions_go_by_their_position_in_the_model() -> None:
+def test_convolutions_are_named_by_their_position() -> None:
     step = "h{0} = Concat <axis = 2> (p, x)  y{0} = Conv <group = 4> (h{0}, k)"
     model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 18]>
         main (float[1, 4, 3] p, float[1, 4, 9] x, float[4, 1, 4] k) => (float[1, 4, 9] y0, float[1, 4, 9] y1)
@@ -67,7 +67,7 @@ def test_convolutions_go_by_their_position_in_the_model() -> None:
 
 
 @pytest.mark.parametrize("name", ["/Loop", "/Scan", "", "lstm"])
-def test_what_was_lifted_has_a_name(name: str) -> None:
+def test_lifted_nodes_have_names(name: str) -> None:
     """PyTorch's exporter calls a Loop of the main module /Loop; a Loop of this tool is called lstm/Loop."""
     model = model_of("loop", "LSTM")
     (loop,) = (node for node in model.graph.node if node.op_type == "Loop")

@@ -20,7 +20,7 @@ LEAST = {"scan": 0.97, "loop": 0.97, "unroll": 0.9}
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("strategy", LEAST)
-def test_random_nodes_come_back(strategy: str, seed: int) -> None:
+def test_random_nodes_round_trip(strategy: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     outcomes = collections.Counter(judge_lift(random_liftable(rng), strategy, rng) for _ in range(30))
     left = {outcome: count for outcome, count in outcomes.items() if outcome[0] not in ("back", "refused")}
@@ -31,7 +31,7 @@ def test_random_nodes_come_back(strategy: str, seed: int) -> None:
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize("strategy", LEAST)
-def test_every_cell_comes_back_with_its_attributes(strategy: str, direction: str, op_type: str) -> None:
+def test_every_cell_round_trips_with_its_attributes(strategy: str, direction: str, op_type: str) -> None:
     config = Config(
         op_type=op_type, opset=17, seq_length=5, direction=direction, clip=3.0, B="initializer", Y_h="graph"
     )
@@ -55,7 +55,7 @@ def test_every_cell_comes_back_with_its_attributes(strategy: str, direction: str
     ],
 )
 @pytest.mark.parametrize("is_more", [False, True])
-def test_a_line_comes_back_whose_weights_occur_once(
+def test_a_line_whose_weights_occur_once_round_trips(
     count: int, start: str, direction: str, op_type: str, is_more: bool
 ) -> None:
     given: dict[str, object] = {"initial_c": start} if op_type == "LSTM" else {}

@@ -16,14 +16,14 @@ from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import VIEWS, LocatedNode, ancestors, is_read, look_through
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
-from rnnlower.lifting.cell_search import Found, order_of, row_tags
+from rnnlower.lifting.cell_search import FoundCell, is_reversed, tagged_shape
 from rnnlower.lifting.chains import Line
-from rnnlower.lifting.emission import Made, emit_cell, emit_result, emit_state
+from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Series, State
-from rnnlower.lifting.hoisting import part_of
+from rnnlower.lifting.hoisting import make_input_part
 from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
-from rnnlower.lifting.row_masks import Lengths, lengths_of
-from rnnlower.lifting.surroundings import Result, require_mask, require_states
+from rnnlower.lifting.results import Result, require_mask, require_steps
+from rnnlower.lifting.row_masks import Lengths, lengths_from_mask
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.node import Semantics
@@ -36,19 +36,19 @@ class _Origin:
     Attributes:
         whole: The value.
         axis: The axis.
-        start: Where the part starts.
-        size: How long it is.
-        is_kept: Whether the part has the axis.
+        start: The start of the part.
+        size: Its length.
+        keeps_axis: Whether the part has the axis.
     """
 
     whole: ir.Value
     axis: int
     start: int
     size: int
-    is_kept: bool
+    keeps_axis: bool
 
 
-class Straightener:
+class LineLifter:
     """A rewriter of straight lines."""
 
     def __init__(self, facts: Facts, names: NameSource, semantics: Semantics) -> None:
@@ -70,7 +70,7 @@ class Straightener:
         assert dtype is not None
         pool = InitializerPool(facts.model, self._names)
         e = Emitter(located.opset, Scope(self._names, f"{located.name}/"), dtype, pool)
-        own = {value for step in steps for value in (*step.new, *step.bare)}
+        own = {value for step in steps for value in (*step.new, *step.unmasked)}
         masks = [step.mask for step in steps]
         is_masked = any(mask is not None for mask in masks) and all(
             mask is None or facts.constant(mask) is not None for mask in masks
@@ -78,10 +78,10 @@ class Straightener:
         parts, lengths = [], {len(steps)} if not is_masked else set()
         for place, W in line.cell.W.items():
             leaves = [step.leaves[place] for step in steps]
-            series, tags = self._series(e, graph, leaves, is_longer=is_masked)
+            series, tags = self._make_series(e, graph, leaves, is_longer=is_masked)
             if ancestors(series.outer) & own:
-                raise NotLiftableError("what its steps read depends on their results")
-            parts.append(part_of(facts, series, tags, W, None))
+                raise NotLiftableError("the inputs of its steps depend on their results")
+            parts.append(make_input_part(facts, series, tags, W, None))
             start, end = series.window or (0, (facts.shape(series.outer) or ())[series.axis] or 0)
             lengths.add(end - start)
         if len(lengths) > 1:
@@ -92,24 +92,24 @@ class Straightener:
             for start, value in zip(line.starts, last, strict=True)
         ]
         evaluator = Evaluator(facts, Atoms(), {})
-        reverse = order_of(parts)
-        found = Found(
+        reverse = is_reversed(parts)
+        found = FoundCell(
             line.cell, parts, states, line.tags, line.shape, last[0], evaluator, reverse, lengths.pop()
         )
         if any(mask is not None for mask in masks):
             found = dataclasses.replace(found, lengths=self._lengths(e, graph, masks, found))
-        name = _common_name([step.new[0] for step in steps]) or located.name
-        made = emit_cell(e, facts, found, [], {}, name)
-        self._add(e, graph)
-        self._replace(e, graph, made.node, line, found, made)
+        name = _common_prefix([step.new[0] for step in steps]) or located.name
+        emitted = emit_cell(e, facts, found, {}, name)
+        self._insert(e, graph)
+        self._replace_results(e, graph, line, found, emitted)
         graph.extend(e.nodes)
         remove_orphans(pool.values())
         remove_orphans(out for node in e.everything if node.graph is not None for out in node.outputs)
         graph.sort()
-        return Lifted(made, LiftedNode(located.name, located.path, "line"))
+        return Lifted(emitted, LiftedNode(located.name, located.path, "line"))
 
     def _lengths(
-        self, e: Emitter, graph: ir.Graph, masks: Sequence[ir.Value | None], found: Found
+        self, e: Emitter, graph: ir.Graph, masks: Sequence[ir.Value | None], found: FoundCell
     ) -> Lengths:
         """Return the lengths of the rows from the conditions of the steps."""
         constants = [
@@ -119,27 +119,27 @@ class Straightener:
         rows = ("B" if "B" in found.tags else "", "")
         if all(constant is not None and constant.ndim == 2 for constant in constants):
             stacked = e.constant(np.stack(np.broadcast_arrays(*constants)))  # type: ignore[arg-type]
-            return lengths_of(self._facts, stacked, (time, *rows), len(masks))
+            return lengths_from_mask(self._facts, stacked, (time, *rows), len(masks))
         given = [mask for mask in masks if mask is not None]
         if len(given) < len(masks):
             raise NotLiftableError("the rows that keep their state are not those that have ended")
-        series, tags = self._series(e, graph, given)
+        series, tags = self._make_series(e, graph, given)
         if series.window is not None:
             raise NotLiftableError("the rows that keep their state are not those that have ended")
         time = "T" if series.reverse == found.reverse else "R"
-        return lengths_of(
+        return lengths_from_mask(
             self._facts, series.outer, (*tags[: series.axis], time, *tags[series.axis :]), len(masks)
         )
 
-    def _series(
+    def _make_series(
         self, e: Emitter, graph: ir.Graph, leaves: Sequence[ir.Value], *, is_longer: bool = False
     ) -> tuple[Series, tuple[str, ...]]:
-        """Return the series whose elements are these values; it is put together if there is none.
+        """Return the series whose elements are these values; stack them if there is none.
 
-        With `is_longer` it has all steps of the tensor from which they come, the steps that no row has, too.
+        With `is_longer` it keeps all steps of the tensor they come from, even those that no row has.
         """
-        tags, _ = row_tags(self._facts, leaves[0])
-        origins = [self._origin(leaf) for leaf in leaves]
+        tags, _ = tagged_shape(self._facts, leaves[0])
+        origins = [self._find_origin(leaf) for leaf in leaves]
         (first, *_), places = origins, [None if each is None else each.start for each in origins]
         count = len(leaves)
         for reverse in (False, True):
@@ -147,8 +147,8 @@ class Straightener:
                 break
             start = places[-1 if reverse else 0] or 0
             ends = [start + first.size * number for number in range(count)]
-            like = {dataclasses.replace(each, start=0) for each in origins if each is not None}
-            if len(like) > 1 or places != (ends[::-1] if reverse else ends):
+            distinct = {dataclasses.replace(each, start=0) for each in origins if each is not None}
+            if len(distinct) > 1 or places != (ends[::-1] if reverse else ends):
                 continue
             whole, axis, dims = first.whole, first.axis, self._facts.dims(first.whole)
             assert dims is not None
@@ -163,21 +163,21 @@ class Straightener:
                 if size % first.size or start % first.size:
                     break
                 whole = e.op("Reshape", whole, e.integers(-1, first.size, dims[1]), since=5)
-            elif first.is_kept:
+            elif first.keeps_axis:
                 tags = (*tags[:axis], *tags[axis + 1 :])
-            self._add(e, graph)
+            self._insert(e, graph)
             return Series(leaves[0], whole, axis, reverse, window=window), tags
         joined = e.concat([e.unsqueeze(leaf, 0, []) for leaf in leaves], 0)
-        self._add(e, graph)
+        self._insert(e, graph)
         return Series(leaves[0], joined, 0, False), tags
 
-    def _add(self, e: Emitter, graph: ir.Graph) -> None:
-        """Put nodes into the graph, so that facts about them are known."""
+    def _insert(self, e: Emitter, graph: ir.Graph) -> None:
+        """Move the emitted nodes into the graph, so that facts about them are known."""
         graph.extend(e.nodes)
         e.nodes.clear()
 
-    def _origin(self, leaf: ir.Value) -> _Origin | None:
-        """Return the whole that a value is a part of, if an operator takes it from there."""
+    def _find_origin(self, leaf: ir.Value) -> _Origin | None:
+        """Return the tensor that a value was cut from, and where, if it was cut from one."""
         part = look_through(leaf)
         node, facts = part.producer(), self._facts
         whole = None if node is None or not node.inputs else node.inputs[0]
@@ -188,7 +188,7 @@ class Straightener:
         if node.op_type == "Gather":
             axis, index = node.attributes.get_int("axis", 0) % len(sizes), facts.constant(node.inputs[1])
             if index is not None and index.size == 1 and index.ndim < 2:
-                start = _from_start(int(index.reshape(-1)[0]), sizes[axis])
+                start = _absolute_index(int(index.reshape(-1)[0]), sizes[axis])
                 found = _Origin(whole, axis, start, 1, index.ndim == 1)
         elif node.op_type == "Split":
             axis = node.attributes.get_int("axis", 0) % len(sizes)
@@ -196,9 +196,9 @@ class Straightener:
             place = node.outputs.index(part)
             if all(isinstance(size, int) for size in parts):
                 start, size = sum(parts[:place]), parts[place]  # type: ignore[arg-type]
-                outer = self._origin(whole) if look_through(whole) is whole else None
+                outer = self._find_origin(whole) if look_through(whole) is whole else None
                 found = _Origin(whole, axis, start, size, True)  # type: ignore[arg-type]
-                if outer is not None and outer.axis == axis and outer.is_kept:
+                if outer is not None and outer.axis == axis and outer.keeps_axis:
                     found = dataclasses.replace(outer, start=outer.start + start, size=found.size)
         elif node.op_type == "Slice":
             cuts = given = axis_slices(node, facts.constant) or []
@@ -206,54 +206,52 @@ class Straightener:
                 cuts = [cut for cut in given if dims[cut.axis] != sizes[cut.axis]]
             if len(cuts) == 1 and all(cut.step == 1 for cut in given):
                 axis = cuts[0].axis % len(sizes)
-                start, size = _from_start(cuts[0].start, sizes[axis]), dims[axis]
+                start, size = _absolute_index(cuts[0].start, sizes[axis]), dims[axis]
                 found = _Origin(whole, axis, start, size, True) if isinstance(size, int) else None
         if found is None or facts.dims(leaf) == dims:
             return found
-        is_squeezed = found.is_kept and (*dims[: found.axis], *dims[found.axis + 1 :]) == facts.dims(leaf)
-        return dataclasses.replace(found, is_kept=False) if is_squeezed and found.size == 1 else None
+        is_squeezed = found.keeps_axis and (*dims[: found.axis], *dims[found.axis + 1 :]) == facts.dims(leaf)
+        return dataclasses.replace(found, keeps_axis=False) if is_squeezed and found.size == 1 else None
 
-    def _replace(
-        self, e: Emitter, graph: ir.Graph, anchor: ir.Node, line: Line, found: Found, made: Made
+    def _replace_results(
+        self, e: Emitter, graph: ir.Graph, line: Line, found: FoundCell, emitted: EmittedNode
     ) -> None:
-        """Let the readers of the steps' results read the node's."""
-        steps, hidden = line.steps, [step.new[0] for step in line.steps]
-        for result in list(self._joined(line, found)):
+        """Replace the results of the steps by those of the node."""
+        steps = line.steps
+        for result in list(self._find_stacked(line, found)):
             if found.lengths is not None:
                 require_mask(self._facts, result, found)
             size = found.cell.hidden_size
-            whole = emit_result(e, result, made.Y, size, is_reverse=found.reverse)
-            replace_value(graph, anchor, result.value, whole, is_new=True)
-            self._add(e, graph)
+            whole = emit_result(e, result, emitted.Y, size, is_reverse=found.reverse)
+            replace_value(graph, emitted.node, result.value, whole, is_new=True)
+            self._insert(e, graph)
             remove_orphans([result.value])
-        require_states(self._facts, found, self._semantics)
-        for value, last in zip(steps[-1].new, made.last, strict=True):
+        require_steps(self._facts, found, self._semantics)
+        for value, last in zip(steps[-1].new, emitted.last, strict=True):
             if is_read(value):
-                replace_value(graph, anchor, value, emit_state(e, found, last), is_new=True)
-                self._add(e, graph)
-        for number in range(len(steps) - 1, -1, -1):
-            h = hidden[number]
-            if number + 1 < len(steps):
-                remove_orphans((*steps[number + 1].new, *steps[number + 1].bare))
-            if number + 1 < len(steps) and is_read(h):
+                replace_value(graph, emitted.node, value, emit_state(e, found, last), is_new=True)
+                self._insert(e, graph)
+        for number, step in reversed([*enumerate(steps)]):
+            h = step.new[0]
+            if step is not steps[-1] and is_read(h):
                 if found.lengths is not None:
                     raise NotLiftableError(f"{h.name!r} is read past the ends of rows")
                 time = len(steps) - 1 - number if found.reverse else number
-                element = e.op("Gather", made.Y, e.constant(np.array(time, np.int64)), axis=0)
-                replace_value(graph, anchor, h, emit_state(e, found, element), is_new=True)
-                self._add(e, graph)
-            remove_orphans((*steps[number].new, *steps[number].bare))
-        for value in (value for step in steps for value in (*step.new, *step.bare)):
+                element = e.op("Gather", emitted.Y, e.constant(np.array(time, np.int64)), axis=0)
+                replace_value(graph, emitted.node, h, emit_state(e, found, element), is_new=True)
+                self._insert(e, graph)
+            remove_orphans((*step.new, *step.unmasked))
+        for value in (value for step in steps for value in (*step.new, *step.unmasked)):
             producer = value.producer()
             if producer is not None and producer.graph is not None:
-                raise NotLiftableError(f"{value.name!r} is read, which no cell returns")
+                raise NotLiftableError(f"{value.name!r} is read, but no cell returns it")
 
-    def _joined(self, line: Line, found: Found) -> Iterator[Result]:
-        """Yield the values that hold H of all steps."""
+    def _find_stacked(self, line: Line, found: FoundCell) -> Iterator[Result]:
+        """Yield the values in which H of all steps is stacked."""
         hidden = [step.new[0] for step in line.steps]
         inner = [look_through(h) for h in hidden]
         atoms = Atoms()
-        given = atoms.given(line.shape, line.tags)
+        given = atoms.variables(line.shape, line.tags)
         evaluator = Evaluator(self._facts, atoms, dict.fromkeys(hidden, given))
         pending, seen = [hidden[0]], set[ir.Value]()
         while pending:
@@ -262,8 +260,8 @@ class Straightener:
                 if node.op_type in VIEWS or (node.op_type == "Concat" and out not in seen):
                     seen.add(out)
                     pending.append(out)
-                parts = _parts_of(node) if node.op_type == "Concat" else []
-                # What is behind the last step of all rows does not matter: a mask must hide it.
+                parts = _flatten_concat(node) if node.op_type == "Concat" else []
+                # Steps after the end of all rows do not matter: a mask must hide them.
                 padding = (found.steps or 0) - len(hidden)
                 parts = parts[: len(hidden)] if len(parts) == found.steps else []
                 joined = [look_through(part) for part in parts]
@@ -286,31 +284,31 @@ class Straightener:
                 yield Result(out, 0, tuple(tags), forms[0].shape, reverse)
 
 
-def _parts_of(node: ir.Node) -> list[ir.Value]:
-    """Return the values that a Concat joins, also by others in between."""
+def _flatten_concat(node: ir.Node) -> list[ir.Value]:
+    """Return the inputs of a Concat, with nested Concats flattened."""
     found: list[ir.Value] = []
     for value in node.inputs:
         assert value is not None
         inner = value.producer()
         is_same = inner is not None and inner.op_type == "Concat" and inner.attributes == node.attributes
-        found += _parts_of(inner) if inner is not None and is_same else [value]
+        found += _flatten_concat(inner) if inner is not None and is_same else [value]
     return found
 
 
-def _from_start(place: int, size: int | ir.SymbolicDim | None) -> int:
-    """Return a position counted from the start.
+def _absolute_index(place: int, size: int | ir.SymbolicDim | None) -> int:
+    """Return an index counted from the start.
 
     Raises:
-        NotLiftableError: It is counted from an end that is not known.
+        NotLiftableError: It is counted from the end of an unknown size.
     """
     if place >= 0:
         return place
     if not isinstance(size, int):
-        raise NotLiftableError("the length of what its steps read is not known")
+        raise NotLiftableError("the length of an input is not known")
     return max(place + size, 0)
 
 
-def _common_name(values: Sequence[ir.Value]) -> str:
+def _common_prefix(values: Sequence[ir.Value]) -> str:
     names = [producer.name or "" for value in values if (producer := value.producer()) is not None]
     columns = enumerate(zip(*names, strict=False))
     shared = next((number for number, letters in columns if len({*letters}) > 1), 0)

@@ -1,4 +1,4 @@
-"""The surroundings of a frame: where the steps' results are read."""
+"""The results of a frame: the values that hold H of all steps, and their readers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import is_read, look_through_identities
 from rnnlower.lifting.affine_forms import Form, NotLiftableError
-from rnnlower.lifting.cell_search import Found, is_hidden
-from rnnlower.lifting.frames import Frame, Series, is_size, positive_value
-from rnnlower.lifting.row_masks import Lengths, lengths_of
+from rnnlower.lifting.cell_search import FoundCell, is_hidden_state
+from rnnlower.lifting.frames import Frame, Series, is_axis_size, positive_value
+from rnnlower.lifting.row_masks import Lengths, lengths_from_mask, zeroing_mask
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 
@@ -39,36 +39,36 @@ class Result:
     reverse: bool
 
 
-def find_results(facts: Facts, frame: Frame, found: Sequence[Found]) -> list[Result]:
-    """Return the values that hold H of all steps, some of which are finished after the frame.
+def find_results(facts: Facts, frame: Frame, found: Sequence[FoundCell]) -> list[Result]:
+    """Return the values that hold H of all steps; operators after the frame may complete H.
 
     Raises:
-        NotLiftableError: Something else that the steps compute is read.
+        NotLiftableError: Another value of the steps is read.
     """
     results: list[Result] = []
     pending: dict[int, list[tuple[Series, Form]]] = {}
-    for series in frame.made:
+    for series in frame.outputs:
         if not is_read(series.outer):
             continue
-        for number, form in _forms_of(series, found):
+        for number, form in _forms_by_cell(series, found):
             pending.setdefault(number, []).append((series, form))
     for number, parts in pending.items():
-        results += _finished(facts, number, found[number], parts)
+        results += _trace_results(facts, number, found[number], parts)
     for result in results:
         if found[result.cell].lengths is not None:
             require_mask(facts, result, found[result.cell])
     return results
 
 
-def _forms_of(series: Series, found: Sequence[Found]) -> Iterator[tuple[int, Form]]:
-    """Yield what a series is of the first cell that it follows from, and of that cell's other direction."""
+def _forms_by_cell(series: Series, found: Sequence[FoundCell]) -> Iterator[tuple[int, Form]]:
+    """Yield the forms of a series by the first cell that computes it, and by that cell's other direction."""
     value, reasons = look_through_identities(series.inner), []
     wanted = [
         number
         for number, each in enumerate(found)
         if value in (each.hidden, look_through_identities(each.states[0].after))
     ]
-    first: Found | None = None
+    first: FoundCell | None = None
     for number in wanted or range(len(found)):
         each = found[number]
         if first is not None and each.states[0] is not first.states[0]:
@@ -79,19 +79,21 @@ def _forms_of(series: Series, found: Sequence[Found]) -> Iterator[tuple[int, For
         except NotLiftableError as error:
             reasons.append(str(error))
     if first is None:
-        raise NotLiftableError(f"{series.outer.name!r} is read, which no cell returns: {reasons[0]}")
+        raise NotLiftableError(f"{series.outer.name!r} is read, but no cell returns it: {reasons[0]}")
 
 
-def _finished(facts: Facts, cell: int, found: Found, parts: Sequence[tuple[Series, Form]]) -> list[Result]:
-    """Return the values that are H once operators after the frame have finished it for all steps."""
+def _trace_results(
+    facts: Facts, cell: int, found: FoundCell, parts: Sequence[tuple[Series, Form]]
+) -> list[Result]:
+    """Follow the readers of outputs until the values are H of all steps; return these."""
     known: dict[ir.Value, Form] = {}
     if len({series.reverse for series, _ in parts}) != 1:
         raise NotLiftableError("the results of the steps are in different orders")
     for series, form in parts:
         axis = series.axis
-        tags = (*form.tags[:axis], "T", *form.tags[axis + series.is_kept :])
-        if not series.is_kept:
-            form = form.moved(lambda array, at=axis: np.expand_dims(array, at), tags)  # type: ignore[misc]
+        tags = (*form.tags[:axis], "T", *form.tags[axis + series.keeps_axis :])
+        if not series.keeps_axis:
+            form = form.rearrange(lambda array, at=axis: np.expand_dims(array, at), tags)  # type: ignore[misc]
         known[series.outer] = dataclasses.replace(form, tags=tags)
     evaluator = Evaluator(facts, found.evaluator.atoms, known, direction=found.direction, steps=found.steps)
     pending = [series.outer for series, _ in parts]
@@ -103,8 +105,8 @@ def _finished(facts: Facts, cell: int, found: Found, parts: Sequence[tuple[Serie
             continue
         seen.add(value)
         form = evaluator.form(value)
-        if is_hidden(found, form):
-            further = _view_of(evaluator, found, value)
+        if is_hidden_state(found, form):
+            further = _find_view(evaluator, found, value)
             if further is not None:
                 pending.append(further)
                 continue
@@ -112,20 +114,20 @@ def _finished(facts: Facts, cell: int, found: Found, parts: Sequence[tuple[Serie
             results.append(Result(value, cell, tags, form.shape, parts[0][0].reverse != ("R" in form.tags)))
             continue
         if value.is_graph_output():
-            raise NotLiftableError(f"{value.name!r} is an output, which no cell returns")
+            raise NotLiftableError(f"{value.name!r} is an output, but no cell returns it")
         for node, _ in value.uses():
             if node.graph is not value.graph and value not in known:
-                raise NotLiftableError(f"{value.name!r} is read, which no cell returns")
+                raise NotLiftableError(f"{value.name!r} is read, but no cell returns it")
             try:
                 evaluator.form(node.outputs[0])
             except NotLiftableError as error:
-                raise NotLiftableError(f"{value.name!r} is read, which no cell returns: {error}") from None
+                raise NotLiftableError(f"{value.name!r} is read, but no cell returns it: {error}") from None
             pending += node.outputs
     return results
 
 
-def _view_of(evaluator: Evaluator, found: Found, value: ir.Value) -> ir.Value | None:
-    """Return what the only reader of H makes of it, if that is H in another layout or order."""
+def _find_view(evaluator: Evaluator, found: FoundCell, value: ir.Value) -> ir.Value | None:
+    """Return the output of the only reader of H, if it is H in another layout or order."""
     readers = [node for node, _ in value.uses()]
     if len(readers) != 1 or value.is_graph_output() or readers[0].op_type not in _VIEWS:
         return None
@@ -133,22 +135,20 @@ def _view_of(evaluator: Evaluator, found: Found, value: ir.Value) -> ir.Value | 
         form = evaluator.form(readers[0].outputs[0])
     except NotLiftableError:
         return None
-    return readers[0].outputs[0] if is_hidden(found, form) else None
+    return readers[0].outputs[0] if is_hidden_state(found, form) else None
 
 
-def require_mask(facts: Facts, result: Result, found: Found) -> None:
-    """Refuse readers of H that see it past the end of a row, where an operator returns zeros."""
+def require_mask(facts: Facts, result: Result, found: FoundCell) -> None:
+    """Refuse readers of H past the end of a row, where the recurrent operators return zeros."""
     value = result.value
     is_turned = result.reverse != found.reverse
     tags = tuple("R" + tag[1:] if is_turned and tag.startswith("T") else tag for tag in result.tags)
     for node, _ in value.uses():
-        rest = facts.constant(node.inputs[2]) if node.op_type == "Where" else None
-        if rest is None or rest.any() or node.inputs[1] is not value:
+        condition = zeroing_mask(facts, node, value)
+        if condition is None:
             break
-        condition = node.inputs[0]
-        assert condition is not None
-        lengths = lengths_of(facts, condition, tags, found.steps, found.direction)
-        if not is_equal(facts, lengths, found.lengths):
+        lengths = lengths_from_mask(facts, condition, tags, found.steps, found.direction)
+        if not _are_equal(facts, lengths, found.lengths):
             break
     else:
         if not value.is_graph_output():
@@ -156,54 +156,53 @@ def require_mask(facts: Facts, result: Result, found: Found) -> None:
     raise NotLiftableError(f"{value.name!r} is read past the ends of rows")
 
 
-def is_equal(facts: Facts, first: Lengths | None, second: Lengths | None) -> bool:
-    """Return whether lengths are the same."""
+def _are_equal(facts: Facts, first: Lengths | None, second: Lengths | None) -> bool:
+    """Return whether lengths are equal."""
     one, other = (each if isinstance(each, np.ndarray) else facts.constant(each) for each in (first, second))
     return first is second or (one is not None and other is not None and np.array_equal(one, other))
 
 
-def require_states(facts: Facts, found: Found, semantics: Semantics) -> None:
-    """Refuse last states of rows without steps, for which onnxruntime's operators return zeros.
+def require_steps(facts: Facts, found: FoundCell, semantics: Semantics) -> None:
+    """Refuse final states of rows without steps, for which onnxruntime's operators return zeros.
 
     Raises:
-        NotLiftableError: A row may have no steps, and a state other than zero that is read.
+        NotLiftableError: A row may have no steps, and its nonzero state is read.
     """
     if semantics == "spec" or (found.lengths is None and found.steps != 0):
         return
     if isinstance(found.lengths, np.ndarray) and found.lengths.all():
         return
-    for value in read_without_steps(facts, found):
+    for value in unguarded_states(facts, found):
         raise NotLiftableError(f"{value.name!r} is read for rows that may have no steps")
 
 
-def read_without_steps(facts: Facts, found: Found, given: Sequence[Series] = ()) -> Iterator[ir.Value]:
-    """Yield the last states, other than zero without steps, that are read for rows that may have none.
+def unguarded_states(facts: Facts, found: FoundCell, given: Sequence[Series] = ()) -> Iterator[ir.Value]:
+    """Yield the final states that readers see for rows without steps, unless they start with zeros.
 
     Args:
         facts: The facts about the model.
         found: The cell.
-        given: Tensors with an element for each step, if all rows have as many.
+        given: Tensors with one element per step, if all rows have all steps.
     """
     for state in found.states:
         if facts.is_zero(state.start) or state.end is None:
             continue
         for node, _ in state.end.uses():
-            rest = facts.constant(node.inputs[2]) if node.op_type == "Where" else None
-            is_zeroed = rest is not None and not rest.any() and node.inputs[1] is state.end
-            if not is_zeroed or not _is_nonempty(facts, node.inputs[0], found.lengths, given):
+            condition = zeroing_mask(facts, node, state.end)
+            if condition is None or not _tests_nonempty(facts, condition, found.lengths, given):
                 yield state.end
         if state.end.is_graph_output():
             yield state.end
 
 
-def _is_nonempty(
+def _tests_nonempty(
     facts: Facts, condition: ir.Value | None, lengths: Lengths | None, given: Sequence[Series]
 ) -> bool:
-    """Return whether a condition is that the lengths are larger than 0."""
+    """Return whether a condition tests that the lengths are larger than 0."""
     if isinstance(lengths, np.ndarray):
         constant = facts.constant(condition)
         return constant is not None and np.array_equal(constant.reshape(-1) != 0, lengths > 0)
     value = positive_value(facts, condition)
     return value is not None and (
-        value is lengths or any(is_size(facts, value, each.outer, each.axis) for each in given)
+        value is lengths or any(is_axis_size(facts, value, each.outer, each.axis) for each in given)
     )

@@ -1,4 +1,4 @@
-"""The steps of a line: each is compared with the cells once, and those that repeat it by their outlines."""
+"""The comparison of a line's steps with the cells: once for all steps with equal value numberings."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.symbols import UNKNOWN
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import match_cell
-from rnnlower.lifting.chains import Leaves
+from rnnlower.lifting.chains import StepEvaluator
 from rnnlower.lifting.equations import Cell
-from rnnlower.lifting.row_masks import choice_of
+from rnnlower.lifting.row_masks import match_where
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
 
 
-class Outline:
-    """An outline of a step. Steps of equal outlines have equal forms, and values of equal numbers in them.
+class ValueNumbering:
+    """The value numbering of a step: values with equal entries and numbers have equal forms.
 
     Args:
         evaluator: The evaluator of the step, which has evaluated nothing yet.
-        contents: The contents of constants, of all steps.
+        contents: The contents of constants, shared by all steps.
 
     Attributes:
         evaluator: The evaluator of the step.
-        entries: The computation of each value, by the numbers of those that it reads.
+        entries: How each value is computed from those with smaller numbers.
         numbers: The number of each value.
     """
 
-    def __init__(self, evaluator: Leaves, contents: dict[ir.Value, object]) -> None:
+    def __init__(self, evaluator: StepEvaluator, contents: dict[ir.Value, object]) -> None:
         self.evaluator, self._contents = evaluator, contents
         self._states = frozenset(evaluator.known)
         self._unknown: dict[object, int] = {}
@@ -40,7 +40,7 @@ class Outline:
         self.numbers: dict[ir.Value, int] = {}
 
     def add(self, value: ir.Value | None) -> int:
-        """Add a value, and all from which it is computed; return its number."""
+        """Number a value, and those from which it is computed; return its number."""
         if value is None:
             return -1
         if value not in self.numbers:
@@ -67,7 +67,7 @@ class Outline:
         return (node.domain, node.op_type, attributes, inputs, node.outputs.index(value), *size)
 
     def _sizes(self, value: ir.Value) -> tuple[object, ...] | None:
-        """Return the sizes of a value; those that are not known have numbers, which other steps have too."""
+        """Return the sizes of a value; unknown sizes are numbered, so that steps can be compared."""
         dims = self.evaluator.facts.dims(value)
         return dims and tuple(
             ("unknown", self._unknown.setdefault(dim, len(self._unknown)))
@@ -85,7 +85,7 @@ def _hashable(attribute: ir.Attr) -> object:
 
 
 class StepMatcher:
-    """A reader of the steps of a line.
+    """A matcher of steps to cells, which remembers the steps it has seen.
 
     Args:
         facts: The facts about the model.
@@ -97,91 +97,93 @@ class StepMatcher:
     def __init__(self, facts: Facts, semantics: Semantics, tags: Sequence[str], shape: Sequence[int]) -> None:
         self._facts, self._semantics, self._tags, self._shape = facts, semantics, tags, shape
         self._contents: dict[ir.Value, object] = {}
-        # By outline: the numbers of what H reads; the cell, and the numbers of what the whole step reads.
-        self._read: dict[object, list[int]] = {}
+        # By entries: the numbers of the leaves of H; the cell, and the numbers of the leaves of the step.
+        self._leaves: dict[object, list[int]] = {}
         self._cells: dict[object, tuple[Cell, list[int]]] = {}
 
     def leaves(self, old: ir.Value, new: ir.Value, region: set[ir.Value]) -> list[ir.Value]:
-        """Return what a step from an old H to a new one reads, in the order of evaluation.
+        """Return the leaves of a step from an old H to a new one, in the order of evaluation.
 
         Raises:
             NotLiftableError: An operator is not part of any cell.
         """
-        return self._read_by(self._outline(old, region), bare_state(self._facts, new, old, region)[0])
+        return self._find_leaves(
+            self._number_values(old, region), unmask_state(self._facts, new, old, region)[0]
+        )
 
     def match(
         self,
         old: ir.Value,
         new: Sequence[ir.Value],
         region: set[ir.Value],
-        place: int | None,
+        c_index: int | None,
         *,
         is_repeated: bool = False,
     ) -> tuple[Cell, list[ir.Value], list[ir.Value]]:
-        """Return the cell of a step, what the step reads, and its old states.
+        """Return the cell of a step, its leaves and its old states.
 
         Args:
             old: The old H.
             new: The new states, H first.
             region: The values that depend on the old states.
-            place: The position of the old C among what H reads; ``None``: there is none.
-            is_repeated: Whether only cells that are known are looked for.
+            c_index: The index of the old C among the leaves of H; ``None``: there is none.
+            is_repeated: Whether to return only cells that were found before.
 
         Raises:
             NotLiftableError: It is not the step of a cell.
         """
-        outline = self._outline(old, region)
-        bare = [bare_state(self._facts, new[0], old, region)[0]]
-        leaves = self._read_by(outline, bare[0])
-        if place is not None:
-            if place >= len(leaves):
+        numbering = self._number_values(old, region)
+        unmasked = [unmask_state(self._facts, new[0], old, region)[0]]
+        leaves = self._find_leaves(numbering, unmasked[0])
+        if c_index is not None:
+            if c_index >= len(leaves):
                 raise NotLiftableError("its steps differ")
-            bare.append(bare_state(self._facts, new[1], leaves[place], region)[0])
-            outline.add(bare[1])
-        states = [old, *([] if place is None else [leaves[place]])]
-        key = (*outline.entries, place, *(outline.numbers[value] for value in bare))
+            unmasked.append(unmask_state(self._facts, new[1], leaves[c_index], region)[0])
+            numbering.add(unmasked[1])
+        states = [old, *([] if c_index is None else [leaves[c_index]])]
+        key = (*numbering.entries, c_index, *(numbering.numbers[value] for value in unmasked))
         if key not in self._cells:
             if is_repeated:
                 raise NotLiftableError("its steps differ")
-            self._cells[key] = self._evaluated(outline, states, bare)
+            self._cells[key] = self._match_cell(numbering, states, unmasked)
         cell, numbers = self._cells[key]
-        values = list(outline.numbers)
+        values = list(numbering.numbers)
         return cell, [values[number] for number in numbers], states
 
-    def _outline(self, state: ir.Value, region: set[ir.Value]) -> Outline:
+    def _number_values(self, state: ir.Value, region: set[ir.Value]) -> ValueNumbering:
         atoms = Atoms()
-        given = {state: atoms.given(self._shape, self._tags)}
-        return Outline(Leaves(self._facts, atoms, state, region, given), self._contents)
+        given = {state: atoms.variables(self._shape, self._tags)}
+        return ValueNumbering(StepEvaluator(self._facts, atoms, state, region, given), self._contents)
 
-    def _read_by(self, outline: Outline, hidden: ir.Value) -> list[ir.Value]:
-        outline.add(hidden)
-        values, key = list(outline.numbers), tuple(outline.entries)
-        if key not in self._read:
-            outline.evaluator.form(hidden)
-            self._read[key] = [outline.numbers[leaf] for leaf in outline.evaluator.leaves]
-        return [values[number] for number in self._read[key]]
+    def _find_leaves(self, numbering: ValueNumbering, hidden: ir.Value) -> list[ir.Value]:
+        numbering.add(hidden)
+        values, key = list(numbering.numbers), tuple(numbering.entries)
+        if key not in self._leaves:
+            numbering.evaluator.form(hidden)
+            self._leaves[key] = [numbering.numbers[leaf] for leaf in numbering.evaluator.leaves]
+        return [values[number] for number in self._leaves[key]]
 
-    def _evaluated(
-        self, outline: Outline, old: Sequence[ir.Value], new: Sequence[ir.Value]
+    def _match_cell(
+        self, numbering: ValueNumbering, old: Sequence[ir.Value], new: Sequence[ir.Value]
     ) -> tuple[Cell, list[int]]:
-        """Return the cell of a step, and the numbers of what the step reads."""
-        evaluator = outline.evaluator
-        forms = [evaluator.form(value).flat() for value in new]
+        """Return the cell of a step, and the numbers of its leaves."""
+        evaluator = numbering.evaluator
+        forms = [evaluator.form(value).flatten() for value in new]
         starts = [int(form.ids.flat[0]) for form in evaluator.leaves.values()]
         states = [evaluator.atoms.block(int(evaluator.known[value].ids.flat[0])) for value in old]
         if len({*(block.size for block in states), *(form.constant.size for form in forms)}) != 1:
             raise NotLiftableError("its states have different sizes")
         cell = match_cell(evaluator.atoms, states, forms, self._semantics)
         W = {starts.index(start): weights for start, weights in cell.W.items()}
-        return dataclasses.replace(cell, W=W), [outline.numbers[leaf] for leaf in evaluator.leaves]
+        return dataclasses.replace(cell, W=W), [numbering.numbers[leaf] for leaf in evaluator.leaves]
 
 
-def bare_state(
+def unmask_state(
     facts: Facts, value: ir.Value, old: ir.Value | None, region: AbstractSet[ir.Value]
 ) -> tuple[ir.Value, ir.Value | None]:
-    """Return a new state without the choice between it and the old one, and the condition."""
-    mask, bare, kept = choice_of(value)
+    """Return a new state before the Where that keeps the old one, and the condition."""
+    mask, unmasked, kept = match_where(value)
     zero = facts.constant(kept)
     is_old = kept is old or (old is None and zero is not None and not zero.any())
-    # What depends on the input is ThresholdedRelu.
-    return (bare, mask) if is_old and mask not in region else (value, None)
+    # A condition that depends on the step is that of a ThresholdedRelu.
+    return (unmasked, mask) if is_old and mask not in region else (value, None)

@@ -14,7 +14,7 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import RANDOM, ancestors, operand
-from rnnlower.lifting.emission import Made, emit_node
+from rnnlower.lifting.emission import EmittedNode, emit_node
 from rnnlower.lifting.lifted_nodes import Lifted
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.node import KEEPS_INITIAL
@@ -24,39 +24,39 @@ _LENGTHS, _INITIAL = 4, (5, 6)
 
 
 def join_directions(facts: Facts, names: NameSource, lifted: Sequence[Lifted]) -> list[Lifted]:
-    """Join the pairs among lifted nodes that are two directions of one; return all nodes that there are."""
+    """Join pairs of lifted nodes into bidirectional ones; return all nodes that are left."""
     left = list(lifted)
     for one, other in itertools.permutations(lifted, 2):
-        if one in left and other in left and _are_directions(facts, one.made, other.made):
-            starts = _starts(facts, one.made.node, other.made.node)
+        if one in left and other in left and _can_join(facts, one.emitted, other.emitted):
+            starts = _initial_states(facts, one.emitted.node, other.emitted.node)
             if starts is not None:
-                made = _joined(facts, names, (one.made, other.made), starts)
-                left[left.index(one)] = Lifted(made, one.told)
+                emitted = _join(facts, names, (one.emitted, other.emitted), starts)
+                left[left.index(one)] = Lifted(emitted, one.partial_report)
                 left.remove(other)
     return left
 
 
-def _are_directions(facts: Facts, one: Made, other: Made) -> bool:
+def _can_join(facts: Facts, one: EmittedNode, other: EmittedNode) -> bool:
     first, second = one.node, other.node
     cells = [dataclasses.replace(cell, activations=()) for cell in (*one.cells, *other.cells)]
-    told = [(c.op_type, c.hidden_size, c.clip, c.input_forget, c.linear_before_reset) for c in cells]
     directions = [node.attributes.get_string("direction", "forward") for node in (first, second)]
     return (
         directions == ["forward", "reverse"]
-        and told[0] == told[1]
+        and cells[0] == cells[1]
+        and cells[0].hidden_size == cells[1].hidden_size
         and first.graph is second.graph
-        and _is_alike(facts, first.inputs[0], second.inputs[0])
-        and _is_alike(facts, operand(first, _LENGTHS), operand(second, _LENGTHS))
-        and not any({*node.outputs} & _read(of) for node, of in ((first, second), (second, first)))
+        and _is_same_value(facts, first.inputs[0], second.inputs[0])
+        and _is_same_value(facts, operand(first, _LENGTHS), operand(second, _LENGTHS))
+        and not any({*node.outputs} & _ancestors(of) for node, of in ((first, second), (second, first)))
     )
 
 
-def _read(node: ir.Node) -> set[ir.Value]:
+def _ancestors(node: ir.Node) -> set[ir.Value]:
     return {value for given in node.inputs if given is not None for value in ancestors(given)}
 
 
-def _is_alike(facts: Facts, first: ir.Value | None, second: ir.Value | None) -> bool:
-    """Return whether two values are the same, or made in the same way of the same values."""
+def _is_same_value(facts: Facts, first: ir.Value | None, second: ir.Value | None) -> bool:
+    """Return whether two values are the same, or computed by the same operators from the same values."""
     if first is second:
         return True
     a, b = facts.constant(first), facts.constant(second)
@@ -72,17 +72,19 @@ def _is_alike(facts: Facts, first: ir.Value | None, second: ir.Value | None) -> 
         and (node.domain, node.op_type, len(node.inputs)) == (like.domain, like.op_type, len(like.inputs))
         and node.outputs.index(first) == like.outputs.index(second)
         and dict(node.attributes) == dict(like.attributes)
-        and all(_is_alike(facts, one, other) for one, other in zip(node.inputs, like.inputs, strict=True))
+        and all(
+            _is_same_value(facts, one, other) for one, other in zip(node.inputs, like.inputs, strict=True)
+        )
     )
 
 
-Starts = list[tuple[ir.Value | tuple[int, ...] | None, ...]]
-"""For each state the initial value by direction; a shape stands for zeros."""
+InitialStates = list[tuple[ir.Value | tuple[int, ...] | None, ...]]
+"""The initial values of each state, by direction; a shape stands for zeros."""
 
 
-def _starts(facts: Facts, first: ir.Node, second: ir.Node) -> Starts | None:
-    """Return the initial states, or ``None`` if zeros among them have no known shape."""
-    found: Starts = []
+def _initial_states(facts: Facts, first: ir.Node, second: ir.Node) -> InitialStates | None:
+    """Return the initial states, or ``None`` if the shape of zeros is not known."""
+    found: InitialStates = []
     for place in _INITIAL[: len(first.outputs) - 1]:
         pair = [operand(node, place) for node in (first, second)]
         shape = next((facts.shape(value) for value in pair if value is not None), None)
@@ -94,15 +96,17 @@ def _starts(facts: Facts, first: ir.Node, second: ir.Node) -> Starts | None:
     return found
 
 
-def _joined(facts: Facts, names: NameSource, pair: tuple[Made, Made], starts: Starts) -> Made:
-    """Replace two nodes by one."""
-    nodes = [made.node for made in pair]
+def _join(
+    facts: Facts, names: NameSource, pair: tuple[EmittedNode, EmittedNode], starts: InitialStates
+) -> EmittedNode:
+    """Replace two nodes by a bidirectional one."""
+    nodes = [emitted.node for emitted in pair]
     graph, name = nodes[0].graph, nodes[0].name or nodes[0].op_type
     assert graph is not None
     dtype = facts.dtype(nodes[0].inputs[0])
     assert dtype is not None
     e = Emitter(facts.opset, Scope(names, f"{name}/"), dtype, InitializerPool(facts.model, names))
-    cells = [cell for made in pair for cell in made.cells]
+    cells = [cell for emitted in pair for cell in emitted.cells]
     given: list[ir.Value | None] = [nodes[0].inputs[0], operand(nodes[0], _LENGTHS)]
     for values in starts:
         parts = [
@@ -126,4 +130,4 @@ def _joined(facts: Facts, names: NameSource, pair: tuple[Made, Made], starts: St
     for half in halves:
         remove_orphans(half)
     graph.sort()
-    return Made(node, cells, Y[0], [half[0] for half in halves[1:]])
+    return EmittedNode(node, cells, Y[0], [half[0] for half in halves[1:]])

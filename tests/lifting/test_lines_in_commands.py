@@ -1,4 +1,4 @@
-"""Straight lines in the commands that lift first, and the names of what is lifted."""
+"""Straight lines in the commands that lift first, and the names of lifted nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.small_models import recurrent_model
 import rnnlower
 from rnnlower.graph.walk import count_ops
 from rnnlower.inspection import find_liftable
-from rnnlower.lifting import outlines
+from rnnlower.lifting import step_matching
 from rnnlower.lifting.cell_search import match_cell
 from rnnlower.passes import LiftRecurrentPass
 from rnnlower.passes.steps import lifting_prices
@@ -28,7 +28,7 @@ def line(op_type: str = "GRU", steps: int = 6) -> onnx.ModelProto:
     return rnnlower.unroll(recurrent_model(op_type), dims={"T": steps, "N": 2})
 
 
-def ops(model: onnx.ModelProto) -> dict[str, int]:
+def op_counts(model: onnx.ModelProto) -> dict[str, int]:
     return dict(count_ops(ir.from_proto(model)))
 
 
@@ -42,21 +42,21 @@ def test_inspect_names_lines(op_type: str) -> None:
 def test_lines_become_scans_and_loops(command: str, made: str) -> None:
     source = line()
     result, report = getattr(rnnlower, command).with_report(source)
-    assert ops(result)[made] == 1
+    assert op_counts(result)[made] == 1
     assert "the straight line behind" in str(report.notes)
     assert rnnlower.verify(source, result)
-    assert ops(getattr(rnnlower, command)(source, lift=False)) == ops(source)
+    assert op_counts(getattr(rnnlower, command)(source, lift=False)) == op_counts(source)
 
 
 def test_unroll_leaves_lines() -> None:
     source = line()
     result, report = rnnlower.unroll.with_report(source)
-    assert ops(result) == ops(source)
+    assert op_counts(result) == op_counts(source)
     assert "straight line" not in str(report.notes)
 
 
-def test_an_initial_state_may_be_nested_deeply() -> None:
-    """What is before the first step could be a step of another form, and is evaluated."""
+def test_an_initial_state_may_be_deeply_nested() -> None:
+    """Operators before the first step could be a step of another form, so they are evaluated."""
     deep = " ".join(f"e{i} = Tanh (e{i - 1})" for i in range(1, 400))
     step = "m{0} = MatMul (h{0}, R) s{0} = Add (m{0}, x{0}) h{1} = Tanh (s{0})"
     steps = " ".join(step.format(i, i + 1) for i in range(3))
@@ -69,7 +69,7 @@ def test_an_initial_state_may_be_nested_deeply() -> None:
     assert rnnlower.verify(source, rnnlower.scan(source))
 
 
-def test_a_node_reads_the_input_and_has_the_first_step() -> None:
+def test_a_lifted_line_reads_the_input_and_has_the_first_step() -> None:
     """Steps as NNabla and PyTorch's GRUCell write them: cuts of all axes, zeros, each product split."""
     step = """s{0} = Slice (X, from{0}, to{0}, axes)  x{0} = Reshape (s{0}, sizes)
         gi{0} = Gemm (x{0}, W, B)  iz{0}, ir{0}, in{0} = Split <axis = 1, num_outputs = 3> (gi{0})
@@ -89,18 +89,20 @@ def test_a_node_reads_the_input_and_has_the_first_step() -> None:
         for name, size, scale in (("W", (3, 12), 1), ("R", (4, 12), 1), ("B", (12,), 1), ("h0", (2, 4), 0))
     )
     lifted = rnnlower.lift(source)
-    assert {*ops(lifted)} == {"GRU", "Identity", "Squeeze", "Transpose"}
+    assert {*op_counts(lifted)} == {"GRU", "Identity", "Squeeze", "Transpose"}
     assert rnnlower.verify(source, lifted)
 
 
 def test_steps_of_unknown_rows_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[Any] = []
-    monkeypatch.setattr(outlines, "match_cell", lambda *given: compared.append(given) or match_cell(*given))
+    monkeypatch.setattr(
+        step_matching, "match_cell", lambda *given: compared.append(given) or match_cell(*given)
+    )
     find_liftable(ir.from_proto(rnnlower.unroll(recurrent_model("LSTM"), dims={"T": 30})))
     assert 0 < len(compared) < 10
 
 
-def test_lower_lifts_what_is_cheaper_by_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lower_lifts_lines_that_cost_less(monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = line("LSTM", 30), find_target("onnxruntime")
     own, lifted = price_lifting(ir.from_proto(source), LiftRecurrentPass(frames=False), target) or (
         0.0,
@@ -122,17 +124,17 @@ def test_lower_lifts_what_is_cheaper_by_prices(monkeypatch: pytest.MonkeyPatch) 
 def test_a_line_that_was_emitted_for_a_target_stays(target: str, op_type: str) -> None:
     lowered = rnnlower.lower(recurrent_model(op_type), target=target, native="lower", dims={"T": 6, "N": 2})
     again = rnnlower.lower(lowered, target=target, native="lower")
-    assert ops(again) == ops(lowered)
+    assert op_counts(again) == op_counts(lowered)
 
 
-def test_a_price_that_is_not_known_lifts_nothing() -> None:
+def test_an_unknown_price_lifts_nothing() -> None:
     """The target of primitives has none, and runs the line."""
     model = ir.from_proto(line())
     assert price_lifting(model, LiftRecurrentPass(frames=False), find_target("primitive")) is None
     assert price_lifting(ir.from_proto(recurrent_model()), LiftRecurrentPass(), find_target("tract")) is None
 
 
-def named(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+def rename_loop(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     next(node for node in model.graph.node if node.op_type in ("Loop", "Scan")).name = name
     return model
 
@@ -144,11 +146,11 @@ def lifted_names(model: onnx.ModelProto, **options: Any) -> list[str]:
 
 @pytest.mark.parametrize("form", ["loop", "scan"])
 def test_a_node_has_the_name_of_its_loop(form: str) -> None:
-    assert lifted_names(named(model_of(form, "LSTM"), "encoder/while")) == ["encoder/while"]
+    assert lifted_names(rename_loop(model_of(form, "LSTM"), "encoder/while")) == ["encoder/while"]
 
 
 def test_two_nodes_have_two_names() -> None:
-    assert lifted_names(named(two_layers(3), "stack")) == ["stack", "stack_2"]
+    assert lifted_names(rename_loop(two_layers(3), "stack")) == ["stack", "stack_2"]
 
 
 def test_values_keep_their_names() -> None:
@@ -157,7 +159,7 @@ def test_values_keep_their_names() -> None:
     assert {"h_end", "c_end", "Y"} <= names
 
 
-def test_a_line_has_the_name_that_its_steps_share() -> None:
+def test_a_lifted_line_has_the_common_name_of_its_steps() -> None:
     source = line("LSTM")
     for node in source.graph.node:
         node.name = f"decoder/cell/{node.name.replace('/', '_')}"

@@ -1,4 +1,4 @@
-"""The values of a step for all steps at once, with time as their first axis."""
+"""The vectorization of a step: its values for all steps at once, with time as the first axis."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import walk_values
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.frames import Frame, Series, steps_of
-from rnnlower.lifting.products import Products, named
+from rnnlower.lifting.frames import Frame, Series, count_steps
+from rnnlower.lifting.products import Products, describe
 from rnnlower.lifting.terms import Size
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.timeflow.pointwise import POINTWISE
@@ -24,15 +24,15 @@ _REDUCTIONS = tuple(
 Values = Sequence[ir.Value | None]
 
 
-class OverTime:
-    """An emitter of what a step computes, for all steps.
+class StepVectorizer:
+    """An emitter of the values of a step, for all steps at once.
 
     Args:
         e: The emitter.
         facts: The facts about the model.
         frame: The frame of the step.
         body: The step.
-        products: Knows the sizes of its values.
+        products: The reader that has the sizes of its values.
     """
 
     def __init__(self, e: Emitter, facts: Facts, frame: Frame, body: ir.Graph, products: Products) -> None:
@@ -43,17 +43,19 @@ class OverTime:
         self.steps = self._steps()
 
     def _steps(self) -> Dim:
-        if not self._frame.given:
+        if not self._frame.inputs:
             raise NotLiftableError("the step reads no input")
-        series, steps = self._frame.given[0], steps_of(self._facts, self._frame)
+        series, steps = self._frame.inputs[0], count_steps(self._facts, self._frame)
         return self.e.dim(series.outer, series.axis) if steps is None else steps
 
     def size(self, size: Size) -> Dim:
-        """Return the size of an axis, at run time if it is a symbol."""
+        """Return the size of an axis, computed at run time if it is symbolic."""
         if isinstance(size, int):
             return size
         if size not in self._sizes:
-            outer = [state.start for state in self._frame.states] + [each.outer for each in self._frame.given]
+            outer = [state.start for state in self._frame.states] + [
+                each.outer for each in self._frame.inputs
+            ]
             places = [
                 (value, axis)
                 for value in outer
@@ -65,21 +67,21 @@ class OverTime:
             self._sizes[size] = self.e.dim(*places[0])
         return self._sizes[size]
 
-    def set(self, value: ir.Value, stacked: ir.Value) -> None:
-        """Declare what a value of the step is for all steps."""
+    def define(self, value: ir.Value, stacked: ir.Value) -> None:
+        """Set the value for all steps that stands for a value of the step."""
         self._known[value] = stacked, True
 
-    def of(self, value: ir.Value) -> tuple[ir.Value, bool]:
-        """Return a value for all steps, and whether it has the axis of time or is the same in each.
+    def emit(self, value: ir.Value) -> tuple[ir.Value, bool]:
+        """Emit a value for all steps; return whether it has an axis of time, or is the same in each step.
 
         Raises:
             NotLiftableError: There is no rule for an operator.
         """
         if value not in self._known:
-            self._known[value] = self._read(value)
+            self._known[value] = self._emit(value)
         return self._known[value]
 
-    def _read(self, value: ir.Value) -> tuple[ir.Value, bool]:
+    def _emit(self, value: ir.Value) -> tuple[ir.Value, bool]:
         constant = self._facts.constant(self._frame.aliases.get(value, value))
         if constant is not None and value in self._inner:
             return self.e.constant(constant), False
@@ -87,23 +89,23 @@ class OverTime:
             return self._frame.aliases[value], False
         if value not in self._inner:
             return value, False
-        for series in self._frame.given:
+        for series in self._frame.inputs:
             if series.inner is value:
                 return self._series(series), True
         node = value.producer()
         if node is None or node.domain:
             raise NotLiftableError(f"{value.name!r} is not known for all steps")
-        parts = [None if each is None else self.of(each) for each in node.inputs]
+        parts = [None if each is None else self.emit(each) for each in node.inputs]
         given = [None if part is None else part[0] for part in parts]
-        over_time = [part is not None and part[1] for part in parts]
-        if not any(over_time):
-            results = self._copied(node, given)
+        has_time = [part is not None and part[1] for part in parts]
+        if not any(has_time):
+            results = self._copy_node(node, given)
         elif (node.op_type in POINTWISE and node.op_type != "Dropout") or node.op_type in _RULES:
-            results = _RULES.get(node.op_type, _pointwise)(self, node, given, over_time)
+            results = _RULES.get(node.op_type, _pointwise)(self, node, given, has_time)
         else:
-            raise NotLiftableError(f"{named(node)} is not computed for all steps at once")
+            raise NotLiftableError(f"{describe(node)} is not computed for all steps at once")
         self._known |= {
-            out: (result, any(over_time)) for out, result in zip(node.outputs, results, strict=True)
+            out: (result, any(has_time)) for out, result in zip(node.outputs, results, strict=True)
         }
         return self._known[value]
 
@@ -116,9 +118,9 @@ class OverTime:
             outer = self.e.transpose(outer, [axis, *(each for each in range(rank) if each != axis)])
         if series.reverse:
             outer = self.e.flip(outer, 0)
-        return self.e.with_axes("Unsqueeze", outer, [axis + 1]) if series.is_kept else outer
+        return self.e.with_axes("Unsqueeze", outer, [axis + 1]) if series.keeps_axis else outer
 
-    def _copied(
+    def _copy_node(
         self, node: ir.Node, inputs: Values, **attributes: int | str | Sequence[int]
     ) -> list[ir.Value]:
         """Emit a node with other inputs and attributes."""
@@ -128,35 +130,35 @@ class OverTime:
         name = self.e.names.source.fresh(f"{self.e.names.prefix}{node.name or node.op_type}")
         return list(self.e.add(ir.Node("", node.op_type, inputs, given, outputs=outputs, name=name)))
 
-    def aligned(
-        self, node: ir.Node, given: Values, over_time: Sequence[bool], rank: int
+    def align(
+        self, node: ir.Node, given: Values, has_time: Sequence[bool], rank: int
     ) -> list[ir.Value | None]:
-        """Return the inputs with axes of one element behind time, so that the others stay aligned."""
+        """Insert axes of size 1 behind time, so that the other axes stay aligned."""
         found = []
-        for old, value, has_time in zip(node.inputs, given, over_time, strict=True):
+        for old, value, is_timed in zip(node.inputs, given, has_time, strict=True):
             own = rank if old is None else len(self.products.dims(old))
-            if value is not None and has_time and own < rank:
+            if value is not None and is_timed and own < rank:
                 value = self.e.with_axes("Unsqueeze", value, [*range(1, rank - own + 1)])
             found.append(value)
         return found
 
 
-Rule = Callable[[OverTime, ir.Node, Values, Sequence[bool]], list[ir.Value]]
+Rule = Callable[[StepVectorizer, ir.Node, Values, Sequence[bool]], list[ir.Value]]
 
 
-def _pointwise(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
+def _pointwise(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
     rank = len(t.products.dims(node.outputs[0]))
-    return t._copied(node, t.aligned(node, given, over_time, rank))
+    return t._copy_node(node, t.align(node, given, has_time, rank))
 
 
-def _only_first(over_time: Sequence[bool], node: ir.Node) -> None:
-    if any(over_time[1:]):
-        raise NotLiftableError(f"{named(node)} depends on the step")
+def _require_fixed_operands(has_time: Sequence[bool], node: ir.Node) -> None:
+    if any(has_time[1:]):
+        raise NotLiftableError(f"{describe(node)} depends on the step")
 
 
-def _axes(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
-    """Squeeze, Unsqueeze and reductions: their axes move by one."""
-    _only_first(over_time, node)
+def _shift_axes(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
+    """Emit a Squeeze, Unsqueeze or reduction with its axes shifted by one."""
+    _require_fixed_operands(has_time, node)
     assert node.inputs[0] is not None
     before, after = t.products.dims(node.inputs[0]), t.products.dims(node.outputs[0])
     rank = len(after if node.op_type == "Unsqueeze" else before)
@@ -170,42 +172,42 @@ def _axes(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) 
     moved = [axis % rank + 1 for axis in axes]
     since = 13 if node.op_type in ("ReduceSum", "Squeeze", "Unsqueeze") else 18
     if "axes" in node.attributes or t.e.opset < since:
-        return t._copied(node, given[:1], axes=moved)
-    return t._copied(node, [given[0], t.e.integers(*moved)])
+        return t._copy_node(node, given[:1], axes=moved)
+    return t._copy_node(node, [given[0], t.e.integers(*moved)])
 
 
-def _transpose(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
+def _transpose(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
     rank = len(t.products.dims(node.outputs[0]))
     perm = node.attributes.get_ints("perm", tuple(range(rank))[::-1])
-    return t._copied(node, given, perm=[0, *(axis + 1 for axis in perm)])
+    return t._copy_node(node, given, perm=[0, *(axis + 1 for axis in perm)])
 
 
-def _reshape(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
-    _only_first(over_time, node)
+def _reshape(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
+    _require_fixed_operands(has_time, node)
     assert given[0] is not None
     return [t.e.reshape(given[0], [t.steps, *(t.size(size) for size in t.products.dims(node.outputs[0]))])]
 
 
-def _matmul(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
+def _matmul(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
     ranks = [len(t.products.dims(each)) for each in node.inputs]
-    if over_time == [True, False] and ranks[1] == 2:
-        return t._copied(node, given)
+    if has_time == [True, False] and ranks[1] == 2:
+        return t._copy_node(node, given)
     if min(ranks) < 2:
-        raise NotLiftableError(f"{named(node)} multiplies a vector")
-    return t._copied(node, t.aligned(node, given, over_time, max(ranks)))
+        raise NotLiftableError(f"{describe(node)} multiplies a vector")
+    return t._copy_node(node, t.align(node, given, has_time, max(ranks)))
 
 
-def _einsum(t: OverTime, node: ir.Node, given: Values, over_time: Sequence[bool]) -> list[ir.Value]:
-    terms, right = einsum_terms(node.attributes.get_string("equation", ""))
+def _einsum(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
+    terms, result = einsum_terms(node.attributes.get_string("equation", ""))
     free = next((label for label in "tzyxw" if label not in "".join(terms)), None)
     if not terms or free is None:
-        raise NotLiftableError(f"{named(node)} has an equation that is not looked at")
-    operands = [free * has + each for each, has in zip(terms, over_time, strict=True)]
-    return t._copied(node, given, equation=f"{','.join(operands)}->{free}{right}")
+        raise NotLiftableError(f"{describe(node)} has an equation that is not supported")
+    operands = [free * has + each for each, has in zip(terms, has_time, strict=True)]
+    return t._copy_node(node, given, equation=f"{','.join(operands)}->{free}{result}")
 
 
 _RULES: Mapping[str, Rule] = {
-    **dict.fromkeys((*_REDUCTIONS, "Squeeze", "Unsqueeze"), _axes),
+    **dict.fromkeys((*_REDUCTIONS, "Squeeze", "Unsqueeze"), _shift_axes),
     "Einsum": _einsum,
     "Flatten": _reshape,
     "MatMul": _matmul,
