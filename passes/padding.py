@@ -301,8 +301,8 @@ PAD: Sequence[Step[PadWork]] = (
     Step(shared.simplify_model, "Branches that never run need no rule.", when=("folds",)),
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
     Step(lifting_steps.lift, "A recurrent node has a rule; a Loop has none.", when=("lift",)),
-    Step(_pad, "What is constant, and which nodes run, is known."),
-    Step(lifting_steps.note_zero_steps, "Only nodes that stay differ.", when=("lift",)),
-    Step(shared.strip, "Messages name nodes.", when=("strip",)),
+    Step(_pad, "It is known which values are constant and which nodes run."),
+    Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state.", when=("lift",)),
+    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=("strip",)),
 )
 """The steps of pad, in order."""

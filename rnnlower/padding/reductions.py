@@ -28,7 +28,7 @@ _FILLS = {
     "ReduceSum": 0.0,
     "ReduceSumSquare": 0.0,
 }
-"""What an operator reads as nothing."""
+"""The neutral element of each operator."""
 
 
 def elementwise(flow: PadFlow, node: ir.Node) -> Axes:

@@ -105,7 +105,9 @@ class Validity(Examples):
             self._shared[key] = made
         node.replace_input_with(index, self._shared[key])
 
-    def mask(self, size: Size, axis: int, axes: Axes, rank: int, behind: int | None = None) -> ir.Value:
+    def mask(
+        self, size: Size, axis: int, axes: Axes, rank: int, offset_from_end: int | None = None
+    ) -> ir.Value:
         """Return which elements of an axis are valid, in a form that broadcasts with a value of these axes.
 
         Args:
@@ -113,13 +115,13 @@ class Validity(Examples):
             axis: Its place.
             axes: The axes of the value.
             rank: The rank of the value.
-            behind: Return which element stands there, counted from the end, instead.
+            offset_from_end: Return instead the mask of the one element at this offset from the valid end.
         """
         place, repeats = self._rows_in(axes)
-        key = ("mask", size, rank - axis, place is not None and rank - place, repeats, behind)
+        key = ("mask", size, rank - axis, place is not None and rank - place, repeats, offset_from_end)
         if key not in self._shared:
             emitter = self._emitter(f"valid_{size.symbol}")
-            valid, dims = self._mask(emitter, size, behind), [1] * rank
+            valid, dims = self._mask(emitter, size, offset_from_end), [1] * rank
             if repeats > 1:
                 valid = emitter.op(
                     "Expand", emitter.reshape(valid, [-1, 1, size.full]), emitter.integers(1, repeats, 1)
@@ -134,8 +136,8 @@ class Validity(Examples):
             self.insert(emitter, None)
         return self._shared[key]
 
-    def _mask(self, emitter: Emitter, size: Size, behind: int | None) -> ir.Value:
-        if self.by_mask and behind is None:
+    def _mask(self, emitter: Emitter, size: Size, offset_from_end: int | None) -> ir.Value:
+        if self.by_mask and offset_from_end is None:
             if size.symbol == ROWS:
                 raise NoRuleError(_MIXED_ROWS)
             places = np.array(size.first_valid_lengths(), np.int64) - 1
@@ -146,9 +148,10 @@ class Validity(Examples):
         numbers, count = emitter.constant(np.arange(size.full, dtype=np.int64)[None]), self.count(size)
         if self.rows is not None:
             count = emitter.reshape(count, [-1, 1])
-        if behind is None:
+        if offset_from_end is None:
             return emitter.op("Less", numbers, count, since=9)
-        return emitter.op("Equal", numbers, emitter.op("Add", count, emitter.integers(behind)), since=7)
+        place = emitter.op("Add", count, emitter.integers(offset_from_end))
+        return emitter.op("Equal", numbers, place, since=7)
 
     def _rows_in(self, axes: Axes) -> tuple[int | None, int]:
         """Return the axis of rows, and how many elements each has there; none if all have one length."""
@@ -215,19 +218,19 @@ class Validity(Examples):
         return result
 
     def last_steps(
-        self, emitter: Emitter, value: ir.Value, axis: int, axes: Axes, behind: range, rank: int
+        self, emitter: Emitter, value: ir.Value, axis: int, axes: Axes, offsets: range, rank: int
     ) -> ir.Value:
-        """Gather the steps at these positions, counted from the valid end, along an axis of a value."""
+        """Gather the steps at these offsets from the valid end along an axis of a value."""
         size = axes[axis]
         if self.rows is None:
-            steps = emitter.constant(np.arange(behind.start, behind.stop, dtype=np.int64))
+            steps = emitter.constant(np.arange(offsets.start, offsets.stop, dtype=np.int64))
             return emitter.op("Gather", value, emitter.op("Add", self.count(size), steps), axis=axis)
-        # A sum of one element each: bool has none.
+        # ReduceSum picks one element per row; it does not support bool.
         is_bool, picked = emitter.dtype == ir.DataType.BOOL, []
         number = emitter.cast(value, ir.DataType.INT32) if is_bool else value
         zero = emitter.constant(np.array(0, np.int32)) if is_bool else emitter.scalar(0)
-        for step in behind:
-            mask = self.mask(size, axis, axes, rank, step)
+        for offset in offsets:
+            mask = self.mask(size, axis, axes, rank, offset)
             one = emitter.op("Where", mask, number, zero, since=9)
             picked.append(emitter.with_axes("ReduceSum", one, [axis], keepdims=1))
         found = emitter.concat(picked, axis)
@@ -255,7 +258,7 @@ class Validity(Examples):
             else:
                 inputs = [None if each is None else self.content_at_length(each) for each in node.inputs]
                 self._numbers[value] = _emit_again(emitter, node, inputs)
-            self.insert(emitter, node, behind=True)
+            self.insert(emitter, node, after=True)
         return self._numbers[value]
 
     def operand_at_length(self, node: ir.Node, index: int) -> ir.Value:
@@ -320,7 +323,7 @@ class Validity(Examples):
         old = node.outputs[index]
         value.type = old.type
         users = [(use.node, use.idx) for use in old.uses() if use.node not in emitter.nodes]
-        self.insert(emitter, node, behind=True)
+        self.insert(emitter, node, after=True)
         for user, place in users:
             user.replace_input_with(place, value)
         if old.is_graph_output():
@@ -341,10 +344,10 @@ class Validity(Examples):
         """Return an emitter of nodes next to this one, in the type of its first input."""
         return self._emitter(node.outputs[0].name or node.op_type, self.dtype(self.operand(node)))
 
-    def insert(self, emitter: Emitter, node: ir.Node | None, *, behind: bool = False) -> None:
+    def insert(self, emitter: Emitter, node: ir.Node | None, *, after: bool = False) -> None:
         """Insert emitted nodes before or after a node, or (for lengths) at the beginning."""
         graph = self.model.graph
-        if emitter.nodes and behind and node is not None:
+        if emitter.nodes and after and node is not None:
             graph.insert_after(node, emitter.nodes)
         elif emitter.nodes:
             # Those of lengths depend on each other in this order.

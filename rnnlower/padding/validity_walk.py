@@ -1,7 +1,7 @@
 """The walk that makes the valid elements of every value equal to those of the unpadded model.
 
 After each node holds: along every axis whose size follows from a length, the first elements (as many as that
-size) are those that the source computes on the unpadded input. What comes behind them is unknown.
+size) are those that the source computes on the unpadded input. The elements after them are unknown.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class PadFlow(Validity):
                 raise NoRuleError("makes a length the size of another axis")
             if not size.fits(self._lengths, sizes):
                 raise NoRuleError("changes the number of steps in an unsupported way")
-        # What every sequence fills has no padding.
+        # An axis that every sequence fills has no padding.
         self.axes[out] = {axis: size for axis, size in axes.items() if not self._is_constant(size)}
         self._sizes |= set(self.axes[out].values())
 
@@ -186,7 +186,7 @@ class PadFlow(Validity):
                 if axes := self.varying_axes(out):
                     self.axes[out] = axes
             elif node.op_type not in ("Shape", "Size") and any(map(self.axes_of, node.inputs)):
-                # What combines steps that are known combines the valid ones alone.
+                # An operator on known steps combines the valid ones alone.
                 self._ruled.update(node.outputs)
                 return False
             else:

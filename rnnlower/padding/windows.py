@@ -47,7 +47,7 @@ def _window_count(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
     if auto == "VALID":
         begin = end = 0
     if node.attributes.get_int("ceil_mode", 0):
-        # A window that begins in the padding at the end is none.
+        # Windows starting in the end padding do not count.
         most = size.affine(1, begin + stride - 1, stride)
         found = size.affine(1, begin + end - width + 2 * stride - 1, stride)
         flow.require(size, max(1, width - begin - end))
@@ -114,7 +114,7 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
     least = emitter.scalar(1e-6)
     mean = emitter.op("Div", node.outputs[0], emitter.op("Max", share, least))
     if counts and around:
-        # A window that began in the zeros was none.
+        # Windows starting in the zeros do not count.
         for axis in over:
             mean = emitter.slice(mean, [0], [found[axis].full], [axis])
     flow.replace(node, mean, emitter)
