@@ -200,9 +200,9 @@ def _make_metadata(
         least=flow.least,
         inputs={name: next(iter(places)) for name, places in inputs.items()},
         outputs=outputs,
-        lengths={symbol: str(value.name) for symbol, value in flow.given.items()},
+        lengths={symbol: str(value.name) for symbol, value in flow.masks.given.items()},
         symbols={name: next(iter(places.values())) for name, places in inputs.items()},
-        form="mask" if flow.by_mask else "length",
+        form="mask" if flow.masks.by_mask else "length",
         rows={str(value.name): axis for value in ends for axis in flow.row_axes_of(value)},
     )
 

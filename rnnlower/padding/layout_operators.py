@@ -121,8 +121,8 @@ def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, S
     places = emitter.constant(np.arange(valid.full, dtype=np.int64))
     for begin, size in ends:
         # Elements after the end of this sequence follow its padding.
-        end = emitter.op("Add", flow.count(size), emitter.integers(begin))
-        skipped = emitter.op("Sub", emitter.integers(size.full), flow.count(size))
+        end = emitter.op("Add", flow.masks.count(size), emitter.integers(begin))
+        skipped = emitter.op("Sub", emitter.integers(size.full), flow.masks.count(size))
         shifted = emitter.op("Add", places, skipped)
         places = emitter.op("Where", emitter.op("Less", places, end), places, shifted)
     last = emitter.integers(valid.full - 1)
@@ -211,7 +211,7 @@ def _last_steps(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, offsets: li
     emitter, source = flow.emitter_for(node), flow.operand(node)
     flow.require(axes[axis], -offsets[0])
     rank, steps = len(flow.shape(source)), range(offsets[0], offsets[0] + count)
-    flow.replace(node, flow.last_steps(emitter, source, axis, axes, steps, rank), emitter)
+    flow.replace(node, flow.masks.last_steps(emitter, source, axis, axes, steps, rank), emitter)
 
 
 def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:
@@ -224,12 +224,13 @@ def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:
             raise NoRuleError("reverses time where rows are not one axis, while each has a length of its own")
         first = [rows, axis, *(place for place in places if place not in (rows, axis))]
         moved = source if first == places else emitter.transpose(source, first)
-        turned = emitter.op("ReverseSequence", moved, flow.count(size), since=10, batch_axis=0, time_axis=1)
+        count = flow.masks.count(size)
+        turned = emitter.op("ReverseSequence", moved, count, since=10, batch_axis=0, time_axis=1)
         back = [first.index(place) for place in places]
         flow.replace(node, turned if first == places else emitter.transpose(turned, back), emitter)
         return
     last = emitter.constant(np.arange(-1, -size.full - 1, -1, dtype=np.int64))
-    steps = emitter.op("Add", flow.count(size), last)
+    steps = emitter.op("Add", flow.masks.count(size), last)
     zero = emitter.constant(np.zeros(1, np.int64))
     positions = flow.emit_max(emitter, steps, zero)
     flow.replace(node, emitter.op("Gather", source, positions, axis=axis), emitter)
