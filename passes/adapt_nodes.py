@@ -101,8 +101,8 @@ class AdaptNodesPass(Pass):
         for node in nodes:
             if node in refused:
                 # Standard operators are preferred to those of other domains, even if also refused.
-                may_not = (lambda each: bool(each.domain)) if node.domain else self._refused
-                changed |= self._adapt(node, _NodeWriter(node, facts, names, pool, may_not))
+                is_refused = (lambda each: bool(each.domain)) if node.domain else self._refused
+                changed |= self._adapt(node, _NodeWriter(node, facts, names, pool, is_refused))
             elif changed:
                 # Replacing a node of another domain makes more known about the nodes after it.
                 facts.visit(node)

@@ -75,7 +75,7 @@ def check_model(model: ir.Model, options: CheckOptions) -> CheckReport:
 
 
 CHECK: Sequence[Step[Work]] = (
-    Step(shared.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
+    Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
     Step(shared.freeze_dims, "Later steps know more if sizes are static."),
     Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
     Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),

@@ -92,12 +92,12 @@ CONVERT: Sequence[Step[ConvertWork]] = (
         "The definitions that a conversion would take are slower, and need a step.",
         when=("lacks_state_operators",),
     ),
-    Step(_convert, "What need not be converted is gone."),
+    Step(_convert, "Nodes that need no conversion are gone."),
     Step(
         _lower_state_operators,
         "Operators are written in the opset that they are to have.",
         when=("lacks_state_operators",),
     ),
-    Step(shared.strip, "Messages name nodes.", when=("strip",)),
+    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=("strip",)),
 )
 """The steps of convert, in order."""

@@ -75,7 +75,7 @@ class CopyOutputsPass(Pass):
 
 
 def _is_read(value: ir.Value) -> bool:
-    """Return whether other nodes read an output, or what an equal node computes."""
+    """Return whether other nodes read an output, or that of an equal node."""
     node = value.producer()
     if node is None or node.op_type == "Cast":
         return False

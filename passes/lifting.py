@@ -72,9 +72,9 @@ LIFT: Sequence[Step[LiftWork]] = (
     Step(shared.set_inputs, "Conditions and weights may follow from inputs.", when=("sets",)),
     Step(shared.freeze_initializers, "Weights must be constants.", when=("may_freeze",)),
     Step(shared.simplify_model, "Conditions of a Loop may be constants.", when=("folds",)),
-    Step(_lift, "What is constant is known."),
+    Step(_lift, "It is known which values are constant."),
     Step(_legacy_constants, "In old IR versions every initializer is an input."),
-    Step(lifting_steps.note_zero_steps, "Only nodes that stay differ."),
-    Step(shared.strip, "Messages name nodes.", when=("strip",)),
+    Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state."),
+    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=("strip",)),
 )
 """The steps of lift, in order."""

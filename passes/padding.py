@@ -200,9 +200,9 @@ def _make_metadata(
         least=flow.least,
         inputs={name: next(iter(places)) for name, places in inputs.items()},
         outputs=outputs,
-        lengths={symbol: str(value.name) for symbol, value in flow.given.items()},
+        lengths={symbol: str(value.name) for symbol, value in flow.masks.given.items()},
         symbols={name: next(iter(places.values())) for name, places in inputs.items()},
-        form="mask" if flow.by_mask else "length",
+        form="mask" if flow.masks.by_mask else "length",
         rows={str(value.name): axis for value in ends for axis in flow.row_axes_of(value)},
     )
 
@@ -301,8 +301,8 @@ PAD: Sequence[Step[PadWork]] = (
     Step(shared.simplify_model, "Branches that never run need no rule.", when=("folds",)),
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
     Step(lifting_steps.lift, "A recurrent node has a rule; a Loop has none.", when=("lift",)),
-    Step(_pad, "What is constant, and which nodes run, is known."),
-    Step(lifting_steps.note_zero_steps, "Only nodes that stay differ.", when=("lift",)),
-    Step(shared.strip, "Messages name nodes.", when=("strip",)),
+    Step(_pad, "It is known which values are constant and which nodes run."),
+    Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state.", when=("lift",)),
+    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=("strip",)),
 )
 """The steps of pad, in order."""

@@ -70,16 +70,16 @@ LOWER: Sequence[Step[LoweringWork]] = (
     Step(preparing.determine_opset, "A model whose opset is too new is refused first."),
     Step(
         shared.assume_linear_before_reset,
-        "It is about the nodes of the exporter, and not about lifted ones.",
+        "The assumption concerns the exporter's nodes, not lifted ones.",
         when=("assume_linear_before_reset",),
     ),
-    Step(lifting_steps.lift, "What is lifted can be selected.", when=("lift",)),
+    Step(lifting_steps.lift, "Lifted nodes can be selected.", when=("lift",)),
     Step(
         lifting_steps.lift_lines,
-        "What is in a Loop that is lifted is no line.",
+        "Steps inside a lifted Loop are not a straight line.",
         when=("lifts_lines",),
     ),
-    Step(preparing.pad, "What it adds is lowered, too.", when=("max",)),
+    Step(preparing.pad, "The added nodes are lowered, too.", when=("max",)),
     Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),
     Step(shared.freeze_dims, "Later steps know more if sizes are static."),
     Step(
@@ -93,11 +93,11 @@ LOWER: Sequence[Step[LoweringWork]] = (
         when=("may_freeze",),
     ),
     Step(
-        preparing.make_readable_for_target,
-        "A model that the target accepts in no form is refused first.",
+        preparing.prepare_model_format,
+        "Refuse models the target cannot load, before any work.",
         when=("target",),
     ),
-    Step(shared.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
+    Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
     Step(
         preparing.raise_opset,
         "A model too old for the emitted ops is converted to the first opset that suffices.",
@@ -195,7 +195,7 @@ LOWER: Sequence[Step[LoweringWork]] = (
     ),
     Step(
         emitting.separate_sums,
-        "Simplifying would take a Max of two equal values away; the target may need it to run the ops.",
+        "Simplifying would remove the Max of two equal values; the target may need it to run the ops.",
         when=("target", "emits"),
     ),
     Step(
@@ -203,7 +203,7 @@ LOWER: Sequence[Step[LoweringWork]] = (
     ),
     Step(
         emitting.share_constants,
-        "Only what reads the constants in the end counts.",
+        "The nodes that read the constants are final.",
         when=("target", "emits", "runtime.ops.copies_constants"),
     ),
     Step(
@@ -218,18 +218,18 @@ LOWER: Sequence[Step[LoweringWork]] = (
     ),
     Step(
         emitting.plain_loop_inputs,
-        "Simplifying would take the Squeeze of a scalar away.",
+        "Simplifying would remove the Squeeze of a scalar.",
         when=("target", "emits", "runtime.control_flow.keeps_gathered_axis"),
     ),
     Step(
         emitting.copy_outputs,
-        "A later step could take a Cast to the same type away.",
+        "A later step could remove a Cast to the same type.",
         when=("target", "emits"),
     ),
     Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=("target", "folds")),
     Step(emitting.note_unused_factor, "An option without effect is reported.", when=("target",)),
     Step(emitting.note_misfits, "The remaining nodes are checked in their final form.", when=("target",)),
-    Step(lifting_steps.note_zero_steps, "Only nodes that stay differ.", when=("lift",)),
-    Step(shared.strip, "Messages name nodes.", when=("strip",)),
+    Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state.", when=("lift",)),
+    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=("strip",)),
 )
 """The steps of a lowering, in order."""

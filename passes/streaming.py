@@ -240,7 +240,7 @@ STREAM: Sequence[Step[StreamWork]] = (
     Step(shared.freeze_dims, "Later steps know more if sizes are static."),
     Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
     Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
-    Step(shared.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
+    Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
     Step(_simplify, "Nodes that never run need no state."),
     Step(
         shared.assume_linear_before_reset,
@@ -252,9 +252,9 @@ STREAM: Sequence[Step[StreamWork]] = (
     Step(shared.warn_of_other_recurrences, "The model's own Loops can be distinguished from emitted ones."),
     Step(_find_nodes, "Nodes that never run are gone."),
     Step(preparing.dequantize_recurrent, "Float operators have states, too.", when=("dequantize",)),
-    Step(_stream, "What is constant, and which nodes run, is known."),
+    Step(_stream, "It is known which values are constant and which nodes run."),
     Step(_lower_chunk, "The chunk is the length of a straight line.", when=("lowers",)),
-    Step(lifting_steps.note_zero_steps, "Only nodes that stay differ.", when=("lift",)),
-    Step(shared.strip, "Messages name nodes.", when=("strip",)),
+    Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state.", when=("lift",)),
+    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=("strip",)),
 )
 """The steps of stream, in order."""

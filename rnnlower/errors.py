@@ -86,7 +86,7 @@ class MissingOperatorError(UnsupportedModelError):
         remedies.append(f"choose a target that has {op_type}")
         super().__init__(f"{what}, which target {target} lacks", node=at, remedy=", or ".join(remedies))
 
-    def behind(self, purpose: str, advice: str = "") -> MissingOperatorError:
+    def needed_by(self, purpose: str, advice: str = "") -> MissingOperatorError:
         """Return the same error with the purpose that the operator is needed for."""
         op_type, target, needs, old_advice = self._parts
         if purpose == op_type and not needs:

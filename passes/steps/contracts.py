@@ -69,7 +69,7 @@ def nodes_are_valid(model: ir.Model, work: LoweringWork) -> bool:
     return all(parse_recurrent(each, work.options.semantics, lenient=True) for each in work.nodes)
 
 
-def nodes_have_one_fate(model: ir.Model, work: LoweringWork) -> bool:
+def node_outcomes_are_disjoint(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether no node to be lowered is also kept, adapted, unreachable or impossible."""
     others = {(node.path, node.name) for node in work.kept} | {
         (node.path, node.name) for node in work.adapted

@@ -164,7 +164,7 @@ def fold_constants(work: LoweringWork) -> None:
 def keep_nan(work: LoweringWork) -> None:
     """Keep NaN.
 
-    Before: operators that make numbers of NaN on the target. After: ops after them that restore it.
+    Before: operators that turn NaN into a number on the target. After: ops after them that restore it.
     """
     keeping = work.apply(KeepNaNPass(work.target.ops.loses_nan))
     work.notes += [
@@ -215,7 +215,7 @@ def note_unused_factor(work: LoweringWork) -> None:
 
 
 def note_misfits(work: LoweringWork) -> None:
-    """Report what the target does not run apart from recurrent nodes. The graph stays as it is."""
+    """Report the other nodes that the target does not run. The graph stays as it is."""
     misfits = find_misfits(work.model, work.target, work.options.semantics, emitted=False, facts=work.facts)
     if misfits and work.options.strict:
         raise UnsupportedModelError(

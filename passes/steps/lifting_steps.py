@@ -56,7 +56,7 @@ def lift_lines(work: LoweringWork) -> None:
 
 
 def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
-    """Lift what costs less then; Loops and Scans also at an equal price, or if a price is not known."""
+    """Lift if the target's prices favor it; Loops and Scans also at an equal price, or at an unknown one."""
     from rnnlower.passes.steps.lifting_prices import price_lifting
 
     if (target := work.options.runtime) is not None:

@@ -21,11 +21,11 @@ from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass, reso
 from rnnlower.passes.steps.contracts import (
     contract,
     lengths_are_numbers,
+    node_outcomes_are_disjoint,
     nodes_are_in_model,
     nodes_are_outside_functions,
     nodes_are_planned,
     nodes_are_valid,
-    nodes_have_one_fate,
 )
 from rnnlower.passes.steps.work import LoweringWork, deselect
 from rnnlower.recurrent.finding import find_recurrent
@@ -39,7 +39,7 @@ from rnnlower.targets.choosing import Chooser, KeptNode
 from rnnlower.targets.fit import cautions, require_supported
 
 
-@contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
+@contract(requires=[nodes_are_outside_functions], ensures=[node_outcomes_are_disjoint])
 def choose_native(work: LoweringWork) -> None:
     """Decide on each node whether the target's own operator runs it.
 
@@ -57,7 +57,7 @@ def choose_native(work: LoweringWork) -> None:
     work.nodes = [each for each in work.nodes if work.choices[each.node].kind != "keep"]
 
 
-@contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate, nodes_are_in_model])
+@contract(requires=[nodes_are_outside_functions], ensures=[node_outcomes_are_disjoint, nodes_are_in_model])
 def adapt_recurrent(work: LoweringWork) -> None:
     """Adapt nodes to the target's own operator.
 
@@ -66,7 +66,7 @@ def adapt_recurrent(work: LoweringWork) -> None:
     options = work.options
     chosen = {each: work.choices[each.node] for each in work.nodes}
     native = {each: choice.changes for each, choice in chosen.items() if choice.kind == "adapt"}
-    # Afterward a state of zeros stands where there was none.
+    # Adapting adds a zero state, which would hide the missing one.
     steps = [(each, parse_recurrent(each, options.semantics, lenient=True).seq_length) for each in native]
     forgetting = {each: find_forgotten_states([(each, length)]) for each, length in steps}
     adapting = work.apply(AdaptRecurrentPass(work.target, native, options.semantics))
@@ -91,8 +91,8 @@ def conform_to_profile(work: LoweringWork) -> None:
 
     Before: nodes of any form. After: the form that the profile prescribes.
     """
-    nodes, behind_x = work.nodes, range(1, MOST_INPUTS)
-    work.apply(FoldWeightsPass([each.node for each in nodes], positions=behind_x, may_grow=True))
+    nodes, parameters = work.nodes, range(1, MOST_INPUTS)
+    work.apply(FoldWeightsPass([each.node for each in nodes], positions=parameters, may_grow=True))
     work.apply(InferTypesPass())
     found = [departure for located in nodes for departure in find_departures(located)]
     if any(departure.subject == "batch_size" and departure.level == "error" for departure in found):
@@ -105,7 +105,7 @@ def conform_to_profile(work: LoweringWork) -> None:
 
 @contract(requires=[nodes_are_valid], ensures=[nodes_are_in_model])
 def fold_weights(work: LoweringWork) -> None:
-    """Fold what nodes read.
+    """Fold the weights and states of nodes.
 
     Before: weights and states that follow from constants. After: constants.
     """

@@ -19,10 +19,10 @@ from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass
 from rnnlower.passes.steps import shared
 from rnnlower.passes.steps.contracts import (
     contract,
+    node_outcomes_are_disjoint,
     nodes_are_floats,
     nodes_are_in_model,
     nodes_are_outside_functions,
-    nodes_have_one_fate,
     opset_suffices,
 )
 from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, select
@@ -73,7 +73,7 @@ def select_nodes(work: LoweringWork) -> None:
             (work.nodes if is_recurrent(located.node) else work.state_nodes).append(located)
 
 
-def make_readable_for_target(work: LoweringWork) -> None:
+def prepare_model_format(work: LoweringWork) -> None:
     """Make the model one that the target can read.
 
     Before: any IR version. After: one in which initializers need not be inputs; static inputs if required.
@@ -103,8 +103,8 @@ def inline_functions(work: LoweringWork) -> None:
     Before: nodes to be lowered may be in functions. After: they are in the main graph or its subgraphs.
     """
     model, target = work.model, work.options.runtime
-    in_the_way = work.options.folds and target is not None and not target.ops.functions
-    wanted = (lambda node: True) if in_the_way else is_selected
+    inlines_all = work.options.folds and target is not None and not target.ops.functions
+    wanted = (lambda node: True) if inlines_all else is_selected
     opset = default_opset(model)
     versions = {function.opset_imports.get("", opset) for function in inlining.functions_with(model, wanted)}
     if versions - {opset}:
@@ -224,7 +224,7 @@ def _express_nodes(work: LoweringWork, refused: Callable[[ir.Node], bool], probl
     ]
 
 
-@contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
+@contract(requires=[nodes_are_outside_functions], ensures=[node_outcomes_are_disjoint])
 def set_aside_impossible(work: LoweringWork) -> None:
     """Set nodes aside that cannot run.
 

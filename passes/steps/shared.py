@@ -63,7 +63,7 @@ def freeze_initializers(work: Work) -> None:
 
     Before: inputs may have an initializer. After: none has, if asked for, or if no caller can override it.
     """
-    # Without being asked, nothing is taken away that a caller can feed.
+    # Unless asked, keep every input that a caller can override.
     if work.options.freeze or work.model.ir_version < FREE_INITIALIZERS_IR:
         work.notes += work.apply(FreezeInitializersPass()).notes
     elif defaults := sum(value.is_initializer() for value in work.model.graph.inputs):
@@ -73,7 +73,7 @@ def freeze_initializers(work: Work) -> None:
         )
 
 
-def raise_to_operators(work: Work) -> None:
+def raise_opset_to_operators(work: Work) -> None:
     """Correct an opset that is too low.
 
     Before: the opset may lack an operator of the model. After: it has them all, or they are expressed in it.
@@ -87,7 +87,7 @@ def raise_to_operators(work: Work) -> None:
 
 
 def simplify_model(work: Work) -> None:
-    """Simplify the model by what is known.
+    """Simplify the model by known values.
 
     Before: nodes that follow from constants, and Ifs of known condition. After: constants, and a branch each.
     """
@@ -133,7 +133,7 @@ def legacy_constants(work: Work) -> None:
 
 
 def strip(work: Work) -> None:
-    """Remove what is only for readers.
+    """Remove the parts that are only for readers.
 
     Before: nodes have names and metadata. After: neither, and nothing has a doc string.
     """

@@ -59,14 +59,14 @@ def keep_state_operators(work: LoweringWork) -> None:
 
 
 def _is_slow(node: StateNode) -> bool:
-    """Return whether a Conv, which has no other attributes, is faster than the kernel."""
+    """Return whether a Conv is faster than the kernel; it supports only these attributes."""
     known = {"activation", "channels_last", "dilation"}
     is_known = isinstance(node, ConvolutionNode) and {*node.located.node.attributes} <= known
     return is_known and node.steps is not None and node.steps > _FEW_STEPS
 
 
 def _parse(work: Work, nodes: Sequence[LocatedNode], *, lenient: bool = False) -> list[StateNode]:
-    """Parse nodes; what follows one may have been looked at before its sizes were known."""
+    """Parse nodes. Cached facts may predate the known sizes."""
     if nodes:
         work.facts.forget()
     return parse_state_operators(nodes, work.facts, lenient=lenient)

@@ -173,7 +173,7 @@ class _ChildProcess:
 
 
 class _AdapterModel(OpenedModel):
-    """A model loaded in a child process of its own, or in one that is lent."""
+    """A model loaded in a child process of its own, or in a shared one."""
 
     def __init__(
         self, engine: Engine, model: onnx.ModelProto, threads: int, process: _ChildProcess | None = None

@@ -27,7 +27,7 @@ def emit_activation(e: Emitter, activation: Activation, x: ir.Value, semantics: 
     try:
         return ACTIVATIONS[activation.name](e, x, alpha, beta, semantics)
     except MissingOperatorError as error:
-        raise error.behind("attribute activations") from None
+        raise error.needed_by("attribute activations") from None
 
 
 def _unary(op_type: str) -> Emit:

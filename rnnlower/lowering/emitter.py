@@ -75,7 +75,7 @@ class Emitter(NodeEmitter):
                 if made is not None:
                     return [made] if isinstance(made, ir.Value) else made
             except MissingOperatorError as lacking:
-                error = self.missing(name) if lacking.op_type in self._expressing else lacking.behind(name)
+                error = self.missing(name) if lacking.op_type in self._expressing else lacking.needed_by(name)
             finally:
                 self._expressing.pop()
             self._drop(*marks)

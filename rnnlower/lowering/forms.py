@@ -87,16 +87,16 @@ class Form:
 
     Attributes:
         name: The form's name in reports.
-        most_apart: Gates that share an activation have a product each if there are at most this many.
+        max_separate_gates: Gates that share an activation have a product each if there are at most this many.
             onnxruntime fuses a product with the activation after it: for few rows that is cheaper than to
             split one product in two; for many rows it is also cheaper than a split in three (a copy).
-        largest_together: Units up to which the steps of both directions share one body: the weights of
+        max_joint_hidden_size: Units up to which the steps of both directions share one body: the weights of
             larger ones evict each other from the caches.
     """
 
     name: str
-    most_apart: int = 1
-    largest_together: float = math.inf
+    max_separate_gates: int = 1
+    max_joint_hidden_size: float = math.inf
 
     lead: ClassVar[tuple[int, ...]] = ()
     """The sizes of the axes before the rows of a value."""
@@ -118,7 +118,7 @@ class Form:
     def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
         """Return the gates that share a product with X."""
         return _group_gates(
-            node, self.together[node.op_type], 1 if node.clip is not None else self.most_apart
+            node, self.together[node.op_type], 1 if node.clip is not None else self.max_separate_gates
         )
 
     def state_groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
@@ -312,9 +312,9 @@ STRAIGHT_FORMS: Sequence[Form] = (LongForm("long line"), StraightForm("straight 
 
 BODY_FORMS: Sequence[Form] = (
     PairForm("pair"),
-    JoinedForm("joined input", most_apart=3, largest_together=128),
-    ManyRowsForm("many rows", most_apart=3, largest_together=128),
-    Form("few rows", most_apart=2, largest_together=256),
+    JoinedForm("joined input", max_separate_gates=3, max_joint_hidden_size=128),
+    ManyRowsForm("many rows", max_separate_gates=3, max_joint_hidden_size=128),
+    Form("few rows", max_separate_gates=2, max_joint_hidden_size=256),
 )
 """The forms in the body of a Scan or Loop, best first."""
 
@@ -341,12 +341,12 @@ def emit_bias(
     return weights.bias_sum(e, B, direction, first, last, len(node.cell.gates) * node.hidden_size)
 
 
-def _group_gates(node: ResolvedNode, groups: Sequence[str], most_apart: int) -> Sequence[GateGroup]:
+def _group_gates(node: ResolvedNode, groups: Sequence[str], max_separate_gates: int) -> Sequence[GateGroup]:
     """Return the groups of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``."""
     if node.input_forget:
         groups = ("io", "c")
     # A peephole term is added to the addend of a single gate's product.
-    most_apart = 4 if "P" in node.inputs else most_apart
-    parts = [part for group in groups for part in (group if len(group) <= most_apart else [group])]
+    max_separate_gates = 4 if "P" in node.inputs else max_separate_gates
+    parts = [part for group in groups for part in (group if len(group) <= max_separate_gates else [group])]
     order = node.cell.gates
     return [GateGroup(gates, order.index(gates[0]), order.index(gates[0]) + len(gates)) for gates in parts]

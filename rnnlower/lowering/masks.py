@@ -46,7 +46,7 @@ def emit_length_mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask | None:
         within = e.unsqueeze(emit_less(e, steps, lens), 2, [axes.time, axes.batch, 1])
         nonempty = e.unsqueeze(emit_less(e, zero, lens), 1, [axes.batch, 1])
     except MissingOperatorError as error:
-        raise error.behind("input sequence_lens", "make sequence_lens a constant") from None
+        raise error.needed_by("input sequence_lens", "make sequence_lens a constant") from None
     for count in axes.lead:
         within = e.reshape(e.concat([within] * count, axis=1), [axes.time, *axes.value(1)])
     series = TimeSeries(e, axes, 1, stacked=within, dtype=condition_type(e))

@@ -77,7 +77,7 @@ def quantized_lanes(e: Emitter, node: ResolvedNode, weights: Weights, X: TimeSer
         return [_make_lane(e, node, weights, X.axes, rounded, d) for d in range(node.num_directions)]
     except MissingOperatorError as error:
         advice = f"make the weights float ({wording.option('dequantize', True)})"
-        raise error.behind("integer arithmetic", advice) from None
+        raise error.needed_by("integer arithmetic", advice) from None
 
 
 def _make_lane(

@@ -89,7 +89,7 @@ def _run_strategy(
 ) -> Results:
     """Run the lanes' steps; return H over time and the final states, lane by lane."""
     axes, form = lanes[0].axes, lanes[0].parameters.form
-    one_by_one = node.hidden_size > form.largest_together
+    one_by_one = node.hidden_size > form.max_joint_hidden_size
     # Around a dynamic length each would need an If of its own, unless the dialect needs none.
     no_if = isinstance(axes.time, int) or e.dialect.control_flow.empty_scan
     one_by_one |= e.dialect.control_flow.apart and no_if

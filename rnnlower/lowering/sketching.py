@@ -93,7 +93,7 @@ class Task:
     preferences: Preferences = Preferences()
 
     def key(self) -> Iterator[Hashable]:
-        """Yield all that the candidates depend on; that is a value itself where its content may matter."""
+        """Yield all that the candidates depend on: values by identity if their content affects candidates."""
         node, weights = self.node, self.weights
         yield from (self.opset, self.dialect.name, self.preferences)
         for field in dataclasses.fields(node):
@@ -123,7 +123,7 @@ def find_candidates(
         task: The node and all that its candidates depend on.
         strategies: Keys of `STRATEGIES`.
         sketches: Known candidates; new ones are added.
-        compared: Whether others compete with them. If not, one that is alone gets no price.
+        compared: Whether others compete with them. If false, a single candidate is not priced.
 
     Raises:
         MissingOperatorError: There is no candidate.

@@ -11,7 +11,7 @@ from rnnlower.errors import InvalidModelError
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import default_opset, dim_name, ints_of_attribute_or_input
-from rnnlower.padding.sizes import Axes, NoRuleError, Size
+from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
 
@@ -33,6 +33,7 @@ class Examples:
 
     Attributes:
         axes: For each value over time, the size of each axis that has one.
+        least: For each symbol, the least length that fills a window of each operator.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Examples:
     ) -> None:
         self.model, self.opset = model, default_opset(model)
         self.axes: dict[ir.Value, Axes] = {}
+        self.least = dict.fromkeys(maxima, 1)
         self._origins: dict[ir.Value, ir.Value] = {}
         self._sizes: set[Size] = {Size.of(symbol, maximum) for symbol, maximum in maxima.items()}
         self._inputs = inputs
@@ -67,9 +69,16 @@ class Examples:
         found = (world.constant(self.origin(value)) for world in self._short)
         return [each for each in found if each is not None]
 
-    def drop_examples(self, symbol: str, below: int) -> None:
-        """Leave out the examples on which the source does not run."""
-        kept = [number for number, each in enumerate(self._lengths) if each[symbol] >= below]
+    def require(self, size: Size, least: int) -> None:
+        """Record that the source does not accept sequences so short that a size is below this."""
+        if size.symbol == ROWS:
+            raise NoRuleError(MIXED_ROWS)
+        if size.full < least:
+            raise NoRuleError("reads more steps than the maximum")
+        least = max(self.least[size.symbol], [1, *size.first_valid_lengths()][least])
+        self.least[size.symbol] = least
+        # The source does not run on shorter examples.
+        kept = [number for number, each in enumerate(self._lengths) if each[size.symbol] >= least]
         self._lengths = [self._lengths[number] for number in kept]
         self._worlds = [self._worlds[number] for number in kept]
 
@@ -90,6 +99,10 @@ class Examples:
         """Return the value of the source model that a value represents."""
         return self._origins.get(value, value)
 
+    def record_origin(self, value: ir.Value, source: ir.Value) -> None:
+        """Record that a value equals one of the source, except for its padding."""
+        self._origins[value] = self.origin(source)
+
     def operand(self, node: ir.Node, index: int = 0) -> ir.Value:
         """Return an input that the operator requires."""
         value = node.inputs[index]
@@ -99,6 +112,14 @@ class Examples:
     def axes_of(self, value: ir.Value | None) -> Axes:
         """Return the axes of a value whose sizes follow from lengths."""
         return {} if value is None else self.axes.get(self.origin(value), {})
+
+    def lengths_of(self, value: ir.Value | None) -> Axes:
+        """Return the axes of a value whose sizes follow from lengths, without that of rows."""
+        return {axis: size for axis, size in self.axes_of(value).items() if size.symbol != ROWS}
+
+    def row_axes_of(self, value: ir.Value) -> list[int]:
+        """Return the axis of rows of a value, if each row has a length of its own and it has one."""
+        return [axis for axis, size in self.axes_of(value).items() if size.symbol == ROWS]
 
     def shape(self, value: ir.Value | None) -> tuple[int, ...]:
         """Return the shape of a value at the maximum, with an example of other open sizes."""

@@ -90,17 +90,17 @@ def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
         if contents[0].size != 1:
             raise NoRuleError("reads several steps that count from the ends of rows")
         place, rank = int(contents[0].item()), len(flow.shape(data))
-        step = flow.last_steps(emitter, data, along, axes, range(place, place + 1), rank)
+        step = flow.masks.last_steps(emitter, data, along, axes, range(place, place + 1), rank)
         step = step if contents[0].ndim else emitter.with_axes("Squeeze", step, [along])
         flow.replace(node, step, emitter)
         return
     dtype = flow.dtype(value)
-    count = flow.count(size, dtype)
+    count = flow.masks.count(size, dtype)
     if not len(flow.shape(value)):
         count = emitter.squeeze(count, 0, [])
     is_behind = emitter.op("Less", value, emitter.with_dtype(dtype).scalar(0), since=9)
     steps = emitter.op("Where", is_behind, emitter.op("Add", value, count), value)
-    flow.insert(emitter, node)
+    flow.graph.insert(emitter, node)
     node.replace_input_with(1, steps)
 
 

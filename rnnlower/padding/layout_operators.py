@@ -120,9 +120,9 @@ def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, S
     emitter, old = flow.emitter_for(node), node.outputs[0]
     places = emitter.constant(np.arange(valid.full, dtype=np.int64))
     for begin, size in ends:
-        # What is beyond the end of this sequence is found behind its padding.
-        end = emitter.op("Add", flow.count(size), emitter.integers(begin))
-        skipped = emitter.op("Sub", emitter.integers(size.full), flow.count(size))
+        # Elements after the end of this sequence follow its padding.
+        end = emitter.op("Add", flow.masks.count(size), emitter.integers(begin))
+        skipped = emitter.op("Sub", emitter.integers(size.full), flow.masks.count(size))
         shifted = emitter.op("Add", places, skipped)
         places = emitter.op("Where", emitter.op("Less", places, end), places, shifted)
     last = emitter.integers(valid.full - 1)
@@ -179,8 +179,8 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
             _flip(flow, node, axis, axes)
             continue
         elif step == 1 and len({*out[axis]}) == 1:
-            behind = [f - s for f, s in zip(first, sizes, strict=True)]
-            _last_steps(flow, node, axis, axes, behind, out[axis][0])
+            offsets = [f - s for f, s in zip(first, sizes, strict=True)]
+            _last_steps(flow, node, axis, axes, offsets, out[axis][0])
             del axes[axis]
         else:
             raise NoRuleError("cuts a part that counts from the end of the sequence")
@@ -192,26 +192,26 @@ def _size_from_fixed_start(
 ) -> Size:
     """Return the size of a slice that begins at a fixed step."""
     if len({*ends}) > 1:
-        behind = {
+        end_offsets = {
             min(end + have if end < 0 else end, have) - have for end, have in zip(ends, sizes, strict=True)
         }
-        if len(behind) != 1:
+        if len(end_offsets) != 1:
             raise NoRuleError("cuts a part whose end follows from the length")
-        found = size.affine(1, behind.pop() - starts[0] + step - 1, step)
+        found = size.affine(1, end_offsets.pop() - starts[0] + step - 1, step)
     else:
         found = size.sliced(starts[0], ends[0], step)
-    # Of shorter sequences nothing would be left.
+    # Shorter sequences would leave nothing.
     flow.require(found, 1)
     return found
 
 
-def _last_steps(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, behind: list[int], count: int) -> None:
-    if len({*behind}) != 1 or axes[axis].symbol == ROWS:
+def _last_steps(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, offsets: list[int], count: int) -> None:
+    if len({*offsets}) != 1 or axes[axis].symbol == ROWS:
         raise NoRuleError("cuts a part whose start follows from the length")
     emitter, source = flow.emitter_for(node), flow.operand(node)
-    flow.require(axes[axis], -behind[0])
-    rank, steps = len(flow.shape(source)), range(behind[0], behind[0] + count)
-    flow.replace(node, flow.last_steps(emitter, source, axis, axes, steps, rank), emitter)
+    flow.require(axes[axis], -offsets[0])
+    rank, steps = len(flow.shape(source)), range(offsets[0], offsets[0] + count)
+    flow.replace(node, flow.masks.last_steps(emitter, source, axis, axes, steps, rank), emitter)
 
 
 def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:
@@ -224,12 +224,13 @@ def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:
             raise NoRuleError("reverses time where rows are not one axis, while each has a length of its own")
         first = [rows, axis, *(place for place in places if place not in (rows, axis))]
         moved = source if first == places else emitter.transpose(source, first)
-        turned = emitter.op("ReverseSequence", moved, flow.count(size), since=10, batch_axis=0, time_axis=1)
+        count = flow.masks.count(size)
+        turned = emitter.op("ReverseSequence", moved, count, since=10, batch_axis=0, time_axis=1)
         back = [first.index(place) for place in places]
         flow.replace(node, turned if first == places else emitter.transpose(turned, back), emitter)
         return
     last = emitter.constant(np.arange(-1, -size.full - 1, -1, dtype=np.int64))
-    steps = emitter.op("Add", flow.count(size), last)
+    steps = emitter.op("Add", flow.masks.count(size), last)
     zero = emitter.constant(np.zeros(1, np.int64))
     positions = flow.emit_max(emitter, steps, zero)
     flow.replace(node, emitter.op("Gather", source, positions, axis=axis), emitter)

@@ -24,11 +24,11 @@ def _emit_normalized(
 
     def valid(each: ir.Value) -> ir.Value:
         for axis, size in over.items():
-            each = emitter.op("Where", flow.mask(size, axis, axes, rank), each, zero)
+            each = emitter.op("Where", flow.masks.mask(size, axis, axes, rank), each, zero)
         return each
 
     def mean(each: ir.Value) -> ir.Value:
-        return flow.mean(emitter, each, where, axes, rank)
+        return flow.masks.mean(emitter, each, where, axes, rank)
 
     value = valid(value)
     if node.op_type not in _NOT_CENTERED:

@@ -28,7 +28,7 @@ _FILLS = {
     "ReduceSum": 0.0,
     "ReduceSumSquare": 0.0,
 }
-"""What an operator reads as nothing."""
+"""The neutral element of each operator."""
 
 
 def elementwise(flow: PadFlow, node: ir.Node) -> Axes:
@@ -50,7 +50,7 @@ def _reduce(flow: PadFlow, node: ir.Node) -> Axes:
         emitter, filled, rank = flow.emitter_for(node), flow.operand(node), len(flow.shape(node.inputs[0]))
         if emitter.dtype.numpy().kind != "f":
             raise NoRuleError("averages integers over time")
-        result = flow.mean(emitter, filled, over, before, rank)
+        result = flow.masks.mean(emitter, filled, over, before, rank)
         flow.replace(node, result if keeps else emitter.with_axes("Squeeze", result, over), emitter)
     return axes
 

@@ -34,7 +34,7 @@ def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
         _fill_keys(flow, node, (1, 2), time)
         emitter, size = flow.emitter_for(node), of_keys[time]
         around = {0: of_keys[0], 3: size} if 0 in of_keys else {3: size}
-        valid = flow.mask(size, 3, around, 4)
+        valid = flow.masks.mask(size, 3, around, 4)
         own = operand(node, _MASK)
         if own is not None and flow.dtype(own) == ir.DataType.BOOL:
             mask = emitter.op("And", own, valid)
@@ -42,7 +42,7 @@ def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
             none = emitter.zeros([flow.shape(query)[time], size.full])
             lowest = emitter.scalar(-math.inf)
             mask = emitter.op("Where", valid, none if own is None else own, lowest)
-        flow.insert(emitter, node)
+        flow.graph.insert(emitter, node)
         set_input(node, _MASK, mask)
     return [axes]
 
@@ -68,11 +68,11 @@ def _attention_with_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
         if 1 in of_keys:
             _fill_keys(flow, node, keys, 1)
             emitter, value = flow.emitter_for(node), flow.operand(node)
-            count = emitter.cast(flow.count(of_keys[1]), ir.DataType.INT32)
+            count = emitter.cast(flow.masks.count(of_keys[1]), ir.DataType.INT32)
             if flow.rows is None:
                 rows = emitter.dim(value, 0) if flow.is_dynamic(value, 0) else flow.shape(value)[0]
                 count = emitter.op("Expand", count, emitter.size_vector([rows]))
-            flow.insert(emitter, node)
+            flow.graph.insert(emitter, node)
             set_input(node, lengths, count)
         return axes
 
@@ -100,12 +100,12 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
     lengths = operand(node, _LENGTHS)
     if time in axes and lengths is None and not (forward and not finals):
         emitter = flow.emitter_for(node)
-        count = emitter.cast(flow.count(axes[time]), ir.DataType.INT32)
+        count = emitter.cast(flow.masks.count(axes[time]), ir.DataType.INT32)
         size = flow.shape(value)[batch]
         rows = emitter.dim(value, batch) if flow.is_dynamic(value, batch) or batch in axes else size
         single = rows == 1 or flow.rows is not None
         lens = count if single else emitter.op("Expand", count, emitter.size_vector([rows]), since=8)
-        flow.insert(emitter, node)
+        flow.graph.insert(emitter, node)
         set_input(node, _LENGTHS, lens)
     steps = {} if time not in axes else {(1 if layout else 0): axes[time]}
     rows_of_y = {} if batch not in axes else {(0 if layout else 2): axes[batch]}
@@ -140,7 +140,7 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
             past = emitter.zeros(sizes)
         whole = emitter.op("Concat", past, value, axis=time)
         size = Size(axes[time].symbol, tuple(each + steps for each in axes[time].table))
-        state = flow.last_steps(emitter, whole, time, {**axes, time: size}, range(-steps, 0), 3)
+        state = flow.masks.last_steps(emitter, whole, time, {**axes, time: size}, range(-steps, 0), 3)
         flow.replace(node, state, emitter, 1)
     return [axes, {axis: size for axis, size in axes.items() if axis == 0}]
 

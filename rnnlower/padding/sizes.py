@@ -17,6 +17,9 @@ _DIVISORS = (*range(1, 65), *(2**n for n in range(7, 13)))
 ROWS = ""
 """Stands for a symbol in the size of an axis of rows, if each row has a length of its own."""
 
+MIXED_ROWS = "combines rows, each of which has a length of its own"
+"""The problem of an operator that treats the axis of rows like time."""
+
 
 class NoRuleError(Exception):
     """No rule undoes what a node does to padding; the message says what."""

@@ -1,11 +1,12 @@
 """The walk that makes the valid elements of every value equal to those of the unpadded model.
 
 After each node holds: along every axis whose size follows from a length, the first elements (as many as that
-size) are those that the source computes on the unpadded input. What comes behind them is unknown.
+size) are those that the source computes on the unpadded input. The elements after them are unknown.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -16,9 +17,11 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.walk import captured_values, is_read, operand
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, add_axis
-from rnnlower.padding.validity import Validity
+from rnnlower.padding.examples import Examples
+from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size, add_axis
+from rnnlower.padding.validity import MaskEmitter, PaddedGraph
 from rnnlower.timeflow.flow import locate
+from rnnlower.timeflow.pointwise import POINTWISE
 
 Rule: TypeAlias = "Callable[[PadFlow, ir.Node], Axes | list[Axes]]"
 
@@ -37,12 +40,59 @@ CONTROLS: Mapping[str, Sequence[int]] = {
 }
 """Inputs that are read as shapes and positions: there a size is the maximum; as a number it is the length."""
 
+_SAME_NUMBER = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
 _PICK_STEPS = ("Gather",)
 """Their rules take numbers of rows themselves."""
 
 
-class PadFlow(Validity):
-    """A walk through the main graph of a model, which it changes."""
+class PadFlow(Examples):
+    """A walk through the main graph of a model, which it changes to take the valid lengths of its inputs.
+
+    Args:
+        model, maxima, inputs: As in `Examples`.
+        by_mask: Whether the caller gives masks instead of lengths.
+        rows: The axis of rows of each input that has one, if each row has a length of its own.
+
+    Attributes:
+        graph: The graph into which nodes are emitted.
+        masks: The masks and counts of the valid elements.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        maxima: Mapping[str, int],
+        inputs: Mapping[str, Mapping[int, str]],
+        *,
+        by_mask: bool,
+        rows: Mapping[str, int],
+    ) -> None:
+        super().__init__(model, maxima, inputs)
+        self.rows: Size | None = None
+        row_dim: int | ir.SymbolicDim = 1
+        for value in model.graph.inputs:
+            axis = rows.get(str(value.name))
+            if axis is not None and value.shape is not None:
+                row_dim = value.shape[axis]
+                self.rows = Size.of(ROWS, self.shape(value)[axis])
+                self.axes.setdefault(value, {})[axis] = self.rows
+        self.graph = PaddedGraph(model)
+        given: dict[str, ir.Value] = {}
+        for symbol, maximum in maxima.items():
+            word = "mask" if by_mask else "length"
+            name = self.graph.names.fresh(word if len(maxima) == 1 else f"{word}_{symbol}")
+            kind = ir.TensorType(ir.DataType.FLOAT if by_mask else ir.DataType.INT64)
+            shape = ir.Shape([row_dim, maximum] if by_mask else [row_dim])
+            given[symbol] = ir.Value(name=name, type=kind, shape=shape)
+        model.graph.inputs.extend(given.values())
+        self.masks = MaskEmitter(self.graph, given, self.rows, by_mask=by_mask)
+        self._replaced: list[ir.Node] = []
+        self._filled: dict[tuple[object, ...], ir.Value] = {}
+        # Contents that follow from lengths: one for the maximum is not that for a length.
+        self._sized: set[ir.Value] = set()
+        self._at_length: dict[ir.Value, ir.Value] = {}
+        # Contents that are numbers of the valid steps in the result already.
+        self._counted: set[ir.Value] = set()
 
     def run(self) -> PadFlow:
         """Walk to the end.
@@ -61,7 +111,9 @@ class PadFlow(Validity):
                     remedy=decided
                     or "take this part out of the model, or pad to the length that it always has",
                 ) from None
-        self.remove_replaced()
+        for node in reversed(dict.fromkeys(self._replaced)):
+            if not any(map(is_read, node.outputs)):
+                self.model.graph.remove(node, safe=True)
         outputs = self.model.graph.outputs
         for index, value in enumerate(outputs):
             if self.origin(value) in self._sized:
@@ -70,10 +122,10 @@ class PadFlow(Validity):
                         f"output {value.name!r} is a number of steps, which differs from row to row",
                         remedy="pad without lengths of rows",
                     )
-                emitter = self._emitter("output")
-                number = emitter.op("Identity", self.content_at_length(value))
+                emitter = self.graph.emitter("output")
+                number = emitter.op("Identity", self._content_at_length(value))
                 self.model.graph.extend(emitter.nodes)
-                name, value.name = value.name, self._names.fresh(f"{value.name}_padded")
+                name, value.name = value.name, self.graph.names.fresh(f"{value.name}_padded")
                 number.name, number.type, number.shape = name, value.type, value.shape
                 outputs[index] = number
         return self
@@ -108,6 +160,43 @@ class PadFlow(Validity):
             raise NoRuleError(what)
         return axes
 
+    def fill(self, node: ir.Node, index: int, axis: int, fill: float | ir.Value) -> None:
+        """Fill the padding of an input on an axis, with a number or a scalar value."""
+        value, axes = self.operand(node, index), self.axes_of(node.inputs[index])
+        key = (value, axis, fill)
+        if key not in self._filled:
+            emitter = self.graph.emitter(f"{value.name}_valid", self.dtype(value))
+            mask = self.masks.mask(axes[axis], axis, axes, len(self.shape(value)))
+            if not isinstance(fill, ir.Value):
+                fill = emitter.scalar(_clamp_to_type(fill, emitter.dtype.numpy()))
+            made = emitter.op("Where", mask, value, fill, since=9)
+            made.dtype = emitter.dtype
+            self.graph.insert(emitter, node)
+            self.record_origin(made, value)
+            self._filled[key] = made
+        node.replace_input_with(index, self._filled[key])
+
+    def replace(self, node: ir.Node, value: ir.Value, emitter: Emitter, index: int = 0) -> None:
+        """Replace a node's output by a value; the nodes emitted for it follow the node."""
+        self._replaced.append(node)
+        old = node.outputs[index]
+        value.type = old.type
+        users = [(use.node, use.idx) for use in old.uses() if use.node not in emitter.nodes]
+        self.graph.insert(emitter, node, after=True)
+        for user, place in users:
+            user.replace_input_with(place, value)
+        if old.is_graph_output():
+            name, old.name = old.name, self.graph.names.fresh(f"{old.name}_padded")
+            value.name, value.shape = name, old.shape
+            for place, out in enumerate(self.model.graph.outputs):
+                if out is old:
+                    self.model.graph.outputs[place] = value
+        self._origins[value] = old
+
+    def emitter_for(self, node: ir.Node) -> Emitter:
+        """Return an emitter of nodes next to this one, in the type of its first input."""
+        return self.graph.emitter(node.outputs[0].name or node.op_type, self.dtype(self.operand(node)))
+
     def emit_min(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
         """Emit the minimum of positions, for which old opsets have no Min."""
         return emitter.op("Where", emitter.op("Less", one, other, since=9), one, other)
@@ -138,7 +227,7 @@ class PadFlow(Validity):
             raise NoRuleError(f"no rule says what {node.op_type} does to padding")
         for index in numbers:
             if index not in controls and not (self.rows is not None and node.op_type in _PICK_STEPS):
-                value, number = self.operand(node, index), self.operand_at_length(node, index)
+                value, number = self.operand(node, index), self._operand_at_length(node, index)
                 node.replace_input_with(index, number)
                 self.record_origin(number, value)
         read = [*map(is_read, node.outputs)]
@@ -151,7 +240,7 @@ class PadFlow(Validity):
             if read[index]:
                 self._check(out, results[index])
                 if has_rows and all(size.symbol != ROWS for size in results[index].values()):
-                    raise NoRuleError("combines rows, each of which has a length of its own")
+                    raise NoRuleError(MIXED_ROWS)
 
     def _check(self, out: ir.Value, axes: Axes) -> None:
         """Refuse a size that the rule did not follow."""
@@ -163,7 +252,7 @@ class PadFlow(Validity):
                 raise NoRuleError("makes a length the size of another axis")
             if not size.fits(self._lengths, sizes):
                 raise NoRuleError("changes the number of steps in an unsupported way")
-        # What every sequence fills has no padding.
+        # An axis that every sequence fills has no padding.
         self.axes[out] = {axis: size for axis, size in axes.items() if not self._is_constant(size)}
         self._sizes |= set(self.axes[out].values())
 
@@ -186,20 +275,20 @@ class PadFlow(Validity):
                 if axes := self.varying_axes(out):
                     self.axes[out] = axes
             elif node.op_type not in ("Shape", "Size") and any(map(self.axes_of, node.inputs)):
-                # What combines steps that are known combines the valid ones alone.
-                self._ruled.update(node.outputs)
+                # An operator on known steps combines the valid ones alone.
+                self._counted.update(node.outputs)
                 return False
             else:
                 self._sized.add(out)
-                if any(each is not None and self.origin(each) in self._ruled for each in node.inputs):
-                    self._ruled.add(out)
+                if any(each is not None and self.origin(each) in self._counted for each in node.inputs):
+                    self._counted.add(out)
         return True
 
     def _fix_controls(self, node: ir.Node, controls: Sequence[int]) -> None:
         """Turn shapes and positions that follow from the number of steps into constants."""
         for index in controls:
             value = operand(node, index)
-            if value is None or self.origin(value) not in self._ruled:
+            if value is None or self.origin(value) not in self._counted:
                 continue
             contents, other = self.contents(value), self._other.constant(self.origin(value))
             if contents is None or other is None or not np.array_equal(contents[0], other):
@@ -208,3 +297,93 @@ class PadFlow(Validity):
             constant = emitter.constant(contents[0])
             self.record_origin(constant, value)
             node.replace_input_with(index, constant)
+
+    def _content_at_length(self, value: ir.Value) -> ir.Value:
+        """Return content that follows from sizes as it is for the actual length, not for the maximum.
+
+        If each row has a length, the value is one of ``[rows]`` instead of a single number.
+        """
+        value = self.origin(value)
+        if value not in self._sized:
+            return value
+        node = value.producer()
+        if value not in self._at_length and node is not None:
+            if self.axes_of(value) or len(set(self.shapes(value))) > 1:
+                raise NoRuleError(f"reads {value.name!r}, which counts from the end of the sequence")
+            emitter = self.graph.emitter(f"{value.name}_of_length")
+            if self.rows is not None:
+                self._at_length[value] = self._number_of_rows(emitter, value, node)
+            elif node.op_type == "Shape":
+                self._at_length[value] = self._shape_of_length(emitter, node)
+            elif node.op_type == "Size":
+                raise NoRuleError(f"reads {value.name!r}, a product of sizes")
+            else:
+                self._at_length[value] = self._emit_again(emitter, node)
+            self.graph.insert(emitter, node, after=True)
+        return self._at_length[value]
+
+    def _operand_at_length(self, node: ir.Node, index: int) -> ir.Value:
+        """Return such a content as an operand of an operator that broadcasts."""
+        value = self.operand(node, index)
+        if self.rows is None:
+            return self._content_at_length(value)
+        if node.op_type not in POINTWISE:
+            raise NoRuleError(f"computes with {value.name!r}, which differs from row to row")
+        rank = len(self.shape(node.outputs[0]))
+        axes = {
+            rank - len(self.shape(each)) + axis: size
+            for each in node.inputs
+            for axis, size in self.axes_of(each).items()
+        }
+        emitter = self.emitter_for(node)
+        placed = self.masks.per_row(emitter, self._content_at_length(value), axes, rank)
+        self.graph.insert(emitter, node)
+        return placed
+
+    def _number_of_rows(self, emitter: Emitter, value: ir.Value, node: ir.Node) -> ir.Value:
+        contents = self.contents(value) or []
+        if any(each.size != 1 for each in contents):
+            raise NoRuleError(f"reads {value.name!r}, several numbers that differ from row to row")
+        numbers = [each.item() for each in contents]
+        if all(each == int(each) for each in numbers):
+            try:
+                dtype = ir.DataType.from_numpy(contents[0].dtype)
+                return self.masks.count(self.match_size([*map(int, numbers)]), dtype)
+            except NoRuleError:
+                pass
+        operands = [each for each in node.inputs if each is not None]
+        if node.op_type in _SAME_NUMBER:
+            return self._content_at_length(operands[0])
+        if node.op_type not in POINTWISE or any(math.prod(self.shape(each)) != 1 for each in operands):
+            raise NoRuleError(f"reads {value.name!r}, which differs from row to row")
+        return self._emit_again(emitter, node)
+
+    def _shape_of_length(self, emitter: Emitter, node: ir.Node) -> ir.Value:
+        source = self.operand(node)
+        shape, axes = self.shape(source), self.axes_of(source)
+        places = range(len(shape))[node.attributes.get_int("start", 0) : node.attributes.get_int("end", 99)]
+        dims = [
+            self.masks.count(axes[axis])
+            if axis in axes
+            else emitter.dim(source, axis)
+            if self.is_dynamic(source, axis)
+            else shape[axis]
+            for axis in places
+        ]
+        return emitter.size_vector(dims)
+
+    def _emit_again(self, emitter: Emitter, node: ir.Node) -> ir.Value:
+        """Emit a copy of a node that reads contents at the length."""
+        inputs = [None if each is None else self._content_at_length(each) for each in node.inputs]
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        return emitter.op(node.op_type, *inputs, **attributes)
+
+
+def _clamp_to_type(fill: float, dtype: np.dtype[np.generic]) -> float | int | bool:
+    """Return a number; in a type without infinities, an infinite one becomes the extreme of the type."""
+    if np.isfinite(fill) or dtype.kind not in "iub":
+        return fill
+    if dtype.kind == "b":
+        return fill > 0
+    limits = np.iinfo(dtype.name)
+    return int(limits.max if fill > 0 else limits.min)

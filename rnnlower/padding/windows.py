@@ -47,7 +47,7 @@ def _window_count(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
     if auto == "VALID":
         begin = end = 0
     if node.attributes.get_int("ceil_mode", 0):
-        # A window that begins in the padding at the end is none.
+        # Windows starting in the end padding do not count.
         most = size.affine(1, begin + stride - 1, stride)
         found = size.affine(1, begin + end - width + 2 * stride - 1, stride)
         flow.require(size, max(1, width - begin - end))
@@ -108,13 +108,13 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
     mask = emitter.constant(np.ones([1, 1, *shape[2:]], emitter.dtype.numpy()))
     zero = emitter.scalar(0)
     for axis in over:
-        mask = emitter.op("Where", flow.mask(axes[axis], axis, axes, len(shape)), mask, zero)
+        mask = emitter.op("Where", flow.masks.mask(axes[axis], axis, axes, len(shape)), mask, zero)
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     share = emitter.op("AveragePool", mask, **attributes)
     least = emitter.scalar(1e-6)
     mean = emitter.op("Div", node.outputs[0], emitter.op("Max", share, least))
     if counts and around:
-        # A window that began in the zeros was none.
+        # Windows starting in the zeros do not count.
         for axis in over:
             mean = emitter.slice(mean, [0], [found[axis].full], [axis])
     flow.replace(node, mean, emitter)
@@ -136,7 +136,7 @@ def _pad_with_zeros(flow: PadFlow, node: ir.Node) -> None:
         padded = emitter.op("Pad", node.inputs[0], pads=both)
     else:
         padded = emitter.op("Pad", node.inputs[0], emitter.integers(*both))
-    flow.insert(emitter, node)
+    flow.graph.insert(emitter, node)
     node.replace_input_with(0, padded)
     node.attributes["pads"] = ir.AttrInt64s("pads", [0] * len(pads))
     node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 0)
@@ -169,7 +169,7 @@ def _global_pool(fill: float) -> Rule:
         if node.op_type == "GlobalAveragePool" and left != axes:
             emitter, filled = flow.emitter_for(node), flow.operand(node)
             rank = len(flow.shape(filled))
-            flow.replace(node, flow.mean(emitter, filled, range(2, rank), axes, rank), emitter)
+            flow.replace(node, flow.masks.mean(emitter, filled, range(2, rank), axes, rank), emitter)
         return left
 
     return rule
@@ -212,7 +212,7 @@ def _mirror(flow: PadFlow, node: ir.Node, axis: int, begin: int, size: Size, mod
         raise NoRuleError(f"repeats the ends of rows, each of which has a length of its own (mode {mode})")
     emitter, source = flow.emitter_for(node), flow.operand(node)
     places = emitter.constant(np.arange(size.full, dtype=np.int64) - begin)
-    count = flow.count(flow.axes_of(source)[axis])
+    count = flow.masks.count(flow.axes_of(source)[axis])
     last, zero = emitter.op("Sub", count, emitter.integers(1)), emitter.integers(0)
 
     if mode == "reflect":
@@ -262,11 +262,11 @@ def _repeat_last_step(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> No
         raise NoRuleError("stretches rows, each of which has a length of its own")
     emitter, source = flow.emitter_for(node), flow.operand(node)
     places = emitter.constant(np.arange(size.full, dtype=np.int64))
-    last = emitter.op("Sub", flow.count(size), emitter.integers(1))
+    last = emitter.op("Sub", flow.masks.count(size), emitter.integers(1))
     places = flow.emit_min(emitter, places, last)
     extended = emitter.op("Gather", source, places, axis=axis)
     flow.record_origin(extended, source)
-    flow.insert(emitter, node)
+    flow.graph.insert(emitter, node)
     node.replace_input_with(0, extended)
 
 

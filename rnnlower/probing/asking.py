@@ -23,7 +23,7 @@ from rnnlower.folders import whole_file
 from rnnlower.verification.verdict.compare import Tolerance, compare_values
 
 Feeds = Mapping[str, Any]
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 _Values = ParamSpec("_Values")
 
 # Relative to the largest number that differs.
@@ -139,13 +139,13 @@ class Asker(contextlib.ExitStack):
     Args:
         engine: The runtime.
         partial: The file in which the answers are saved, if any.
-        tell: Called once for each question, including those an interrupted probe has already asked.
+        on_progress: Called once for each question, including those an interrupted probe has already asked.
     """
 
-    def __init__(self, engine: Engine, partial: pathlib.Path | None, tell: Tell) -> None:
+    def __init__(self, engine: Engine, partial: pathlib.Path | None, on_progress: OnProgress) -> None:
         super().__init__()
         self.engine = engine
-        self._tell = tell
+        self._on_progress = on_progress
         self._asked: set[str] = set()
         self._attempts = Attempts(engine)
         self.push(self._attempts)
@@ -181,7 +181,7 @@ class Asker(contextlib.ExitStack):
         """
         if key not in self._asked:
             self._asked.add(key)
-            self._tell(key)
+            self._on_progress(key)
         if key not in self._answers:
             asked = make(*values, **options)
             self._answers[key] = self._answer(asked)

@@ -104,7 +104,7 @@ class _NodeTest:
         return asker.is_right(key, cases.case_question, self.case, self.opset, self.constant)
 
     def is_right_twice(self, asker: Asker) -> bool:
-        """Return whether it does so again: what reads memory beyond its own is right by chance."""
+        """Return whether the test passes twice: a kernel that reads foreign memory may be right by chance."""
         return self.is_right(asker) and (asker.engine.slow or self.is_right(asker, ", again"))
 
 

@@ -83,8 +83,8 @@ def probe(
 class _Progress:
     """Groups of questions, and the progress through them."""
 
-    def __init__(self, tell: Progress) -> None:
-        self._tell = tell
+    def __init__(self, on_progress: Progress) -> None:
+        self._report = on_progress
         self._expected = dict(_EXPECTED)
         self._group, self._before, self._asked, self._since = "", 0, 0, time.monotonic()
 
@@ -93,13 +93,13 @@ class _Progress:
         self._asked += 1
         in_group = self._asked - self._before
         self._expected[self._group] = max(in_group, self._expected[self._group])
-        self._tell(f"{self._group}: question", self._asked, self._before + sum(self._expected.values()))
+        self._report(f"{self._group}: question", self._asked, self._before + sum(self._expected.values()))
 
     def begin(self, group: str) -> None:
         """Begin a group and report on the one before; ``""`` ends the last one."""
         if self._group:
             asked, seconds = self._asked - self._before, time.monotonic() - self._since
-            self._tell(f"{self._group}: {counted(asked, 'question')} in {seconds:.0f} s", 0, 0)
+            self._report(f"{self._group}: {counted(asked, 'question')} in {seconds:.0f} s", 0, 0)
             del self._expected[self._group]
         self._group, self._before, self._since = group, self._asked, time.monotonic()
 

@@ -37,7 +37,7 @@ PREPARATION: Sequence[Step[Work]] = (
     Step(shared.freeze_dims, "Later steps know more if sizes are static."),
     Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
     Step(shared.freeze_initializers, "Weights must be constants.", when=("may_freeze",)),
-    Step(shared.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
+    Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
     Step(shared.simplify_model, "A node that never runs has no ranges.", when=("folds",)),
     Step(fold_weights, "Weights become integers, which are constants."),
     Step(infer_types, "The number of steps decides the form, and nothing changes it any more."),

@@ -51,13 +51,13 @@ _SET_ASIDE = 4
 """One of this many recordings is kept for the measurement."""
 
 _SENSITIVE, _DRAWS = 1e-2, 8
-"""The share of such a difference from which on it may be the model's own, and how often that is asked."""
+"""The share of a difference by which tiny input changes move an unstable model; the changes tried."""
 
 _LOSS = 1.0
-"""The dB that a default session loses from which on it is worth a warning."""
+"""The loss in a default session, in dB, above which to warn."""
 
 _EQUAL = 1e-3
-"""The difference, next to the largest value, up to which models without visible rounding count as equal."""
+"""The difference, relative to the largest value, up to which models without visible rounding are equal."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
         feeds = [call.feeds for call in calls]
         quantization = Quantization(scheme, data.ranges or find_ranges(model, feeds))
         if options.verify:
-            # With scales too small to round, the result must be what the float model computes.
+            # With scales too small to round, the result must equal the float model's.
             options.report_progress("verifying")
             held = [[call.feeds for call in data.recordings.calls(floats, each)] for each in data.held]
             fine = dataclasses.replace(quantization, fine=True, encodings={}, unquantized=set())

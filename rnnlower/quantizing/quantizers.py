@@ -108,7 +108,7 @@ class Quantizers:
             return value
         encoding = self._all.encoding(self._located, role, direction)
         if self._all.fine:
-            # Of a power of two, even the values of a model that grows are multiples.
+            # With power-of-two steps, growing values stay exact multiples.
             step = e.scalar(max(encoding.rounded().scale * _FINE, _LEAST_STEP))
             return _emit_one(e, "Mul", _emit_one(e, "Round", _emit_one(e, "Div", value, step)), step)
         scale, zero_point = _parameters(e, encoding)

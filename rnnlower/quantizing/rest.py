@@ -24,7 +24,7 @@ _COUNTING = "Add Ceil Div Floor Log Max Min Mul Pow Round Sqrt Sub Where"
 
 
 def quantize_rest(model: onnx.ModelProto, calls: Sequence[Feeds], scheme: Scheme) -> onnx.ModelProto:
-    """Return the model with QuantizeLinear and DequantizeLinear around what is not recurrent.
+    """Return the model with QuantizeLinear and DequantizeLinear around the other nodes than recurrent ones.
 
     Raises:
         UnsupportedModelError: onnxruntime's quantizer fails.

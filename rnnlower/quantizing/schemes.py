@@ -165,7 +165,7 @@ def _next_power_of_two(scale: Any) -> Any:
 
 
 _SUM = Encoding(ir.DataType.INT16, 2.0**-12, 0)
-"""Q3.12: what an activation is applied to."""
+"""Q3.12: the inputs of activations."""
 
 _ACTIVATED = Encoding(ir.DataType.INT16, 2.0**-15, 0)
 """Q0.15: gates and tanh(C)."""
@@ -175,7 +175,7 @@ _ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
 
 @dataclasses.dataclass(frozen=True)
 class TfliteScheme(Scheme):
-    """X and H are int8, C and what it is the sum of is int16 with a power of two, all else is fixed.
+    """X and H are int8, C and its summands int16 with a power of two; all others are fixed.
 
     A gate has a product of its own, with one scale for its weight; its bias is int32 with the scale of the
     product, which is not rounded before the sum.

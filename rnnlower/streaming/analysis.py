@@ -19,7 +19,7 @@ from rnnlower.timeflow.rules import follow
 from rnnlower.timeflow.tracks import ChunkError, CoupledError, Track, batch_remedy, length_remedy
 from rnnlower.wording import counted, option
 
-_ANY = (11, 7)
+_PROBE_CHUNKS = (11, 7)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ def analyze(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allo
     steps = static_step_count(model, axes)
     if steps == 0:
         raise OptionError("the model has 0 time steps, so nothing to stream")
-    sizes = _ANY if chunk is None and steps is None else (chunk or 1,)
+    sizes = _PROBE_CHUNKS if chunk is None and steps is None else (chunk or 1,)
     plans = [_analyze(model, axes, steps, size, allow_delay=allow_delay) for size in sizes]
     few, more = plans[0], plans[-1]
     remedy = f"say how long a chunk is ({option('chunk', 'K')})"
@@ -88,9 +88,9 @@ def _edit_key(edit: Edit) -> list[object]:
 def _analyze(
     model: ir.Model, axes: Mapping[str, int], steps: int | None, chunk: int, *, allow_delay: bool
 ) -> Analysis:
-    """Follow time with a chunk of this size, and with one that fits where it does not fit the nodes.
+    """Follow time with a chunk of this size, or with the next one that fits the nodes.
 
-    What no chunk can change is told first, and of the chunk everything at once.
+    Report chunk-independent problems first, then all needs of the chunk at once.
     """
     needs: list[ChunkError] = []
     multiple, least, size = 1, 1, min(chunk, steps or chunk)
@@ -156,7 +156,7 @@ def _chunk_misfit_error(
 
     Args:
         model: The model.
-        needs: What the nodes need.
+        needs: The needs of the nodes.
         multiple: A chunk must be a multiple of this.
         size: The smallest chunk that fits all of them.
         steps: The time steps of the model, if their number is fixed.

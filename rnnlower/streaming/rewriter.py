@@ -43,7 +43,7 @@ class StreamRewriter:
         self._ready: dict[int, ir.Value] = {}
         self._counter: ir.Value | None = None
         self._positions: dict[int, ir.Value] = {}
-        self._later: dict[int, str] = {}
+        self._pending_position_outputs: dict[int, str] = {}
         self._is_open = False
 
     def rewrite(self, analysis: Analysis) -> Mapping[str, str]:
@@ -95,7 +95,7 @@ class StreamRewriter:
         self._starts[str(value.name)] = _as_json(start)
         return value, out
 
-    def _hand_out(self, value: ir.Value, name: str, old: ir.Value, calls: int) -> None:
+    def _add_state_output(self, value: ir.Value, name: str, old: ir.Value, calls: int) -> None:
         """Make a value the output of a state; before the first real frame the old value is kept."""
         emitter = self._emitter(old, name)
         if calls:
@@ -113,10 +113,10 @@ class StreamRewriter:
         if self._counter is None:
             self._counter, name = self._state(_COUNTER, ir.DataType.FLOAT, (1,), 0.0)
             emitter = self._emitter(self._counter, _COUNTER)
-            # It need not count beyond that, where a float may stop growing.
+            # The float stops growing only far beyond all limits.
             more = emitter.op("Add", self._counter, emitter.constant(np.ones(1, np.float32)))
             self._place(emitter, None)
-            self._hand_out(more, name, self._counter, 0)
+            self._add_state_output(more, name, self._counter, 0)
         if calls not in self._ready:
             emitter = self._emitter(self._counter, _COUNTER)
             limit = emitter.constant(np.array([calls - 0.5], np.float32))
@@ -136,7 +136,7 @@ class StreamRewriter:
             return
         value, out = self._state(edit.name, edit.dtype, edit.shape, edit.start)
         self._set_input(node, edit.index, value)
-        self._hand_out(final, out, value, edit.calls)
+        self._add_state_output(final, out, value, edit.calls)
 
     def _keep(self, value: ir.Value, output: ir.Value | None, final: ir.Value, calls: int) -> None:
         """Keep a state that is an input already; its output exists, or is added.
@@ -154,7 +154,7 @@ class StreamRewriter:
         elif value.name not in self._states.values():
             name = self._names.fresh(f"{value.name}_out")
             self._states[name] = value.name
-            self._hand_out(final, name, value, calls)
+            self._add_state_output(final, name, value, calls)
 
     def _cache(self, edit: edits.CacheInput) -> None:
         outputs = self._graph.outputs
@@ -185,7 +185,7 @@ class StreamRewriter:
         for each in (joined, last, front):
             each.type = ir.TensorType(edit.dtype)
         self._place(emitter, value.producer())
-        self._hand_out(last, out, state, edit.calls)
+        self._add_state_output(last, out, state, edit.calls)
         return front
 
     def _with_repeated(
@@ -216,23 +216,23 @@ class StreamRewriter:
             last = emitter.op("Add", last, emitter.slice(source, *ends))
         self._continue(total, ongoing)
         self._place(emitter, node)
-        self._hand_out(last, out, state, edit.calls)
+        self._add_state_output(last, out, state, edit.calls)
 
     def _position_of(self, chunk: int) -> ir.Value:
         """Return the number of frames before a chunk, where one of the stream has this many."""
         if chunk not in self._positions:
-            position, self._later[chunk] = self._state("position", ir.DataType.INT64, (1,), 0)
-            self._positions[chunk] = position
+            state = self._state("position", ir.DataType.INT64, (1,), 0)
+            self._positions[chunk], self._pending_position_outputs[chunk] = state
         return self._positions[chunk]
 
     def _advance(self, chunk: int, count: ir.Value) -> None:
         """Advance the position by the frames of a call, unless done already."""
-        if chunk in self._later:
+        if chunk in self._pending_position_outputs:
             position = self._positions[chunk]
             emitter = self._emitter(position, "position")
             later = emitter.op("Add", position, count)
             self._graph.extend(emitter.nodes)
-            self._hand_out(later, self._later.pop(chunk), position, 0)
+            self._add_state_output(later, self._pending_position_outputs.pop(chunk), position, 0)
 
     def _blank(self, edit: edits.BlankFrames) -> None:
         value, waited = edit.node.inputs[edit.index], -(-edit.late // edit.chunk) * edit.chunk
@@ -263,7 +263,7 @@ class StreamRewriter:
             value = node.outputs[0]
             ongoing = emitter.op("Add", value, emitter.cast(first, edit.dtype))
             self._continue(value, ongoing)
-            is_counted = self._is_open and edit.chunk in self._later
+            is_counted = self._is_open and edit.chunk in self._pending_position_outputs
             count = emitter.op("Shape", value) if is_counted else emitter.integers(edit.chunk)
             self._place(emitter, node)
         else:

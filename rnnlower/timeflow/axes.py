@@ -76,7 +76,7 @@ def _trace_axes_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[st
             dim, namesakes = _dim(value, axis), _with_namesakes(inputs, {name: axis})
             steps = dim if isinstance(dim, int) and dim >= 0 else None
             flow = follow(model, _probe_sample(namesakes, steps, next(_example_sizes(model, namesakes))))
-            lost[name, axis] = flow.lost
+            lost[name, axis] = flow.obstacles
             if flow.recurrent:
                 found.setdefault(name, []).append(axis)
     for name, places in found.items():

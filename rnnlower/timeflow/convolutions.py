@@ -149,8 +149,8 @@ def _initial_values(flow: Flow, node: ir.Node, track: Track, pad: float, kept: i
 def _conv_transpose(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a ConvTranspose, which turns each frame into several that overlap those of earlier frames.
 
-    A chunk is preceded by the frames that reach into it. What they alone make is cut off in front, and behind
-    what following frames will add to.
+    A chunk is preceded by the frames that reach into it. The part that they alone make is cut off at the
+    front, and the part to which following frames will add at the end.
     """
     if any(flow.is_streamed(value) or flow.depends_on_length(value) for value in node.inputs[1:]):
         raise CoupledError("has weights that follow from the stream")

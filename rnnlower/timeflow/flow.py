@@ -46,7 +46,7 @@ class Flow(Contents):
         ahead: The nodes that look ahead, with the number of frames.
         recurrent: The recurrent nodes that run over the time axis.
         limits: The number of time steps for which there are positions, if it is limited.
-        lost: The obstacles that were recorded, and if not strict, all others.
+        obstacles: The obstacles that were recorded, and if not strict, all others.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Flow(Contents):
         self.edits: list[Edit] = []
         self.ahead: dict[ir.Node, int] = {}
         self.recurrent: list[ir.Node] = []
-        self.lost: list[CoupledError] = []
+        self.obstacles: list[CoupledError] = []
         self.limits: int | None = None
         self._rules, self._of_scores = rules, of_scores
         self._by_size: set[ir.Value] = set()
@@ -142,7 +142,7 @@ class Flow(Contents):
 
     def record_obstacle(self, node: ir.Node, problem: str) -> None:
         """Record an obstacle after which time can still be followed: all of them are reported together."""
-        self.lost.append(CoupledError(problem, node=node))
+        self.obstacles.append(CoupledError(problem, node=node))
 
     def set_ints(self, node: ir.Node, name: str, index: int | None, values: Sequence[int]) -> None:
         """Set integers that are an attribute, or in newer versions an input."""
@@ -266,11 +266,11 @@ class Flow(Contents):
             if self.strict:
                 raise
             # With a traceback it would keep this flow, and all contents, alive.
-            self.lost.append(error.with_traceback(None))
+            self.obstacles.append(error.with_traceback(None))
 
     def _refuse_recorded(self) -> None:
-        if self.strict and self.lost:
-            first, *others = self.lost
+        if self.strict and self.obstacles:
+            first, *others = self.obstacles
             first.also = [error.node for error in others if error.node is not None]
             raise first
 
@@ -300,7 +300,7 @@ class Flow(Contents):
         """Return whether the content of a node's output follows from constants and sizes, and record it."""
         over_time = any(map(self.is_over_time, node.inputs))
         if node.op_type not in ("Shape", "Size") or node.domain:
-            if over_time and (self._is_as_long(node) or self._is_table(node)):
+            if over_time and (self._spans_time_axis(node) or self._is_table(node)):
                 # It is as long as the sequence: a value over time whose content is not known.
                 return False
             if any(value is not None and self._lacks_content(value) for value in node.inputs):
@@ -313,7 +313,7 @@ class Flow(Contents):
                 self._is_sized[out] = over_time and not _are_equal(whole, chunk)
         return node.outputs[0] in self._is_sized
 
-    def _is_as_long(self, node: ir.Node) -> bool:
+    def _spans_time_axis(self, node: ir.Node) -> bool:
         """Return whether a node fills an axis that is as long as the sequence."""
         if node.op_type not in _FILLING:
             return False
@@ -377,7 +377,7 @@ def locate(model: ir.Model, node: ir.Node) -> LocatedNode:
 
 
 BODIES = frozenset(("Loop", "Scan"))
-"""Operators whose rules look at what their bodies read."""
+"""Operators whose rules inspect the values that their bodies read."""
 _POSITIONAL = frozenset(
     ["Add", "Concat", "Div", "Gather", "Mul", "ScatterElements", "ScatterND", "Sub", "Where"]
 )

@@ -81,8 +81,8 @@ def _scatter(flow: Flow, node: ir.Node) -> Outcome:
 def _fold(flow: Flow, node: ir.Node) -> Outcome:
     """Handle Col2Im, which adds blocks of an image of one row.
 
-    A chunk is preceded by the blocks that reach into it. What they alone make is cut off in front, and behind
-    what following blocks will add to.
+    A chunk is preceded by the blocks that reach into it. The part that they alone make is cut off at the
+    front, and the part to which following blocks will add at the end.
     """
     track, block = flow.required_track(node), flow.ints(node, "block_shape", 2)
     image, count = flow.known_content(node.inputs[1]), len(flow.shape(node, 2)) and flow.shape(node, 2)[0]

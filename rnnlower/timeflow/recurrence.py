@@ -198,7 +198,7 @@ def _existing_state(
 
 
 def require_states_returned(flow: Flow) -> None:
-    """Refuse states that are inputs already, unless the next call gets what a call returns: by an example."""
+    """Refuse states that are inputs already, unless an example shows that each call gets the last one's."""
     kept = [edit for edit in flow.edits if isinstance(edit, HoldState) and edit.kept and edit.kept[1]]
     rng = np.random.default_rng(0)
     final = {edit.node.outputs[edit.output]: edit for edit in kept}

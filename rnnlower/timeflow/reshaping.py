@@ -80,7 +80,7 @@ def _reshaped_track(flow: Flow, node: ir.Node) -> Outcome:
             if size % (outer * track.frames) == 0 and size:
                 places.append(track.with_(axis=axis, outer=outer, inner=size // (outer * track.frames)))
         passed *= size
-    # One step fits everywhere: an axis of its own is the most likely.
+    # A single step fits any axis: one of its own is the most likely.
     if places:
         return min(places, key=lambda place: (place.outer != 1) + (place.inner != 1))
     if track.frames == 1:

@@ -51,7 +51,7 @@ def test_frames_are_a_function_of_the_length(steps: int) -> None:
         track = flow.tracks[value]
         assert track.frames_of(steps) == array.shape[track.axis], value.name
     assert [flow.tracks[value].axis for value in model.graph.outputs] == [2, 2, 2, 2, 1, 1]
-    assert flow.lost == []
+    assert flow.obstacles == []
 
 
 @pytest.mark.parametrize(("equation", "axis"), [("bti, iz", 1), ("bti,ia", 2), ("zti,ij->tzj", 0)])
@@ -61,7 +61,7 @@ def test_an_einsum_puts_time_where_its_result_has_the_index(equation: str, axis:
         {{ Y = Einsum <equation = "{equation}"> (X, W) }}
     """)
     flow = follow_time(model, {"X": 1})
-    assert flow.lost == []
+    assert flow.obstacles == []
     assert flow.tracks[model.graph.outputs[0]].axis == axis
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
     feeds = {"X": np.zeros((1, 7, 3), np.float32), "W": np.zeros((3, 4), np.float32)}
@@ -75,7 +75,7 @@ def test_an_einsum_over_time_or_with_an_ellipsis_is_named(equation: str, reason:
     model = parsed(f"""
         main (float[1, T, 3] X) => (float[a, b] Y) {{ Y = Einsum <equation = "{equation}"> (X, X) }}
     """)
-    (error,) = follow_time(model, {"X": 1}).lost
+    (error,) = follow_time(model, {"X": 1}).obstacles
     assert reason in str(error)
 
 
@@ -85,7 +85,7 @@ def test_what_couples_steps_is_named_and_the_rest_is_followed() -> None:
         { s = Softmax <axis = 0> (X) Y = Relu (s) Z = Tanh (X) }
     """)
     flow = follow_time(model, {"X": 0})
-    assert [error.node.op_type for error in flow.lost if error.node is not None] == ["Softmax"]
+    assert [error.node.op_type for error in flow.obstacles if error.node is not None] == ["Softmax"]
     assert [value.name for value in flow.tracks] == ["X", "Z"]
 
 

@@ -16,7 +16,7 @@ from rnnlower.opset.adapters import both, only, refuse_unless
 from rnnlower.opset.step import Row, VersionStep
 
 # Set on a Resize-10 that was an Upsample, whose scales are at least 1. Never written to a file.
-GROWS = "rnnlower.opset.grows"
+WAS_UPSAMPLE = "rnnlower.opset.was_upsample"
 ASYMMETRIC = "asymmetric"
 HALF_PIXEL = ("half_pixel", "pytorch_half_pixel")
 
@@ -56,11 +56,11 @@ def upsample_9_down(step: VersionStep) -> None:
 def upsample_10_up(step: VersionStep) -> None:
     """Upsample ended with 9: Resize does the same."""
     y = step.op("Resize", step.required_input(0), step.required_input(1), mode=step.attr("mode"))
-    step.emitted[-1].meta[GROWS] = True
+    step.emitted[-1].meta[WAS_UPSAMPLE] = True
     step.replace(y)
 
 
-def resize_10_born_down(step: VersionStep) -> None:
+def resize_10_to_upsample(step: VersionStep) -> None:
     """Before 10 Upsample does it, for scales of at least 1."""
     scales = step.array(step.input(1))
     if scales is None or bool((scales < 1).any()):
@@ -78,7 +78,7 @@ def resize_11_up(step: VersionStep) -> None:
     step.set_inputs(x, roi, scales)
     if step.attr("mode") != "nearest":
         return
-    if step.node.meta.pop(GROWS, False) or (known is not None and bool((known >= 1).all())):
+    if step.node.meta.pop(WAS_UPSAMPLE, False) or (known is not None and bool((known >= 1).all())):
         step.set("nearest_mode", "floor")
     elif known is not None and bool((known <= 1).all()):
         step.set("nearest_mode", "ceil")
@@ -209,7 +209,7 @@ ROWS = (
     Row("Upsample", 1, 7, "two scales became one for each dimension", upsample_7_up, upsample_7_down),
     Row("Upsample", 7, 9, "the scales became an input", upsample_9_up, upsample_9_down),
     Row("Upsample", 9, 10, "Resize took its place", up=upsample_10_up),
-    Row("Resize", 0, 10, "new in 10; Upsample grows tensors before", down=resize_10_born_down),
+    Row("Resize", 0, 10, "new in 10; Upsample grows tensors before", down=resize_10_to_upsample),
     Row(
         "Resize",
         10,

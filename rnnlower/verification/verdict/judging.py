@@ -16,7 +16,7 @@ from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of, unnamed_dim
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict import compare
-from rnnlower.verification.verdict.second_look import SecondLook, masked_outputs
+from rnnlower.verification.verdict.second_look import Equal, SecondLook, Undetermined, masked_outputs
 from rnnlower.verification.verification_result import OutputComparison
 
 Comparisons = dict[str, OutputComparison]
@@ -118,16 +118,15 @@ class Judge:
                     continue
                 look = SecondLook(self, run, one, seed, masks)
                 for name in doubtful:
-                    excuse = look.excuse(name)
-                    if excuse is None:
-                        # One difference is enough; the other trials need no second look.
-                        return again + judged[len(again) :]
-                    comparison, words = excuse
-                    if comparison is None:
-                        undetermined.append((kept, kept.pop(name)))
-                    else:
-                        kept[name] = comparison
-                        self.runner.note(f"trial {one.trial.number}, output {name!r}: {words}")
+                    match look.excuse(name):
+                        case Equal(comparison, reason):
+                            kept[name] = comparison
+                            self.runner.note(f"trial {one.trial.number}, output {name!r}: {reason}")
+                        case Undetermined():
+                            undetermined.append((kept, kept.pop(name)))
+                        case None:
+                            # One difference is enough; the other trials need no second look.
+                            return again + judged[len(again) :]
         self._settle(again, undetermined)
         return again
 

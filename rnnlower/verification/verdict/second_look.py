@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rnnlower.engines.session import Array, RunError
-from rnnlower.verification.models import RunModel, select_feeds
+from rnnlower.verification.engine_choice import Semantics
+from rnnlower.verification.models import ParsedModel, RunModel, select_feeds
 from rnnlower.verification.verdict.compare import compare_values, floats_in, is_inexact, map_floats
 from rnnlower.verification.verdict.conditioning import (
     Quantizers,
@@ -27,6 +29,18 @@ if TYPE_CHECKING:
 _DRAWS_OF_TIES = 16
 
 
+@dataclass(frozen=True)
+class Equal:
+    """The excuse that an output counts as equal, with a comparison that finds it so and the reason."""
+
+    comparison: OutputComparison
+    reason: str
+
+
+class Undetermined:
+    """The excuse that the trial's inputs do not determine an output."""
+
+
 class SecondLook:
     """A second look at one trial, which searches for excuses for its differences.
 
@@ -35,43 +49,169 @@ class SecondLook:
     """
 
     def __init__(self, judge: Judge, run: RunModel, one: Judged, seed: int, masks: Collection[str]) -> None:
-        self._judge, self._run, self._one, self._seed = judge, run, one, seed
-        self._runner = runner = judge.runner
+        self._judge, self._run, self._one, self._seed, self._masks = judge, run, one, seed, {*masks}
+        self._runner = judge.runner
         self._feeds, self._outputs, self._found = one.trial.feeds, one.trial.outputs, one.outputs
         self._tolerance = partial(judge.tolerance, feeds=self._feeds)
-        self._opinion = runner.second_opinion(self._feeds) or {}
-        opinions = [self._opinion, self._coarse]
-        moved = (
-            runner.with_perturbed_weights(self._feeds),
-            runner.with_inexact_activations(self._feeds),
-        )
-        # For each float output, the difference that rounding explains; ``None`` if it explains any.
-        self._noise = rounding_noise(
-            run, self._feeds, self._outputs, seed, opinions, judge.precision, itertools.chain(*moved)
-        )
-        # A kernel may turn an internal overflow into a number; the second opinion reveals it.
-        overflows = overflowing_outputs(self._outputs) | overflowing_outputs(self._opinion, self._outputs)
-        self._overflows = bool(overflows - {*masks})
 
-    def excuse(self, name: str) -> tuple[OutputComparison | None, str] | None:
-        """Return a comparison that finds an output equal, with the reason; ``None`` without an excuse.
+    def excuse(self, name: str) -> Equal | Undetermined | None:
+        """Return the first excuse that applies to an output; ``None`` if it differs."""
+        # Comparisons come first: they also hold for outputs that their own type leaves undetermined.
+        if compared := self._equal_within_range(name) or self._equal_but_for_quantizers(name):
+            return compared
+        if self._amplifies_rounding(name) or self._only_overflows_differ(name) or self._loses_precision(name):
+            return Undetermined()
+        # The last one: only a determined output has a noise to allow.
+        return self._equal_but_for_rounding(name)
 
-        The comparison is ``None`` if the trial's inputs do not determine the output.
+    def _equal_within_range(self, name: str) -> Equal | None:
+        """Compare the elements that neither overflow nor agree in float64.
+
+        This applies only if the reference overflows or amplifies rounding: otherwise a candidate that is
+        correct only in float64, such as one that overflows alone, is wrong. Nor does it if all elements
+        overflow. A comparison in float64 says nothing about a runtime that computes in float16.
         """
-        if (within := self._within_range(name)) is not None:
-            why = "equal in float64 or within range; in its own type it overflows, or rounding decides it"
-            return within, why
-        if self._quantizers is not None and self._quantizers.explains(name, self._outputs[name]):
-            compared = replace(self._one.comparisons[name], equal=True, note="", allowed=None, used=None)
-            steps = f"from steps of 8 bits alone: {self._quantizers.off_by_one}"
-            return compared, f"differs by {compared.max_abs:.2g}, {steps}"
-        if self._is_undetermined(name) or self._only_overflows_differ(name) or self._loses_precision(name):
-            return None, ""
-        second = self._with_noise[name]
-        if second.equal or self._is_near_tie(name):
-            used = second.used if second.equal else None
-            return replace(second, equal=True, note="", used=used), self._describe_excuse(second)
-        return None
+        is_coarse = self._runner.runtime is not None and self._runner.runtime.is_coarse
+        may_differ = self._overflows or (self._amplifies_rounding(name) and not is_coarse)
+        if not may_differ or not self._is_comparable(name):
+            return None
+        expected, settled = self._outputs[name], self._at_range_limit(name)
+        if not self._has_large_numbers:
+            # A NaN or infinity in both precisions is intended.
+            settled &= ~self._is_intended(name)
+        if settled.all():
+            return None
+        wide, other = (each.get(name) for each in self._in_float64)
+        if wide is not None and other is not None and wide.shape == other.shape == expected.shape:
+            axis = self._runner.reference_facts.time_axes.get(name)
+            with np.errstate(invalid="ignore", over="ignore"):
+                gap = np.abs(wide - other)
+                settled = settled | (gap <= self._tolerance(expected.dtype).allowed(wide, gap > 0, axis))
+        compared = self._compare_without(name, settled)
+        why = "equal in float64 or within range; in its own type it overflows, or rounding decides it"
+        return Equal(replace(compared, note=""), why) if compared.equal else None
+
+    def _equal_but_for_quantizers(self, name: str) -> Equal | None:
+        quantizers = self._quantizers
+        if quantizers is None or not quantizers.explains(name, self._outputs[name]):
+            return None
+        compared = replace(self._one.comparisons[name], equal=True, note="", allowed=None, used=None)
+        steps = f"from steps of 8 bits alone: {quantizers.off_by_one}"
+        return Equal(compared, f"differs by {compared.max_abs:.2g}, {steps}")
+
+    def _equal_but_for_rounding(self, name: str) -> Equal | None:
+        second, runtime = self._with_noise[name], self._runner.runtime
+        if not second.equal and not self._is_near_tie(name):
+            return None
+        compared = replace(second, equal=True, note="", used=second.used if second.equal else None)
+        if runtime is None or not runtime.activation_error:
+            return Equal(compared, "differs only as far as rounding goes")
+        return Equal(
+            compared,
+            f"differs by {second.max_abs:.2g}, only as far as rounding goes, and the Sigmoid and Tanh of "
+            f"{runtime.label}, which are up to {runtime.activation_error:.1g} off",
+        )
+
+    def _amplifies_rounding(self, name: str) -> bool:
+        """Return whether rounding leaves an output undetermined."""
+        return name in self._noise and self._noise[name] is None
+
+    def _only_overflows_differ(self, name: str) -> bool:
+        """Return whether an output of a trial with an overflow differs only in overflowing elements.
+
+        A mask, such as -inf, does not count as an overflow of the trial.
+        """
+        is_comparable = self._overflows and self._is_comparable(name)
+        return is_comparable and self._compare_without(name, self._out_of_range(name)).equal
+
+    def _loses_precision(self, name: str) -> bool:
+        """Return whether the reference itself gives another output in the runtime's precision."""
+        expected, coarse = self._outputs[name], self._coarse.get(name)
+        if coarse is None or name not in self._noise:
+            return False
+        found, tolerance = coarse.astype(expected.dtype), self._tolerance(expected.dtype)
+        return not compare_values(name, expected, found, tolerance, self._noise[name]).equal
+
+    def _is_near_tie(self, name: str) -> bool:
+        """Return whether a discrete output, such as an ArgMax, differs only where rounding decides.
+
+        Each element must equal the reference's on the inputs, on perturbed inputs, or in another precision.
+        """
+        expected, found = self._outputs[name], self._found[name]
+        if not (isinstance(expected, np.ndarray) and isinstance(found, np.ndarray)):
+            return False
+        if is_inexact(expected.dtype) or (found.shape, found.dtype) != (expected.shape, expected.dtype):
+            return False
+        moved = perturbed_outputs(self._run, self._feeds, self._seed, _DRAWS_OF_TIES, evenly=True)
+        others = [self._output_of(each, name) for each in (self._opinion, *moved)]
+        return bool(np.any([found == each for each in (expected, *others)], axis=0).all())
+
+    def _is_comparable(self, name: str) -> bool:
+        expected, found = self._outputs[name], self._found[name]
+        return name in self._noise and (found.shape, found.dtype) == (expected.shape, expected.dtype)
+
+    def _compare_without(self, name: str, places: Array) -> OutputComparison:
+        """Compare an output without the elements at these places, allowing for rounding."""
+        values = self._outputs[name], self._found[name]
+        dtype = values[0].dtype
+        expected, found = (np.where(places, np.zeros((), dtype), value) for value in values)
+        return compare_values(name, expected, found, self._tolerance(dtype), self._noise[name])
+
+    def _out_of_range(self, name: str) -> Array:
+        """Return the mask of elements that are out of range in the reference or the candidate."""
+        expected, found = self._outputs[name], self._found[name]
+        places = self._at_range_limit(name) | overflowing(found, expected.dtype)
+        if not self._has_large_numbers:
+            # A NaN or infinity is then the model's result, as of a root or a mask. Only which of the two it
+            # is may be undetermined, if a value inside a node exceeded every range.
+            either = ~_is_number(expected) & ~_is_number(found)
+            others = self._for_smaller_inputs, self._spec_in_float64
+            is_number = np.any([_is_number(self._output_of(each, name)) for each in others], axis=0)
+            places &= (either & is_number) | ~self._is_intended(name)
+        return places
+
+    def _at_range_limit(self, name: str) -> Array:
+        expected, other = self._outputs[name], self._output_of(self._opinion, name)
+        return np.asarray(overflowing(expected, expected.dtype) | overflowing(other, expected.dtype))
+
+    def _is_intended(self, name: str) -> Array:
+        """Return the mask of elements that are the same NaN or infinity in another precision, if available.
+
+        A NaN that is a number in float64 is not intended: an inner overflow, such as that of Softplus in the
+        kernels, met a state of 0 or another overflow.
+        """
+        both = self._outputs[name], self._output_of(self._opinion, name)
+        wide, opinion = (each.astype(np.float64) for each in both)
+        is_nan = np.isnan(wide) & np.isnan(opinion)
+        if is_nan.any():
+            # An evaluation of long sequences in float64 takes seconds.
+            is_nan &= ~_is_number(self._output_of(self._spec_in_float64, name))
+        return np.asarray(is_nan | (np.isinf(wide) & (wide == opinion)))
+
+    # Evidence: further runs of the models, without outputs where a run is not possible.
+
+    def _output_of(self, outputs: Mapping[str, Any], name: str) -> Array:
+        """Return an output of a further run; the trial's if the run has none, or one of another shape."""
+        expected: Array = self._outputs[name]
+        other: Array = outputs.get(name, expected)
+        return other if other.shape == expected.shape else expected
+
+    @cached_property
+    def _opinion(self) -> Mapping[str, Any]:
+        return self._runner.second_opinion(self._feeds) or {}
+
+    @cached_property
+    def _coarse(self) -> Mapping[str, Any]:
+        precision, reference = self._judge.precision, self._runner.reference
+        return {} if precision is None or precision.itemsize >= 4 else self._run_in(precision, reference)
+
+    @cached_property
+    def _noise(self) -> dict[str, Array | None]:
+        """The difference of each float output that rounding explains; ``None`` if it explains any."""
+        feeds, opinions, precision = self._feeds, [self._opinion, self._coarse], self._judge.precision
+        moved = self._runner.with_perturbed_weights(feeds), self._runner.with_inexact_activations(feeds)
+        others = itertools.chain(*moved)
+        return rounding_noise(self._run, feeds, self._outputs, self._seed, opinions, precision, others)
 
     @cached_property
     def _with_noise(self) -> dict[str, OutputComparison]:
@@ -82,118 +222,34 @@ class SecondLook:
         return Quantizers.run(self._runner, self._feeds, self._tolerance)
 
     @cached_property
-    def _in_float64(self) -> list[dict[str, Any]]:
-        """The outputs of the two models in float64; empty if that is not possible."""
-        feeds = self._feeds
-        return [
-            self._runner.run_in_type(np.dtype(np.float64), model, select_feeds(model.proto, feeds)) or {}
-            for model in (self._runner.reference, self._runner.candidate)
-        ]
+    def _in_float64(self) -> list[Mapping[str, Any]]:
+        """The outputs of the two models."""
+        models = self._runner.reference, self._runner.candidate
+        return [self._run_in(np.dtype(np.float64), each) for each in models]
 
-    def _describe_excuse(self, comparison: OutputComparison) -> str:
-        runtime = self._runner.runtime
-        if runtime is None or not runtime.activation_error:
-            return "differs only as far as rounding goes"
-        return (
-            f"differs by {comparison.max_abs:.2g}, only as far as rounding goes, and the Sigmoid and Tanh of "
-            f"{runtime.label}, which are up to {runtime.activation_error:.1g} off"
-        )
+    @cached_property
+    def _spec_in_float64(self) -> Mapping[str, Any]:
+        return self._run_in(np.dtype(np.float64), self._runner.reference, "spec")
 
-    def _compare_without(self, name: str, places: Array) -> OutputComparison:
-        """Compare an output without the elements at these places, allowing for rounding."""
-        values = self._outputs[name], self._found[name]
-        dtype = values[0].dtype
-        expected, found = (np.where(places, np.zeros((), dtype), value) for value in values)
-        return compare_values(name, expected, found, self._tolerance(dtype), self._noise[name])
+    def _run_in(self, dtype: np.dtype[Any], model: ParsedModel, *semantics: Semantics) -> Mapping[str, Any]:
+        feeds = select_feeds(model.proto, self._feeds)
+        return self._runner.run_in_type(dtype, model, feeds, *semantics) or {}
 
-    def _is_comparable(self, name: str) -> bool:
-        expected, found = self._outputs[name], self._found[name]
-        return name in self._noise and (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    @cached_property
+    def _for_smaller_inputs(self) -> Mapping[str, Any]:
+        """The reference's outputs once the inputs are divided by a thousand."""
+        with contextlib.suppress(RunError):
+            return self._run(map_floats(self._feeds, lambda array: (array / 1000).astype(array.dtype)))
+        return {}
 
-    def _within_range(self, name: str) -> OutputComparison | None:
-        """Compare the elements that neither overflow nor agree in float64; ``None`` if they are unequal.
+    @cached_property
+    def _overflows(self) -> bool:
+        """True if an output overflows that is no mask.
 
-        This applies only if the reference overflows or amplifies rounding: otherwise a candidate that is
-        correct only in float64, such as one that overflows alone, is wrong. Also ``None`` if all elements
-        overflow. A comparison in float64 says nothing about a runtime that computes in float16.
+        A kernel may turn an internal overflow into a number; the second opinion reveals it.
         """
-        is_coarse = self._runner.runtime is not None and self._runner.runtime.is_coarse
-        may_differ = self._overflows or (self._is_undetermined(name) and not is_coarse)
-        if not may_differ or not self._is_comparable(name):
-            return None
-        expected, beyond = self._outputs[name], self._at_range_limit(name)
-        if not self._has_large_numbers:
-            # A NaN or infinity in both precisions is intended.
-            beyond &= ~self._is_intended(name)
-        if beyond.all():
-            return None
-        wide, other = (values.get(name) for values in self._in_float64)
-        settled = beyond
-        if wide is not None and other is not None and wide.shape == other.shape == expected.shape:
-            axis = self._runner.reference_facts.time_axes.get(name)
-            with np.errstate(invalid="ignore", over="ignore"):
-                gap = np.abs(wide - other)
-                settled = beyond | (gap <= self._tolerance(expected.dtype).allowed(wide, gap > 0, axis))
-        comparison = self._compare_without(name, settled)
-        return replace(comparison, note="") if comparison.equal else None
-
-    def _only_overflows_differ(self, name: str) -> bool:
-        """Return whether an output of a trial with an overflow differs only in overflowing elements.
-
-        A mask, such as -inf, does not count as an overflow of the trial.
-        """
-        if not self._overflows or not self._is_comparable(name):
-            return False
-        return self._compare_without(name, self._out_of_range(name)).equal
-
-    def _is_undetermined(self, name: str) -> bool:
-        """Return whether rounding leaves an output undetermined."""
-        return name in self._noise and self._noise[name] is None
-
-    def _loses_precision(self, name: str) -> bool:
-        """Return whether the reference itself gives another output in the runtime's precision."""
-        expected, coarse = self._outputs[name], self._coarse.get(name)
-        if coarse is None or name not in self._noise:
-            return False
-        found, tolerance = coarse.astype(expected.dtype), self._tolerance(expected.dtype)
-        return not compare_values(name, expected, found, tolerance, self._noise[name]).equal
-
-    def _out_of_range(self, name: str) -> Array:
-        """Return the mask of elements that are out of range in the reference or the candidate."""
-        expected, found = self._outputs[name], self._found[name]
-        places = self._at_range_limit(name) | overflowing(found, expected.dtype)
-        if not self._has_large_numbers:
-            # A NaN or infinity is then the model's result, as of a root or a mask. Only which of the two it
-            # is may be undetermined, if a value inside a node exceeded every range.
-            either = ~_is_number(expected) & ~_is_number(found)
-            is_number = self._is_number_for_smaller_inputs(name) | self._is_number_in_float64(name)
-            places &= (either & is_number) | ~self._is_intended(name)
-        return places
-
-    def _at_range_limit(self, name: str) -> Array:
-        expected, other = self._outputs[name], self._opinion.get(name)
-        places = overflowing(expected, expected.dtype)
-        if other is not None and other.shape == expected.shape:
-            places = places | overflowing(other, expected.dtype)
-        return places
-
-    def _is_near_tie(self, name: str) -> bool:
-        """Return whether a discrete output, such as an ArgMax, differs only where rounding decides.
-
-        Each element must equal the reference's on the inputs, on perturbed inputs, or in another precision.
-        """
-        expected, found = self._outputs[name], self._found[name]
-        arrays = isinstance(expected, np.ndarray) and isinstance(found, np.ndarray)
-        if not arrays or is_inexact(expected.dtype):
-            return False
-        if (found.shape, found.dtype) != (expected.shape, expected.dtype):
-            return False
-        settled = np.asarray(found == expected)
-        moved = perturbed_outputs(self._run, self._feeds, self._seed, _DRAWS_OF_TIES, evenly=True)
-        for other in (self._opinion, *moved):
-            if name in other and np.shape(other[name]) == found.shape:
-                settled |= found == other[name]
-        return bool(settled.all())
+        overflows = overflowing_outputs(self._outputs) | overflowing_outputs(self._opinion, self._outputs)
+        return bool(overflows - self._masks)
 
     @cached_property
     def _has_large_numbers(self) -> bool:
@@ -201,59 +257,12 @@ class SecondLook:
 
         A state that was fed back may be such an input: the next steps overflow at once.
         """
+        runs = (self._feeds, self._feeds), (self._outputs, self._outputs), (self._opinion, self._outputs)
         return any(
             bool((overflowing(values[name], typed[name].dtype) & _is_number(values[name])).any())
-            for values, typed in (
-                (self._feeds, self._feeds),
-                (self._outputs, self._outputs),
-                (self._opinion, self._outputs),
-            )
+            for values, typed in runs
             for name in overflowing_outputs(values, typed)
         )
-
-    def _is_intended(self, name: str) -> Array:
-        """Return the mask of elements that are the same NaN or infinity in another precision, if available.
-
-        A NaN that is a number in float64 is not intended: an inner overflow, such as that of Softplus in the
-        kernels, met a state of 0 or another overflow.
-        """
-        expected, other = self._outputs[name], self._opinion.get(name)
-        wide = expected.astype(np.float64)
-        meant: Array = ~np.isfinite(wide)
-        if other is not None and other.shape == expected.shape:
-            opinion = other.astype(np.float64)
-            meant = (np.isnan(wide) & np.isnan(opinion)) | (np.isinf(wide) & (wide == opinion))
-        is_nan = np.isnan(wide) & meant
-        # An evaluation of long sequences in float64 takes seconds.
-        return meant & ~(is_nan & self._is_number_in_float64(name)) if is_nan.any() else meant
-
-    @cached_property
-    def _spec_in_float64(self) -> dict[str, Any]:
-        runner = self._runner
-        return runner.run_in_type(np.dtype(np.float64), runner.reference, self._feeds, "spec") or {}
-
-    @cached_property
-    def _coarse(self) -> dict[str, Any]:
-        precision = self._judge.precision
-        if precision is None or precision.itemsize >= 4:
-            return {}
-        return self._runner.run_in_type(precision, self._runner.reference, self._feeds) or {}
-
-    def _is_number_in_float64(self, name: str) -> Array:
-        expected, wide = self._outputs[name], self._spec_in_float64.get(name)
-        if wide is None or wide.shape != expected.shape:
-            return np.zeros(expected.shape, bool)
-        return np.asarray(np.isfinite(wide))
-
-    def _is_number_for_smaller_inputs(self, name: str) -> Array:
-        """Return the mask of elements that are numbers once the inputs are divided by a thousand."""
-        expected = self._outputs[name]
-        less = map_floats(self._feeds, lambda array: (array / 1000).astype(array.dtype))
-        try:
-            value = self._run(less)[name]
-        except RunError:
-            value = expected
-        return _is_number(value if value.shape == expected.shape else expected)
 
 
 def overflowing_outputs(values: Mapping[str, Any], typed: Mapping[str, Any] | None = None) -> set[str]:
