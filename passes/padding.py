@@ -102,7 +102,7 @@ class PadLengthsPass(Pass):
         InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
         opset = max(needed_opset(model), FIRST_OPSET)
         if opset > default_opset(model):
-            self.notes = convert_to_first_possible(model, range(opset, LAST_OPSET + 1), self.facts)
+            self.notes = convert_to_first_possible(model, opset, self.facts, last=LAST_OPSET)
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
         make_axes_dynamic(model, self.maxima, self.time_axes or {})

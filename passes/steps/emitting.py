@@ -47,7 +47,7 @@ def raise_opset_for_plans(work: LoweringWork) -> None:
         # The rest of the model must be convertible back: refused here, it has the names that the user knows.
         ConvertOpsetPass(asked, keep=is_selected)(model.clone())
     if written != default_opset(model):
-        work.notes += convert_to_first_possible(model, [written], work.facts, keep=is_selected)
+        work.notes += convert_to_first_possible(model, written, work.facts, keep=is_selected)
 
 
 @contract(
@@ -96,12 +96,13 @@ def restore_requested_opset(work: LoweringWork) -> None:
         return
     for opset in range(asked, lowest):
         with contextlib.suppress(OpsetError):
-            notes = convert_to_first_possible(work.model, [opset], work.facts)
+            notes = convert_to_first_possible(work.model, opset, work.facts)
             if opset == asked:
                 work.notes += notes
                 return
             lowest = opset
             break
+    # The model has the highest opset of these needs, or a lower one.
     located, what = next(
         (located, what)
         for located, each in work.needs.items()

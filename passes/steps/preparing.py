@@ -93,7 +93,7 @@ def raise_opset(work: LoweringWork) -> None:
     lowest = FIRST_OPSET if target is None else max(FIRST_OPSET, target.opset.range[0])
     first = max(lowest, work.opset or 0)
     if first > default_opset(work.model):
-        work.notes += convert_to_first_possible(work.model, range(first, last + 1), work.facts)
+        work.notes += convert_to_first_possible(work.model, first, work.facts, last=last)
 
 
 @contract(requires=[nodes_are_in_model], ensures=[nodes_are_in_model, nodes_are_outside_functions])
@@ -110,7 +110,7 @@ def inline_functions(work: LoweringWork) -> None:
     if versions - {opset}:
         # All at one opset. An unknown version is refused at once.
         highest = min(max(opset, *versions), max(LAST_OPSET, opset))
-        work.notes += convert_to_first_possible(model, range(opset, highest + 1), work.facts)
+        work.notes += convert_to_first_possible(model, opset, work.facts, last=highest)
     if functions := inlining.functions_with(model, wanted):
         uncalled = inlining.inline_functions(model, functions)
         work.facts.forget()

@@ -81,9 +81,9 @@ def raise_to_operators(work: Work) -> None:
     needed = needed_opset(work.model)
     if needed == default_opset(work.model):
         return
-    work.notes += convert_to_first_possible(work.model, [needed], work.facts)
+    work.notes += convert_to_first_possible(work.model, needed, work.facts)
     if work.opset is not None and work.opset < needed:
-        work.notes += convert_to_first_possible(work.model, [work.opset], work.facts)
+        work.notes += convert_to_first_possible(work.model, work.opset, work.facts)
 
 
 def simplify_model(work: Work) -> None:

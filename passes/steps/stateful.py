@@ -127,7 +127,7 @@ def _lower_node(work: LoweringWork, located: LocatedNode, strategy: str, reason:
             if error.opset is None or error.opset <= default_opset(work.model):
                 raise
             work.needs.setdefault(located, {})[f"{error.operator}-{error.opset}"] = error.opset
-            work.notes += convert_to_first_possible(work.model, [error.opset], work.facts, keep=is_selected)
+            work.notes += convert_to_first_possible(work.model, error.opset, work.facts, keep=is_selected)
         else:
             work.lowered += lowering.lowered
             return
