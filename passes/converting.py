@@ -78,26 +78,26 @@ def _lower_state_operators(work: ConvertWork) -> None:
     lower_for_older_opset(work)
 
 
-CONVERT: Sequence[Step[ConvertWork]] = (
-    Step(shared.set_inputs, "Later steps know constants.", when=("sets",)),
-    Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
-    Step(shared.simplify_model, "Nodes that never run need not be converted.", when=("folds",)),
+CONVERT: Sequence[Step[ConvertWork, ConvertOptions]] = (
+    Step(shared.set_inputs, "Later steps know constants.", when=lambda o: o.sets),
+    Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
+    Step(shared.simplify_model, "Nodes that never run need not be converted.", when=lambda o: o.folds),
     Step(
         shared.legacy_constants,
         "In old IR versions every initializer is an input.",
-        when=("changes_inputs",),
+        when=lambda o: o.changes_inputs,
     ),
     Step(
         _select_state_operators,
         "The definitions that a conversion would take are slower, and need a step.",
-        when=("lacks_state_operators",),
+        when=lambda o: o.lacks_state_operators,
     ),
     Step(_convert, "What need not be converted is gone."),
     Step(
         _lower_state_operators,
         "Operators are written in the opset that they are to have.",
-        when=("lacks_state_operators",),
+        when=lambda o: o.lacks_state_operators,
     ),
-    Step(shared.strip, "Messages name nodes.", when=("strip",)),
+    Step(shared.strip, "Messages name nodes.", when=lambda o: o.strip),
 )
 """The steps of convert, in order."""

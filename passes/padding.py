@@ -293,16 +293,16 @@ def _pad(work: PadWork) -> None:
     work.notes += padding.notes
 
 
-PAD: Sequence[Step[PadWork]] = (
+PAD: Sequence[Step[PadWork, PadOptions]] = (
     Step(_make_axes_dynamic, "Sizes that follow from the length are not to be folded."),
-    Step(shared.freeze_dims, "Later steps know more if sizes are static.", when=("fixes_sizes",)),
-    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
-    Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
-    Step(shared.simplify_model, "Branches that never run need no rule.", when=("folds",)),
+    Step(shared.freeze_dims, "Later steps know more if sizes are static.", when=lambda o: o.fixes_sizes),
+    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
+    Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
+    Step(shared.simplify_model, "Branches that never run need no rule.", when=lambda o: o.folds),
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
-    Step(lifting_steps.lift, "A recurrent node has a rule; a Loop has none.", when=("lift",)),
+    Step(lifting_steps.lift, "A recurrent node has a rule; a Loop has none.", when=lambda o: o.lift),
     Step(_pad, "What is constant, and which nodes run, is known."),
-    Step(lifting_steps.note_zero_steps, "Only nodes that stay differ.", when=("lift",)),
-    Step(shared.strip, "Messages name nodes.", when=("strip",)),
+    Step(lifting_steps.note_zero_steps, "Only nodes that stay differ.", when=lambda o: o.lift),
+    Step(shared.strip, "Messages name nodes.", when=lambda o: o.strip),
 )
 """The steps of pad, in order."""

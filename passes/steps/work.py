@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -139,28 +138,28 @@ class LoweringWork(Work):
 
 
 AnyWork = TypeVar("AnyWork", bound=Work)
+AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 
 @dataclasses.dataclass(frozen=True)
-class Step(Generic[AnyWork]):
+class Step(Generic[AnyWork, AnyOptions]):
     """An entry of a pipeline. The contract is declared with the function.
 
     Attributes:
         run: The function of the step.
         reason: The reason for its position.
-        when: The properties of the options, or of what these hold, that must all be true, or the step is left
-            out. They are looked at in this order.
+        when: What must be true of the options, or the step is left out.
     """
 
     run: Callable[[AnyWork], None]
     reason: str
-    when: Sequence[str] = ()
+    when: Callable[[AnyOptions], object] = lambda options: True
 
 
-def run_steps(steps: Sequence[Step[AnyWork]], work: AnyWork) -> AnyWork:
+def run_steps(steps: Sequence[Step[AnyWork, Any]], work: AnyWork) -> AnyWork:
     """Run the steps that the options ask for; return the work. A failure leaves the model half changed."""
     for step in steps:
-        if all(operator.attrgetter(name)(work.options) for name in step.when):
+        if step.when(work.options):
             step.run(work)
     return work
 
