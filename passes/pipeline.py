@@ -52,8 +52,6 @@ def lower_model(
         nodes=[*work.adapted, *work.lowered],
         target=None if target is None else target.name,
         kept=work.kept,
-        rounds=work.rounds,
-        dequantized=work.dequantized,
         **work.summary(),
     )
 

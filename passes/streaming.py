@@ -234,6 +234,7 @@ def _lower_chunk(work: StreamWork) -> None:
     """
     work.lowering = lower_model(work.model, work.options.make_lowering_options())
     work.notes += work.lowering.notes
+    work.rounds = work.lowering.rounds
 
 
 STREAM: Sequence[Step[StreamWork, StreamOptions]] = (

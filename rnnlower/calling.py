@@ -29,6 +29,7 @@ class Told(Protocol):
 
 _Arguments = ParamSpec("_Arguments")
 _Options = TypeVar("_Options", bound=Options)
+_Given = TypeVar("_Given", bound=Options, contravariant=True)
 _Report = TypeVar("_Report", bound=Told, covariant=True)
 _Result = TypeVar("_Result", covariant=True)
 _Proto = str | os.PathLike[str] | onnx.ModelProto | Sequence["str | os.PathLike[str] | onnx.ModelProto"]
@@ -40,16 +41,15 @@ class OptionsFunction(Protocol[_Arguments, _Result]):
     def __call__(self, model: ModelLike, *args: _Arguments.args, **options: _Arguments.kwargs) -> _Result: ...
 
 
-class ModelFunction(Protocol[_Arguments, _Report]):
+class ModelFunction(Protocol[_Arguments, _Given, _Report]):
     """A function from a model to another one of the same kind; a path counts as a ModelProto.
 
     `with_report` returns a pair: the model and the report on what was done.
-
-    Attributes:
-        run: What it does to a model in place, given an object of its options class.
     """
 
-    run: Callable[[ir.Model, Any], Any]
+    @property
+    def run(self) -> Callable[[ir.Model, _Given], _Report]:
+        """The function that changes a model in place, given an object of the options class."""
 
     # Paths and protobufs first: without stubs for protobuf, a type checker accepts a ModelProto as any type.
     @overload
@@ -88,13 +88,15 @@ def options_function(
 
 def model_function(
     kind: Callable[_Arguments, _Options],
-) -> Callable[[Callable[[ir.Model, _Options], _Report]], ModelFunction[_Arguments, _Report]]:
+) -> Callable[[Callable[[ir.Model, _Options], _Report]], ModelFunction[_Arguments, _Options, _Report]]:
     """Make a public function, with the arguments of an options class, of one that works in place.
 
     It works on a copy and returns the kind of model it was given.
     """
 
-    def decorate(run: Callable[[ir.Model, _Options], _Report]) -> ModelFunction[_Arguments, _Report]:
+    def decorate(
+        run: Callable[[ir.Model, _Options], _Report],
+    ) -> ModelFunction[_Arguments, _Options, _Report]:
         def with_report(
             model: ModelLike, *args: _Arguments.args, **given: _Arguments.kwargs
         ) -> tuple[Any, _Report]:
@@ -116,7 +118,7 @@ def model_function(
         _publish(public, run, kind, "onnx.ModelProto | ir.Model")
         public.run, public.with_report = run, with_report
         with_report.__doc__ = f"Like `{run.__name__}`, but returns a pair: the model and the report."
-        return cast(ModelFunction[_Arguments, _Report], public)
+        return cast(ModelFunction[_Arguments, _Options, _Report], public)
 
     return decorate
 

@@ -41,6 +41,7 @@ class Work:
         warnings: Ways in which the result may not behave as the user expects.
         sets: The inputs that were set, with their values.
         dequantized: Outputs of the quantized nodes that became float ones.
+        rounds: Whether a recurrence rounds each operator to 16 bits.
         facts: The facts about the model, which the steps share.
     """
 
@@ -52,6 +53,7 @@ class Work:
     warnings: list[Suspicion] = dataclasses.field(default_factory=list)
     sets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     dequantized: list[str] = dataclasses.field(default_factory=list)
+    rounds: bool = False
     facts: Facts = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +69,8 @@ class Work:
             "notes": self.notes,
             "sets": self.sets,
             "warnings": self.warnings,
+            "rounds": self.rounds,
+            "dequantized": self.dequantized,
         }
 
     @property
@@ -108,7 +112,6 @@ class LoweringWork(Work):
         adapted: Reports on the nodes that the target runs with ops around them.
         lowered: Reports on the other nodes.
         kept: The nodes that the target runs as they are.
-        rounds: Whether a recurrence rounds each operator to 16 bits.
     """
 
     options: LoweringOptions
@@ -123,7 +126,6 @@ class LoweringWork(Work):
     adapted: list[LoweredNode] = dataclasses.field(default_factory=list)
     lowered: list[LoweredNode] = dataclasses.field(default_factory=list)
     kept: list[KeptNode] = dataclasses.field(default_factory=list)
-    rounds: bool = False
 
     def find_nodes(self) -> None:
         """Locate the selected nodes in the current model, under their names and paths in the source."""
