@@ -41,7 +41,7 @@ def convert_model(model: ir.Model, options: ConvertOptions) -> OpsetReport:
 
 
 def _convert(work: ConvertWork) -> None:
-    """Convert the model.
+    """Convert the model to the requested opset.
 
     Before: the opset of the source. After: the requested one.
     """
@@ -66,7 +66,7 @@ def _select_state_operators(work: ConvertWork) -> None:
 
 
 def _lower_state_operators(work: ConvertWork) -> None:
-    """Lower the marked operators.
+    """Lower the marked operators, which the requested opset lacks.
 
     Before: LinearAttention and CausalConvWithState in an opset without them. After: primitive operators.
     """

@@ -39,7 +39,7 @@ def lift_model(model: ir.Model, options: LiftOptions) -> LiftReport:
 
 
 def _lift(work: LiftWork) -> None:
-    """Lift.
+    """Lift every recurrence that computes an operator, and say why the others stay.
 
     Before: Loops, Scans and straight lines that compute an LSTM, GRU or RNN. After: these operators.
     """

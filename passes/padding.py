@@ -269,7 +269,7 @@ def pad_model(model: ir.Model, options: PadOptions) -> PadReport:
 
 
 def _make_axes_dynamic(work: PadWork) -> None:
-    """Make static time axes dynamic.
+    """Make static time axes dynamic, as only a symbol can be given a maximum.
 
     Before: inputs of a static length. After: the length has its name, unless a shape that is given fixes it.
     """
@@ -278,7 +278,7 @@ def _make_axes_dynamic(work: PadWork) -> None:
 
 
 def _pad(work: PadWork) -> None:
-    """Pad.
+    """Pad the model, with masks and counts wherever steps are coupled.
 
     Before: a model of any length. After: one of the maximal length, which takes the length as an input.
     """

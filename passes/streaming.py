@@ -228,7 +228,7 @@ def _stream(work: StreamWork) -> None:
 
 
 def _lower_chunk(work: StreamWork) -> None:
-    """Lower the recurrent nodes.
+    """Lower the recurrent nodes of the chunk, as the user asks.
 
     Before: the recurrent nodes of a chunk. After: what `pipeline.LOWER` makes of them.
     """

@@ -81,7 +81,7 @@ def _kernel_domains(work: LoweringWork, op_type: str) -> list[str]:
 
 @contract(requires=[nodes_are_replaced], ensures=[state_operators_are_replaced])
 def lower_state_operators(work: LoweringWork) -> None:
-    """Replace the nodes.
+    """Replace LinearAttention and CausalConvWithState nodes, as was done with recurrent ones.
 
     Before: marked LinearAttention and CausalConvWithState nodes. After: primitive operators.
     """
@@ -94,7 +94,7 @@ def lower_state_operators(work: LoweringWork) -> None:
 
 
 def lower_for_older_opset(work: Work) -> None:
-    """Lower the marked operators.
+    """Replace the marked operators, which the requested opset lacks.
 
     Before: LinearAttention and CausalConvWithState in an opset without them. After: primitive operators.
     """
