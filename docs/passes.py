@@ -13,8 +13,10 @@ from collections.abc import Iterator, Sequence
 
 import rnnlower.passes
 from rnnlower.passes.checking import CHECK
+from rnnlower.passes.command_options import ConvertOptions, StreamOptions
 from rnnlower.passes.converting import CONVERT
 from rnnlower.passes.lifting import LIFT
+from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.padding import PAD
 from rnnlower.passes.pipeline import LOWER
 from rnnlower.passes.steps.work import Step
@@ -68,7 +70,9 @@ def _markdown(docstring: str) -> str:
 
 def _pipelines() -> Iterator[str]:
     yield "## The pipelines\n"
-    yield "A step runs where all properties of the options under *when* hold.\n"
+    yield "A step runs where all under *when* holds: options that are given, keys of the target's file, or\n"
+    yield from dict.fromkeys(_conditions())
+    yield ""
     for commands, steps in PIPELINES.items():
         yield f"### {commands}\n\n| step | before | after | why here | when |\n|---|---|---|---|---|"
         yield from map(_row, steps)
@@ -78,9 +82,34 @@ def _pipelines() -> Iterator[str]:
 def _row(step: Step) -> str:
     words = " ".join((inspect.getdoc(step.run) or "").split())
     before, _, after = words.partition("Before: ")[2].partition(" After: ")
-    when = " and ".join(f"`{each}`" for each in step.when)
+    asked: list[str] = []
+    assert step.when(_Asked(asked))
+    when = " and ".join(f"`{each}`" for each in asked)
     cells = (_words(step.run.__name__), before or "the graph stays as it is", after, step.reason, when)
     return f"| {' | '.join(cell.rstrip('.') for cell in cells)} |"
+
+
+class _Asked:
+    """Options of which everything is true, and which note the names that a condition asks for."""
+
+    def __init__(self, names: list[str], name: str = "") -> None:
+        self._names, self._name = names, name
+
+    def __getattr__(self, name: str) -> _Asked:
+        return _Asked(self._names, name)
+
+    def __bool__(self) -> bool:
+        self._names.append(self._name)
+        return True
+
+
+def _conditions() -> Iterator[str]:
+    """Yield a line on each property that a condition asks for, from its docstring."""
+    for kind in (LoweringOptions, StreamOptions, ConvertOptions):
+        for name, found in inspect.getmembers(kind, lambda member: isinstance(member, property)):
+            _, is_condition, words = " ".join((found.__doc__ or "").split()).partition("True if ")
+            if is_condition:
+                yield f"- `{name}`: {words}"
 
 
 def _words(name: str) -> str:

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from rnnlower import wording
 from rnnlower.arguments import check_choice, check_strings, integer
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rnnlower.recurrent.node import Semantics
     from rnnlower.targets import Target
     from rnnlower.targets.choosing import Native
+    from rnnlower.targets.format import Activations
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,7 +162,6 @@ class CheckOptions(Options):
     strip: bool = field(default=False, init=False)
 
 
-Activations = Literal["int8", "int16", "uint16", "int8-only"]
 Given = str | os.PathLike[str] | Mapping[str, Any]
 """An .npz file, or its arrays: one for each graph input."""
 
@@ -198,15 +198,13 @@ class QuantizeOptions(CalibrateOptions):
     on: str | None = None
 
     def __post_init__(self) -> None:
+        from rnnlower.targets.format import Activations
+
         super().__post_init__()
         check_choice("the activations are", self.activations, get_args(Activations), "they")
         check_choice("the strategy is", self.strategy, ("auto", "unroll", "scan", "loop"))
         check_choice("the scheme is", self.scheme, ("qdq", "tflite", "pow2"))
-        if self.runtime is not None and self.runtime.profile:
-            raise OptionError(
-                f"target {self.runtime.name} is a profile, which keeps recurrent nodes",
-                remedy=f"leave out {wording.option('target')}",
-            )
+        self.refuse_profile(wording.option("target"))
         if self.scheme == "pow2" and self.activations == "uint16":
             raise OptionError("the scheme pow2 has signed integers; choose other activations than uint16")
         if self.scheme == "tflite" and self.activations != "int8":

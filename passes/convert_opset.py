@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import onnx_ir as ir
 
 from rnnlower.arguments import integer
@@ -58,15 +56,15 @@ class ConvertOpsetPass(Pass):
 
 
 def convert_to_first_possible(
-    model: ir.Model, opsets: Iterable[int], facts: Facts, keep: NodePredicate | None = None
+    model: ir.Model, first: int, facts: Facts, *, last: int = 0, keep: NodePredicate | None = None
 ) -> list[str]:
-    """Convert the model to the first of the opsets that can express it; return the conversion's notes.
+    """Convert to the first opset, or else to the next one up to the last; return the conversion's notes.
 
     Raises:
         OpsetError: None of them can.
     """
     refusals = []
-    for opset in opsets:
+    for opset in (first, *range(first + 1, last + 1)):
         conversion = ConvertOpsetPass(opset, keep)
         try:
             conversion(model, facts)

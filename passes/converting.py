@@ -41,7 +41,7 @@ def convert_model(model: ir.Model, options: ConvertOptions) -> OpsetReport:
 
 
 def _convert(work: ConvertWork) -> None:
-    """Convert the model.
+    """Convert the model to the requested opset.
 
     Before: the opset of the source. After: the requested one.
     """
@@ -66,7 +66,7 @@ def _select_state_operators(work: ConvertWork) -> None:
 
 
 def _lower_state_operators(work: ConvertWork) -> None:
-    """Lower the marked operators.
+    """Lower the marked operators, which the requested opset lacks.
 
     Before: LinearAttention and CausalConvWithState in an opset without them. After: primitive operators.
     """
@@ -78,26 +78,26 @@ def _lower_state_operators(work: ConvertWork) -> None:
     lower_for_older_opset(work)
 
 
-CONVERT: Sequence[Step[ConvertWork]] = (
-    Step(shared.set_inputs, "Later steps know constants.", when=("sets",)),
-    Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
-    Step(shared.simplify_model, "Nodes that never run need not be converted.", when=("folds",)),
+CONVERT: Sequence[Step[ConvertWork, ConvertOptions]] = (
+    Step(shared.set_inputs, "Later steps know constants.", when=lambda o: o.sets),
+    Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
+    Step(shared.simplify_model, "Nodes that never run need not be converted.", when=lambda o: o.folds),
     Step(
         shared.legacy_constants,
         "In old IR versions every initializer is an input.",
-        when=("changes_inputs",),
+        when=lambda o: o.changes_inputs,
     ),
     Step(
         _select_state_operators,
         "The definitions that a conversion would take are slower, and need a step.",
-        when=("lacks_state_operators",),
+        when=lambda o: o.lacks_state_operators,
     ),
     Step(_convert, "Nodes that need no conversion are gone."),
     Step(
         _lower_state_operators,
         "Operators are written in the opset that they are to have.",
-        when=("lacks_state_operators",),
+        when=lambda o: o.lacks_state_operators,
     ),
-    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=("strip",)),
+    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=lambda o: o.strip),
 )
 """The steps of convert, in order."""

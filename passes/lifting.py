@@ -39,7 +39,7 @@ def lift_model(model: ir.Model, options: LiftOptions) -> LiftReport:
 
 
 def _lift(work: LiftWork) -> None:
-    """Lift.
+    """Lift every recurrence that computes an operator, and say why the others stay.
 
     Before: Loops, Scans and straight lines that compute an LSTM, GRU or RNN. After: these operators.
     """
@@ -67,14 +67,14 @@ def _legacy_constants(work: LiftWork) -> None:
         shared.legacy_constants(work)
 
 
-LIFT: Sequence[Step[LiftWork]] = (
-    Step(shared.freeze_dims, "The number of iterations may follow from sizes.", when=("fixes_sizes",)),
-    Step(shared.set_inputs, "Conditions and weights may follow from inputs.", when=("sets",)),
-    Step(shared.freeze_initializers, "Weights must be constants.", when=("may_freeze",)),
-    Step(shared.simplify_model, "Conditions of a Loop may be constants.", when=("folds",)),
+LIFT: Sequence[Step[LiftWork, LiftOptions]] = (
+    Step(shared.freeze_dims, "The number of iterations may follow from sizes.", when=lambda o: o.fixes_sizes),
+    Step(shared.set_inputs, "Conditions and weights may follow from inputs.", when=lambda o: o.sets),
+    Step(shared.freeze_initializers, "Weights must be constants.", when=lambda o: o.may_freeze),
+    Step(shared.simplify_model, "Conditions of a Loop may be constants.", when=lambda o: o.folds),
     Step(_lift, "It is known which values are constant."),
     Step(_legacy_constants, "In old IR versions every initializer is an input."),
     Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state."),
-    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=("strip",)),
+    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=lambda o: o.strip),
 )
 """The steps of lift, in order."""

@@ -103,11 +103,8 @@ class LoweringOptions(RecurrentOptions):
             raise OptionError(f"the compute type is {self.compute_type!r}; it must be 'float32'")
         check_choice("the gates are", self.gates, get_args(Gates), "they")
         check_choice("native is", self.native, get_args(Native))
-        if self.native == "lower" and self.runtime is not None and self.runtime.profile:
-            raise OptionError(
-                f"target {self.runtime.name} is a profile, which keeps recurrent nodes",
-                remedy=f"leave out {wording.option('native', 'lower')}",
-            )
+        if self.native == "lower":
+            self.refuse_profile(wording.option("native", "lower"))
         if self.opset is not None and not FIRST_OPSET <= integer("opset", self.opset) <= LAST_OPSET:
             raise OptionError(
                 f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}"

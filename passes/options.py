@@ -162,6 +162,12 @@ class Options:
         """The runtime on which the result can be tried; ``""`` if it is for none."""
         return "" if self.runtime is None else self.runtime.engine
 
+    def refuse_profile(self, option: str) -> None:
+        """Refuse a target that is a profile, which the option does not fit."""
+        if self.runtime is not None and self.runtime.profile:
+            problem = f"target {self.runtime.name} is a profile, which keeps recurrent nodes"
+            raise OptionError(problem, remedy=f"leave out {option}")
+
     def __post_init__(self) -> None:
         from rnnlower.recurrent.node import check_semantics
 

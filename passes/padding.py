@@ -102,7 +102,7 @@ class PadLengthsPass(Pass):
         InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
         opset = max(needed_opset(model), FIRST_OPSET)
         if opset > default_opset(model):
-            self.notes = convert_to_first_possible(model, range(opset, LAST_OPSET + 1), self.facts)
+            self.notes = convert_to_first_possible(model, opset, self.facts, last=LAST_OPSET)
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
         make_axes_dynamic(model, self.maxima, self.time_axes or {})
@@ -269,7 +269,7 @@ def pad_model(model: ir.Model, options: PadOptions) -> PadReport:
 
 
 def _make_axes_dynamic(work: PadWork) -> None:
-    """Make static time axes dynamic.
+    """Make static time axes dynamic, as only a symbol can be given a maximum.
 
     Before: inputs of a static length. After: the length has its name, unless a shape that is given fixes it.
     """
@@ -278,7 +278,7 @@ def _make_axes_dynamic(work: PadWork) -> None:
 
 
 def _pad(work: PadWork) -> None:
-    """Pad.
+    """Pad the model, with masks and counts wherever steps are coupled.
 
     Before: a model of any length. After: one of the maximal length, which takes the length as an input.
     """
@@ -293,16 +293,16 @@ def _pad(work: PadWork) -> None:
     work.notes += padding.notes
 
 
-PAD: Sequence[Step[PadWork]] = (
+PAD: Sequence[Step[PadWork, PadOptions]] = (
     Step(_make_axes_dynamic, "Sizes that follow from the length are not to be folded."),
-    Step(shared.freeze_dims, "Later steps know more if sizes are static.", when=("fixes_sizes",)),
-    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
-    Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
-    Step(shared.simplify_model, "Branches that never run need no rule.", when=("folds",)),
+    Step(shared.freeze_dims, "Later steps know more if sizes are static.", when=lambda o: o.fixes_sizes),
+    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
+    Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
+    Step(shared.simplify_model, "Branches that never run need no rule.", when=lambda o: o.folds),
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
-    Step(lifting_steps.lift, "A recurrent node has a rule; a Loop has none.", when=("lift",)),
+    Step(lifting_steps.lift, "A recurrent node has a rule; a Loop has none.", when=lambda o: o.lift),
     Step(_pad, "It is known which values are constant and which nodes run."),
-    Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state.", when=("lift",)),
-    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=("strip",)),
+    Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state.", when=lambda o: o.lift),
+    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=lambda o: o.strip),
 )
 """The steps of pad, in order."""

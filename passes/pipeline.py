@@ -52,8 +52,6 @@ def lower_model(
         nodes=[*work.adapted, *work.lowered],
         target=None if target is None else target.name,
         kept=work.kept,
-        rounds=work.rounds,
-        dequantized=work.dequantized,
         **work.summary(),
     )
 
@@ -66,36 +64,36 @@ def _clear_marks(model: ir.Model) -> None:
             deselect(node)
 
 
-LOWER: Sequence[Step[LoweringWork]] = (
+LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
     Step(preparing.determine_opset, "A model whose opset is too new is refused first."),
     Step(
         shared.assume_linear_before_reset,
         "The assumption concerns the exporter's nodes, not lifted ones.",
-        when=("assume_linear_before_reset",),
+        when=lambda o: o.assume_linear_before_reset,
     ),
-    Step(lifting_steps.lift, "Lifted nodes can be selected.", when=("lift",)),
+    Step(lifting_steps.lift, "Lifted nodes can be selected.", when=lambda o: o.lift),
     Step(
         lifting_steps.lift_lines,
         "Steps inside a lifted Loop are not a straight line.",
-        when=("lifts_lines",),
+        when=lambda o: o.lifts_lines,
     ),
-    Step(preparing.pad, "The added nodes are lowered, too.", when=("max",)),
+    Step(preparing.pad, "The added nodes are lowered, too.", when=lambda o: o.max),
     Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),
     Step(shared.freeze_dims, "Later steps know more if sizes are static."),
     Step(
         shared.warn_of_suspicions,
         "Names are still those that the user knows, and fixed sizes make some warnings unnecessary.",
     ),
-    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
+    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
     Step(
         shared.freeze_initializers,
         "Later steps know constants. At a higher IR version these initializers would be defaults.",
-        when=("may_freeze",),
+        when=lambda o: o.may_freeze,
     ),
     Step(
         preparing.prepare_model_format,
         "Refuse models the target cannot load, before any work.",
-        when=("target",),
+        when=lambda o: o.target,
     ),
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
     Step(
@@ -109,47 +107,41 @@ LOWER: Sequence[Step[LoweringWork]] = (
     Step(
         preparing.expand_definitions,
         "Definitions contain Scans and constants, and no size is known after an operator of another domain.",
-        when=("target", "folds"),
+        when=lambda o: o.target and o.folds,
     ),
-    Step(
-        preparing.unroll_control_flow,
-        "Unrolling makes sizes known.",
-        when=("may_unroll",),
-    ),
+    Step(preparing.unroll_control_flow, "Unrolling makes sizes known.", when=lambda o: o.may_unroll),
     Step(
         preparing.resolve_sequences,
         "The elements of a sequence are known once no loop inserts them.",
-        when=("target", "folds"),
+        when=lambda o: o.target and o.folds,
     ),
     Step(
-        preparing.simplify_around_nodes, "Nodes that never run need not be lowered, nor fit.", when=("folds",)
+        preparing.simplify_around_nodes,
+        "Nodes that never run need not be lowered, nor fit.",
+        when=lambda o: o.folds,
     ),
-    Step(preparing.dequantize_recurrent, "A target may run the float operator.", when=("dequantize",)),
+    Step(preparing.dequantize_recurrent, "A target may run the float operator.", when=lambda o: o.dequantize),
     Step(
         preparing.adapt_nodes,
         "Other forms need known sizes, and folded nodes need no form.",
-        when=("target", "folds"),
+        when=lambda o: o.target and o.folds,
     ),
     Step(
         preparing.set_aside_impossible,
         "Branches that inputs of the given shapes must not take may be invalid for them.",
-        when=("fixes_sizes", "emits"),
+        when=lambda o: o.fixes_sizes and o.emits,
     ),
     Step(
         planning.choose_native,
         "A node's types and sizes, now known, decide whether the target runs it.",
-        when=("target",),
+        when=lambda o: o.target,
     ),
     Step(
         planning.adapt_recurrent,
         "A node that runs as it is needs nothing around it.",
-        when=("target", "emits"),
+        when=lambda o: o.target and o.emits,
     ),
-    Step(
-        stateful.keep_state_operators,
-        "As for recurrent nodes.",
-        when=("target", "emits"),
-    ),
+    Step(stateful.keep_state_operators, "As for recurrent nodes.", when=lambda o: o.target and o.emits),
     Step(
         shared.warn_of_other_recurrences,
         "The model's own Loops can still be distinguished from emitted ones.",
@@ -158,78 +150,88 @@ LOWER: Sequence[Step[LoweringWork]] = (
     Step(
         planning.conform_to_profile,
         "A profile keeps the recurrent nodes, in another form.",
-        when=("target", "runtime.profile"),
+        when=lambda o: o.runtime is not None and o.runtime.profile,
     ),
     Step(
         planning.fold_weights,
         "Weights that are cut and joined from constants can be folded into new constants.",
-        when=("emits",),
+        when=lambda o: o.emits,
     ),
     Step(
         planning.make_lengths_static,
         "Straight lines need the number of steps.",
-        when=("emits", "needs_lengths"),
+        when=lambda o: o.emits and o.needs_lengths,
     ),
     Step(planning.warn_of_forgotten_states, "Once lengths are static, nodes of a single step are known."),
     Step(
         planning.plan_nodes,
         "Strategy and opset are chosen with all that is now known of a node.",
-        when=("emits",),
+        when=lambda o: o.emits,
     ),
     Step(
         emitting.raise_opset_for_plans,
         "The opset must have the planned forms before they are emitted.",
-        when=("emits",),
+        when=lambda o: o.emits,
     ),
-    Step(emitting.lower_nodes, "All previous steps prepare this one.", when=("emits",)),
+    Step(emitting.lower_nodes, "All previous steps prepare this one.", when=lambda o: o.emits),
     Step(
         stateful.lower_state_operators,
         "Sizes are final, and the model has the opset that the result is to have, if it can.",
-        when=("emits",),
+        when=lambda o: o.emits,
     ),
-    Step(shared.legacy_constants, "In old IR versions every initializer is an input.", when=("emits",)),
+    Step(
+        shared.legacy_constants, "In old IR versions every initializer is an input.", when=lambda o: o.emits
+    ),
     Step(
         emitting.restore_requested_opset,
         "The ops were emitted at the opset that they need; many can be expressed at a lower one.",
-        when=("emits",),
+        when=lambda o: o.emits,
     ),
     Step(
         emitting.separate_sums,
         "Simplifying would remove the Max of two equal values; the target may need it to run the ops.",
-        when=("target", "emits"),
+        when=lambda o: o.target and o.emits,
     ),
     Step(
-        emitting.require_fit, "The emitted ops must agree with the target's data.", when=("target", "emits")
+        emitting.require_fit,
+        "The emitted ops must agree with the target's data.",
+        when=lambda o: o.target and o.emits,
     ),
     Step(
         emitting.share_constants,
         "The nodes that read the constants are final.",
-        when=("target", "emits", "runtime.ops.copies_constants"),
+        when=lambda o: o.emits and o.runtime is not None and o.runtime.ops.copies_constants,
     ),
     Step(
         emitting.fold_constants,
         "The emitted ops follow from constants, too, if all lengths are 0.",
-        when=("target", "folds", "emits", "runtime.ops.loses_constant_axes"),
+        when=lambda o: o.folds and o.emits and o.runtime is not None and o.runtime.ops.loses_constant_axes,
     ),
     Step(
         emitting.keep_nan,
         "Emitted ops lose NaN, too, and no later step looks for the forms of the operators.",
-        when=("target", "folds", "emits", "runtime.ops.loses_nan"),
+        when=lambda o: o.folds and o.emits and o.runtime is not None and o.runtime.ops.loses_nan,
     ),
     Step(
         emitting.plain_loop_inputs,
         "Simplifying would remove the Squeeze of a scalar.",
-        when=("target", "emits", "runtime.control_flow.keeps_gathered_axis"),
+        when=lambda o: o.emits and o.runtime is not None and o.runtime.control_flow.keeps_gathered_axis,
     ),
     Step(
         emitting.copy_outputs,
         "A later step could remove a Cast to the same type.",
-        when=("target", "emits"),
+        when=lambda o: o.target and o.emits,
     ),
-    Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=("target", "folds")),
-    Step(emitting.note_unused_factor, "An option without effect is reported.", when=("target",)),
-    Step(emitting.note_misfits, "The remaining nodes are checked in their final form.", when=("target",)),
-    Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state.", when=("lift",)),
-    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=("strip",)),
+    Step(
+        emitting.declare_outputs,
+        "The nodes that produce the outputs are final.",
+        when=lambda o: o.target and o.folds,
+    ),
+    Step(emitting.note_unused_factor, "An option without effect is reported.", when=lambda o: o.target),
+    Step(
+        emitting.note_misfits, "The remaining nodes are checked in their final form.", when=lambda o: o.target
+    ),
+    Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state.", when=lambda o: o.lift),
+    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=lambda o: o.strip),
 )
 """The steps of a lowering, in order."""

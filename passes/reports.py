@@ -28,6 +28,9 @@ class RewritingReport:
         notes: Messages for the user.
         sets: The inputs that were set, with their values as the model holds them.
         warnings: Ways in which the result may not behave as the user expects.
+        rounds: Whether a recurrence rounds each operator to 16 bits.
+        dequantized: Outputs of the quantized nodes that became float ones.
+        caller: The code that calls the result, if it was asked for.
     """
 
     opset: int
@@ -36,6 +39,9 @@ class RewritingReport:
     notes: Sequence[str] = ()
     sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     warnings: Sequence[Suspicion] = ()
+    rounds: bool = False
+    dequantized: Sequence[str] = ()
+    caller: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""
@@ -57,15 +63,11 @@ class Report(RewritingReport):
         nodes: The nodes that were lowered.
         target: The name of the runtime that the result is for, if it is for one.
         kept: Recurrent nodes that this runtime runs soundly as they are.
-        rounds: Whether a recurrence rounds each operator to 16 bits.
-        dequantized: Outputs of the quantized nodes that became float ones.
     """
 
     nodes: Sequence[LoweredNode]
     target: str | None = None
     kept: Sequence[KeptNode] = ()
-    rounds: bool = False
-    dequantized: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON data, with reasons if they come from a target."""
@@ -106,7 +108,6 @@ class StreamReport(RewritingReport):
         delay: Time steps that the outputs are late.
         states: For each output that holds a state, the input that takes it in the next call.
         lowering: The report on the lowering of the recurrent nodes, if there was one.
-        caller: The code that calls the result, if it was asked for.
     """
 
     chunk: int | None
@@ -115,7 +116,6 @@ class StreamReport(RewritingReport):
     delay: int
     states: Mapping[str, str]
     lowering: Report | None = None
-    caller: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""

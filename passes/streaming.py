@@ -228,33 +228,34 @@ def _stream(work: StreamWork) -> None:
 
 
 def _lower_chunk(work: StreamWork) -> None:
-    """Lower the recurrent nodes.
+    """Lower the recurrent nodes of the chunk, as the user asks.
 
     Before: the recurrent nodes of a chunk. After: what `pipeline.LOWER` makes of them.
     """
     work.lowering = lower_model(work.model, work.options.make_lowering_options())
     work.notes += work.lowering.notes
+    work.rounds = work.lowering.rounds
 
 
-STREAM: Sequence[Step[StreamWork]] = (
+STREAM: Sequence[Step[StreamWork, StreamOptions]] = (
     Step(shared.freeze_dims, "Later steps know more if sizes are static."),
-    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
-    Step(shared.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
+    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
+    Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
     Step(_simplify, "Nodes that never run need no state."),
     Step(
         shared.assume_linear_before_reset,
         "The warnings are about nodes as they are read.",
-        when=("assume_linear_before_reset",),
+        when=lambda o: o.assume_linear_before_reset,
     ),
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
-    Step(_lift, "A Loop couples time in ways that an operator does not.", when=("lift",)),
+    Step(_lift, "A Loop couples time in ways that an operator does not.", when=lambda o: o.lift),
     Step(shared.warn_of_other_recurrences, "The model's own Loops can be distinguished from emitted ones."),
     Step(_find_nodes, "Nodes that never run are gone."),
-    Step(preparing.dequantize_recurrent, "Float operators have states, too.", when=("dequantize",)),
+    Step(preparing.dequantize_recurrent, "Float operators have states, too.", when=lambda o: o.dequantize),
     Step(_stream, "It is known which values are constant and which nodes run."),
-    Step(_lower_chunk, "The chunk is the length of a straight line.", when=("lowers",)),
-    Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state.", when=("lift",)),
-    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=("strip",)),
+    Step(_lower_chunk, "The chunk is the length of a straight line.", when=lambda o: o.lowers),
+    Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state.", when=lambda o: o.lift),
+    Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=lambda o: o.strip),
 )
 """The steps of stream, in order."""

@@ -47,7 +47,7 @@ def raise_opset_for_plans(work: LoweringWork) -> None:
         # The rest of the model must be convertible back: refused here, it has the names that the user knows.
         ConvertOpsetPass(asked, keep=is_selected)(model.clone())
     if written != default_opset(model):
-        work.notes += convert_to_first_possible(model, [written], work.facts, keep=is_selected)
+        work.notes += convert_to_first_possible(model, written, work.facts, keep=is_selected)
 
 
 @contract(
@@ -55,7 +55,7 @@ def raise_opset_for_plans(work: LoweringWork) -> None:
     ensures=[nodes_are_replaced],
 )
 def lower_nodes(work: LoweringWork) -> None:
-    """Replace the nodes.
+    """Replace each recurrent node by primitive operators, as it was planned.
 
     Before: recurrent nodes with a plan. After: the ops of their plans.
     """
@@ -87,7 +87,7 @@ def lower_nodes(work: LoweringWork) -> None:
 
 @contract(requires=[nodes_are_replaced], ensures=[opset_is_requested])
 def restore_requested_opset(work: LoweringWork) -> None:
-    """Lower the opset again.
+    """Lower the opset to the requested one, which the emitted ops may have exceeded.
 
     Before: the opset that the emitted ops need. After: the requested one.
     """
@@ -96,12 +96,13 @@ def restore_requested_opset(work: LoweringWork) -> None:
         return
     for opset in range(asked, lowest):
         with contextlib.suppress(OpsetError):
-            notes = convert_to_first_possible(work.model, [opset], work.facts)
+            notes = convert_to_first_possible(work.model, opset, work.facts)
             if opset == asked:
                 work.notes += notes
                 return
             lowest = opset
             break
+    # The model has the highest opset of these needs, or a lower one.
     located, what = next(
         (located, what)
         for located, each in work.needs.items()
@@ -123,7 +124,7 @@ def require_fit(work: LoweringWork) -> None:
 
 
 def share_constants(work: LoweringWork) -> None:
-    """Share the constants of products.
+    """Share the constants of products, as the target would copy them for each product.
 
     Before: products read the same constant, of which the target makes copies. After: one Identity of it.
     """
@@ -140,7 +141,7 @@ def share_constants(work: LoweringWork) -> None:
 
 
 def separate_sums(work: LoweringWork) -> None:
-    """Separate sums from what reads them.
+    """Separate sums from activations that the target computes inexactly right after one.
 
     Before: activations that the target computes inexactly after a sum. After: a Max in between.
     """
@@ -154,7 +155,7 @@ def separate_sums(work: LoweringWork) -> None:
 
 
 def fold_constants(work: LoweringWork) -> None:
-    """Fold what follows from constants.
+    """Fold all that follows from constants, of which the target would lose axes.
 
     Before: results of constants that lose axes on the target. After: constants, however large they are.
     """
@@ -162,7 +163,7 @@ def fold_constants(work: LoweringWork) -> None:
 
 
 def keep_nan(work: LoweringWork) -> None:
-    """Keep NaN.
+    """Restore NaN where the target's operators make a number of it.
 
     Before: operators that turn NaN into a number on the target. After: ops after them that restore it.
     """
@@ -174,7 +175,7 @@ def keep_nan(work: LoweringWork) -> None:
 
 
 def copy_outputs(work: LoweringWork) -> None:
-    """Copy outputs.
+    """Copy outputs that the target may overwrite, or gets right only behind a Cast.
 
     Before: outputs that the target overwrites. After: copies of them are the outputs.
     """
@@ -183,7 +184,7 @@ def copy_outputs(work: LoweringWork) -> None:
 
 
 def plain_loop_inputs(work: LoweringWork) -> None:
-    """Replace the inputs of the bodies of Loops.
+    """Give the bodies of Loops inputs that the target computes correctly.
 
     Before: numbers and conditions that are wrong on the target. After: scalars and constants.
     """
@@ -191,7 +192,7 @@ def plain_loop_inputs(work: LoweringWork) -> None:
 
 
 def declare_outputs(work: LoweringWork) -> None:
-    """Declare the outputs as they are.
+    """Correct the declared shapes of outputs, on which the caller relies.
 
     Before: declared shapes that are known to be wrong. After: correct ones.
     """

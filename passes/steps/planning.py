@@ -59,7 +59,7 @@ def choose_native(work: LoweringWork) -> None:
 
 @contract(requires=[nodes_are_outside_functions], ensures=[node_outcomes_are_disjoint, nodes_are_in_model])
 def adapt_recurrent(work: LoweringWork) -> None:
-    """Adapt nodes to the target's own operator.
+    """Adapt nodes to the target's own operator, which runs them in another form only.
 
     Before: nodes that run there in another form. After: that form, with ops around it.
     """
@@ -87,7 +87,7 @@ def check_nodes(work: LoweringWork) -> None:
 
 @contract(requires=[nodes_are_valid])
 def conform_to_profile(work: LoweringWork) -> None:
-    """Make nodes conform to a profile.
+    """Write nodes as the profile prescribes, which keeps the operator.
 
     Before: nodes of any form. After: the form that the profile prescribes.
     """
@@ -105,7 +105,7 @@ def conform_to_profile(work: LoweringWork) -> None:
 
 @contract(requires=[nodes_are_valid], ensures=[nodes_are_in_model])
 def fold_weights(work: LoweringWork) -> None:
-    """Fold the weights and states of nodes.
+    """Fold weights and states, so that parts cut and joined from them are constant, too.
 
     Before: weights and states that follow from constants. After: constants.
     """
@@ -116,7 +116,7 @@ def fold_weights(work: LoweringWork) -> None:
 
 @contract(requires=[nodes_are_valid], ensures=[lengths_are_numbers])
 def make_lengths_static(work: LoweringWork) -> None:
-    """Make the sequence lengths numbers.
+    """Find the numbers of steps, which a straight line writes out.
 
     Before: lengths may follow from shapes. After: every node to be unrolled has a known one.
     """

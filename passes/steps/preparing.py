@@ -46,7 +46,7 @@ def determine_opset(work: LoweringWork) -> None:
 
 
 def pad(work: LoweringWork) -> None:
-    """Fix the length at a maximum.
+    """Pad to a maximal length, so that the length is static.
 
     Before: a model of any length. After: one of the maximal length, which takes the length as an input.
     """
@@ -93,12 +93,12 @@ def raise_opset(work: LoweringWork) -> None:
     lowest = FIRST_OPSET if target is None else max(FIRST_OPSET, target.opset.range[0])
     first = max(lowest, work.opset or 0)
     if first > default_opset(work.model):
-        work.notes += convert_to_first_possible(work.model, range(first, last + 1), work.facts)
+        work.notes += convert_to_first_possible(work.model, first, work.facts, last=last)
 
 
 @contract(requires=[nodes_are_in_model], ensures=[nodes_are_in_model, nodes_are_outside_functions])
 def inline_functions(work: LoweringWork) -> None:
-    """Inline functions.
+    """Inline functions, as the sizes and constants of a node in one are only known at the call.
 
     Before: nodes to be lowered may be in functions. After: they are in the main graph or its subgraphs.
     """
@@ -110,7 +110,7 @@ def inline_functions(work: LoweringWork) -> None:
     if versions - {opset}:
         # All at one opset. An unknown version is refused at once.
         highest = min(max(opset, *versions), max(LAST_OPSET, opset))
-        work.notes += convert_to_first_possible(model, range(opset, highest + 1), work.facts)
+        work.notes += convert_to_first_possible(model, opset, work.facts, last=highest)
     if functions := inlining.functions_with(model, wanted):
         uncalled = inlining.inline_functions(model, functions)
         work.facts.forget()
@@ -122,7 +122,7 @@ def inline_functions(work: LoweringWork) -> None:
 
 
 def expand_definitions(work: LoweringWork) -> None:
-    """Express operators by their definitions.
+    """Express operators that the target lacks by their definitions.
 
     Before: operators of other domains and composite ones that the target lacks. After: those they consist of.
     """
@@ -137,7 +137,7 @@ def expand_definitions(work: LoweringWork) -> None:
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_in_model])
 def unroll_control_flow(work: LoweringWork) -> None:
-    """Unroll the model's own control flow.
+    """Unroll the model's own Loops and Scans, where the target lacks them or the user asks for it.
 
     Before: Loops and Scans that the target lacks. After: straight lines, where the iterations can be counted.
     """
@@ -167,7 +167,7 @@ def _has_unsupported_body(work: LoweringWork, node: ir.Node) -> bool:
 
 
 def resolve_sequences(work: LoweringWork) -> None:
-    """Resolve sequences.
+    """Replace sequences by their tensors, as the target lacks operators of sequences.
 
     Before: operators of sequences that the target lacks. After: their tensors, where they can be followed.
     """
@@ -178,7 +178,7 @@ def resolve_sequences(work: LoweringWork) -> None:
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_in_model])
 def simplify_around_nodes(work: LoweringWork) -> None:
-    """Simplify the model as `shared.simplify_model` does.
+    """Simplify as `shared.simplify_model` does, and find out which nodes never run.
 
     Before: nodes may be in branches that never run. After: those nodes are gone, and known as unreachable.
     """
@@ -191,7 +191,7 @@ def simplify_around_nodes(work: LoweringWork) -> None:
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_floats])
 def dequantize_recurrent(work: Work) -> None:
-    """Make quantized recurrent nodes float ones.
+    """Make quantized recurrent nodes float ones, which more runtimes have.
 
     Before: DynamicQuantizeLSTM. After: LSTM with dequantized weights.
     """
@@ -226,7 +226,7 @@ def _express_nodes(work: LoweringWork, refused: Callable[[ir.Node], bool], probl
 
 @contract(requires=[nodes_are_outside_functions], ensures=[node_outcomes_are_disjoint])
 def set_aside_impossible(work: LoweringWork) -> None:
-    """Set nodes aside that cannot run.
+    """Set nodes aside that cannot run on inputs of these shapes, and need no plan.
 
     Before: branches that inputs of the given shapes never take. After: the same; their nodes need no plan.
     """

@@ -22,7 +22,7 @@ from rnnlower.wording import call, counted
 
 
 def freeze_dims(work: Work) -> None:
-    """Fix sizes.
+    """Give open dimensions the sizes that the user knows, as other sizes follow from them.
 
     Before: inputs have open dimensions. After: those that the user gave are numbers wherever they stand.
     """
@@ -30,7 +30,7 @@ def freeze_dims(work: Work) -> None:
 
 
 def assume_linear_before_reset(work: Work) -> None:
-    """Read GRU nodes as the user asks.
+    """Read every GRU as one of the form that some exporters fail to write.
 
     Before: GRU nodes of both forms. After: all have linear_before_reset=1.
     """
@@ -51,7 +51,7 @@ def warn_of_other_recurrences(work: Work) -> None:
 
 
 def set_inputs(work: Work) -> None:
-    """Set inputs.
+    """Make constants of inputs whose value the user gives, as what follows from them can be folded.
 
     Before: all inputs of the source. After: those with a value are constants.
     """
@@ -59,7 +59,7 @@ def set_inputs(work: Work) -> None:
 
 
 def freeze_initializers(work: Work) -> None:
-    """Take the defaults of inputs as constants.
+    """Take the defaults of inputs as constants, so that what follows from them is known.
 
     Before: inputs may have an initializer. After: none has, if asked for, or if no caller can override it.
     """
@@ -74,20 +74,20 @@ def freeze_initializers(work: Work) -> None:
 
 
 def raise_opset_to_operators(work: Work) -> None:
-    """Correct an opset that is too low.
+    """Correct an opset that lacks operators of the model, as onnxruntime's optimizer writes it.
 
     Before: the opset may lack an operator of the model. After: it has them all, or they are expressed in it.
     """
     needed = needed_opset(work.model)
     if needed == default_opset(work.model):
         return
-    work.notes += convert_to_first_possible(work.model, [needed], work.facts)
+    work.notes += convert_to_first_possible(work.model, needed, work.facts)
     if work.opset is not None and work.opset < needed:
-        work.notes += convert_to_first_possible(work.model, [work.opset], work.facts)
+        work.notes += convert_to_first_possible(work.model, work.opset, work.facts)
 
 
 def simplify_model(work: Work) -> None:
-    """Simplify the model by known values.
+    """Fold constants, take known branches and remove what never runs, so that less must fit.
 
     Before: nodes that follow from constants, and Ifs of known condition. After: constants, and a branch each.
     """
@@ -125,7 +125,7 @@ def lift_constants(work: Work) -> None:
 
 
 def legacy_constants(work: Work) -> None:
-    """Suit an old IR version.
+    """Make Constants of initializers where the IR version requires that these are inputs.
 
     Before: initializers that are not inputs, which IR version 3 lacks. After: Constant nodes there.
     """
@@ -133,7 +133,7 @@ def legacy_constants(work: Work) -> None:
 
 
 def strip(work: Work) -> None:
-    """Remove the parts that are only for readers.
+    """Remove names, metadata and doc strings, for the smallest file.
 
     Before: nodes have names and metadata. After: neither, and nothing has a doc string.
     """

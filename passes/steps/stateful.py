@@ -81,7 +81,7 @@ def _kernel_domains(work: LoweringWork, op_type: str) -> list[str]:
 
 @contract(requires=[nodes_are_replaced], ensures=[state_operators_are_replaced])
 def lower_state_operators(work: LoweringWork) -> None:
-    """Replace the nodes.
+    """Replace LinearAttention and CausalConvWithState nodes, as was done with recurrent ones.
 
     Before: marked LinearAttention and CausalConvWithState nodes. After: primitive operators.
     """
@@ -94,7 +94,7 @@ def lower_state_operators(work: LoweringWork) -> None:
 
 
 def lower_for_older_opset(work: Work) -> None:
-    """Lower the marked operators.
+    """Replace the marked operators, which the requested opset lacks.
 
     Before: LinearAttention and CausalConvWithState in an opset without them. After: primitive operators.
     """
@@ -127,7 +127,7 @@ def _lower_node(work: LoweringWork, located: LocatedNode, strategy: str, reason:
             if error.opset is None or error.opset <= default_opset(work.model):
                 raise
             work.needs.setdefault(located, {})[f"{error.operator}-{error.opset}"] = error.opset
-            work.notes += convert_to_first_possible(work.model, [error.opset], work.facts, keep=is_selected)
+            work.notes += convert_to_first_possible(work.model, error.opset, work.facts, keep=is_selected)
         else:
             work.lowered += lowering.lowered
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -42,6 +41,7 @@ class Work:
         warnings: Ways in which the result may not behave as the user expects.
         sets: The inputs that were set, with their values.
         dequantized: Outputs of the quantized nodes that became float ones.
+        rounds: Whether a recurrence rounds each operator to 16 bits.
         facts: The facts about the model, which the steps share.
     """
 
@@ -53,6 +53,7 @@ class Work:
     warnings: list[Suspicion] = dataclasses.field(default_factory=list)
     sets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     dequantized: list[str] = dataclasses.field(default_factory=list)
+    rounds: bool = False
     facts: Facts = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,6 +69,8 @@ class Work:
             "notes": self.notes,
             "sets": self.sets,
             "warnings": self.warnings,
+            "rounds": self.rounds,
+            "dequantized": self.dequantized,
         }
 
     @property
@@ -109,7 +112,6 @@ class LoweringWork(Work):
         adapted: Reports on the nodes that the target runs with ops around them.
         lowered: Reports on the other nodes.
         kept: The nodes that the target runs as they are.
-        rounds: Whether a recurrence rounds each operator to 16 bits.
     """
 
     options: LoweringOptions
@@ -124,7 +126,6 @@ class LoweringWork(Work):
     adapted: list[LoweredNode] = dataclasses.field(default_factory=list)
     lowered: list[LoweredNode] = dataclasses.field(default_factory=list)
     kept: list[KeptNode] = dataclasses.field(default_factory=list)
-    rounds: bool = False
 
     def find_nodes(self) -> None:
         """Locate the selected nodes in the current model, under their names and paths in the source."""
@@ -139,28 +140,28 @@ class LoweringWork(Work):
 
 
 AnyWork = TypeVar("AnyWork", bound=Work)
+AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 
 @dataclasses.dataclass(frozen=True)
-class Step(Generic[AnyWork]):
+class Step(Generic[AnyWork, AnyOptions]):
     """An entry of a pipeline. The contract is declared with the function.
 
     Attributes:
         run: The function of the step.
         reason: The reason for its position.
-        when: The properties of the options, or of what these hold, that must all be true, or the step is left
-            out. They are looked at in this order.
+        when: What must be true of the options, or the step is left out.
     """
 
     run: Callable[[AnyWork], None]
     reason: str
-    when: Sequence[str] = ()
+    when: Callable[[AnyOptions], object] = lambda options: True
 
 
-def run_steps(steps: Sequence[Step[AnyWork]], work: AnyWork) -> AnyWork:
+def run_steps(steps: Sequence[Step[AnyWork, Any]], work: AnyWork) -> AnyWork:
     """Run the steps that the options ask for; return the work. A failure leaves the model half changed."""
     for step in steps:
-        if all(operator.attrgetter(name)(work.options) for name in step.when):
+        if step.when(work.options):
             step.run(work)
     return work
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +13,9 @@ import onnx_ir as ir
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.walk import node_names
 from rnnlower.opset.value_types import ValueTypes
+
+if TYPE_CHECKING:
+    from rnnlower.recurrent.suspicions import Suspicion
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +49,12 @@ class OpsetReport:
     notes: list[str] = dataclasses.field(default_factory=list)
     changed: bool = False
     sets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    # What other commands report, and a conversion never has.
+    warnings: ClassVar[Sequence[Suspicion]] = ()
+    rounds: ClassVar[bool] = False
+    dequantized: ClassVar[Sequence[str]] = ()
+    caller: ClassVar[str | None] = None
 
     def __bool__(self) -> bool:
         return self.changed

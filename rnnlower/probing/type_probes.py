@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx
@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Asker, Question, make_model, parse_nodes, question
 from rnnlower.probing.writing import nonempty
-from rnnlower.targets.format import ACTIVATIONS
+from rnnlower.targets.format import Activations
 
 _FLOATS = ("float16", "float64")
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -144,7 +144,7 @@ def _zero_point(dtype: str) -> Any:
 
 
 _TYPE_PAIRS = (("uint8", "int16"), ("int16", "int16"), ("uint16", "uint16"), ("uint8", "uint8"))
-_PRODUCTS: Mapping[str, tuple[str, str]] = dict(zip(ACTIVATIONS, _TYPE_PAIRS, strict=True))
+_PRODUCTS: Mapping[str, tuple[str, str]] = dict(zip(get_args(Activations), _TYPE_PAIRS, strict=True))
 """The types that a product reads and writes, by `--activations`."""
 
 

@@ -33,12 +33,12 @@ def infer_types(work: Work) -> None:
     InferTypesPass()(work.model, work.facts)
 
 
-PREPARATION: Sequence[Step[Work]] = (
+PREPARATION: Sequence[Step[Work, CalibrateOptions]] = (
     Step(shared.freeze_dims, "Later steps know more if sizes are static."),
-    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
-    Step(shared.freeze_initializers, "Weights must be constants.", when=("may_freeze",)),
+    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
+    Step(shared.freeze_initializers, "Weights must be constants.", when=lambda o: o.may_freeze),
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
-    Step(shared.simplify_model, "A node that never runs has no ranges.", when=("folds",)),
+    Step(shared.simplify_model, "A node that never runs has no ranges.", when=lambda o: o.folds),
     Step(fold_weights, "Weights become integers, which are constants."),
     Step(infer_types, "The number of steps decides the form, and nothing changes it any more."),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ from rnnlower.folders import temporary_folder
 from rnnlower.processes import Child
 from rnnlower.quantizing.recordings import Feeds
 from rnnlower.quantizing.schemes import Scheme
+from rnnlower.targets.format import Activations
 
 _CHILD = Child()
 
@@ -29,7 +30,7 @@ def quantize_rest(model: onnx.ModelProto, calls: Sequence[Feeds], scheme: Scheme
     Raises:
         UnsupportedModelError: onnxruntime's quantizer fails.
     """
-    kinds = {"int8": "QUInt8", "int8-only": "QUInt8", "int16": "QInt16", "uint16": "QUInt16"}
+    kinds = dict(zip(get_args(Activations), ("QUInt8", "QInt16", "QUInt16", "QUInt8"), strict=True))
     kind = "QInt8" if scheme.integer_bias else kinds[scheme.activations]
     try:
         headroom = scheme.headroom if kind.endswith("16") else 1.0

@@ -18,9 +18,10 @@ from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import LocatedNode
 from rnnlower.lowering.replacing import Gates
-from rnnlower.passes.command_options import Activations, QuantizeOptions
+from rnnlower.passes.command_options import QuantizeOptions
 from rnnlower.quantizing.observing import COMPLEMENT, FACTOR, Range
 from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.targets.format import Activations
 
 LARGEST_WEIGHT = 127
 """Weights are within +-127, so that the negative of each is one, too."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import onnx
@@ -22,7 +22,7 @@ from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.recurrent import operators
 from rnnlower.recurrent.node import Semantics
 
-ACTIVATIONS = ("int8", "int16", "uint16", "int8-only")
+Activations = Literal["int8", "int16", "uint16", "int8-only"]
 """Types of what a product of integers reads and writes: x and h have 8 bits, all have 16, all have 8."""
 
 CONTROL_FLOW = ("If", "Loop", "Scan")
@@ -330,7 +330,7 @@ class Arithmetic(Claim, frozen=True):
         _key("the type in which it sums products of float16; for float16 they become float32", "float32"),
     ] = ""
     quantized: Annotated[
-        tuple[Annotated[str, _one_of(ACTIVATIONS)], ...] | None,
+        tuple[Annotated[str, _one_of(get_args(Activations))], ...] | None,
         _key("the --activations of `quantize` whose products it computes; left out: all", ["int8-only"]),
     ] = None
     unclipped: Annotated[

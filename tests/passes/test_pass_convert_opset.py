@@ -8,7 +8,8 @@ import pytest
 
 import rnnlower
 from rnnlower.errors import OpsetError
-from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.graph.facts import Facts
+from rnnlower.passes.convert_opset import ConvertOpsetPass, convert_to_first_possible
 
 BEFORE = """<ir_version: 7, opset_import: ["" : 12]>
 g (float[1,3] x) => (float[3] y) { y = Squeeze <axes = [0]> (x) }
@@ -34,6 +35,8 @@ def test_what_it_refuses_is_an_opset_error() -> None:
     model = ir.from_onnx_text(BEFORE)
     with pytest.raises(OpsetError, match="opset 99"):
         ConvertOpsetPass(99)(model)
+    with pytest.raises(OpsetError, match="opset 99"):
+        convert_to_first_possible(model, 99, Facts(model), last=28)
     assert model.opset_imports[""] == 12
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rnnlower.cli import running
 from rnnlower.cli.defining import Comparison, Display, command
@@ -17,17 +17,27 @@ from rnnlower.cli.running import Phases, progress
 from rnnlower.cli.values import check_external_data, restore_stream_names
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
 from rnnlower.passes.command_options import ConvertOptions, LiftOptions, PadOptions, StreamOptions
-from rnnlower.passes.lowering_options import LoopOptions, LowerOptions, ScanOptions, UnrollOptions
+from rnnlower.passes.lowering_options import (
+    LoopOptions,
+    LoweringOptions,
+    LowerOptions,
+    ScanOptions,
+    UnrollOptions,
+)
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from rnnlower.files.model_io import Stage
-    from rnnlower.passes.options import Progress
+    from rnnlower.opset import OpsetReport
+    from rnnlower.passes.options import Options, Progress
+    from rnnlower.passes.reports import RewritingReport
     from rnnlower.reporting.content import ModelFacts
     from rnnlower.reporting.page import Section
     from rnnlower.verification import RuntimeTrial, VerificationResult
 
+    Bucket = tuple[Options, pathlib.Path, Display]
+    CommandReport = RewritingReport | OpsetReport
 
 _QUANTIZING = frozenset(
     {
@@ -42,12 +52,37 @@ _QUANTIZING = frozenset(
 """Operators that round to integers."""
 
 
-_KINDS = {"lift": "lifting", "pad": "padding", "stream": "stream", "convert": "conversion"}
-"""What a command does, where that is no lowering."""
 _ROUNDING = (
     "each operator of a float16 recurrence rounds to 16 bits, where onnxruntime's recurrent operators round "
     "at the end; --compute-type float32 does the same"
 )
+
+
+class _Parts(NamedTuple):
+    """The functions of a command: one changes a model in place, two show its report."""
+
+    run: Callable[[ir.Model, Any], Any]
+    sections: Callable[[ModelFacts, ir.Model, Any], Iterable[Section]]
+    print_report: Callable[[Any, bool], None]
+
+
+def _parts_of(options: Options) -> _Parts:
+    """Return the parts of the command with these options; `--help` loads none of them."""
+    from rnnlower import api
+    from rnnlower.cli import tables
+    from rnnlower.reporting import content
+
+    lowering = content.lowering_sections, tables.print_lowering
+    return {
+        UnrollOptions: _Parts(api.unroll.run, *lowering),
+        ScanOptions: _Parts(api.scan.run, *lowering),
+        LoopOptions: _Parts(api.loop.run, *lowering),
+        LowerOptions: _Parts(api.lower.run, *lowering),
+        LiftOptions: _Parts(api.lift.run, content.lifting_sections, tables.print_lifting),
+        PadOptions: _Parts(api.pad.run, content.padding_sections, tables.print_padding),
+        StreamOptions: _Parts(api.stream.run, content.stream_sections, tables.print_stream),
+        ConvertOptions: _Parts(api.convert.run, content.conversion_sections, tables.print_conversion),
+    }[type(options)]
 
 
 @dataclasses.dataclass
@@ -72,7 +107,7 @@ class Rewriting:
     name: str
     source: pathlib.Path
     output: pathlib.Path
-    options: Any
+    options: Options
     comparison: Comparison
     display: Display
     external_data: str
@@ -102,7 +137,7 @@ class Rewriting:
         self._phases = Phases(self.display.verbose)
         self._op_types: set[str] = set()
         self._fixed_sizes: list[str] = []
-        if self.name == "convert":
+        if isinstance(self.options, ConvertOptions):
             from rnnlower.opset import OPSETS
 
             if self.options.opset not in OPSETS:
@@ -111,40 +146,40 @@ class Rewriting:
 
     def run(self) -> dict[str, Any]:
         """Write the model, unless it differs from the source; return the result for JSON."""
-        from rnnlower import api
         from rnnlower.cli import tables
         from rnnlower.files.metadata import record_provenance
         from rnnlower.files.model_io import read_model, size_on_disk
         from rnnlower.graph.walk import op_types
-        from rnnlower.reporting import content
+        from rnnlower.reporting.content import model_facts
 
+        parts = _parts_of(self.options)
+        report: CommandReport
         with progress("reading", self.display.quiet, self._phases) as tell:
             model = read_model(self.source)
             size, self._op_types = size_on_disk(self.source, model), op_types(model)
-            facts = None if self.display.report is None else content.model_facts(self.source)
-            report = getattr(api, self.name).run(model, dataclasses.replace(self.options, progress=tell))
+            facts = None if self.display.report is None else model_facts(self.source)
+            report = parts.run(model, dataclasses.replace(self.options, progress=tell))
         record_provenance(model.metadata_props, self.name, self.options, wanted=self.provenance)
         running.say_notes(report.notes, self.display.quiet)
-        running.warn(getattr(report, "warnings", ()))
+        running.warn(report.warnings)
         stage, verification = self._write(model, report)
-        kind = _KINDS.get(self.name, "lowering")
         if facts is not None:
-            self._report(facts, verification, getattr(content, f"{kind}_sections")(facts, model, report))
+            self._report(facts, verification, parts.sections(facts, model, report))
         if self._shows_words:
-            getattr(tables, f"print_{kind}")(report, self.display.verbose)
+            parts.print_report(report, self.display.verbose)
             if verification is not None:
                 tables.print_verification(verification, verbose=self.display.verbose)
         differs = verification is not None and not verification
-        if differs and getattr(getattr(report, "lowering", report), "rounds", False):
+        if differs and report.rounds:
             running.say_notes([_ROUNDING], self.display.quiet)
         result = self._finished(report.to_dict(), verification)
         wrote = f"rnnlower: wrote {self.output} ({_describe_size(stage)}; the source has {size:,})"
         running.say(wrote, not self._shows_words)
-        if (code := getattr(report, "caller", None)) is not None:
-            self._write_caller(code)
+        if report.caller is not None:
+            self._write_caller(report.caller)
         return result
 
-    def _write(self, model: ir.Model, report: Any) -> tuple[Stage, VerificationResult | None]:
+    def _write(self, model: ir.Model, report: CommandReport) -> tuple[Stage, VerificationResult | None]:
         """Write the model, unless the verification finds it different from the source."""
         from rnnlower.files.model_io import stage_model
         from rnnlower.graph.dynamic_sizes import options_for_sizes
@@ -156,11 +191,13 @@ class Rewriting:
             stage_model(model, self.output, self.external_data) as stage,
         ):
             self._op_types -= {"Loop", "Scan"} - op_types(model)
-            if self.name != "stream" and (sizes := str(options_for_sizes(model.graph.inputs, "N"))):
+            sizes = str(options_for_sizes(model.graph.inputs, "N"))
+            if sizes and not isinstance(self.options, StreamOptions):
                 self._fixed_sizes = [f"{sizes} fixes the sizes of the inputs, which some runtimes need"]
             if self.comparison.verify:
                 reading = self.options.reading() | {"sets": report.sets}
-                if reading.get("dequantize") and getattr(self.options, "nodes", None):
+                nodes = self.options.nodes if isinstance(self.options, LoweringOptions) else None
+                if nodes and reading.get("dequantize"):
                     reading["dequantize"] = report.dequantized
                 verification = self._verify(stage.path, reading, tell)
             if verification is None or verification:
@@ -218,7 +255,8 @@ class Rewriting:
         """Write the code that calls a streamed model next to it."""
         from rnnlower.streaming.callers import SUFFIXES
 
-        path = self.output.with_suffix(SUFFIXES[self.options.emit])
+        assert isinstance(self.options, StreamOptions)
+        path = self.output.with_suffix(SUFFIXES[str(self.options.emit)])
         path.write_text(code, encoding="utf-8")
         running.say(f"rnnlower: wrote {path}", not self._shows_words)
 
@@ -238,7 +276,7 @@ class Rewriting:
         """Yield forms of the model that may run where this one fails."""
         from rnnlower.recurrent.operators import QUANTIZED_LSTM
 
-        if self.name in ("lower", "unroll") and {"Loop", "Scan"} & self._op_types:
+        if isinstance(self.options, LowerOptions | UnrollOptions) and {"Loop", "Scan"} & self._op_types:
             yield "--control-flow unroll makes straight lines of the model's own Loop and Scan nodes"
         if QUANTIZED_LSTM in self._op_types:
             yield "--dequantize gives the quantized recurrent nodes float weights"
@@ -258,7 +296,7 @@ def _describe_size(stage: Stage) -> str:
     return f"{stage.size:,} bytes{shares}"
 
 
-def _rewriting(kind: type[Any], words: str) -> Callable[..., None]:
+def _rewriting(kind: type[Options], words: str) -> Callable[..., None]:
     """Return the command that runs the public function whose options are of this kind."""
     name = kind.__name__.removesuffix("Options").lower()
 
@@ -266,7 +304,7 @@ def _rewriting(kind: type[Any], words: str) -> Callable[..., None]:
         *,
         model: pathlib.Path,
         output: pathlib.Path,
-        options: Any,
+        options: Options,
         comparison: Comparison,
         external_data: str = "auto",
         provenance: bool = True,
@@ -287,7 +325,7 @@ def _rewriting(kind: type[Any], words: str) -> Callable[..., None]:
     return command(*_ABSENT.get(kind, ()))(rewrite)
 
 
-def _buckets(options: Any, output: pathlib.Path, display: Display) -> list[tuple[Any, pathlib.Path, Display]]:
+def _buckets(options: Options, output: pathlib.Path, display: Display) -> Sequence[Bucket]:
     """Return the options, the path and the page of each model: of `pad`, one for each maximum."""
     if not isinstance(options, PadOptions):
         return [(options, output, display)]
@@ -307,7 +345,7 @@ def _buckets(options: Any, output: pathlib.Path, display: Display) -> list[tuple
     return made
 
 
-_WORDS: dict[type[Any], str] = {
+_WORDS: dict[type[Options], str] = {
     UnrollOptions: "Rewrite every recurrent node into straight-line primitive ops.",
     ScanOptions: "Rewrite every recurrent node into a Scan over primitive ops; the length may be dynamic.",
     LoopOptions: "Rewrite every recurrent node into a Loop over primitive ops; the length may be dynamic.",
