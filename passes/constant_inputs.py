@@ -251,12 +251,8 @@ def _make_initializer(model: ir.Model, value: ir.Value, array: np.ndarray) -> No
         # An output stays the output of a node, under its name.
         identity = ir.node("Identity", [value])
         graph.insert_before(graph[0], identity) if len(graph) else graph.append(identity)
-        out = identity.outputs[0]
-        out.type, out.shape = value.type, value.shape
-        for index, each in enumerate(graph.outputs):
-            if each is value:
-                graph.outputs[index] = out
-        out.name, value.name = value.name, NameSource(all_names(model)).fresh(f"{value.name}_set")
+        rest = NameSource(all_names(model)).fresh(f"{value.name}_set")
+        take_place_of(identity.outputs[0], value, rest=rest, readers=())
     graph.inputs.remove(value)
     graph.initializers.pop(str(value.name), None)
     value.shape = ir.Shape(array.shape)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rewiring import take_place_of
 from rnnlower.graph.walk import default_opset, look_through, walk
 from rnnlower.passes.base import Pass, finds_nothing
 
@@ -101,11 +102,8 @@ def _insert_cast(graph: ir.Graph, index: int, names: NameSource, facts: Facts) -
             remedy="give the model types, by onnx.shape_inference",
         )
     cast = ir.node("Cast", [value], {"to": type_.dtype.value}, name=names.fresh(f"{value.name}/Cast"))
-    copy = cast.outputs[0]
-    copy.type, copy.shape = value.type, value.shape
-    copy.name, value.name = value.name, names.fresh(f"{value.name}_read")
     graph.append(cast)
-    graph.outputs[index] = copy
+    take_place_of(cast.outputs[0], value, rest=names.fresh(f"{value.name}_read"), readers=())
 
 
 class PlainLoopInputsPass(Pass):

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.graph.evaluation import infer_outputs
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.rewiring import set_input
+from rnnlower.graph.rewiring import set_input, take_place_of
 from rnnlower.graph.versions import Version, version_at
 from rnnlower.graph.walk import display_name, is_read
 from rnnlower.opset.conversion_state import Session, Subject, describe
@@ -369,17 +369,12 @@ class VersionStep:
         if heir is None or heir not in self.emitted or new.name == old.name:
             new = self.op("Identity", new)
             heir = self.emitted[-1]
-        name = old.name
         self.session.types.alias(new, old)
-        new.type, new.shape, new.doc_string = old.type, old.shape, old.doc_string
+        new.doc_string = old.doc_string
         new.metadata_props.update(old.metadata_props)
         new.meta.update(old.meta)
-        for user, position in users:
-            user.replace_input_with(position, new)
-        if old.graph is not None and old.is_graph_output():
-            old.graph.outputs[:] = [new if each is old else each for each in old.graph.outputs]
-        old.name = self.session.fresh(f"{name}_{self.old.op_type.lower()}")
-        new.name = name
+        rest = self.session.fresh(f"{old.name}_{self.old.op_type.lower()}")
+        take_place_of(new, old, rest=rest, readers=users)
         if self.node.graph is not None:
             old.type, old.shape, old.doc_string = None, None, None
             old.metadata_props.clear()

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, all_names
+from rnnlower.graph.rewiring import take_place_of
 from rnnlower.graph.walk import is_read
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.examples import Examples
@@ -319,16 +320,12 @@ class Validity(Examples):
         self._replaced.append(node)
         old = node.outputs[index]
         value.type = old.type
-        users = [(use.node, use.idx) for use in old.uses() if use.node not in emitter.nodes]
+        readers = [use for use in old.uses() if use.node not in emitter.nodes]
         self.insert(emitter, node, behind=True)
-        for user, place in users:
-            user.replace_input_with(place, value)
         if old.is_graph_output():
-            name, old.name = old.name, self._names.fresh(f"{old.name}_padded")
-            value.name, value.shape = name, old.shape
-            for place, out in enumerate(self.model.graph.outputs):
-                if out is old:
-                    self.model.graph.outputs[place] = value
+            take_place_of(value, old, rest=self._names.fresh(f"{old.name}_padded"), readers=readers)
+        for reader, place in readers:
+            reader.replace_input_with(place, value)
         self._origins[value] = old
 
     def remove_replaced(self) -> None:

@@ -292,12 +292,8 @@ class StreamRewriter:
 
     def _continue(self, value: ir.Value, ongoing: ir.Value) -> None:
         """Let a result computed from a value take over its name and its other uses."""
-        name, reader = value.name, ongoing.producer()
-        value.replace_all_uses_with(ongoing, replace_graph_outputs=True)
-        assert reader is not None
-        reader.replace_input_with(0, value)
-        value.name, ongoing.name = self._names.fresh(f"{name}_of_chunk"), name
-        ongoing.type, ongoing.shape = value.type, value.shape
+        readers = [use for use in value.uses() if use.node is not ongoing.producer()]
+        take_place_of(ongoing, value, rest=self._names.fresh(f"{value.name}_of_chunk"), readers=readers)
 
     def _overlap(self, edit: edits.OverlapAdd) -> None:
         node, axis, kernel, hop = edit.node, edit.axis, edit.kernel, edit.hop
