@@ -12,9 +12,11 @@ import onnx_ir as ir
 
 T = TypeVar("T")
 
-REARRANGING = frozenset(["Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"])
+RESHAPING = frozenset(["Reshape", "Squeeze", "Unsqueeze"])
+"""Operators that change only the shape."""
+REARRANGING = RESHAPING | {"Flatten", "Identity", "Transpose"}
 """Operators that keep all elements, at most in another order or shape."""
-VIEWS = frozenset(["Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"])
+VIEWS = RESHAPING | {"Cast", "Identity"}
 """Operators that keep all elements in their order."""
 SHAPE_READERS = frozenset(["Shape", "Size"])
 """Operators that read the shape of a value, not its content."""

@@ -11,13 +11,11 @@ import onnx_ir as ir
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, all_names
 from rnnlower.graph.rewiring import take_place_of
-from rnnlower.graph.walk import is_read
+from rnnlower.graph.walk import RESHAPING, is_read
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.examples import Examples
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size
 from rnnlower.timeflow.pointwise import POINTWISE
-
-_SAME_NUMBER = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
 class Validity(Examples):
@@ -289,7 +287,7 @@ class Validity(Examples):
             except NoRuleError:
                 pass
         operands = [each for each in node.inputs if each is not None]
-        if node.op_type in _SAME_NUMBER:
+        if node.op_type in RESHAPING | {"Identity"}:
             return self.content_at_length(operands[0])
         if node.op_type not in POINTWISE or any(math.prod(self.shape(each)) != 1 for each in operands):
             raise NoRuleError(f"reads {value.name!r}, which differs from row to row")
