@@ -180,6 +180,12 @@ def forget_negative_sizes(model: ir.Model) -> None:
             value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in dims])
 
 
+def forget_inner_shapes(graph: ir.Graph) -> None:
+    """Remove the declared shapes of what nodes compute, except for graph outputs."""
+    for out in (out for node in graph for out in node.outputs if not out.is_graph_output()):
+        out.shape = None
+
+
 def dim_name(dim: int | ir.SymbolicDim | None) -> str | None:
     """Return the name of a dimension; ``None`` for "?", which exporters write for unknown sizes."""
     return dim.value if isinstance(dim, ir.SymbolicDim) and dim.value != "?" else None

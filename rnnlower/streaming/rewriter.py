@@ -13,7 +13,7 @@ from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, all_names
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values, set_input, take_place_of
-from rnnlower.graph.walk import operand
+from rnnlower.graph.walk import forget_inner_shapes, operand
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.streaming.analysis import Analysis
 from rnnlower.timeflow import edits
@@ -363,10 +363,7 @@ class StreamRewriter:
 
     def _forget_shapes(self, analysis: Analysis) -> None:
         """Remove shapes inside the graph, and declare those of a chunk at its inputs and outputs."""
-        for node in self._graph:
-            for out in node.outputs:
-                if not out.is_graph_output():
-                    out.shape = None
+        forget_inner_shapes(self._graph)
         for value in self._graph.inputs:
             axis = analysis.axes.get(value.name or "")
             if axis is not None and value.shape is not None and analysis.chunk is not None:
