@@ -14,7 +14,7 @@ from rnnlower import wording
 from rnnlower.errors import OptionError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_holds
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import take_place_of
 from rnnlower.graph.suppression import quiet_libraries
@@ -115,14 +115,12 @@ def _replace_by_constant_node(value: ir.Value, opset: int) -> list[ir.Node]:
     assert value.const_value is not None
     value.graph.initializers.pop(value.name)
     tensor = value.const_value
-    # Constant-1 holds floating-point tensors only.
-    through_cast = opset < 9 and not tensor.dtype.is_floating_point()
-    if through_cast:
-        tensor = ir.Tensor(tensor.numpy().astype(np.float64))
-    nodes = [ir.node("Constant", [], {"value": tensor}, name="")]
-    if through_cast:
-        nodes[0].outputs[0].name = f"{value.name}.float64"
-        nodes.append(ir.node("Cast", nodes[0].outputs, {"to": value.const_value.dtype.value}, name=""))
+    if constant_holds(tensor.dtype, opset):
+        nodes = [ir.node("Constant", [], {"value": tensor}, name="")]
+    else:
+        floats = ir.node("Constant", [], {"value": ir.Tensor(tensor.numpy().astype(np.float64))}, name="")
+        floats.outputs[0].name = f"{value.name}.float64"
+        nodes = [floats, ir.node("Cast", floats.outputs, {"to": tensor.dtype.value}, name="")]
     take_place_of(nodes[-1].outputs[0], value)
     return nodes
 

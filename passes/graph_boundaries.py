@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import constant_holds
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import take_place_of
 from rnnlower.graph.walk import default_opset, look_through, walk
@@ -16,7 +17,6 @@ from rnnlower.passes.base import Pass, finds_nothing
 
 # A runtime may fuse these with what computes their input.
 _FUSED = ("Clip", "LeakyRelu", "PRelu", "Relu")
-_FIRST_BOOL_CONSTANT = 9
 
 
 class CopyOutputsPass(Pass):
@@ -172,7 +172,7 @@ def _replace_loop_input(body: ir.Graph, index: int, names: NameSource, opset: in
     given.replace_all_uses_with(plain, replace_graph_outputs=True)
     if index == 0:
         nodes = [ir.node("Squeeze", [given], outputs=[plain])]
-    elif opset >= _FIRST_BOOL_CONSTANT:
+    elif constant_holds(ir.DataType.BOOL, opset):
         nodes = [ir.node("Constant", [], {"value": ir.tensor(np.array(True))}, outputs=[plain])]
     else:
         one = ir.node("Constant", [], {"value": ir.tensor(np.array(1, np.float32))})
