@@ -14,7 +14,7 @@ from rnnlower import wording
 from rnnlower.errors import OptionError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_holds
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import take_place_of
 from rnnlower.graph.suppression import quiet_libraries
@@ -115,14 +115,12 @@ def _replace_by_constant_node(value: ir.Value, opset: int) -> list[ir.Node]:
     assert value.const_value is not None
     value.graph.initializers.pop(value.name)
     tensor = value.const_value
-    # Constant-1 holds floating-point tensors only.
-    through_cast = opset < 9 and not tensor.dtype.is_floating_point()
-    if through_cast:
-        tensor = ir.Tensor(tensor.numpy().astype(np.float64))
-    nodes = [ir.node("Constant", [], {"value": tensor}, name="")]
-    if through_cast:
-        nodes[0].outputs[0].name = f"{value.name}.float64"
-        nodes.append(ir.node("Cast", nodes[0].outputs, {"to": value.const_value.dtype.value}, name=""))
+    if constant_holds(tensor.dtype, opset):
+        nodes = [ir.node("Constant", [], {"value": tensor}, name="")]
+    else:
+        floats = ir.node("Constant", [], {"value": ir.Tensor(tensor.numpy().astype(np.float64))}, name="")
+        floats.outputs[0].name = f"{value.name}.float64"
+        nodes = [floats, ir.node("Cast", floats.outputs, {"to": tensor.dtype.value}, name="")]
     take_place_of(nodes[-1].outputs[0], value)
     return nodes
 
@@ -251,12 +249,8 @@ def _make_initializer(model: ir.Model, value: ir.Value, array: np.ndarray) -> No
         # An output stays the output of a node, under its name.
         identity = ir.node("Identity", [value])
         graph.insert_before(graph[0], identity) if len(graph) else graph.append(identity)
-        out = identity.outputs[0]
-        out.type, out.shape = value.type, value.shape
-        for index, each in enumerate(graph.outputs):
-            if each is value:
-                graph.outputs[index] = out
-        out.name, value.name = value.name, NameSource(all_names(model)).fresh(f"{value.name}_set")
+        rest = NameSource(all_names(model)).fresh(f"{value.name}_set")
+        take_place_of(identity.outputs[0], value, rest=rest, readers=())
     graph.inputs.remove(value)
     graph.initializers.pop(str(value.name), None)
     value.shape = ir.Shape(array.shape)

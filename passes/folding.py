@@ -11,7 +11,7 @@ from rnnlower.errors import InvalidModelError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import InitializerPool, constant_of
+from rnnlower.graph.initializers import InitializerPool, constant_holds, constant_of
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.walk import (
@@ -28,8 +28,6 @@ from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.operators import INPUT_NAMES, WEIGHT_INPUTS
 
 _SLACK_BYTES = 1024
-# Constant-1 holds floating-point tensors only.
-_TYPED_CONSTANT = 9
 
 
 class FoldConstantsPass(Pass):
@@ -137,7 +135,7 @@ def _replace_by_constant(out: ir.Value, tensor: ir.TensorProtocol, pool: Initial
     assert node.graph is not None
     name = str(out.name)
     if out.is_graph_output():
-        if node.op_type == "Constant" or (opset < _TYPED_CONSTANT and not tensor.dtype.is_floating_point()):
+        if node.op_type == "Constant" or not constant_holds(tensor.dtype, opset):
             return False
         constant = ir.node("Constant", [], {"value": tensor}, name=f"{name}/Constant")
         node.graph.insert_before(node, constant)

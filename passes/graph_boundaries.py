@@ -9,13 +9,14 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import constant_holds
 from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rewiring import take_place_of
 from rnnlower.graph.walk import default_opset, look_through, walk
 from rnnlower.passes.base import Pass, finds_nothing
 
 # A runtime may fuse these with what computes their input.
 _FUSED = ("Clip", "LeakyRelu", "PRelu", "Relu")
-_FIRST_BOOL_CONSTANT = 9
 
 
 class CopyOutputsPass(Pass):
@@ -101,11 +102,8 @@ def _insert_cast(graph: ir.Graph, index: int, names: NameSource, facts: Facts) -
             remedy="give the model types, by onnx.shape_inference",
         )
     cast = ir.node("Cast", [value], {"to": type_.dtype.value}, name=names.fresh(f"{value.name}/Cast"))
-    copy = cast.outputs[0]
-    copy.type, copy.shape = value.type, value.shape
-    copy.name, value.name = value.name, names.fresh(f"{value.name}_read")
     graph.append(cast)
-    graph.outputs[index] = copy
+    take_place_of(cast.outputs[0], value, rest=names.fresh(f"{value.name}_read"), readers=())
 
 
 class PlainLoopInputsPass(Pass):
@@ -174,7 +172,7 @@ def _replace_loop_input(body: ir.Graph, index: int, names: NameSource, opset: in
     given.replace_all_uses_with(plain, replace_graph_outputs=True)
     if index == 0:
         nodes = [ir.node("Squeeze", [given], outputs=[plain])]
-    elif opset >= _FIRST_BOOL_CONSTANT:
+    elif constant_holds(ir.DataType.BOOL, opset):
         nodes = [ir.node("Constant", [], {"value": ir.tensor(np.array(True))}, outputs=[plain])]
     else:
         one = ir.node("Constant", [], {"value": ir.tensor(np.array(1, np.float32))})

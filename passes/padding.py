@@ -12,7 +12,7 @@ from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.metadata import PadMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.versions import needed_opset
-from rnnlower.graph.walk import default_opset, dim_name
+from rnnlower.graph.walk import default_opset, dim_name, forget_inner_shapes
 from rnnlower.lowering import LAST_OPSET
 from rnnlower.padding.examples import FIRST_OPSET
 from rnnlower.padding.normalization import unfold_groups
@@ -145,10 +145,7 @@ class PadLengthsPass(Pass):
 
     def _fix(self, model: ir.Model, flow: PadFlow) -> None:
         """Declare the maximum at inputs and outputs; shapes inside follow from it."""
-        for node in model.graph:
-            for out in node.outputs:
-                if not out.is_graph_output():
-                    out.shape = None
+        forget_inner_shapes(model.graph)
         for value in (*model.graph.inputs, *model.graph.outputs):
             if value.shape is not None:
                 axes = flow.lengths_of(value)

@@ -13,6 +13,7 @@ from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.facts import Facts, trip_count
+from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
 from rnnlower.graph.rewiring import replace_with_values
 from rnnlower.graph.walk import LocatedNode, default_opset, display_name, subgraphs_of, walk
 from rnnlower.lowering.replacing import Emitters
@@ -23,7 +24,6 @@ from rnnlower.passes.simpler_control_flow import TakeBranchesPass
 
 _KINDS = ("Loop", "Scan")
 _MOST_NODES = 200_000
-_FIRST_SCAN = 9
 
 
 def _unrolled_nodes_are_gone(model: ir.Model, unrolling: UnrollControlFlowPass) -> bool:
@@ -131,9 +131,12 @@ class UnrollControlFlowPass(Pass):
 def _describe_obstacle(model: ir.Model, node: ir.Node) -> str:
     deciding = [*node.inputs[:2], node.attributes["body"].as_graph().outputs[0]]
     if node.op_type == "Scan":
-        if default_opset(model) < _FIRST_SCAN:
-            return f"cannot be unrolled: it has a batch axis; convert the model to opset {_FIRST_SCAN} first"
-        deciding = [*node.inputs[-node.attributes.get_int("num_scan_inputs", 1) :]]
+        if default_opset(model) < FIRST_SCAN_WITHOUT_BATCH:
+            return (
+                "cannot be unrolled: it has a batch axis; "
+                f"convert the model to opset {FIRST_SCAN_WITHOUT_BATCH} first"
+            )
+        deciding = [*node.inputs[LoopSignature(node).states :]]
     reason = describe_deciding_inputs(model, *deciding) or "it is known at run time only"
     return f"cannot be unrolled: its number of iterations is unknown; {reason}"
 
@@ -148,42 +151,35 @@ class _Writer:
 
     def can_write(self, node: ir.Node, count: int) -> bool:
         """Return whether the line can be written: it needs the sizes of outputs without iterations."""
-        if node.op_type == "Scan" and self.facts.opset < _FIRST_SCAN:
+        if node.op_type == "Scan" and self.facts.opset < FIRST_SCAN_WITHOUT_BATCH:
             return False
-        body = node.attributes["body"].as_graph()
-        if len(node.outputs) > len(body.outputs) - (node.op_type == "Loop"):
+        loop = LoopSignature(node)
+        if len(node.outputs) > loop.states + len(loop.stacked):
             return False
-        stacked = body.outputs[self._count_states(node) + (node.op_type == "Loop") :]
         if count:
             return True
-        shapes = [self.facts.shape(out) for out in stacked]
-        typed = all(self.facts.dtype(out) is not None for out in stacked)
+        shapes = [self.facts.shape(out) for out in loop.stacked]
+        typed = all(self.facts.dtype(out) is not None for out in loop.stacked)
         return typed and all(shape is not None and None not in shape for shape in shapes)
-
-    def _count_states(self, node: ir.Node) -> int:
-        if node.op_type == "Loop":
-            return len(node.inputs) - 2
-        return len(node.inputs) - node.attributes.get_int("num_scan_inputs", 1)
 
     def unroll(self, node: ir.Node, count: int) -> None:
         """Replace the node by `count` copies of its body."""
-        body = node.attributes["body"].as_graph()
-        states, is_loop = self._count_states(node), node.op_type == "Loop"
-        self._lift_initializers(body)
-        first = 2 if is_loop else 0
-        values: list[ir.Value | None] = list(node.inputs[first : first + states])
-        series = [] if is_loop else self._read_series(node, node.inputs[states:], count)
-        stacked: list[list[ir.Value]] = [[] for _ in body.outputs[states + is_loop :]]
+        loop, is_loop = LoopSignature(node), node.op_type == "Loop"
+        self._lift_initializers(loop.body)
+        given_first = node.inputs[2 if is_loop else 0 :]
+        values: list[ir.Value | None] = list(given_first[: loop.states])
+        series = self._read_series(node, loop, given_first[loop.states :], count)
+        stacked: list[list[ir.Value]] = [[] for _ in loop.stacked]
         for step in range(count):
             given: list[ir.Value | None] = [*values, *(each[step] for each in series)]
             if is_loop:
                 number = self._pool.intern(ir.Tensor(np.array(step, np.int64)))
                 given = [number, self._pool.intern(ir.Tensor(np.array(True))), *values]
-            results = self._copy(node, body, given, step)[is_loop:]
-            values = list(results[:states])
-            for pile, result in zip(stacked, results[states:], strict=True):
+            results = self._copy(node, loop.body, given, step)[is_loop:]
+            values = list(results[: loop.states])
+            for pile, result in zip(stacked, results[loop.states :], strict=True):
                 pile.append(result)
-        outs = self._write_series(node, stacked, body.outputs[states + is_loop :])
+        outs = self._write_series(node, loop, stacked)
         finals = [value for value in (*values, *outs) if value is not None]
         replace_with_values(node, finals[: len(node.outputs)])
 
@@ -223,32 +219,25 @@ class _Writer:
         return results
 
     def _read_series(
-        self, node: ir.Node, values: Sequence[ir.Value | None], count: int
+        self, node: ir.Node, loop: LoopSignature, values: Sequence[ir.Value | None], count: int
     ) -> list[list[ir.Value]]:
         """Return the slices of a Scan's inputs, in the order of the iterations."""
-        zeros = [0] * len(values)
-        axes = node.attributes.get_ints("scan_input_axes", zeros)
-        backward = node.attributes.get_ints("scan_input_directions", zeros)
         found = []
         with self._emitters.before(node) as e:
-            for value, axis, back in zip(values, axes, backward, strict=True):
+            for value, axis, back in zip(values, loop.input_axes, loop.input_backward, strict=True):
                 assert value is not None
                 slices = e.unstack(value, count, axis)
                 found.append(slices[::-1] if back else slices)
         return found
 
     def _write_series(
-        self, node: ir.Node, stacked: Sequence[Sequence[ir.Value]], declared: Sequence[ir.Value]
+        self, node: ir.Node, loop: LoopSignature, stacked: Sequence[Sequence[ir.Value]]
     ) -> list[ir.Value]:
-        zeros = [0] * len(stacked)
-        axes, backward = zeros, zeros
-        if node.op_type == "Scan":
-            axes = list(node.attributes.get_ints("scan_output_axes", zeros))
-            backward = list(node.attributes.get_ints("scan_output_directions", zeros))
+        places = zip(stacked, loop.stacked, loop.output_axes, loop.output_backward, strict=True)
         with self._emitters.before(node) as e:
             return [
                 e.stack(pile[::-1] if back else pile, axis) if pile else self._empty(out, axis)
-                for pile, out, axis, back in zip(stacked, declared, axes, backward, strict=True)
+                for pile, out, axis, back in places
             ]
 
     def _empty(self, out: ir.Value, axis: int) -> ir.Value:

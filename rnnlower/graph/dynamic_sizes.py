@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower import wording
+from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.walk import SHAPE_READERS, dim_name, subgraph_owners, subgraphs_of
 
 _EXAMPLE = 16
@@ -129,7 +130,8 @@ def _sources_of_body_input(owner: ir.Node | None, value: ir.Value) -> list[ir.Va
     graph = body.as_graph()
     index = graph.inputs.index(value)
     found = list(owner.inputs[index : index + 1])
-    handed_on = index - 1 if owner.op_type == "Loop" else index
-    if handed_on >= 0 and index < len(owner.inputs) - owner.attributes.get_int("num_scan_inputs", 0):
+    # A Loop hands on its condition, too.
+    is_loop = owner.op_type == "Loop"
+    if 0 <= (handed_on := index - is_loop) < LoopSignature(owner).states + is_loop:
         found.append(graph.outputs[handed_on])
     return found

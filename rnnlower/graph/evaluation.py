@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rnnlower import wording
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.walk import REARRANGING
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
@@ -38,8 +39,7 @@ Quantizing and dequantizing are left out: runtimes look for these nodes.
 
 _FIRST_OPSET = 7
 """The first opset with NumPy's broadcasting; below, only operators that move data are evaluated."""
-_MOVES = "Concat Constant Flatten Gather Identity Reshape Shape Size Slice Squeeze Transpose Unsqueeze"
-DATA_MOVEMENT = frozenset(_MOVES.split())
+DATA_MOVEMENT = REARRANGING | {"Concat", "Constant", "Gather", "Shape", "Size", "Slice"}
 _FIRST_DEQUANTIZE_LINEAR = 19
 _DTYPE_KINDS = "fiub"
 _INFERENCE_ELEMENTS = 1024

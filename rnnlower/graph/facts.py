@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array, Dims
+from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
 from rnnlower.graph.node_facts import NodeFacts
 from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.graph.walk import (
@@ -22,7 +23,6 @@ from rnnlower.graph.walk import (
 )
 
 _STATE_ROUNDS = 3
-_FIRST_SCAN_WITHOUT_BATCH = 9
 _MOST_ITERATIONS = 1000
 
 
@@ -190,12 +190,9 @@ class Facts(NodeFacts):
         self._learn_outputs(node, results, shapes)
 
     def _visit_scan(self, node: ir.Node) -> None:
-        body = node.attributes["body"].as_graph()
-        scanned = node.attributes.get_int("num_scan_inputs", 1)
-        count, stacked = len(body.inputs) - scanned, len(body.outputs) - (len(body.inputs) - scanned)
-        # Scan-8 takes the lengths of sequences first, and has a batch axis.
-        first = int(self._imports[""] < _FIRST_SCAN_WITHOUT_BATCH)
-        axes = node.attributes.get_ints("scan_input_axes", [0] * scanned)
+        scan = LoopSignature(node)
+        body, count = scan.body, scan.states
+        first = int(self._imports[""] < FIRST_SCAN_WITHOUT_BATCH)
         batch: list[int | ir.SymbolicDim | None] = [None] * first
         steps: int | ir.SymbolicDim | None = None
         shapes = []
@@ -206,15 +203,14 @@ class Facts(NodeFacts):
             if index < count:
                 shapes.append(dims)
                 continue
-            axis = axes[index - count]
+            axis = scan.input_axes[index - count]
             if dims is not None and -len(dims) <= axis < len(dims):
                 axis %= len(dims)
                 steps = dims[axis] if steps is None else steps
                 dims = (*dims[:axis], *dims[axis + 1 :])
             self._learn(body.inputs[index], self.type(source), dims)
-        shapes = self._visit_body(body, body.inputs[:count], node.inputs[first:], body.outputs, shapes)
-        axes = node.attributes.get_ints("scan_output_axes", [0] * stacked)
-        for out, axis in zip(body.outputs[count:], axes, strict=True):
+        shapes = self._visit_body(body, scan.before, node.inputs[first:], body.outputs, shapes)
+        for out, axis in zip(scan.stacked, scan.output_axes, strict=True):
             dims = self.dims(out)
             if dims is not None:
                 axis %= len(dims) + 1
@@ -300,9 +296,8 @@ def trip_count(facts: Facts, node: ir.Node) -> int | None:
 
 
 def _scan_trip_count(facts: Facts, node: ir.Node) -> int | None:
-    scanned = node.attributes.get_int("num_scan_inputs", 1)
-    axes = node.attributes.get_ints("scan_input_axes", [0] * scanned)
-    for value, axis in zip(node.inputs[len(node.inputs) - scanned :], axes, strict=True):
+    axes = LoopSignature(node).input_axes
+    for value, axis in zip(node.inputs[len(node.inputs) - len(axes) :], axes, strict=True):
         shape = facts.shape(value)
         if shape is not None and -len(shape) <= axis < len(shape) and shape[axis] is not None:
             return shape[axis]

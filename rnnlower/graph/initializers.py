@@ -37,6 +37,15 @@ def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
         ) from error
 
 
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
+"""The types that Constant-1 holds; below opset 9, tensors of others are initializers."""
+
+
+def constant_holds(dtype: ir.DataType, opset: int) -> bool:
+    """Return whether a Constant node may hold a tensor of this type."""
+    return opset >= 9 or dtype in FLOATS
+
+
 def mark_trained(value: ir.Value) -> None:
     """Mark an initializer that training reads or sets: it must stay, and is not a constant."""
     value.meta[_TRAINED] = True

@@ -12,9 +12,11 @@ import onnx_ir as ir
 
 T = TypeVar("T")
 
-REARRANGING = frozenset(["Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"])
+RESHAPING = frozenset(["Reshape", "Squeeze", "Unsqueeze"])
+"""Operators that change only the shape."""
+REARRANGING = RESHAPING | {"Flatten", "Identity", "Transpose"}
 """Operators that keep all elements, at most in another order or shape."""
-VIEWS = frozenset(["Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"])
+VIEWS = RESHAPING | {"Cast", "Identity"}
 """Operators that keep all elements in their order."""
 SHAPE_READERS = frozenset(["Shape", "Size"])
 """Operators that read the shape of a value, not its content."""
@@ -176,6 +178,12 @@ def forget_negative_sizes(model: ir.Model) -> None:
         dims = () if value.shape is None else tuple(value.shape)
         if any(isinstance(dim, int) and dim < 0 for dim in dims):
             value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in dims])
+
+
+def forget_inner_shapes(graph: ir.Graph) -> None:
+    """Remove the declared shapes of what nodes compute, except for graph outputs."""
+    for out in (out for node in graph for out in node.outputs if not out.is_graph_output()):
+        out.shape = None
 
 
 def dim_name(dim: int | ir.SymbolicDim | None) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import VIEWS, is_read, look_through, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
@@ -91,34 +92,24 @@ def scan_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
     Raises:
         NotLiftableError: The Scan has a batch axis of its own.
     """
-    if facts.opset < 9:
+    if facts.opset < FIRST_SCAN_WITHOUT_BATCH:
         raise NotLiftableError("a Scan of opset 8 has a batch axis of its own")
-    body = node.attributes["body"].as_graph()
-    scanned = node.attributes.get_int("num_scan_inputs", 1)
-    count = len(body.inputs) - scanned
-    stacked = len(body.outputs) - count
+    scan = LoopSignature(node)
+    body, count = scan.body, scan.states
     ends, anchor = _enclosing_if(facts, node, owner)
-    axes, directions = (
-        node.attributes.get_ints(f"scan_input_{name}", (0,) * scanned) for name in ("axes", "directions")
-    )
     inputs = []
     for inner, outer, axis, direction in zip(
-        body.inputs[count:], node.inputs[count:], axes, directions, strict=True
+        body.inputs[count:], node.inputs[count:], scan.input_axes, scan.input_backward, strict=True
     ):
         assert outer is not None
         inputs.append(Series(inner, outer, axis % _rank(facts, outer), bool(direction)))
-    axes, directions = (
-        node.attributes.get_ints(f"scan_output_{name}", (0,) * stacked) for name in ("axes", "directions")
-    )
     outputs = [
         Series(inner, outer, axis if axis >= 0 else axis + _rank(facts, inner) + 1, bool(direction))
         for inner, outer, axis, direction in zip(
-            body.outputs[count:], ends[count:], axes, directions, strict=True
+            scan.stacked, ends[count:], scan.output_axes, scan.output_backward, strict=True
         )
     ]
-    states, aliases = find_states(
-        body.inputs[:count], body.outputs[:count], node.inputs[:count], ends[:count]
-    )
+    states, aliases = find_states(scan.before, scan.after, node.inputs[:count], ends[:count])
     return Frame("scan", anchor, inputs, states, outputs, aliases)
 
 
@@ -169,7 +160,7 @@ def _enclosing_if(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[S
     other = owner.attributes["else_branch"].as_graph()
     starts = dict(zip(node.outputs, node.inputs, strict=False))
     outer: dict[ir.Value, ir.Value] = {}
-    states = len(node.inputs) - node.attributes.get_int("num_scan_inputs", 1)
+    states = LoopSignature(node).states
     for out, result, nothing in zip(owner.outputs, graph.outputs, other.outputs, strict=True):
         if result not in node.outputs or result in outer:
             return node.outputs, node
@@ -199,9 +190,8 @@ def _is_empty(facts: Facts, value: ir.Value, node: ir.Node) -> bool:
 
 def _scan_inputs(node: ir.Node) -> Sequence[tuple[ir.Value | None, int]]:
     """Return the scan inputs, each with its axis of time."""
-    scanned = node.attributes.get_int("num_scan_inputs", 1)
-    axes = node.attributes.get_ints("scan_input_axes", (0,) * scanned)
-    return [*zip(node.inputs[-scanned:], axes, strict=True)]
+    scan = LoopSignature(node)
+    return [*zip(node.inputs[scan.states :], scan.input_axes, strict=True)]
 
 
 def positive_value(facts: Facts, condition: ir.Value | None) -> ir.Value | None:

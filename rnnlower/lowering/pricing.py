@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import subgraphs_of
+from rnnlower.graph.walk import RESHAPING, subgraphs_of
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import RECURRENT_OPS
 
-_FREE = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+_FREE = RESHAPING | {"Flatten"}
 """Operators that do not move elements."""
 
 

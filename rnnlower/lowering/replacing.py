@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, all_names
-from rnnlower.graph.rewiring import remove_orphans
+from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.walk import LocatedNode, default_opset, display_name
 from rnnlower.lowering.dialect import ANY, Dialect
 from rnnlower.lowering.emitter import Emitter
@@ -167,8 +167,8 @@ def replace_node(
         if name not in outputs:
             continue
         new = outputs[name]
-        new.type = new.type if value.type is None else value.type
-        new.shape = new.shape if value.shape is None else value.shape
+        value.type = new.type if value.type is None else value.type
+        value.shape = new.shape if value.shape is None else value.shape
         new.doc_string = value.doc_string
         new.metadata_props.update(value.metadata_props)
         new.meta.update(value.meta)
@@ -176,8 +176,7 @@ def replace_node(
         if (made := new.producer()) is not None:
             made.metadata_props.update(old.metadata_props)
             made.doc_string = old.doc_string
-        value.replace_all_uses_with(new, replace_graph_outputs=True)
-        new.name, value.name = value.name, None
+        take_place_of(new, value)
     inputs = [value for value in old.inputs if value is not None]
     graph.remove(old, safe=True)
     remove_orphans(inputs)

@@ -12,15 +12,12 @@ import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
 from rnnlower.graph.evaluation import infer_outputs
-from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.rewiring import set_input
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_holds
+from rnnlower.graph.rewiring import set_input, take_place_of
 from rnnlower.graph.versions import Version, version_at
 from rnnlower.graph.walk import display_name, is_read
 from rnnlower.opset.conversion_state import Session, Subject, describe
 from rnnlower.opset.version_fit import describe_misfit, trim_omitted
-
-# Constant-1 holds these types only; anything else must be an initializer below opset 9.
-FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
 
 # Constants up to this size are shown to shape inference: axes, shapes and scales are small.
 SHOWN = 64
@@ -194,7 +191,7 @@ class VersionStep:
         array = np.asarray(contents, dtype.numpy())
         name = self.session.fresh(f"{display_name(self.node)}_const")
         tensor = ir.Tensor(array, dtype=dtype, name=name)
-        if self.opset >= 9 or dtype in FLOATS:
+        if constant_holds(dtype, self.opset):
             node = ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)})
             (value,) = node.outputs
             value.name = name
@@ -369,17 +366,12 @@ class VersionStep:
         if heir is None or heir not in self.emitted or new.name == old.name:
             new = self.op("Identity", new)
             heir = self.emitted[-1]
-        name = old.name
         self.session.types.alias(new, old)
-        new.type, new.shape, new.doc_string = old.type, old.shape, old.doc_string
+        new.doc_string = old.doc_string
         new.metadata_props.update(old.metadata_props)
         new.meta.update(old.meta)
-        for user, position in users:
-            user.replace_input_with(position, new)
-        if old.graph is not None and old.is_graph_output():
-            old.graph.outputs[:] = [new if each is old else each for each in old.graph.outputs]
-        old.name = self.session.fresh(f"{name}_{self.old.op_type.lower()}")
-        new.name = name
+        rest = self.session.fresh(f"{old.name}_{self.old.op_type.lower()}")
+        take_place_of(new, old, rest=rest, readers=users)
         if self.node.graph is not None:
             old.type, old.shape, old.doc_string = None, None, None
             old.metadata_props.clear()

@@ -15,7 +15,8 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
-from rnnlower.graph.walk import captured_values, is_read, operand
+from rnnlower.graph.rewiring import take_place_of
+from rnnlower.graph.walk import RESHAPING, captured_values, is_read, operand
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.examples import Examples
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size, add_axis
@@ -40,7 +41,6 @@ CONTROLS: Mapping[str, Sequence[int]] = {
 }
 """Inputs that are read as shapes and positions: there a size is the maximum; as a number it is the length."""
 
-_SAME_NUMBER = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
 _PICK_STEPS = ("Gather",)
 """Their rules take numbers of rows themselves."""
 
@@ -181,16 +181,12 @@ class PadFlow(Examples):
         self._replaced.append(node)
         old = node.outputs[index]
         value.type = old.type
-        users = [(use.node, use.idx) for use in old.uses() if use.node not in emitter.nodes]
+        readers = [use for use in old.uses() if use.node not in emitter.nodes]
         self.graph.insert(emitter, node, after=True)
-        for user, place in users:
-            user.replace_input_with(place, value)
         if old.is_graph_output():
-            name, old.name = old.name, self.graph.names.fresh(f"{old.name}_padded")
-            value.name, value.shape = name, old.shape
-            for place, out in enumerate(self.model.graph.outputs):
-                if out is old:
-                    self.model.graph.outputs[place] = value
+            take_place_of(value, old, rest=self.graph.names.fresh(f"{old.name}_padded"), readers=())
+        for reader, place in readers:
+            reader.replace_input_with(place, value)
         self._origins[value] = old
 
     def emitter_for(self, node: ir.Node) -> Emitter:
@@ -352,7 +348,7 @@ class PadFlow(Examples):
             except NoRuleError:
                 pass
         operands = [each for each in node.inputs if each is not None]
-        if node.op_type in _SAME_NUMBER:
+        if node.op_type in RESHAPING | {"Identity"}:
             return self._content_at_length(operands[0])
         if node.op_type not in POINTWISE or any(math.prod(self.shape(each)) != 1 for each in operands):
             raise NoRuleError(f"reads {value.name!r}, which differs from row to row")

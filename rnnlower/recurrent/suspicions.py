@@ -16,6 +16,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
+from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.walk import (
     REARRANGING,
     SHAPE_READERS,
@@ -306,14 +307,9 @@ def _multiplied_states(node: ir.Node) -> Iterator[str]:
     """Yield the states of a Loop or Scan whose next value comes from a product with the previous one."""
     if node.domain or node.op_type not in ("Loop", "Scan") or "body" not in node.attributes:
         return
-    body = node.attributes["body"].as_graph()
-    if node.op_type == "Loop":
-        pairs = zip(body.inputs[2:], body.outputs[1:], strict=False)
-    else:
-        count = len(body.inputs) - node.attributes.get_int("num_scan_inputs", 0)
-        pairs = zip(body.inputs[:count], body.outputs[:count], strict=False)
-    for before, after in pairs:
-        if after in _values_after_products(body, before):
+    loop = LoopSignature(node)
+    for before, after in zip(loop.before, loop.after, strict=False):
+        if after in _values_after_products(loop.body, before):
             yield before.name or ""
 
 

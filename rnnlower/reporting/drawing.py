@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import reachable, walk
+from rnnlower.graph.walk import RESHAPING, reachable, walk
 from rnnlower.inspection import RecurrentNode
 from rnnlower.reporting.page import escape, shorten
 
@@ -37,7 +37,6 @@ _OUTSIDE = {
     "go_on": "condition",
 }
 """Labels of a step's values in a drawing, by the last part of their names."""
-_MOVES = {"Reshape", "Squeeze", "Unsqueeze"}
 _PRODUCTS = {"Gemm", "MatMul", "MatMulInteger", "Einsum"}
 _RECURRENT = {"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"}
 _COLORS = {"product": "var(--blue)", "recurrent": "var(--orange)", "other": "var(--dim)"}
@@ -135,7 +134,7 @@ def _outside_label(value: ir.Value) -> str:
         return known or last
     if maker.op_type in _PRODUCTS:
         return "X W"
-    moved = maker.inputs[0] if maker.op_type in _MOVES else None
+    moved = maker.inputs[0] if maker.op_type in RESHAPING else None
     return last if moved is None else _outside_label(moved)
 
 

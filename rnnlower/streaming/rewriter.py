@@ -13,7 +13,7 @@ from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, all_names
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values, set_input, take_place_of
-from rnnlower.graph.walk import operand
+from rnnlower.graph.walk import forget_inner_shapes, operand
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.streaming.analysis import Analysis
 from rnnlower.timeflow import edits
@@ -292,12 +292,8 @@ class StreamRewriter:
 
     def _continue(self, value: ir.Value, ongoing: ir.Value) -> None:
         """Let a result computed from a value take over its name and its other uses."""
-        name, reader = value.name, ongoing.producer()
-        value.replace_all_uses_with(ongoing, replace_graph_outputs=True)
-        assert reader is not None
-        reader.replace_input_with(0, value)
-        value.name, ongoing.name = self._names.fresh(f"{name}_of_chunk"), name
-        ongoing.type, ongoing.shape = value.type, value.shape
+        readers = [use for use in value.uses() if use.node is not ongoing.producer()]
+        take_place_of(ongoing, value, rest=self._names.fresh(f"{value.name}_of_chunk"), readers=readers)
 
     def _overlap(self, edit: edits.OverlapAdd) -> None:
         node, axis, kernel, hop = edit.node, edit.axis, edit.kernel, edit.hop
@@ -367,10 +363,7 @@ class StreamRewriter:
 
     def _forget_shapes(self, analysis: Analysis) -> None:
         """Remove shapes inside the graph, and declare those of a chunk at its inputs and outputs."""
-        for node in self._graph:
-            for out in node.outputs:
-                if not out.is_graph_output():
-                    out.shape = None
+        forget_inner_shapes(self._graph)
         for value in self._graph.inputs:
             axis = analysis.axes.get(value.name or "")
             if axis is not None and value.shape is not None and analysis.chunk is not None:

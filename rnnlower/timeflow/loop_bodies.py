@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
 from rnnlower.graph.walk import VIEWS, captured_values, look_through_identities, operand, walk
 from rnnlower.timeflow.edits import ReplaceInput
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
@@ -14,44 +15,40 @@ from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest
 from rnnlower.timeflow.recurrence import delay_all_by_chunks, hold_state, refuse_shifted
 from rnnlower.timeflow.tracks import CoupledError, Track
 
-_FIRST_SCAN_WITHOUT_BATCH = 9
-
 
 def _scan(flow: Flow, node: ir.Node) -> list[Outcome]:
     """Handle a Scan whose inputs have their frames on the scanned axes."""
-    if flow.opset < _FIRST_SCAN_WITHOUT_BATCH:
+    if flow.opset < FIRST_SCAN_WITHOUT_BATCH:
         raise CoupledError("is of a version that scans each row of a batch")
-    body, count = node.attributes["body"].as_graph(), node.attributes.get_int("num_scan_inputs", 0)
-    carried, given = len(node.inputs) - count, len(node.outputs)
+    scan = LoopSignature(node)
+    carried = scan.states
     _refuse_captured(flow, node, ())
-    axes = node.attributes.get_ints("scan_input_axes", [0] * count)
-    ends = node.attributes.get_ints("scan_output_axes", [0] * (given - carried))
-    directions = ("scan_input_directions", "scan_output_directions")
-    if any(any(node.attributes.get_ints(name, ())) for name in directions):
+    if any(scan.input_backward) or any(scan.output_backward):
         raise CoupledError("begins with the last step, which a stream never reaches")
     tracks: dict[int, Track] = {}
-    for place, axis in enumerate(axes, carried):
+    for place, axis in enumerate(scan.input_axes, carried):
         track, rank = flow.track(node, place), len(flow.shape(node, place))
         if track is not None and (track.axis != axis % rank or track.is_folded):
             raise CoupledError("runs over another axis than time")
         if track is not None:
             tracks[place] = track
     track, calls = delay_all_by_chunks(flow, {(node, index): each for index, each in tracks.items()})
-    for place, axis in enumerate(axes, carried):
+    for place, axis in enumerate(scan.input_axes, carried):
         if place not in tracks:
             refuse_latest(flow, node.inputs[place], track)
             cut_to_chunk(flow, node, place, axis % len(flow.shape(node, place)), track)
-    _carry(flow, node, body.inputs, body.outputs, (0, carried), track, calls)
+    _carry(flow, node, scan, 0, track, calls)
     shapes = [flow.shape_of(out) for out in node.outputs[carried:]]
     if None in shapes:
         raise CoupledError("has a result of unknown shape")
-    over = [track.at(axis % len(shape or ())) for axis, shape in zip(ends, shapes, strict=True)]
+    over = [track.at(axis % len(shape or ())) for axis, shape in zip(scan.output_axes, shapes, strict=False)]
     return [*[LATEST] * carried, *over]
 
 
 def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     """Handle a Loop that gathers one step of each sequence per iteration, by the iteration number."""
-    body, carried = node.attributes["body"].as_graph(), len(node.inputs) - 2
+    loop = LoopSignature(node)
+    body, carried = loop.body, loop.states
     trips, chunk_trips = flow.content(node.inputs[0]), flow.chunk_content(node.inputs[0])
     condition = flow.content(node.inputs[1])
     if trips is None or chunk_trips is None:
@@ -72,7 +69,7 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     track, calls = delay_all_by_chunks(flow, tracks)
     if int(chunk_trips.reshape(-1)[0]) != track.chunk:
         flow.edits.append(ReplaceInput(node, 0, np.array(track.chunk, np.int64).reshape(trips.shape)))
-    _carry(flow, node, body.inputs[2:], body.outputs[1:], (2, carried), track, calls)
+    _carry(flow, node, loop, 2, track, calls)
     for out in node.outputs[carried:]:
         dims = flow.whole.dims(out)
         if dims is not None:
@@ -113,20 +110,10 @@ def _refuse_captured(flow: Flow, node: ir.Node, readers: Sequence[ir.Node]) -> N
         raise CoupledError(f"has a body that reads {over_time.name!r}, which is over time")
 
 
-def _carry(
-    flow: Flow,
-    node: ir.Node,
-    inputs: Sequence[ir.Value],
-    outputs: Sequence[ir.Value],
-    place: tuple[int, int],
-    track: Track,
-    calls: int,
-) -> None:
+def _carry(flow: Flow, node: ir.Node, loop: LoopSignature, first: int, track: Track, calls: int) -> None:
     """Carry the states of a body from chunk to chunk."""
-    first, count = place
-    refuse_shifted(flow, node.outputs[:count], track)
-    for number in range(count):
-        value, out = inputs[number], outputs[number]
+    refuse_shifted(flow, node.outputs[: loop.states], track)
+    for number, (value, out) in enumerate(zip(loop.before, loop.after, strict=True)):
         name = value.name or f"state_{number}"
         if look_through_identities(out) is value:
             continue

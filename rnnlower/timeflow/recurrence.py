@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array, evaluate
-from rnnlower.graph.walk import ancestors, is_read, operand, reachable, values_read_by
+from rnnlower.graph.walk import REARRANGING, ancestors, is_read, operand, reachable, values_read_by
 from rnnlower.recurrent import state_operators
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
@@ -21,10 +21,7 @@ from rnnlower.wording import option
 
 STATES = {"initial_h": (1, 5), "initial_c": (2, 6)}
 """The output and the input of each state."""
-MOVES = {
-    *("Cast", "Concat", "Expand", "Flatten", "Gather", "Identity"),
-    *("Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"),
-}
+MOVES = REARRANGING | {"Cast", "Concat", "Expand", "Gather", "Slice", "Split"}
 
 
 def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:

@@ -355,7 +355,9 @@ def test_a_loop_that_lacks_a_first_state(tmp_path: Path) -> None:
     path = saved(model, tmp_path)
     expect(invoke("inspect", path), 0, "Loop")
     expect(
-        invoke("lift", path, "-o", tmp_path / "out.onnx"), 4, "loop 'Loop_0' stays: its body and its outputs"
+        invoke("lift", path, "-o", tmp_path / "out.onnx"),
+        4,
+        "loop 'Loop_0' stays: its inputs, body and outputs",
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.initializers import FLOATS
 from rnnlower.opset.adapters import only
-from rnnlower.opset.step import FLOATS, Row, VersionStep
+from rnnlower.opset.step import Row, VersionStep
 
 LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 EXACT_IN_DOUBLE = frozenset(each for each in ir.DataType if each.is_integer() and 8 <= each.bitwidth <= 32)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.initializers import FLOATS
 from rnnlower.opset.adapters import nonnegative_axes, nonnegative_axis, only, positive_axis
-from rnnlower.opset.step import FLOATS, Adapter, Row, VersionStep
+from rnnlower.opset.step import Adapter, Row, VersionStep
 
 OLD_TEXT = "the older spec has no negative axes"
 

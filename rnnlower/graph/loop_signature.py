@@ -1,0 +1,36 @@
+"""The signatures of Loop and Scan: which values go from iteration to iteration, which are stacked."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+FIRST_SCAN_WITHOUT_BATCH = 9
+"""The opset below which a Scan takes the lengths of its sequences first, and has a batch axis."""
+
+
+class LoopSignature:
+    """The values of a Loop or Scan, by their part in the iterations.
+
+    Attributes:
+        body: The body.
+        states: The number of values that go from iteration to iteration, without the condition of a Loop.
+        before, after: These values as inputs and as outputs of the body.
+        stacked: The other outputs of the body, which the node stacks.
+        input_axes, output_axes: The axis of the iterations in what a Scan reads, and in what is stacked.
+        input_backward, output_backward: 1 where the last slice is that of the first iteration.
+    """
+
+    def __init__(self, node: ir.Node) -> None:
+        self.body = node.attributes["body"].as_graph()
+        # A Loop's body takes the iteration number and the condition first, and returns the condition first.
+        inputs, outputs = (2, 1) if node.op_type == "Loop" else (0, 0)
+        scanned = 0 if node.op_type == "Loop" else node.attributes.get_int("num_scan_inputs", 1)
+        self.states = len(self.body.inputs) - inputs - scanned
+        self.before = self.body.inputs[inputs : inputs + self.states]
+        self.after = self.body.outputs[outputs : outputs + self.states]
+        self.stacked = self.body.outputs[outputs + self.states :]
+        given, made = [0] * scanned, [0] * len(self.stacked)
+        self.input_axes = node.attributes.get_ints("scan_input_axes", given)
+        self.input_backward = node.attributes.get_ints("scan_input_directions", given)
+        self.output_axes = node.attributes.get_ints("scan_output_axes", made)
+        self.output_backward = node.attributes.get_ints("scan_output_directions", made)
