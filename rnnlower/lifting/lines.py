@@ -97,50 +97,60 @@ class _LineMatcher:
     def line(self) -> Line:
         """Match the steps; return the line."""
         chain = self._chain
-        reads = [self._find_leaves(k) for k in range(len(chain) - 1)]
-        places = {
-            c_index
-            for k, leaves in enumerate(reads[1:], 1)
-            for c_index, leaf in enumerate(leaves)
-            if leaf in self._regions[k - 1]
-        }
-        if len(places) > 1 or any(len(leaves) != len(reads[-1]) for leaves in reads[1:]):
-            raise NotLiftableError("its steps differ, or carry more than two states")
-        c_index = places.pop() if places else None
-        if len(reads) == 1 and len(reads[0]) > 1:
-            c_index = self._find_cell_state(reads[0])
-        dims = [[self._facts.dims(leaf) for leaf in leaves] for leaves in reads[:2]]
+        leaves = [self._find_leaves(k) for k in range(len(chain) - 1)]
+        c_index = self._find_c_index(leaves)
+        dims = [[self._facts.dims(leaf) for leaf in each] for each in leaves[:2]]
+        # A first step that reads zeros has fewer operators, and is matched last.
         first = 0 if dims[0] == dims[-1] else 1
-        cells = {k: leaves[c_index] for k, leaves in enumerate(reads) if c_index is not None and k >= first}
-        matched: Cell | None = None
-        steps: list[Step] = []
-        for k in range(first, len(chain) - 2 + (c_index is None)):
-            new = [chain[k + 1]] if c_index is None else [chain[k + 1], cells[k + 1]]
-            cell, leaves, old = self._matcher.match(chain[k], new, self._regions[k], c_index)
-            matched = cell.unify_with(matched)
-            steps.append(_make_step(self._facts, leaves, new, old, self._regions[k]))
-        for k in range(first + len(steps), len(chain) - self._is_end_known):
-            c = None if c_index is None else steps[-1].new[1] if steps else cells[k]
-            found = self._find_next_step(
-                k, matched, c_index, None if k == len(chain) - 1 else chain[k + 1], c
-            )
-            if found is None:
-                if k == len(chain) - 1 and steps:
-                    # The last state is multiplied by the weights, too.
-                    break
-                raise NotLiftableError("its last step is not that of a cell")
-            matched, step = found
-            steps.append(step)
-        assert matched is not None
-        new = [chain[first], *([cells[first]] if c_index is not None else [])]
-        line = Line(matched, steps, new, self.tags, self.shape)
-        region = self._regions[first]
-        # A first step that reads zeros has fewer operators.
-        before = _FirstStep(self._facts, self._order, line, c_index, new, chain[0] if first else None, region)
-        longer = before.prepend()
+        # The states that the steps read. Nothing reads the last H; the last C is unknown.
+        states = [
+            [h] if c_index is None else [h, each[c_index]]
+            for h, each in zip(chain[first:-1], leaves[first:], strict=True)
+        ]
+        if c_index is None:
+            states.append([chain[-1]])
+        cell, steps = self._match_steps(first, states, c_index)
+        line = Line(cell, steps, states[0], self.tags, self.shape)
+        region, before = self._regions[first], chain[0] if first else None
+        longer = _FirstStep(self._facts, self._order, line, c_index, states[0], before, region).prepend()
         if longer is None and first:
             raise NotLiftableError("its first step is not that of a cell")
         return longer or line
+
+    def _match_steps(
+        self, first: int, states: Sequence[Sequence[ir.Value]], c_index: int | None
+    ) -> tuple[Cell, list[Step]]:
+        """Match the steps between known states; then search for those whose new states are not known."""
+        chain, steps = self._chain, list[Step]()
+        cell: Cell | None = None
+        for k, (_, new) in enumerate(itertools.pairwise(states), first):
+            found, leaves, old = self._matcher.match(chain[k], new, self._regions[k], c_index)
+            cell = found.unify_with(cell)
+            steps.append(_make_step(self._facts, leaves, new, old, self._regions[k]))
+        for k in range(first + len(steps), len(chain) - self._is_end_known):
+            last = steps[-1].new if steps else states[0]
+            match = self._find_next_step(k, cell, c_index, None if c_index is None else last[1])
+            if match is not None:
+                cell, step = match
+                steps.append(step)
+            elif k < len(chain) - 1 or not steps:
+                raise NotLiftableError("its last step is not that of a cell")
+        assert cell is not None
+        return cell, steps
+
+    def _find_c_index(self, leaves: Sequence[Sequence[ir.Value]]) -> int | None:
+        """Return the index of C among the leaves of each step; ``None`` without C."""
+        found = {
+            index
+            for region, each in zip(self._regions, leaves[1:], strict=False)
+            for index, leaf in enumerate(each)
+            if leaf in region
+        }
+        if len(found) > 1 or any(len(each) != len(leaves[-1]) for each in leaves[1:]):
+            raise NotLiftableError("its steps differ, or carry more than two states")
+        if len(leaves) == 1 and len(leaves[0]) > 1:
+            return self._find_cell_state(leaves[0])
+        return found.pop() if found else None
 
     def _find_leaves(self, k: int) -> list[ir.Value]:
         """Return the leaves of a step, in the order of evaluation."""
@@ -170,7 +180,7 @@ class _LineMatcher:
             shape = self._facts.shape(leaf)
             if shape is not None and shape[-1] == size:
                 try:
-                    if self._find_next_step(0, None, c_index, self._chain[1], leaf) is not None:
+                    if self._find_next_step(0, None, c_index, leaf) is not None:
                         return c_index
                 except NotLiftableError:
                     continue
@@ -180,9 +190,10 @@ class _LineMatcher:
         return self._matcher.leaves(self._chain[k], self._chain[k + 1], self._regions[k])
 
     def _find_next_step(
-        self, k: int, cell: Cell | None, c_index: int | None, end: ir.Value | None, c: ir.Value | None
+        self, k: int, cell: Cell | None, c_index: int | None, c: ir.Value | None
     ) -> tuple[Cell, Step] | None:
-        """Search for the step after a state whose new states are not known."""
+        """Search for the step after a state whose new states, or the new C, are not known."""
+        end = self._chain[k + 1] if k + 1 < len(self._chain) else None
         start = producer_index(self._order, self._chain[k])
         if end is None:
             before = max(producer_index(self._order, self._chain[k - 1]), 0)
