@@ -31,7 +31,7 @@ class NotLiftableError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Form:
+class AffineForm:
     """A tensor whose elements are sums.
 
     Attributes:
@@ -62,7 +62,7 @@ class Form:
         """True if all elements have the same atoms."""
         return self.ids.size == len(self.ids)
 
-    def rearrange(self, function: Callable[[np.ndarray], np.ndarray], tags: Sequence[str]) -> Form:
+    def rearrange(self, function: Callable[[np.ndarray], np.ndarray], tags: Sequence[str]) -> AffineForm:
         """Return the form with its elements rearranged by an array function, such as a transposition.
 
         The function is applied to the constants, and to the coefficients and atoms of each term.
@@ -77,22 +77,22 @@ class Form:
             ids = np.empty((len(self.ids), *constant.shape), np.int64)
             for number, row in enumerate(self.ids):
                 ids[number] = function(np.broadcast_to(row, self.shape))
-        return Form(ids, coefs, constant, tuple(tags))
+        return AffineForm(ids, coefs, constant, tuple(tags))
 
-    def reshape(self, shape: Sequence[int], tags: Sequence[str]) -> Form:
+    def reshape(self, shape: Sequence[int], tags: Sequence[str]) -> AffineForm:
         """Return the form in another shape."""
         return self.rearrange(lambda array: array.reshape(shape), tags)
 
-    def transpose(self, perm: Sequence[int]) -> Form:
+    def transpose(self, perm: Sequence[int]) -> AffineForm:
         """Permute the axes."""
         return self.rearrange(lambda array: array.transpose(perm), [self.tags[axis] for axis in perm])
 
-    def scale(self, factor: float | Floats, tags: Sequence[str] | None = None) -> Form:
+    def scale(self, factor: float | Floats, tags: Sequence[str] | None = None) -> AffineForm:
         """Multiply the form by a constant; the tags stay unless others are given."""
         wide = self.broadcast_to(broadcast_shape(self.shape, np.shape(factor)))
-        return Form(wide.ids, wide.coefs * factor, wide.constant * factor, tuple(tags or wide.tags))
+        return AffineForm(wide.ids, wide.coefs * factor, wide.constant * factor, tuple(tags or wide.tags))
 
-    def broadcast_to(self, shape: tuple[int, ...]) -> Form:
+    def broadcast_to(self, shape: tuple[int, ...]) -> AffineForm:
         """Return the form broadcast to a shape; its tags become those of the last axes."""
         front = len(shape) - len(self.shape)
         tags = ("",) * front + self.tags
@@ -102,18 +102,18 @@ class Form:
         wide = np.broadcast_to(coefs, (len(coefs), *shape))
         if not self.is_shared:
             ids = np.broadcast_to(ids, wide.shape)
-        return Form(ids, wide, np.broadcast_to(self.constant, shape), tags)
+        return AffineForm(ids, wide, np.broadcast_to(self.constant, shape), tags)
 
-    def flatten(self) -> Form:
+    def flatten(self) -> AffineForm:
         """Return the form as a vector."""
         return self.rearrange(lambda array: array.reshape(-1), ("",))
 
-    def take(self, axis: int, part: slice | np.ndarray) -> Form:
+    def take(self, axis: int, part: slice | np.ndarray) -> AffineForm:
         """Return a part of the form along one axis."""
         index = (*(slice(None) for _ in range(axis)), part)
         return self.rearrange(lambda array: array[index], self.tags)
 
-    def simplify(self) -> Form:
+    def simplify(self) -> AffineForm:
         """Combine equal atoms of an element, and drop terms that are zero everywhere."""
         if self.is_shared:
             ids, coefs = self.ids.reshape(-1), self.coefs
@@ -123,7 +123,7 @@ class Form:
                 np.add.at(coefs, where.reshape(-1), self.coefs)
             used = coefs.any(axis=tuple(range(1, coefs.ndim)))
             ids, coefs = ids[used], coefs[used]
-            return Form(ids.reshape(-1, *(1 for _ in self.shape)), coefs, self.constant, self.tags)
+            return AffineForm(ids.reshape(-1, *(1 for _ in self.shape)), coefs, self.constant, self.tags)
         order = np.argsort(self.ids, axis=0, kind="stable")
         ids = np.take_along_axis(self.ids, order, axis=0)
         coefs = np.take_along_axis(self.coefs, order, axis=0)
@@ -135,7 +135,7 @@ class Form:
         order = np.argsort(coefs == 0, axis=0, kind="stable")
         ids, coefs = np.take_along_axis(ids, order, axis=0), np.take_along_axis(coefs, order, axis=0)
         used = coefs.any(axis=tuple(range(1, coefs.ndim)))
-        return Form(ids[used], coefs[used], self.constant, self.tags)
+        return AffineForm(ids[used], coefs[used], self.constant, self.tags)
 
 
 def broadcast_shape(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
@@ -150,14 +150,14 @@ def broadcast_shape(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[in
         raise NotLiftableError("the shapes in a step do not match") from None
 
 
-def constant_form(array: np.ndarray) -> Form:
+def constant_form(array: np.ndarray) -> AffineForm:
     """Return the form of a constant tensor."""
     values = np.asarray(array, np.float64)
     none = np.zeros((0, *values.shape))
-    return Form(none.astype(np.int64), none, values, ("",) * values.ndim)
+    return AffineForm(none.astype(np.int64), none, values, ("",) * values.ndim)
 
 
-def broadcast_tags(*forms: Form) -> tuple[str, ...]:
+def broadcast_tags(*forms: AffineForm) -> tuple[str, ...]:
     """Return the tags of the result of an operator that broadcasts.
 
     Raises:
@@ -171,7 +171,7 @@ def broadcast_tags(*forms: Form) -> tuple[str, ...]:
     return tuple(next(iter(each), "") for each in tags)
 
 
-def concat_forms(forms: Sequence[Form], axis: int, tags: Sequence[str]) -> Form:
+def concat_forms(forms: Sequence[AffineForm], axis: int, tags: Sequence[str]) -> AffineForm:
     """Concatenate forms along an axis."""
     sizes = {tuple(size for at, size in enumerate(form.shape) if at != axis) for form in forms}
     if len(sizes) != 1:
@@ -184,10 +184,10 @@ def concat_forms(forms: Sequence[Form], axis: int, tags: Sequence[str]) -> Form:
         rows = np.broadcast_to(form.ids, form.coefs.shape)
         ids.append(np.concatenate([rows, np.zeros((missing, *form.shape), np.int64)]))
         coefs.append(np.concatenate([form.coefs, np.zeros((missing, *form.shape))]))
-    return Form(np.concatenate(ids, axis + 1), np.concatenate(coefs, axis + 1), constant, tuple(tags))
+    return AffineForm(np.concatenate(ids, axis + 1), np.concatenate(coefs, axis + 1), constant, tuple(tags))
 
 
-def add_forms(first: Form, second: Form) -> Form:
+def add_forms(first: AffineForm, second: AffineForm) -> AffineForm:
     """Add two forms."""
     tags = broadcast_tags(first, second)
     shape = broadcast_shape(first.shape, second.shape)
@@ -198,10 +198,10 @@ def add_forms(first: Form, second: Form) -> Form:
         ids = np.concatenate([form.ids.reshape(-1, *(1 for _ in shape)) for form in pair])
     else:
         ids = np.concatenate([np.broadcast_to(form.ids, form.coefs.shape) for form in pair])
-    return Form(ids, coefs, constant, tags).simplify()
+    return AffineForm(ids, coefs, constant, tags).simplify()
 
 
-def multiply_matrix(form: Form, matrix: Floats) -> Form:
+def multiply_matrix(form: AffineForm, matrix: Floats) -> AffineForm:
     """Multiply a form, along its last axis, by a constant matrix."""
     lead = form.shape[:-1]
     if int(np.prod(lead)) != 1 or form.tags[-1]:
@@ -223,7 +223,9 @@ def multiply_matrix(form: Form, matrix: Floats) -> Form:
         columns = np.broadcast_to(np.arange(vector.shape[0]), rows.shape)
         np.add.at(dense, (where.reshape(-1), columns.reshape(-1)), vector.coefs.reshape(-1))
         coefs = dense @ matrix
-    return Form(ids.reshape(-1, *(1 for _ in shape)), coefs.reshape(-1, *shape), constant, tags).simplify()
+    return AffineForm(
+        ids.reshape(-1, *(1 for _ in shape)), coefs.reshape(-1, *shape), constant, tags
+    ).simplify()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +243,7 @@ class Block:
     start: int
     size: int
     kind: str
-    form: Form | None = None
+    form: AffineForm | None = None
     function: Activation | None = None
 
 
@@ -263,17 +265,17 @@ class Atoms:
         self._count += size
         return block
 
-    def variables(self, shape: Sequence[int], tags: Sequence[str]) -> Form:
+    def variables(self, shape: Sequence[int], tags: Sequence[str]) -> AffineForm:
         """Return a tensor of new variables."""
         return _block_form(self._new(int(np.prod(shape)), "variable"), shape, tags)
 
-    def apply(self, function: Activation, form: Form) -> Form:
+    def apply(self, function: Activation, form: AffineForm) -> AffineForm:
         """Apply an activation to each element."""
         argument = form.simplify()
         block = self._new(argument.constant.size, "function", form=argument.flatten(), function=function)
         return _block_form(block, form.shape, form.tags)
 
-    def multiply(self, first: Form, second: Form) -> Form:
+    def multiply(self, first: AffineForm, second: AffineForm) -> AffineForm:
         """Multiply two tensors elementwise."""
         tags = broadcast_tags(first, second)
         first, second = first.simplify(), second.simplify()
@@ -293,11 +295,11 @@ class Atoms:
                 ).reshape(2, -1)
                 ids = np.array([self._product_atom(int(a), int(b)) for a, b in pairs.T], np.int64)
                 coefs = first.coefs[left] * second.coefs[right]
-                one = Form(ids.reshape(1, *shape), coefs[np.newaxis], np.zeros(shape), tags)
+                one = AffineForm(ids.reshape(1, *shape), coefs[np.newaxis], np.zeros(shape), tags)
                 total = add_forms(total, one)
         return dataclasses.replace(total, tags=tags)
 
-    def _name_long_sums(self, form: Form) -> Form:
+    def _name_long_sums(self, form: AffineForm) -> AffineForm:
         if len(form.ids) <= _MOST_TERMS:
             return form
         block = self._new(form.constant.size, "form", form=form.flatten())
@@ -322,7 +324,7 @@ class Atoms:
         """Return the kind of an atom's block."""
         return self.block(atom).kind
 
-    def arguments(self, atoms: Sequence[int]) -> Form:
+    def arguments(self, atoms: Sequence[int]) -> AffineForm:
         """Return the arguments of atoms that are functions, as a vector."""
         parts = []
         for block, run in itertools.groupby(atoms, self.block):
@@ -331,7 +333,7 @@ class Atoms:
             parts.append(block.form.rearrange(lambda array, at=places: array[at], ("",)))  # type: ignore[misc]
         return parts[0] if len(parts) == 1 else concat_forms(parts, 0, ("",))
 
-    def as_activations(self, form: Form) -> tuple[list[int], float] | None:
+    def as_activations(self, form: AffineForm) -> tuple[list[int], float] | None:
         """Return the atoms of a form whose elements are activations times one factor, and the factor."""
         form = form.simplify()
         if len(form.ids) != 1 or form.constant.any():
@@ -342,7 +344,7 @@ class Atoms:
             return None
         return atoms, factors.pop()
 
-    def polynomial(self, form: Form, element: int) -> Polynomial:
+    def polynomial(self, form: AffineForm, element: int) -> Polynomial:
         """Return an element of a vector as a polynomial, with named sums expanded."""
         found: Polynomial = {}
         if form.constant[element]:
@@ -376,6 +378,6 @@ class Atoms:
         found[factors] = found.get(factors, 0.0) + coef
 
 
-def _block_form(block: Block, shape: Sequence[int], tags: Sequence[str]) -> Form:
+def _block_form(block: Block, shape: Sequence[int], tags: Sequence[str]) -> AffineForm:
     ids = np.arange(block.start, block.start + block.size).reshape(1, *shape)
-    return Form(ids, np.ones(ids.shape), np.zeros(tuple(shape)), tuple(tags))
+    return AffineForm(ids, np.ones(ids.shape), np.zeros(tuple(shape)), tuple(tags))

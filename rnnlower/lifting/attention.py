@@ -18,7 +18,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import is_read, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, State
-from rnnlower.lifting.products import Products
+from rnnlower.lifting.products import ProductReader
 from rnnlower.lifting.terms import Factor, Term
 
 _MOVES = ("Cast", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
@@ -75,7 +75,7 @@ class FoundAttention:
     value: Product
     beta: Product | None
     read: Read
-    products: Products
+    products: ProductReader
 
 
 def has_matrix_state(facts: Facts, frame: Frame) -> bool:
@@ -96,7 +96,7 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
     if facts.dtype(state.start) != ir.DataType.FLOAT:
         raise NotLiftableError("its state is not float32, in which a LinearAttention computes")
     after = look_through_identities(state.after)
-    products = Products(facts, body, [state.before], frame.aliases)
+    products = ProductReader(facts, body, [state.before], frame.aliases)
     given = products.read(state.before).terms[0]
     result = products.read(after)
     if result.dims != products.dims(state.before):
@@ -168,7 +168,7 @@ def _make_product(coef: float, factors: Counter[Factor]) -> Product:
 
 def _match_terms(
     state: State,
-    products: Products,
+    products: ProductReader,
     names: tuple[int, ...],
     kept: Term,
     correction: Term | None,
@@ -242,7 +242,7 @@ def _match_correction(
 
 
 def _find_value_axis(
-    names: tuple[int, ...], key_axis: int, products: Products, factors: Iterable[Factor]
+    names: tuple[int, ...], key_axis: int, products: ProductReader, factors: Iterable[Factor]
 ) -> int:
     used = {index for factor in factors for index in _indices(factor)}
     free = [axis for axis in names if axis != key_axis and axis not in used]
@@ -275,7 +275,7 @@ def _is_positive(facts: Facts, value: ir.Value, outer: Mapping[ir.Value, ir.Valu
 
 
 def _find_read(
-    frame: Frame, reads: Products, after: ir.Value, products: Products, names: tuple[int, ...]
+    frame: Frame, reads: ProductReader, after: ir.Value, products: ProductReader, names: tuple[int, ...]
 ) -> Read:
     """Return the product of the new state with a query."""
     found: list[Read] = []
@@ -307,7 +307,7 @@ def _find_read(
     return found[0]
 
 
-def _as_read(value: ir.Value, reads: Products, after: ir.Value, names: tuple[int, ...]) -> Read:
+def _as_read(value: ir.Value, reads: ProductReader, after: ir.Value, names: tuple[int, ...]) -> Read:
     given = reads.read(value)
     if len(given.terms) != 1:
         raise NotLiftableError("what is read of its state is a sum")

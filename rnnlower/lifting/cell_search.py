@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import ancestors, look_through_identities, reachable
-from rnnlower.lifting.affine_forms import Atoms, Block, Form, NotLiftableError
-from rnnlower.lifting.equations import Cell, Step
+from rnnlower.lifting.affine_forms import AffineForm, Atoms, Block, NotLiftableError
+from rnnlower.lifting.equations import Cell, StepEquations
 from rnnlower.lifting.frames import Frame, Series, State, count_steps
 from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import InputPart, make_input_part
@@ -58,7 +58,7 @@ class FoundCell:
     direction: int | None = None
 
     @property
-    def hidden_form(self) -> Form:
+    def hidden_form(self) -> AffineForm:
         """The form of H(t)."""
         return self.evaluator.form(self.hidden)
 
@@ -189,7 +189,7 @@ def _find_cell(
 
 def _input_forms(
     facts: Facts, frame: Frame, before: Sequence[FoundCell], atoms: Atoms, direction: int | None
-) -> tuple[dict[ir.Value, Form], dict[int, _Source]]:
+) -> tuple[dict[ir.Value, AffineForm], dict[int, _Source]]:
     """Return the forms of a step's inputs, and the source of each by its first atom."""
     known, sources = {}, dict[int, _Source]()
     for series in frame.inputs:
@@ -209,7 +209,7 @@ def _input_forms(
 
 
 def _match_in_any_order(
-    atoms: Atoms, states: Sequence[Block], new: Sequence[Form], semantics: Semantics
+    atoms: Atoms, states: Sequence[Block], new: Sequence[AffineForm], semantics: Semantics
 ) -> tuple[Cell, tuple[int, ...]]:
     """Return the cell that computes these new states, and their order, H first."""
     if len({block.size for block in states} | {form.constant.size for form in new}) != 1:
@@ -223,13 +223,15 @@ def _match_in_any_order(
     raise NotLiftableError(reasons[0])
 
 
-def match_cell(atoms: Atoms, states: Sequence[Block], new: Sequence[Form], semantics: Semantics) -> Cell:
+def match_cell(
+    atoms: Atoms, states: Sequence[Block], new: Sequence[AffineForm], semantics: Semantics
+) -> Cell:
     """Return the cell that computes these new states, H first.
 
     Raises:
         NotLiftableError: There is none.
     """
-    step, reasons = Step(atoms, states, new, semantics), []
+    step, reasons = StepEquations(atoms, states, new, semantics), []
     lstms = [
         partial(match_lstm, which_input=i, which_output=o) for i, o in itertools.product((0, -1), repeat=2)
     ]
@@ -292,7 +294,7 @@ def _skip_casts(facts: Facts, value: ir.Value) -> ir.Value:
     return _skip_casts(facts, source)
 
 
-def is_hidden_state(found: FoundCell, form: Form) -> bool:
+def is_hidden_state(found: FoundCell, form: AffineForm) -> bool:
     """Return whether a form is H(t)."""
     mine, other = found.hidden_form.flatten().simplify(), form.flatten().simplify()
     if mine.constant.shape != other.constant.shape:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import look_through, reachable
-from rnnlower.lifting.affine_forms import Atoms, Form
+from rnnlower.lifting.affine_forms import AffineForm, Atoms
 from rnnlower.lifting.cell_search import tagged_shape
 from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.symbolic_evaluation import STEP_RULES, Evaluator
@@ -80,13 +80,13 @@ class StepEvaluator(Evaluator):
         atoms: Atoms,
         state: ir.Value,
         region: set[ir.Value],
-        known: Mapping[ir.Value, Form],
+        known: Mapping[ir.Value, AffineForm],
         next_inputs: Sequence[ir.Value] = (),
     ) -> None:
         super().__init__(facts, atoms, known)
         self._region, self._sources = region, {find_source(leaf) for leaf in next_inputs}
         self.row_dims |= {dim for dim in (facts.dims(state) or ())[:-1] if dim != 1}
-        self.leaves: dict[ir.Value, Form] = {}
+        self.leaves: dict[ir.Value, AffineForm] = {}
 
     def constant(self, value: ir.Value | None) -> np.ndarray | None:
         """Return a constant, unless it is computed from the first state."""

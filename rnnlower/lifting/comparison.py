@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from rnnlower.lifting.affine_forms import Atoms, Form, Monomial, Polynomial
+from rnnlower.lifting.affine_forms import AffineForm, Atoms, Monomial, Polynomial
 
 
-def are_equivalent(atoms: Atoms, first: Form, second: Form) -> bool:
+def are_equivalent(atoms: Atoms, first: AffineForm, second: AffineForm) -> bool:
     """Return whether two forms are equal, where activations of equal arguments are equal."""
     one, other = first.flatten().simplify(), second.flatten().simplify()
     if one.constant.shape != other.constant.shape:
@@ -25,7 +25,7 @@ def are_equivalent(atoms: Atoms, first: Form, second: Form) -> bool:
             keys[atom] = names.setdefault(content, len(names))
         return keys[atom]
 
-    def terms(form: Form, place: int) -> object:
+    def terms(form: AffineForm, place: int) -> object:
         found: dict[object, float] = {}
         for monomial, coef in atoms.polynomial(form, place).items():
             term = tuple(sorted((key(atom) for atom in monomial), key=str))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rnnlower.lifting.affine_forms import Atoms, Block, Floats, Form, Ids, NotLiftableError, Polynomial
+from rnnlower.lifting.affine_forms import AffineForm, Atoms, Block, Floats, Ids, NotLiftableError, Polynomial
 from rnnlower.lifting.comparison import divide
 from rnnlower.recurrent.node import Activation, Semantics
 from rnnlower.recurrent.parsing import round_to_float32
@@ -91,7 +91,7 @@ class Gate:
     """An activation, its argument, and the bound to which the argument is clipped."""
 
     activation: Activation
-    argument: Form
+    argument: AffineForm
     clip: float | None
 
 
@@ -105,7 +105,7 @@ def mismatch(name: str, what: str) -> NotLiftableError:
     return NotLiftableError(f"the equations of the step are not those of {name}: {what}")
 
 
-class Step:
+class StepEquations:
     """The equations of one step.
 
     Args:
@@ -119,7 +119,7 @@ class Step:
         self,
         atoms: Atoms,
         states: Sequence[Block],
-        new: Sequence[Form],
+        new: Sequence[AffineForm],
         semantics: Semantics,
     ) -> None:
         self.atoms, self.states, self.semantics = atoms, states, semantics
@@ -162,7 +162,13 @@ class Step:
         return self._spec_gate(function, scale, beta, argument, clip, keeps_argument)
 
     def _spec_gate(
-        self, function: Activation, scale: float, beta: float, argument: Form, clip: float | None, keeps: bool
+        self,
+        function: Activation,
+        scale: float,
+        beta: float,
+        argument: AffineForm,
+        clip: float | None,
+        keeps: bool,
     ) -> Gate:
         """Return a gate with an activation of the ONNX spec."""
         if function == Activation("Clip", 0.0, np.inf):
@@ -185,7 +191,7 @@ class Step:
             )
         return Gate(function, argument, clip)
 
-    def split(self, form: Form) -> Preactivation:
+    def split(self, form: AffineForm) -> Preactivation:
         """Split a vector into weights, biases and other terms."""
         form = form.simplify()
         weights: dict[int, Floats] = {}
@@ -283,7 +289,7 @@ class Step:
                     rest[-1][key] = value
         return Preactivation(weights, bias, rest)
 
-    def as_form(self, polynomials: Sequence[Polynomial]) -> Form:
+    def as_form(self, polynomials: Sequence[Polynomial]) -> AffineForm:
         keys = sorted({key for polynomial in polynomials for key in polynomial if key})
         if any(len(key) > 1 for key in keys):
             raise mismatch("LSTM", "the argument of a gate is not a sum of products with weights")
@@ -291,7 +297,7 @@ class Step:
         coefs = coefs.reshape(len(keys), len(polynomials))
         constant = np.array([p.get((), 0.0) for p in polynomials])
         ids = np.array([key[0] for key in keys], np.int64).reshape(-1, 1)
-        return Form(ids, coefs, constant, ("",))
+        return AffineForm(ids, coefs, constant, ("",))
 
 
 def common_value(values: Sequence[float], what: str) -> float:

@@ -14,14 +14,14 @@ from rnnlower.lifting.equations import (
     Cell,
     Gate,
     Preactivation,
-    Step,
+    StepEquations,
     common_clip,
     common_value,
     mismatch,
 )
 
 
-def match_rnn(step: Step) -> Cell:
+def match_rnn(step: StepEquations) -> Cell:
     single = step.atoms.as_activations(step.new[0])
     if single is None:
         raise mismatch("LSTM, GRU or RNN", "a new state is neither gated nor an activation")
@@ -35,7 +35,7 @@ def match_rnn(step: Step) -> Cell:
     return Cell("RNN", W, R, np.concatenate([bias, np.zeros_like(bias)]), (gate.activation,), gate.clip)
 
 
-def match_gru(step: Step) -> Cell:
+def match_gru(step: StepEquations) -> Cell:
     name = "GRU"
     (h,) = step.states
     units = [_match_update_gate(step, step.polynomial(0, j), h.start + j) for j in range(step.size)]
@@ -72,7 +72,9 @@ def match_gru(step: Step) -> Cell:
     return Cell("GRU", W, R, B, activations, clip, linear_before_reset=is_linear)
 
 
-def _match_update_gate(step: Step, polynomial: Polynomial, own: int) -> tuple[int, float, Polynomial, bool]:
+def _match_update_gate(
+    step: StepEquations, polynomial: Polynomial, own: int
+) -> tuple[int, float, Polynomial, bool]:
     """Return the update gate of a unit, its factor, the candidate, and whether the gate is 1 - z."""
     for key in polynomial:
         if len(key) != 2 or own not in key or step.activation(divide(key, own)[0]) is None:
@@ -92,7 +94,7 @@ def _match_update_gate(step: Step, polynomial: Polynomial, own: int) -> tuple[in
 
 
 def _match_reset(
-    step: Step, candidates: Sequence[Polynomial], scale: float
+    step: StepEquations, candidates: Sequence[Polynomial], scale: float
 ) -> tuple[Gate | None, Preactivation, Preactivation, Preactivation | None, bool]:
     """Return the reset gate, its argument, the candidate's, what the gate multiplies, and the form."""
     (h,) = step.states
@@ -130,12 +132,12 @@ def _match_reset(
     return gate, step.split(gate.argument), step.split_polynomials(plain), recurrent, True
 
 
-def _has_function(step: Step, key: tuple[int, ...]) -> bool:
+def _has_function(step: StepEquations, key: tuple[int, ...]) -> bool:
     return any(step.activation(atom) is not None for atom in key)
 
 
 def _match_reset_before_product(
-    step: Step, gated: Sequence[Polynomial], own: range
+    step: StepEquations, gated: Sequence[Polynomial], own: range
 ) -> tuple[list[int], Floats] | None:
     """Return the reset gate of each unit of H, and R, if the gate multiplies H before the product."""
     gates: dict[int, int] = {}

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import ints_of_attribute_or_input
-from rnnlower.lifting.affine_forms import Form, NotLiftableError, broadcast_tags, concat_forms
+from rnnlower.lifting.affine_forms import AffineForm, NotLiftableError, broadcast_tags, concat_forms
 from rnnlower.lifting.frames import cover_axis, is_first_step_size
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ _REVERSED = {"T": "R", "R": "T"}
 """The tag of a reversed axis of time."""
 
 Dim = int | ir.SymbolicDim | None
-Rule = Callable[["Evaluator", ir.Node], Sequence[Form]]
+Rule = Callable[["Evaluator", ir.Node], Sequence[AffineForm]]
 
 
-def _transpose(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _transpose(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     form = e.form(node.inputs[0])
     perm = node.attributes.get_ints("perm", tuple(reversed(range(len(form.shape)))))
     return [form.transpose(perm)]
@@ -36,7 +36,7 @@ def _constant_ints(e: Evaluator, node: ir.Node, name: str, role: str) -> list[in
     return ints_of_attribute_or_input(node, name, 1, e.constant, unknown)
 
 
-def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     form, axes = e.form(node.inputs[0]), _constant_ints(e, node, "axes", "axes")
     if axes is None:
         sizes = e.dims(node.inputs[0])  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [form.rearrange(lambda array: np.squeeze(array, tuple(axes)), tags)]
 
 
-def _unsqueeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _unsqueeze(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     form, axes = e.form(node.inputs[0]), _constant_ints(e, node, "axes", "axes")
     assert axes is not None
     rank = len(form.shape) + len(axes)
@@ -61,7 +61,7 @@ def _unsqueeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [form.rearrange(lambda array: np.expand_dims(array, tuple(new)), tags)]
 
 
-def _reshape(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _reshape(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     form = e.form(node.inputs[0])
     before, after = e.dims(node.inputs[0]), e.dims(node.outputs[0])  # type: ignore[arg-type]
     if before is None or after is None:
@@ -69,7 +69,7 @@ def _reshape(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [reshape_form(form, before, after)]
 
 
-def reshape_form(form: Form, before: Sequence[Dim], after: Sequence[Dim]) -> Form:
+def reshape_form(form: AffineForm, before: Sequence[Dim], after: Sequence[Dim]) -> AffineForm:
     """Reshape a form; rows and time steps must not mix with features."""
     tagged = [axis for axis, tag in enumerate(form.tags) if tag]
     size = form.constant.size
@@ -107,7 +107,7 @@ def _retag(tags: Sequence[tuple[str, Dim]], lead: Sequence[Dim]) -> list[str] | 
     return None
 
 
-def _concat(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _concat(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     forms = [e.form(value) for value in node.inputs]
     tags = broadcast_tags(*forms)
     axis = node.attributes.get_int("axis", 0) % len(tags)
@@ -116,13 +116,13 @@ def _concat(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [concat_forms(forms, axis, tags)]
 
 
-def _take_part(form: Form, axis: int, part: slice | np.ndarray) -> Form:
+def _take_part(form: AffineForm, axis: int, part: slice | np.ndarray) -> AffineForm:
     if form.tags[axis]:
         raise NotLiftableError("a step selects some of the rows")
     return form.take(axis, part)
 
 
-def _split(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _split(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     form = e.form(node.inputs[0])
     axis = node.attributes.get_int("axis", 0) % len(form.shape)
     given = _constant_ints(e, node, "split", "sizes")
@@ -133,7 +133,7 @@ def _split(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [_take_part(form, axis, slice(end - size, end)) for end, size in zip(ends, given, strict=True)]
 
 
-def _slice(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _slice(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     form = e.form(node.inputs[0])
     cuts = axis_slices(node, e.constant)
     if cuts is None:
@@ -153,7 +153,7 @@ def _slice(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [form]
 
 
-def _gather(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _gather(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     form, places = e.form(node.inputs[0]), e.constant(node.inputs[1])
     axis = node.attributes.get_int("axis", 0) % len(form.shape)
     if places is None or form.tags[axis]:
@@ -162,7 +162,7 @@ def _gather(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [form.rearrange(lambda array: np.take(array, places, axis), tags)]
 
 
-def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     """Reverse all steps, of all rows or of one of two directions."""
     form, dims = e.form(node.inputs[0]), e.dims(node.inputs[0])  # type: ignore[arg-type]
     time, batch = (node.attributes.get_int(f"{name}_axis", at) for name, at in (("time", 0), ("batch", 1)))

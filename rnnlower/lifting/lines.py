@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import ancestors, look_through
-from rnnlower.lifting.affine_forms import Atoms, Form, NotLiftableError
+from rnnlower.lifting.affine_forms import AffineForm, Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import tagged_shape
 from rnnlower.lifting.chains import (
     MOST_OPERATORS,
@@ -315,7 +315,7 @@ class _FirstStep:
         evaluator: StepEvaluator,
         x: Mapping[ir.Value, ir.Value],
         old: Sequence[ir.Value | None],
-        forms: Sequence[Form],
+        forms: Sequence[AffineForm],
     ) -> bool:
         """Return whether the next step computes the same from what this one reads."""
         following = self.line.steps[0]

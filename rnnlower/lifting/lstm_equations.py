@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rnnlower.lifting.affine_forms import Floats, Form, Polynomial
+from rnnlower.lifting.affine_forms import AffineForm, Floats, Polynomial
 from rnnlower.lifting.comparison import divide, drop_zeros, is_close
 from rnnlower.lifting.equations import (
     OPEN,
     Cell,
     Gate,
     Preactivation,
-    Step,
+    StepEquations,
     common_clip,
     common_value,
     mismatch,
@@ -39,7 +39,7 @@ class _Unit:
     t: Polynomial
 
 
-def match_lstm(step: Step, which_input: int, which_output: int) -> Cell:
+def match_lstm(step: StepEquations, which_input: int, which_output: int) -> Cell:
     """Return the LSTM; if several factors may be the input or output gate, these indices pick one."""
     units = [_match_unit(step, j, which_input, which_output) for j in range(step.size)]
     form = units[0].form
@@ -67,7 +67,7 @@ def match_lstm(step: Step, which_input: int, which_output: int) -> Cell:
     return _make_cell(step, (i, o, f, g), activations, clip, coupled=form == "f = 1 - i")
 
 
-def _match_unit(step: Step, j: int, which_input: int, which_output: int) -> _Unit:
+def _match_unit(step: StepEquations, j: int, which_input: int, which_output: int) -> _Unit:
     cell, own = step.polynomial(1, j), step.states[1].start + j
     kept = {key: value for key, value in cell.items() if own in key}
     rest = {key: value for key, value in cell.items() if own not in key}
@@ -106,7 +106,7 @@ def _complement(gate: Gate) -> Gate:
     return dataclasses.replace(gate, argument=gate.argument.scale(-1.0))
 
 
-def _input_activation(step: Step, polynomials: Sequence[Polynomial]) -> Gate:
+def _input_activation(step: StepEquations, polynomials: Sequence[Polynomial]) -> Gate:
     gate, inner = step.candidate(polynomials)
     if gate.activation.name == "Affine" and gate.clip is None:
         # The step has no form for a linear argument.
@@ -114,7 +114,9 @@ def _input_activation(step: Step, polynomials: Sequence[Polynomial]) -> Gate:
     return gate
 
 
-def _output_activation(step: Step, polynomials: Sequence[Polynomial], clip: float | None) -> Activation:
+def _output_activation(
+    step: StepEquations, polynomials: Sequence[Polynomial], clip: float | None
+) -> Activation:
     """Return the activation of the cell state in H."""
     cells = [step.polynomial(1, j) for j in range(step.size)]
     single = [next(iter(p)) for p in polynomials if len(p) == 1]
@@ -158,7 +160,7 @@ def _output_activation(step: Step, polynomials: Sequence[Polynomial], clip: floa
     )
 
 
-def _cell_factors(step: Step, argument: Form, cells: Sequence[Polynomial]) -> list[float]:
+def _cell_factors(step: StepEquations, argument: AffineForm, cells: Sequence[Polynomial]) -> list[float]:
     """Return the ratio of each argument to the cell state."""
     argument = argument.simplify()
     factors = []
@@ -173,7 +175,7 @@ def _cell_factors(step: Step, argument: Form, cells: Sequence[Polynomial]) -> li
 
 
 def _make_cell(
-    step: Step,
+    step: StepEquations,
     gates: tuple[Gate, Gate, Gate | None, Gate],
     activations: tuple[Activation, ...],
     clip: float | None,
@@ -210,7 +212,7 @@ def _make_cell(
     return Cell("LSTM", W, R, bias, activations, clip, P if P.any() else None, input_forget=coupled)
 
 
-def _extract_peephole(step: Step, parts: Preactivation) -> tuple[Preactivation, Floats]:
+def _extract_peephole(step: StepEquations, parts: Preactivation) -> tuple[Preactivation, Floats]:
     """Split the new cell state, times a peephole, off the argument of the output gate."""
     c = step.states[1]
     peephole = np.zeros(step.size)

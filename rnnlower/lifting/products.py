@@ -18,7 +18,7 @@ _LARGEST_STEP = 150
 """The number of operators of a step up to which it is read recursively."""
 
 
-class Products:
+class ProductReader:
     """A reader of a step's values as sums of products.
 
     Values that do not depend on a state are factors themselves, unless they are products or views.
@@ -47,9 +47,9 @@ class Products:
             if self.dependent & {*node.inputs, *captured_values(node)}:
                 self.dependent |= {*node.outputs}
 
-    def with_states(self, states: Iterable[ir.Value]) -> Products:
+    def with_states(self, states: Iterable[ir.Value]) -> ProductReader:
         """Return a reader with other states and the same indices."""
-        other = Products(self._facts, self._body, states, self._aliases)
+        other = ProductReader(self._facts, self._body, states, self._aliases)
         other.sizes, other._fresh = self.sizes, self._fresh
         return other
 
@@ -214,10 +214,10 @@ def describe(node: ir.Node | None) -> str:
     return "a value" if node is None else f"{node.op_type} {display_name(node)!r}"
 
 
-Rule = Callable[[Products, ir.Node], Sum]
+Rule = Callable[[ProductReader, ir.Node], Sum]
 
 
-def _cast(p: Products, node: ir.Node) -> Sum:
+def _cast(p: ProductReader, node: ir.Node) -> Sum:
     if not p.is_same_type(node.inputs[0], node.outputs[0]):
         raise NotLiftableError(f"{describe(node)} rounds the state")
     return p.input_sum(node, 0)
@@ -228,14 +228,14 @@ def _scale(given: Sum, factor: float) -> Sum:
     return Sum(tuple(terms), given.dims)
 
 
-def _div(p: Products, node: ir.Node) -> Sum:
+def _div(p: ProductReader, node: ir.Node) -> Sum:
     divisor = p.input_sum(node, 1)
     if any(term.factors for term in divisor.terms) or not divisor.terms[0].coef:
         raise NotLiftableError(f"{describe(node)} divides by a value that is not constant")
     return _scale(pad_rank(p.input_sum(node, 0), len(p.dims(node.outputs[0]))), 1 / divisor.terms[0].coef)
 
 
-def _add(p: Products, node: ir.Node) -> Sum:
+def _add(p: ProductReader, node: ir.Node) -> Sum:
     sums = [p.input_sum(node, number) for number in range(len(node.inputs))]
     if node.op_type == "Sub":
         sums[1] = _scale(sums[1], -1.0)
@@ -246,22 +246,22 @@ def _add(p: Products, node: ir.Node) -> Sum:
     return total
 
 
-def _transpose(p: Products, node: ir.Node) -> Sum:
+def _transpose(p: ProductReader, node: ir.Node) -> Sum:
     given = p.input_sum(node, 0)
     return given.permute(node.attributes.get_ints("perm", tuple(range(len(given.dims)))[::-1]))
 
 
-def _reshape(p: Products, node: ir.Node) -> Sum:
+def _reshape(p: ProductReader, node: ir.Node) -> Sum:
     return p.reshape(p.input_sum(node, 0), p.dims(node.outputs[0]))
 
 
-def _expand(p: Products, node: ir.Node) -> Sum:
+def _expand(p: ProductReader, node: ir.Node) -> Sum:
     dims = p.dims(node.outputs[0])
     given = pad_rank(p.input_sum(node, 0), len(dims))
     return Sum(given.terms, broadcast_sizes(given.dims, dims))
 
 
-def _reduce_sum(p: Products, node: ir.Node) -> Sum:
+def _reduce_sum(p: ProductReader, node: ir.Node) -> Sum:
     given = p.input_sum(node, 0)
     axes = p.ints(node, "axes", 1)
     rank = len(given.dims)
@@ -272,7 +272,7 @@ def _reduce_sum(p: Products, node: ir.Node) -> Sum:
     return p.reshape(given, p.dims(node.outputs[0]))
 
 
-def _matmul(p: Products, node: ir.Node) -> Sum:
+def _matmul(p: ProductReader, node: ir.Node) -> Sum:
     first, second = p.input_sum(node, 0), p.input_sum(node, 1)
     if min(len(first.dims), len(second.dims)) < 2:
         raise NotLiftableError(f"{describe(node)} multiplies a vector")
@@ -283,7 +283,7 @@ def _matmul(p: Products, node: ir.Node) -> Sum:
     return p.sum_axis(p.multiply(rows, columns), rank - 2)
 
 
-def _einsum(p: Products, node: ir.Node) -> Sum:
+def _einsum(p: ProductReader, node: ir.Node) -> Sum:
     operands, result = einsum_terms(node.attributes.get_string("equation", ""))
     if not operands or any(len(set(each)) != len(each) for each in (*operands, result)):
         raise NotLiftableError(f"{describe(node)} has an equation that is not supported")

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import is_read, look_through_identities
-from rnnlower.lifting.affine_forms import Form, NotLiftableError
+from rnnlower.lifting.affine_forms import AffineForm, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, is_hidden_state
 from rnnlower.lifting.frames import Frame, Series, is_axis_size, positive_value
 from rnnlower.lifting.row_masks import Lengths, lengths_from_mask, zeroing_mask
@@ -46,7 +46,7 @@ def find_results(facts: Facts, frame: Frame, found: Sequence[FoundCell]) -> list
         NotLiftableError: Another value of the steps is read.
     """
     results: list[Result] = []
-    pending: dict[int, list[tuple[Series, Form]]] = {}
+    pending: dict[int, list[tuple[Series, AffineForm]]] = {}
     for series in frame.outputs:
         if not is_read(series.outer):
             continue
@@ -60,7 +60,7 @@ def find_results(facts: Facts, frame: Frame, found: Sequence[FoundCell]) -> list
     return results
 
 
-def _forms_by_cell(series: Series, found: Sequence[FoundCell]) -> Iterator[tuple[int, Form]]:
+def _forms_by_cell(series: Series, found: Sequence[FoundCell]) -> Iterator[tuple[int, AffineForm]]:
     """Yield the forms of a series by the first cell that computes it, and by that cell's other direction."""
     value, reasons = look_through_identities(series.inner), []
     wanted = [
@@ -83,10 +83,10 @@ def _forms_by_cell(series: Series, found: Sequence[FoundCell]) -> Iterator[tuple
 
 
 def _trace_results(
-    facts: Facts, cell: int, found: FoundCell, parts: Sequence[tuple[Series, Form]]
+    facts: Facts, cell: int, found: FoundCell, parts: Sequence[tuple[Series, AffineForm]]
 ) -> list[Result]:
     """Follow the readers of outputs until the values are H of all steps; return these."""
-    known: dict[ir.Value, Form] = {}
+    known: dict[ir.Value, AffineForm] = {}
     if len({series.reverse for series, _ in parts}) != 1:
         raise NotLiftableError("the results of the steps are in different orders")
     for series, form in parts:

@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.lifting.affine_forms import (
+    AffineForm,
     Floats,
-    Form,
     NotLiftableError,
     add_forms,
     broadcast_tags,
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from rnnlower.lifting.symbolic_evaluation import Evaluator
 
 
-def _cast(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _cast(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     dtype = e.facts.dtype(node.inputs[0])
     if dtype not in FLOAT_TYPES or dtype != node.attributes.get_int("to", 0):
         raise NotLiftableError("a step casts to another type")
     return [e.form(node.inputs[0])]
 
 
-def _fill(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _fill(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     """Evaluate a tensor of one constant number."""
     if node.op_type == "ConstantOfShape":
         given = node.attributes.get("value")
@@ -49,12 +49,12 @@ def _fill(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [e.expand(constant_form(number.reshape(-1)[0]), (), node.outputs[0])]
 
 
-def _expand(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _expand(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     form, dims = e.form(node.inputs[0]), e.dims(node.inputs[0])  # type: ignore[arg-type]
     return [e.expand(form, dims, node.outputs[0])]
 
 
-def _add(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _add(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     total, *rest = (e.form(value) for value in node.inputs)
     for each in rest:
         each = each.scale(-1.0) if node.op_type == "Sub" else each
@@ -62,7 +62,7 @@ def _add(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [total]
 
 
-def _mul(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _mul(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     first, second = (e.form(value) for value in node.inputs)
     product = e.atoms.multiply(first, second)
     dtype = e.facts.dtype(node.outputs[0])
@@ -73,7 +73,7 @@ def _mul(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [dataclasses.replace(product, coefs=np.where(rounded == 1, rounded, product.coefs))]
 
 
-def _div(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _div(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     first, second = (e.form(value) for value in node.inputs)
     if not second.is_constant or not second.constant.all():
         raise NotLiftableError("a step divides by a value that is not constant")
@@ -92,7 +92,7 @@ def _constant_weights(e: Evaluator, value: ir.Value | None) -> Floats | None:
     return form.constant if form.is_constant and not any(form.tags) else None
 
 
-def _matmul(e: Evaluator, node: ir.Node, transposed: Sequence[bool] = (False, False)) -> Form:
+def _matmul(e: Evaluator, node: ir.Node, transposed: Sequence[bool] = (False, False)) -> AffineForm:
     """Multiply rows by constant weights, or weights by columns; each operand may be transposed."""
     left, right = e.constant(node.inputs[0]), _constant_weights(e, node.inputs[1])
     if right is not None and right.ndim >= 2 and math.prod(right.shape[:-2]) == 1 and not transposed[0]:
@@ -110,7 +110,7 @@ def _matmul(e: Evaluator, node: ir.Node, transposed: Sequence[bool] = (False, Fa
     raise NotLiftableError("the weights of a step are not constant")
 
 
-def _gemm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _gemm(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     made = _matmul(e, node, [node.attributes.get_int(name, 0) == 1 for name in ("transA", "transB")])
     made = made.scale(node.attributes.get_float("alpha", 1.0))
     if len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -118,7 +118,7 @@ def _gemm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [made]
 
 
-def _einsum(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _einsum(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     """Evaluate a product with a constant matrix, with axes in any order."""
     operands, result = einsum_terms(node.attributes.get_string("equation", ""))
     letters = "".join(operands)
@@ -137,12 +137,12 @@ def _einsum(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     raise NotLiftableError("the weights of a step are not constant")
 
 
-def _permute(form: Form, names: str, wanted: str) -> Form:
+def _permute(form: AffineForm, names: str, wanted: str) -> AffineForm:
     """Permute the axes of a form."""
     return form.transpose([names.index(name) for name in wanted])
 
 
-def _function(name: str, e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _function(name: str, e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     known = SPEC_PARAMETERS.get(name)
     alpha, beta = (None, None) if known is None else (known.alpha, known.beta)
     alpha = alpha if alpha is None else node.attributes.get_float("alpha", alpha)
@@ -150,7 +150,7 @@ def _function(name: str, e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [e.atoms.apply(Activation(name, alpha, beta), e.form(node.inputs[0]))]
 
 
-def _clip(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _clip(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     bounds = [node.attributes.get_float(name, None) for name in ("min", "max")]
     for index, value in enumerate(node.inputs[1:3]):
         if value is not None:
@@ -163,7 +163,7 @@ def _clip(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [_clip_form(e, e.form(node.inputs[0]), low, high)]
 
 
-def _clip_form(e: Evaluator, form: Form, low: float, high: float) -> Form:
+def _clip_form(e: Evaluator, form: AffineForm, low: float, high: float) -> AffineForm:
     """Clip a form to bounds; a clip of a clip becomes one."""
     atoms, factor = e.atoms.as_activations(form) or ([], 0.0)
     functions = {e.atoms.block(atom).function for atom in atoms}
@@ -178,7 +178,7 @@ def _clip_form(e: Evaluator, form: Form, low: float, high: float) -> Form:
     return e.atoms.apply(Activation("Clip", low, high), form)
 
 
-def _min_max(is_low: bool, e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _min_max(is_low: bool, e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     forms = sorted((e.form(value) for value in node.inputs), key=lambda form: form.is_constant)
     if len(forms) != 2 or not forms[1].is_constant or np.unique(forms[1].constant).size != 1:
         raise NotLiftableError(f"{node.op_type} of two values that change is not part of a cell")
@@ -186,7 +186,7 @@ def _min_max(is_low: bool, e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [_clip_form(e, forms[0], bound, math.inf) if is_low else _clip_form(e, forms[0], -math.inf, bound)]
 
 
-def _log(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _log(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     """Evaluate ``log(1 + exp(x))``, which is Softplus."""
     form = e.form(node.inputs[0])
     minus_one = dataclasses.replace(form, constant=form.constant - 1)
@@ -197,7 +197,7 @@ def _log(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     raise NotLiftableError("Log is not part of a cell")
 
 
-def _where(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _where(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     """Evaluate ``x > alpha ? x : 0``, which is ThresholdedRelu."""
     condition, kept, other = node.inputs
     test = None if condition is None else condition.producer()
@@ -209,7 +209,7 @@ def _where(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     raise NotLiftableError("Where is not part of a cell")
 
 
-def _lstm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+def _lstm(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     """Evaluate an LSTM of one step, which PyTorch's script exporter writes for an LSTMCell."""
     inputs: list[ir.Value | None] = list(node.inputs)
     X, W, R, B, lengths, h, c, P = inputs + [None] * (8 - len(inputs))

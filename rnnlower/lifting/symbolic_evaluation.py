@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.affine_forms import Atoms, Form, NotLiftableError, constant_form
+from rnnlower.lifting.affine_forms import AffineForm, Atoms, NotLiftableError, constant_form
 from rnnlower.lifting.layout_rules import LAYOUT_RULES, Dim
 from rnnlower.lifting.step_rules import RULES
 
@@ -36,7 +36,7 @@ class Evaluator:
         self,
         facts: Facts,
         atoms: Atoms,
-        known: Mapping[ir.Value, Form],
+        known: Mapping[ir.Value, AffineForm],
         aliases: Mapping[ir.Value, ir.Value] | None = None,
         *,
         direction: int | None = None,
@@ -55,7 +55,7 @@ class Evaluator:
         self._part = direction if is_step else None
         self._aliases = aliases or {}
 
-    def form(self, value: ir.Value | None) -> Form:
+    def form(self, value: ir.Value | None) -> AffineForm:
         """Return the form of a value.
 
         Raises:
@@ -83,7 +83,7 @@ class Evaluator:
         finally:
             self._depth -= 1
 
-    def _fold_rows(self, array: np.ndarray) -> Form:
+    def _fold_rows(self, array: np.ndarray) -> AffineForm:
         """Return the form of a constant; rows that are all equal become one, tagged as rows."""
         tags = [""] * array.ndim
         for axis, size in enumerate(array.shape[:-1]):
@@ -92,7 +92,7 @@ class Evaluator:
                 array, tags[axis] = row, "B"
         return dataclasses.replace(constant_form(array), tags=tuple(tags))
 
-    def expand(self, form: Form, before: Sequence[Dim] | None, value: ir.Value) -> Form:
+    def expand(self, form: AffineForm, before: Sequence[Dim] | None, value: ir.Value) -> AffineForm:
         """Broadcast a form to the shape of a value; an axis of equal rows stays one row, tagged as rows.
 
         Raises:

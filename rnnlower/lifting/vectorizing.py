@@ -12,7 +12,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import walk_values
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, count_steps
-from rnnlower.lifting.products import Products, describe
+from rnnlower.lifting.products import ProductReader, describe
 from rnnlower.lifting.terms import Size
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.timeflow.pointwise import POINTWISE
@@ -35,7 +35,9 @@ class StepVectorizer:
         products: The reader that has the sizes of its values.
     """
 
-    def __init__(self, e: Emitter, facts: Facts, frame: Frame, body: ir.Graph, products: Products) -> None:
+    def __init__(
+        self, e: Emitter, facts: Facts, frame: Frame, body: ir.Graph, products: ProductReader
+    ) -> None:
         self.e, self._facts, self._frame, self.products = e, facts, frame, products
         self._inner = {*walk_values(body)}
         self._known: dict[ir.Value, tuple[ir.Value, bool]] = {}

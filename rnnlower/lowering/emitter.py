@@ -19,7 +19,7 @@ from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.rewiring import detach
 from rnnlower.lowering.dialect import ANY
-from rnnlower.lowering.fallbacks import FALLBACKS, Form
+from rnnlower.lowering.fallbacks import FALLBACKS, Fallback
 from rnnlower.lowering.node_emitter import AttributeValue, NodeEmitter
 
 FAN_OUT = 128
@@ -58,7 +58,7 @@ class Emitter(NodeEmitter):
         name: str,
         inputs: Sequence[ir.Value | None],
         attributes: Mapping[str, Any],
-        forms: Sequence[Form] | None = None,
+        forms: Sequence[Fallback] | None = None,
     ) -> Sequence[ir.Value]:
         """Emit the first of the forms, by default those of `FALLBACKS`, that may be emitted.
 

@@ -19,7 +19,7 @@ _OPSET = 13
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class OperatorForm:
     """A node in one form.
 
     Attributes:
@@ -115,39 +115,39 @@ _FORMS_BY_VERSION: tuple[tuple[str, int, str, Values], ...] = (
 )
 
 
-def _forms() -> Iterator[Form]:
+def _forms() -> Iterator[OperatorForm]:
     for text, inputs in _FED_FORMS:
         (node,) = parse_nodes(text)
-        yield Form(node.op_type, text, inputs, ("constant", [*node.input].index("s")), fed="s")
+        yield OperatorForm(node.op_type, text, inputs, ("constant", [*node.input].index("s")), fed="s")
     for op_type, name, default, text, inputs in _FORMS_BY_ATTRIBUTE:
-        yield Form(op_type, text, inputs, ("attributes", (name, default)))
+        yield OperatorForm(op_type, text, inputs, ("attributes", (name, default)))
     for op_type, opset, text, inputs in _FORMS_BY_VERSION:
         version = onnx.defs.get_schema(op_type, opset).since_version
-        yield Form(op_type, text, inputs, ("versions", version), opset)
-    yield Form("Cast", "Y = Cast <to = 6> (X)", {"X": (2, 4)}, ("versions", 13))
-    yield Form("Gather", "Y = Gather (X, s)", {"X": (5, 4), "s": [[3, 1], [0, 2]]}, ("vector", 1))
+        yield OperatorForm(op_type, text, inputs, ("versions", version), opset)
+    yield OperatorForm("Cast", "Y = Cast <to = 6> (X)", {"X": (2, 4)}, ("versions", 13))
+    yield OperatorForm("Gather", "Y = Gather (X, s)", {"X": (5, 4), "s": [[3, 1], [0, 2]]}, ("vector", 1))
     backward = {"X": (5, 4), "b": [-1], "e": [-(2**62)], "a": [0], "p": [-1]}
-    yield Form("Slice", "Y = Slice (X, b, e, a, p)", backward, ("not_negative", 4))
+    yield OperatorForm("Slice", "Y = Slice (X, b, e, a, p)", backward, ("not_negative", 4))
     # A model of constants alone would have no input.
     bare, full = (
         f"Z = ConstantOfShape {value}(s)\nY = Add (X, Z)" for value in ("", "<value = float[1] {0}> ")
     )
     values = {"s": [2, 4], "X": (2, 4)}
-    yield Form("ConstantOfShape", bare, values, ("written", "value"))
-    yield Form("ConstantOfShape", full, values, ("constant", 0), fed="s")
-    yield Form("ConstantOfShape", full, values, ("versions", 9))
+    yield OperatorForm("ConstantOfShape", bare, values, ("written", "value"))
+    yield OperatorForm("ConstantOfShape", full, values, ("constant", 0), fed="s")
+    yield OperatorForm("ConstantOfShape", full, values, ("versions", 9))
     zero = ("attributes", ("allowzero", 0))
-    yield Form("Reshape", "Y = Reshape <allowzero = 1> (X, s)", {"X": (2, 6), "s": [3, 4]}, zero, 14)
-    yield Form("Squeeze", "Y = Squeeze (X)", {"X": (1, 4, 1)}, ("written", "axes"), 11)
+    yield OperatorForm("Reshape", "Y = Reshape <allowzero = 1> (X, s)", {"X": (2, 6), "s": [3, 4]}, zero, 14)
+    yield OperatorForm("Squeeze", "Y = Squeeze (X)", {"X": (1, 4, 1)}, ("written", "axes"), 11)
     # The gates of a step: where they are wrong, they are as a product and a sum.
     gates = "G = Gemm <transB = 1> (X, W, s)\nS = Sigmoid (G)\nA, C, Y = Split <axis = 1> (S)"
-    yield Form("Gemm", gates, {"X": (2, 64), "W": (192, 64), "s": (2, 192)}, ("constant", 2), fed="s")
-    yield Form("Transpose", "Y = Transpose (X)", {"X": (2, 4)}, ("written", "perm"))
+    yield OperatorForm("Gemm", gates, {"X": (2, 64), "W": (192, 64), "s": (2, 192)}, ("constant", 2), fed="s")
+    yield OperatorForm("Transpose", "Y = Transpose (X)", {"X": (2, 4)}, ("written", "perm"))
     half, whole = (("attributes", ("onesided", value)) for value in (0, 1))
-    yield Form("DFT", "Y = DFT <axis = 1, onesided = 1> (X)", {"X": (1, 8, 1)}, half, 17)
-    yield Form("DFT", "Y = DFT <axis = 1, inverse = 1, onesided = 1> (X)", {"X": (1, 5, 2)}, half, 17)
+    yield OperatorForm("DFT", "Y = DFT <axis = 1, onesided = 1> (X)", {"X": (1, 8, 1)}, half, 17)
+    yield OperatorForm("DFT", "Y = DFT <axis = 1, inverse = 1, onesided = 1> (X)", {"X": (1, 5, 2)}, half, 17)
     frames = {"X": (1, 12, 1), "h": 4, "w": (8,)}
-    yield Form("STFT", "Y = STFT <onesided = 0> (X, h, w)", frames, whole, 17)
+    yield OperatorForm("STFT", "Y = STFT <onesided = 0> (X, h, w)", frames, whole, 17)
 
 
 FORMS = tuple(_forms())
@@ -159,7 +159,7 @@ _WITH_VALUES = (
     ("LeakyRelu", "alpha", 0.01, "Y = LeakyRelu <alpha = 0.5> (X)"),
 )
 NEEDED = (
-    Form(
+    OperatorForm(
         "ScatterND",
         "Z = ScatterND (X, i, u)\nY = Add (X, Z)",
         {"X": (4, 3), "i": [[1], [3]], "u": (2, 3)},
@@ -167,12 +167,12 @@ NEEDED = (
         fed="u",
     ),
     *(
-        Form(op_type, node, {"X": (4, 16)}, ("attributes", (name, default)))
+        OperatorForm(op_type, node, {"X": (4, 16)}, ("attributes", (name, default)))
         for op_type, name, default, node in _WITH_VALUES
     ),
-    Form("Split", "A, C, Y = Split <axis = 1> (X)", {"X": (2, 48)}, ("written", "split")),
+    OperatorForm("Split", "A, C, Y = Split <axis = 1> (X)", {"X": (2, 48)}, ("written", "split")),
     # An exporter writes the length, and a window follows.
-    Form(
+    OperatorForm(
         "DFT",
         "Z = DFT <axis = 2> (X, n)\nM = Mul (Z, w)\nY = Reshape (M, s)",
         {"X": (1, 2, 8, 2), "n": 8, "w": (1, 8, 1), "s": [1, 32]},
@@ -186,8 +186,8 @@ NEEDED = (
 _STEPS = (np.arange(8, dtype=np.float32).reshape(2, 4) - 4) / 20
 _QUANTIZED = {"X": _STEPS, "s": np.float32(0.05), "z": np.array(7, np.uint8)}
 BETWEEN = (
-    Form("Cast", "I = Cast <to = 6> (X)\nY = Add (I, I)", {"X": (2, 4)}, ("between", "operators")),
-    Form(
+    OperatorForm("Cast", "I = Cast <to = 6> (X)\nY = Add (I, I)", {"X": (2, 4)}, ("between", "operators")),
+    OperatorForm(
         "DequantizeLinear",
         "Q = QuantizeLinear (X, s, z)\nY = DequantizeLinear (Q, s, z)",
         _QUANTIZED,

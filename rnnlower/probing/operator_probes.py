@@ -71,7 +71,7 @@ def probe_operators(asker: Asker, last: int) -> list[str]:
     ]
 
 
-def _is_right(asker: Asker, form: forms.Form) -> bool:
+def _is_right(asker: Asker, form: forms.OperatorForm) -> bool:
     return asker.is_right(str(form), form.question)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 import rnnlower
 from rnnlower.lifting.affine_forms import (
+    AffineForm,
     Atoms,
-    Form,
     NotLiftableError,
     add_forms,
     concat_forms,
@@ -22,11 +22,11 @@ from rnnlower.recurrent.node import Activation
 RNG = np.random.default_rng(0)
 
 
-def minus(first: Form, second: Form) -> Form:
+def minus(first: AffineForm, second: AffineForm) -> AffineForm:
     return add_forms(first, second.scale(-1.0))
 
 
-def polynomials(atoms: Atoms, form: Form) -> list[dict[tuple[int, ...], float]]:
+def polynomials(atoms: Atoms, form: AffineForm) -> list[dict[tuple[int, ...], float]]:
     flat = form.flatten().simplify()
     return [atoms.polynomial(flat, place) for place in range(flat.constant.size)]
 

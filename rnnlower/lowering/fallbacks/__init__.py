@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rnnlower.lowering.fallbacks.arithmetic import ARITHMETIC, Form
+from rnnlower.lowering.fallbacks.arithmetic import ARITHMETIC, Fallback
 from rnnlower.lowering.fallbacks.data_movement import SHAPING
 from rnnlower.lowering.fallbacks.fused import FUSED
 from rnnlower.lowering.fallbacks.quantized_operators import QUANTIZED
 from rnnlower.lowering.fallbacks.signals import SIGNALS
 
-__all__ = ["FALLBACKS", "Form"]
+__all__ = ["FALLBACKS", "Fallback"]
 
-FALLBACKS: Mapping[str, Sequence[Form]] = {**ARITHMETIC, **FUSED, **QUANTIZED, **SHAPING, **SIGNALS}
+FALLBACKS: Mapping[str, Sequence[Fallback]] = {**ARITHMETIC, **FUSED, **QUANTIZED, **SHAPING, **SIGNALS}
 """The forms of each operator, the preferred one first; those of other domains have it in their names."""

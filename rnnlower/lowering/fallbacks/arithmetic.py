@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Result = ir.Value | Sequence[ir.Value] | None
 """What a form computes; ``None`` if it does not hold for these inputs."""
 
-Form = Callable[..., Result]
+Fallback = Callable[..., Result]
 """A function from an `Emitter` and the inputs and attributes of an operator to its outputs."""
 
 
@@ -119,7 +119,7 @@ def _sub(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value | None:
     return None if negative is None else e.op("Add", negative, a)
 
 
-def _for_floats_only(form: Form) -> Form:
+def _for_floats_only(form: Fallback) -> Fallback:
     """Return a form that integers do not have."""
 
     @functools.wraps(form)
@@ -129,7 +129,7 @@ def _for_floats_only(form: Form) -> Form:
     return restricted
 
 
-ARITHMETIC: Mapping[str, Sequence[Form]] = {
+ARITHMETIC: Mapping[str, Sequence[Fallback]] = {
     "Abs": [_for_floats_only(lambda e, x: e.op("Add", e.op("Relu", x), e.op("Relu", e.op("Neg", x))))],
     "Clip": [_clip],
     "Div": [_for_floats_only(lambda e, a, b: e.op("Mul", a, e.op("Reciprocal", b)))],

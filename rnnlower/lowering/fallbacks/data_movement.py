@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import write_einsum
-from rnnlower.lowering.fallbacks.arithmetic import Form
+from rnnlower.lowering.fallbacks.arithmetic import Fallback
 
 if TYPE_CHECKING:
     from rnnlower.lowering.emitter import Emitter
@@ -208,7 +208,7 @@ def _without_ceil(
     return e.op(op_type, x, **given)
 
 
-SHAPING: Mapping[str, Sequence[Form]] = {
+SHAPING: Mapping[str, Sequence[Fallback]] = {
     "AveragePool": [partial(_without_ceil, "AveragePool")],
     "ConstantOfShape": [_value_written, _constant_of_shape_by_expand],
     "Einsum": [lambda e, *operands, equation: write_einsum(e, equation, operands)],

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
-from rnnlower.lowering.fallbacks.arithmetic import Form, emit_scaled, gelu
+from rnnlower.lowering.fallbacks.arithmetic import Fallback, emit_scaled, gelu
 from rnnlower.recurrent.operators import SPEC_PARAMETERS
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def _attention(
     return e.op("Reshape", e.transpose(made, [0, 2, 1, 3]), e.integers(0, 0, sizes[2]), since=5)
 
 
-FUSED: Mapping[str, Sequence[Form]] = {
+FUSED: Mapping[str, Sequence[Fallback]] = {
     "LayerNormalization": [_emit_normalized],
     "SimplifiedLayerNormalization": [_rms_normalization],
     "com.microsoft.Attention": [_attention],

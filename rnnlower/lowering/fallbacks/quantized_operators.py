@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.lowering.fallbacks.arithmetic import Form
+from rnnlower.lowering.fallbacks.arithmetic import Fallback
 
 if TYPE_CHECKING:
     from rnnlower.lowering.emitter import Emitter
@@ -122,7 +122,7 @@ def _broadcast_along(e: Emitter, parameter: ir.Value, x: ir.Value, axis: int) ->
     return e.op("Reshape", parameter, e.integers(*dims), since=5)
 
 
-def _on_dequantized(form: Callable[..., ir.Value | None]) -> Form:
+def _on_dequantized(form: Callable[..., ir.Value | None]) -> Fallback:
     """Return a form on floats for operators of which the outputs' scale and zero point are the last inputs.
 
     The form's own inputs come in threes: an integer tensor, its scale and its zero point.
@@ -151,7 +151,7 @@ def _on_dequantized(form: Callable[..., ir.Value | None]) -> Form:
     return quantized
 
 
-def _plain(op_type: str) -> Form:
+def _plain(op_type: str) -> Fallback:
     return _on_dequantized(lambda e, *values: e.op(op_type, *values))
 
 
@@ -240,7 +240,7 @@ def _dynamic_matmul(
     return _matmul_to_float(e, x, b, scale, b_scale, zero, b_zero, bias)
 
 
-QUANTIZED: Mapping[str, Sequence[Form]] = {
+QUANTIZED: Mapping[str, Sequence[Fallback]] = {
     "DequantizeLinear": [_dequantized_by_parts],
     "QuantizeLinear": [_quantized_by_parts],
     "com.microsoft.DequantizeLinear": [_dequantized],

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
-from rnnlower.lowering.fallbacks.arithmetic import Form
+from rnnlower.lowering.fallbacks.arithmetic import Fallback
 
 if TYPE_CHECKING:
     from rnnlower.lowering.emitter import Dim, Emitter
@@ -24,7 +24,7 @@ _LARGEST = 2**25
 """The number of elements above which a constant is out of proportion: a transform of 4,096 samples has it."""
 
 
-def _in_float32(form: Callable[..., ir.Value | None]) -> Form:
+def _in_float32(form: Callable[..., ir.Value | None]) -> Fallback:
     """Return a form that computes in float32 for halves, which would lose what sums of many products need."""
 
     @functools.wraps(form)
@@ -258,7 +258,7 @@ def _emit_block_sum(
     )
 
 
-SIGNALS: Mapping[str, Sequence[Form]] = {
+SIGNALS: Mapping[str, Sequence[Fallback]] = {
     "Col2Im": [_emit_frame_sum, _emit_block_sum],
     "DFT": [_dft],
     "STFT": [_stft],
