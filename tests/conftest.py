@@ -1,4 +1,4 @@
-"""The place of a result; fewer collections of garbage, and commands that are built once, for all tests."""
+"""Settings for all tests: an output path, fewer garbage collections, and commands that are built once."""
 
 from __future__ import annotations
 

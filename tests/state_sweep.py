@@ -1,4 +1,4 @@
-"""Random LinearAttention and CausalConvWithState nodes, lowered in every way, against their text.
+"""Lower random LinearAttention and CausalConvWithState nodes in every way, judged by the oracle.
 
 python tests/state_sweep.py --count 1000
 """

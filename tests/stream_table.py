@@ -1,4 +1,4 @@
-"""Streams every model below a folder and proves it, or tells why it is refused: a table in Markdown.
+"""Stream every model below a folder and verify it, or give the reason for its refusal: a table in Markdown.
 
     python tests/stream_table.py FOLDER [OPTION ...]
 

@@ -62,7 +62,7 @@ def test_errors_have_one_base() -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_kinds(function: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_result_is_of_the_kind_of_the_argument(function: Callable[..., Any], tmp_path: Path) -> None:
     proto = static_model()
     path = tmp_path / "model.onnx"
     onnx.save(proto, path)
@@ -75,7 +75,7 @@ def test_kinds(function: Callable[..., Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_argument_stays_as_it_is(function: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_proto_or_file_stays_unchanged(function: Callable[..., Any], tmp_path: Path) -> None:
     proto = static_model()
     before = proto.SerializeToString(deterministic=True)
     function(proto)
@@ -88,7 +88,7 @@ def test_argument_stays_as_it_is(function: Callable[..., Any], tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["lstm17_weights_computed", "lstm18_function_ref_attr", "lstm13_in_if"])
 @pytest.mark.parametrize("function", [*FUNCTIONS.values(), rnnlower.inspect], ids=[*FUNCTIONS, "inspect"])
-def test_ir_model_stays_as_it_is(function: Callable[..., Any], name: str) -> None:
+def test_an_ir_model_stays_unchanged(function: Callable[..., Any], name: str) -> None:
     own = ir.from_proto(onnx.load(MODELS / f"{name}.onnx"))
     before = ir.to_proto(own).SerializeToString(deterministic=True)
     nodes = list(own.graph)
@@ -97,7 +97,7 @@ def test_ir_model_stays_as_it_is(function: Callable[..., Any], name: str) -> Non
     assert ir.to_proto(own).SerializeToString(deterministic=True) == before
 
 
-def test_options() -> None:
+def test_options_are_applied() -> None:
     model = recurrent_model()
     lowered = rnnlower.unroll(model, dims={"T": 4, "N": 2}, opset=18, nodes=["c*"], semantics="spec")
     assert isinstance(lowered, onnx.ModelProto)
@@ -160,12 +160,12 @@ def test_options_are_the_command_lines() -> None:
     ],
     ids=str,
 )
-def test_option_errors(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(rnnlower.OptionError, match=message):
         rnnlower.scan(recurrent_model(), **options)
 
 
-def test_kinds_of_errors(tmp_path: Path) -> None:
+def test_each_problem_raises_its_kind_of_error(tmp_path: Path) -> None:
     with pytest.raises(rnnlower.InvalidModelError, match="absent"):
         rnnlower.scan(tmp_path / "absent.onnx")
     with pytest.raises(rnnlower.InvalidModelError, match="no graph"):

@@ -1,4 +1,4 @@
-"""The Python that forks ends as Python does, whatever ends it."""
+"""Forked processes: they end as a Python process does, whatever ends it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SAID = "import os, sys; print(sys.argv, os.getcwd(), __name__, sys.path[0], os.
     ],
     ids=lambda value: " ".join(value)[:20] if isinstance(value, list) else "",
 )
-def test_it_ends_as_python_does(words: list[str], text: str | None, tmp_path: Path) -> None:
+def test_a_forked_process_ends_as_python_does(words: list[str], text: str | None, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(_SAID)
     own, forked = (_ended(command, tmp_path, *words, text=text) for command in (sys.executable, python()))
     assert own[:2] == forked[:2]

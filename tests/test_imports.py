@@ -86,7 +86,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("room", ["verification", "engines"])
-def test_what_checks_shares_no_more_than_is_said(room: str) -> None:
+def test_verification_and_engines_import_only_the_shared_modules(room: str) -> None:
     found = set()
     for path in Path("rnnlower", room).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -97,7 +97,7 @@ def test_what_checks_shares_no_more_than_is_said(room: str) -> None:
     assert {name for name in found if not name.startswith(own)} <= SHARED
 
 
-def test_a_module_name_stands_once() -> None:
+def test_module_names_are_unique() -> None:
     paths = {path for room in ("rnnlower", "passes") for path in Path(room).resolve().rglob("*.py")}
     counts = Counter(path.name for path in paths)
     assert [name for name, count in counts.items() if count > 1] == ["__init__.py"]

@@ -34,7 +34,7 @@ def test_every_option_of_every_command_has_values_to_try() -> None:
         assert all((name, ()) not in tried[name] for name in required), command
 
 
-def test_faults_are_told(tmp_path: Path) -> None:
+def test_a_file_left_behind_is_reported_as_a_fault(tmp_path: Path) -> None:
     (model,) = option_pairs.write_models(tmp_path, 1, seed=0)
     folder = tmp_path / "run"
     folder.mkdir()

@@ -26,14 +26,14 @@ def child() -> Iterator[Child]:
     own.close()
 
 
-def test_answers_and_errors_come_back(child: Child) -> None:
+def test_results_and_errors_are_returned(child: Child) -> None:
     assert child.call(os.getpid) != os.getpid()
     with pytest.raises(FileNotFoundError):
         child.call(os.stat, "/nowhere")
     assert child.start() == 1
 
 
-def test_a_death_is_an_error_and_the_next_call_starts_anew(child: Child) -> None:
+def test_a_crash_is_an_error_and_the_next_call_starts_a_new_process(child: Child) -> None:
     with pytest.raises(ChildDiedError, match="SIGABRT"):
         child.call(os.abort)
     with pytest.raises(ChildDiedError, match="status 3"):
@@ -112,7 +112,7 @@ def test_a_forked_process_has_a_child_of_its_own() -> None:
     assert run.returncode == 0, run.stderr
 
 
-def test_what_it_held_is_lost_when_it_starts_again(child: Child) -> None:
+def test_a_restarted_process_is_known_as_another_one(child: Child) -> None:
     first = child.start()
     assert child.runs_since(first)
     child.close()

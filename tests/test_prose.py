@@ -1,4 +1,4 @@
-"""The dialect of docstrings that CONTRIBUTING.md describes: ruff's D rules hold the rest."""
+"""The style of docstrings that CONTRIBUTING.md describes; ruff's D rules check the rest."""
 
 from __future__ import annotations
 

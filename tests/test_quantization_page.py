@@ -18,7 +18,7 @@ STEPS = 6
 
 @pytest.mark.parametrize("steps", [STEPS, "T"], ids=["a straight line", "a Scan"])
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
-def test_the_recipes(
+def test_the_recipes_run(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, op_type: str, steps: int | str
 ) -> None:
     network = Network(op_type, steps=steps, features=8, hidden_size=16, layers=1)

@@ -36,7 +36,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return dict(os.environ, PATH=path, PYTHONPATH=str(ROOT), COLUMNS="200")
 
 
-def test_the_pages_have_recipes() -> None:
+def test_the_recipes_and_examples_are_found() -> None:
     assert len(RECIPES) == 7
     assert len(CONSOLE) == 3
 

@@ -12,7 +12,7 @@ MODELS = Path(__file__).parents[1] / "models"
 
 
 @pytest.mark.parametrize("folder", ["absent", "."])
-def test_a_folder_without_models_is_told(
+def test_a_folder_without_models_is_an_error(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["real_models.py", str(tmp_path / folder)])
@@ -22,7 +22,7 @@ def test_a_folder_without_models_is_told(
     assert said.out == ""
 
 
-def test_a_folder_with_a_model(
+def test_a_folder_with_a_model_is_lowered_without_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copy(MODELS / "lstm14_states.onnx", tmp_path)

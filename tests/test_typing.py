@@ -38,7 +38,7 @@ def use(proto: onnx.ModelProto, model: ir.Model) -> None:
 """
 
 
-def test_a_type_checker_knows_the_kind_that_comes_back(tmp_path: Path) -> None:
+def test_a_type_checker_knows_the_kind_of_the_result(tmp_path: Path) -> None:
     api = pytest.importorskip("mypy.api")
     (tmp_path / "consumer.py").write_text(CONSUMER)
     line = ["--cache-dir", str(tmp_path / "cache"), "--follow-imports", "silent", "--python-version", "3.11"]
@@ -63,7 +63,7 @@ def test_the_report_beside_the_model() -> None:
 
 
 @pytest.mark.parametrize("name", ["unroll", "scan", "loop", "lower", "convert", "check", "inspect"])
-def test_progress_is_told(name: str) -> None:
+def test_progress_calls_give_each_activity(name: str) -> None:
     told: list[str] = []
     options = {
         "lower": {"target": "onnxruntime"},

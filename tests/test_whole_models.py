@@ -1,4 +1,4 @@
-"""The run of whole models on runtimes: what is wrong is told, and nothing is tried twice."""
+"""The run of whole models on runtimes: wrong results are reported, and nothing is tried twice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record(path: Path, off: float) -> None:
     np.savez(folder / f"{path.stem}.npz", **arrays)
 
 
-def test_a_wrong_result_is_told_and_tried_again(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_result_is_reported_and_tried_again(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(path, 0.01)
     cells = path.with_name("cells.jsonl")
     arguments = [str(path.parent), "--on", "onnxruntime", "--cells", str(cells)]

@@ -15,7 +15,7 @@ import rnnlower
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("baseline", [textbook, plain_scan])
 @pytest.mark.parametrize("variant", ["lstm", "bilstm", "gru", "gru_linear", "bigru"])
-def test_a_baseline_is_equal(variant, baseline, batch):
+def test_a_baseline_computes_what_its_native_operator_does(variant, baseline, batch):
     source = recurrent(VARIANTS[variant], (4, batch, 3, 5))
     result = rnnlower.verify(source, baseline(source))
     assert result, str(result)

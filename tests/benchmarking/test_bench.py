@@ -35,7 +35,7 @@ def by_name(result: rnnlower.BenchResult) -> dict[str, rnnlower.BenchVariant]:
     return {variant.name: variant for variant in result.variants}
 
 
-def test_every_form_is_there_with_its_figures(result):
+def test_every_form_is_reported_with_its_times_and_ops(result):
     assert list(by_name(result)) == ["native", "unroll", "scan", "loop", "scan x2", "loop x2"]
     for variant in result.variants:
         assert (variant.status, variant.reason) == ("timed", "")
@@ -47,7 +47,7 @@ def test_every_form_is_there_with_its_figures(result):
     assert (result.steps, result.threads, result.runs, result.notes) == (5, 1, 2, [])
 
 
-def test_ops_are_counted_in_the_file_and_where_they_run(result):
+def test_ops_are_counted_in_the_file_and_once_for_each_run(result):
     forms = by_name(result)
     assert (forms["native"].ops, forms["native"].ops_run) == (1, 1)
     lowered = ir.from_proto(rnnlower.scan(recurrent_model("LSTM", inputs=STATIC)))
@@ -90,7 +90,7 @@ def strided(layers: int, steps: int = 12) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_a_step_is_one_of_the_recurrence(layers: int, tmp_path: Path) -> None:
+def test_the_time_of_a_step_is_that_of_a_step_of_the_recurrence(layers: int, tmp_path: Path) -> None:
     """Neither a frame of the input nor a step of one layer: all layers take each of them."""
     result = rnnlower.bench(strided(layers), strategies=["scan"], **FEW)
     assert result.steps == 6
@@ -100,7 +100,7 @@ def test_a_step_is_one_of_the_recurrence(layers: int, tmp_path: Path) -> None:
     assert "6 time steps in " + ("the recurrent node" if layers == 1 else "each recurrent node") in table
 
 
-def test_recurrences_of_different_lengths_are_said() -> None:
+def test_recurrences_of_different_lengths_are_noted() -> None:
     """A step is one of the longest."""
     model = strided(1)
     more = onnx.parser.parse_graph(
@@ -123,7 +123,7 @@ def test_the_command_prints_a_table_and_json(tmp_path):
     assert data["threads"] == 2
 
 
-def test_what_onnxruntime_does_not_run_is_a_line_with_its_reason():
+def test_a_model_that_onnxruntime_cannot_run_is_listed_with_the_reason():
     result = rnnlower.bench(recurrent_model("LSTM", inputs=STATIC, layout=1), strategies=["unroll"], **FEW)
     native, unroll = result.variants
     assert (native.status, native.latency, native.ratio) == ("does not run", None, None)
@@ -132,14 +132,14 @@ def test_what_onnxruntime_does_not_run_is_a_line_with_its_reason():
     assert result.steps == 2
 
 
-def test_an_opset_without_kernels_is_a_line_too():
+def test_an_opset_without_kernels_is_listed_with_the_reason():
     result = rnnlower.bench("models/lstm01_last_state_only.onnx", strategies=["scan"], **FEW)
     native, scan = result.variants
     assert (native.status, scan.status) == ("does not run", "timed")
     assert "opset 1 has no kernel" in native.reason
 
 
-def test_what_cannot_be_made_is_a_line_with_its_reason(tmp_path):
+def test_a_form_that_cannot_be_made_is_listed_with_the_reason(tmp_path):
     model = recurrent_model("LSTM")
     result = rnnlower.bench(model, strategies=["unroll", "scan"], **FEW)
     forms = by_name(result)
@@ -166,7 +166,7 @@ def test_given_inputs_are_used(tmp_path):
     assert cli("bench", path, *options, "--json").json["inputs"] == {"X": "float32[9, 1, 3]"}
 
 
-def test_a_wrong_form_is_not_timed(tmp_path, monkeypatch):
+def test_a_form_with_different_outputs_is_not_timed(tmp_path, monkeypatch):
     lower = benchmark.lower_model
 
     def wrong(model: ir.Model, options: object) -> object:
@@ -196,7 +196,7 @@ def test_an_abort_of_onnxruntime_ends_only_its_own_process():
     assert unroll.status == "timed"
 
 
-def test_a_request_without_end_is_given_up(tmp_path, monkeypatch):
+def test_a_check_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setenv("RNNLOWER_ENGINE_SECONDS", "0.001")
     path = save(recurrent_model("LSTM", inputs=STATIC), tmp_path)
     own = worker.Worker(1)
@@ -221,7 +221,7 @@ def test_bfloat16_and_an_ir_model_are_measured():
     assert model.graph.num_nodes() == 1
 
 
-def test_the_text_reading_is_lowered_and_checked_as_such():
+def test_spec_semantics_apply_to_the_lowering_and_the_check():
     # Left out, ThresholdedRelu's threshold is 1 in the text and 0 in onnxruntime.
     model = recurrent_model("RNN", inputs=STATIC, activations=["ThresholdedRelu"])
     result = rnnlower.bench(model, strategies=["unroll"], semantics="spec", **FEW)
@@ -261,7 +261,7 @@ def test_the_chart_is_an_svg_that_names_the_forms(tmp_path):
         (["--node", "other*"], "no recurrent node matches"),
     ],
 )
-def test_wrong_usage_is_told_before_anything_runs(tmp_path, options, complaint, monkeypatch):
+def test_wrong_usage_is_refused_before_anything_runs(tmp_path, options, complaint, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.png").mkdir()
     run = cli("bench", save(recurrent_model("LSTM"), tmp_path), *options, code=2)
@@ -269,7 +269,7 @@ def test_wrong_usage_is_told_before_anything_runs(tmp_path, options, complaint, 
     assert run.stdout == ""
 
 
-def test_what_cannot_be_written_is_named(tmp_path):
+def test_a_chart_that_cannot_be_written_is_named(tmp_path):
     chart = tmp_path / "chart.png"
     chart.symlink_to(tmp_path / "absent" / "chart.png")
     run = cli("bench", save(recurrent_model("LSTM"), tmp_path), "--runs", 2, "--plot", chart, code=2)
@@ -289,20 +289,20 @@ def test_without_matplotlib_the_error_tells_the_remedy(tmp_path, monkeypatch):
     assert "pip install 'rnnlower[plot]'" in run.stderr
 
 
-def test_what_is_no_model_is_refused(tmp_path):
+def test_a_file_that_is_no_model_is_refused(tmp_path):
     path: Path = tmp_path / "model.onnx"
     path.write_bytes(b"nothing")
     cli("bench", path, code=3)
 
 
-def test_what_no_engine_runs_is_unverifiable(tmp_path):
+def test_a_model_that_no_engine_runs_is_unverifiable(tmp_path):
     node = onnx.helper.make_node("Frob", ["x"], ["y"], domain="custom")
     model = model_of([node], [info("x", 1, [2])], [info("y", 1, [2])], extra_domains=["custom"])
     run = cli("bench", save(model, tmp_path), code=4)
     assert "no engine runs the model" in run.stderr
 
 
-def test_on_a_runtime_there_is_what_its_target_makes(tmp_path):
+def test_bench_on_a_runtime_adds_the_forms_of_its_target(tmp_path):
     path = save(recurrent_model("LSTM", inputs=STATIC), tmp_path)
     result = rnnlower.bench(path, on="onnxruntime", **FEW)
     forms = by_name(result)
@@ -315,7 +315,7 @@ def test_on_a_runtime_there_is_what_its_target_makes(tmp_path):
     assert "'lower' is for a runtime that a target describes" in run.stderr
 
 
-def test_what_a_step_of_a_stream_costs(tmp_path: Path) -> None:
+def test_the_time_of_a_chunk_is_divided_by_its_steps(tmp_path: Path) -> None:
     model = save(rnnlower.stream(onnx.load(MODELS / "denoiser_gru.onnx"), chunk=4), tmp_path)
     options = ("--strategy", "unroll", "--runs", "2")
     result = cli("bench", model, *options, "--json").json

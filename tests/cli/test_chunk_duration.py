@@ -39,7 +39,7 @@ def test_a_duration_is_a_number_of_steps(tmp_path: Path, chunk: str, rate: str |
         ),
     ],
 )
-def test_a_chunk_that_is_no_number_of_steps(tmp_path: Path, options: list[str], message: str) -> None:
+def test_an_invalid_chunk_is_refused(tmp_path: Path, options: list[str], message: str) -> None:
     model = save(recurrent_model(), tmp_path)
     run = rnnlower("stream", model, "-o", tmp_path / "out.onnx", *options, code=2)
     assert message in run.stderr

@@ -97,7 +97,7 @@ def test_no_verify(out: Path) -> None:
     assert out.exists()
 
 
-def test_opset(out: Path) -> None:
+def test_opset_sets_the_opset_of_the_result(out: Path) -> None:
     assert rnnlower("scan", STATIC, "-o", out, "--opset", 17, "--json").json["opset"] == 17
     assert onnx.load(out).opset_import[0].version == 17
 
@@ -108,7 +108,7 @@ def test_opset_rises_only_as_far_as_needed(out: Path) -> None:
     assert rnnlower("loop", MODELS / "lstm22_bfloat16.onnx", "-o", out, "--json").json["opset"] == 22
 
 
-def test_dim(out: Path, tmp_path: Path) -> None:
+def test_dim_fixes_dimensions_of_the_input(out: Path, tmp_path: Path) -> None:
     path = save(recurrent_model(), tmp_path)
     result = rnnlower("unroll", path, "-o", out, "--dim", "T=4", "--dim", "N=2", "--json").json
     assert result["nodes"][0]["steps"] == 4
@@ -116,7 +116,7 @@ def test_dim(out: Path, tmp_path: Path) -> None:
     assert [dim.dim_value for dim in X.type.tensor_type.shape.dim] == [4, 2, 3]
 
 
-def test_input_shape(out: Path, tmp_path: Path) -> None:
+def test_input_shape_fixes_the_number_of_steps(out: Path, tmp_path: Path) -> None:
     path = save(recurrent_model(), tmp_path)
     assert (
         rnnlower("unroll", path, "-o", out, "--input-shape", "X:6,1,3", "--json").json["nodes"][0]["steps"]
@@ -124,7 +124,7 @@ def test_input_shape(out: Path, tmp_path: Path) -> None:
     )
 
 
-def test_node(out: Path) -> None:
+def test_node_selects_nodes_by_pattern(out: Path) -> None:
     source = MODELS / "gru_two_layers_dynamic.onnx"
     names = [node["name"] for node in rnnlower("inspect", source, "--json").json["recurrent"]]
     assert names == ["GRU_0", "GRU_1"]
@@ -136,20 +136,20 @@ def test_node(out: Path) -> None:
     assert len(both["nodes"]) == 2
 
 
-def test_unroll_factor(out: Path) -> None:
+def test_unroll_factor_is_taken_by_scan_and_refused_by_unroll(out: Path) -> None:
     rnnlower("scan", STATIC, "-o", out, "--unroll-factor", 2)
     assert sum(node.op_type == "Scan" for node in all_nodes(onnx.load(out))) == 2
     rnnlower("unroll", STATIC, "-o", out, "--unroll-factor", 2, code=2)
 
 
-def test_semantics(out: Path) -> None:
+def test_semantics_applies_to_the_result_and_its_verification(out: Path) -> None:
     source = MODELS / "lstm14_clip_relu_of_cell.onnx"
     rnnlower("scan", source, "-o", out, "--semantics", "spec")
     rnnlower("verify", source, out, "--semantics", "spec")
     rnnlower("verify", source, out, "--semantics", "ort", code=1)
 
 
-def test_trials_and_seed(out: Path) -> None:
+def test_trials_and_seed_determine_the_verification(out: Path) -> None:
     runs = [
         rnnlower("scan", DYNAMIC, "-o", out, "--trials", 3, "--seed", seed, "--json").json
         for seed in (1, 1, 2)
@@ -160,12 +160,12 @@ def test_trials_and_seed(out: Path) -> None:
     assert runs[0]["verification"] != runs[2]["verification"]
 
 
-def test_tolerances(out: Path) -> None:
+def test_tolerances_decide_the_verdict(out: Path) -> None:
     rnnlower("scan", STATIC, "-o", out, "--atol", 0, "--rtol", 0, code=1)
     rnnlower("scan", STATIC, "-o", out, "--atol", 1e-3, "--rtol", 0)
 
 
-def test_inputs(out: Path, tmp_path: Path) -> None:
+def test_inputs_from_a_file_replace_the_trials(out: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "inputs.npz", X=np.ones((3, 2, 3), np.float32))
     path = save(recurrent_model(), tmp_path)
     result = rnnlower("scan", path, "-o", out, "--inputs", tmp_path / "inputs.npz", "--json").json
@@ -247,7 +247,7 @@ def test_wrong_usage(arguments: list[object], tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("option", ["--inputs", "--trials", "--seed", "--atol", "--rtol", "--state"])
-def test_how_to_verify_needs_a_verification(option: str, out: Path) -> None:
+def test_verification_options_contradict_no_verify(option: str, out: Path) -> None:
     value = "Y_h=X" if option == "--state" else "1"
     words = rnnlower("scan", STATIC, "-o", out, "--no-verify", option, value, code=2).stderr
     assert option in words
@@ -263,23 +263,25 @@ def test_how_to_verify_needs_a_verification(option: str, out: Path) -> None:
         ("--state", "Y_h", "Y_h=initial_h", "Y_h=initial_c"),
     ],
 )
-def test_one_name_with_two_values(option: str, name: str, first: str, second: str, out: Path) -> None:
+def test_one_name_with_two_values_is_refused(
+    option: str, name: str, first: str, second: str, out: Path
+) -> None:
     run = rnnlower("scan", STATIC, "-o", out, option, first, option, second, code=2)
     assert f"{option} gives {name!r} two values" in run.stderr
     assert not out.exists()
 
 
-def test_one_name_with_one_value_twice(out: Path) -> None:
+def test_the_same_value_given_twice_is_accepted(out: Path) -> None:
     line = ["--input-shape", "X:5,2,3"] * 2 + ["--state", "Y_h=initial_h"] * 2
     rnnlower("scan", STATIC, "-o", out, *line, "--trials", 3)
 
 
-def test_two_states_for_one_input(out: Path) -> None:
+def test_two_states_for_one_input_are_refused(out: Path) -> None:
     line = ("--state", "Y_h=initial_h", "--state", "Y_c=initial_h")
     assert "same input" in rnnlower("scan", STATIC, "-o", out, *line, code=2).stderr
 
 
-def test_trials_that_given_inputs_would_leave_without_effect(out: Path, tmp_path: Path) -> None:
+def test_trials_together_with_inputs_are_refused(out: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "inputs.npz", X=np.zeros((5, 2, 3), np.float32))
     for line in (["verify", STATIC, STATIC], ["scan", STATIC, "-o", out]):
         run = rnnlower(*line, "--inputs", tmp_path / "inputs.npz", "--trials", 7, code=2)
@@ -288,7 +290,7 @@ def test_trials_that_given_inputs_would_leave_without_effect(out: Path, tmp_path
     assert not out.exists()
 
 
-def test_help() -> None:
+def test_help_lists_the_options() -> None:
     assert "unroll" in rnnlower("--help").stdout
     for option in (
         "--opset",
@@ -303,14 +305,14 @@ def test_help() -> None:
 
 
 @pytest.mark.parametrize(("option", "other"), [("--atol", "--rtol"), ("--rtol", "--atol")])
-def test_help_tells_what_a_tolerance_left_out_is(option: str, other: str) -> None:
+def test_help_gives_the_default_of_each_tolerance(option: str, other: str) -> None:
     for command in ("scan", "convert", "verify"):
         words = rnnlower(command, "--help").stdout.replace("│", " ").split()
         text = " ".join(words[words.index(option) :])
         assert f"Default: by type, or 0 with {other}" in text
 
 
-def test_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_prints_the_installed_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1.2.3")
     assert rnnlower("--version").stdout == "rnnlower 1.2.3\n"
 
@@ -333,7 +335,9 @@ def test_unroll_without_a_length_names_node_dimension_and_remedies(out: Path, tm
     ],
     ids=["named", "unnamed", "negative", "question_marks", "unknown_rank"],
 )
-def test_the_remedy_works(dims: list[Any] | None, remedy: list[str], out: Path, tmp_path: Path) -> None:
+def test_the_remedy_for_an_unknown_length_works(
+    dims: list[Any] | None, remedy: list[str], out: Path, tmp_path: Path
+) -> None:
     path = save(recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, dims)}), tmp_path)
     assert " ".join(remedy) in rnnlower("unroll", path, "-o", out, code=3).stderr
     option, value = remedy
@@ -342,7 +346,7 @@ def test_the_remedy_works(dims: list[Any] | None, remedy: list[str], out: Path, 
     assert recurrent_left(onnx.load(out)) == []
 
 
-def test_convert(out: Path) -> None:
+def test_convert_changes_the_opset_in_both_directions(out: Path) -> None:
     run = rnnlower("convert", MODELS / "rnn01_output_sequence.onnx", "-o", out, "--opset", 13, "--json")
     assert {"opset", "verification", "output"} <= set(run.json)
     assert_verification(run.json["verification"])
@@ -395,7 +399,7 @@ def test_inspect_json(path: Path) -> None:
         assert node["weights"] in ("constant", "computed", "runtime")
 
 
-def test_inspect_tells_of_any_model(out: Path) -> None:
+def test_inspect_describes_any_model(out: Path) -> None:
     """Also of one that was unrolled and has no recurrent node left."""
     rnnlower("unroll", MODELS / "lstm14_dynamic.onnx", "-o", out, "--dim", "T=3")
     X, initial_h, _ = rnnlower("inspect", out, "--json").json["inputs"]

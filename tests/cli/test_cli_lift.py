@@ -24,7 +24,7 @@ def scanned(tmp_path: Path) -> Path:
     return save(library.scan(recurrent_model("GRU")), tmp_path)
 
 
-def test_lift_writes_a_verified_model_and_tells_in_json(scanned: Path, out: Path) -> None:
+def test_lift_writes_a_verified_model_and_reports_it_in_json(scanned: Path, out: Path) -> None:
     run = rnnlower("lift", scanned, "-o", out, "--json")
     (node,) = run.json["nodes"]
     assert {"form": "scan", "op_type": "GRU", "direction": "forward", "reason": None}.items() <= node.items()
@@ -45,7 +45,7 @@ def test_other_nodes_stay(scanned: Path, out: Path) -> None:
     assert recurrent_left(onnx.load(out)) == []
 
 
-def test_a_reason_is_told_for_what_stays(tmp_path: Path, out: Path) -> None:
+def test_a_node_that_is_not_lifted_is_listed_with_the_reason(tmp_path: Path, out: Path) -> None:
     body = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> main (float[3, 2] x, float[2] s) => (float[3, 2] y) {
             [sums] last, y = Scan <num_scan_inputs = 1, body = b (float[2] a, float[2] t)
@@ -131,7 +131,7 @@ def with_functions(text: str, body: str) -> onnx.ModelProto:
     ],
     ids=["a Scan in a function", "a line of calls"],
 )
-def test_what_is_in_a_function_is_lifted(text: str, body: str, tmp_path: Path, out: Path) -> None:
+def test_a_recurrence_in_a_function_is_lifted(text: str, body: str, tmp_path: Path, out: Path) -> None:
     path = save(with_functions(text, body), tmp_path)
     (node,) = rnnlower("lift", path, "-o", out, "--json").json["nodes"]
     assert (node["op_type"], node["hidden_size"]) == ("RNN", 4)
@@ -159,11 +159,11 @@ def test_lower_lifts_what_is_cheaper_by_the_prices_of_the_target(
     assert any("Loops and Scans stay as they are" in note for note in report.notes)
 
 
-def test_what_a_target_lacks_has_no_price(scanned: Path) -> None:
+def test_a_lifting_to_an_operator_that_the_target_lacks_has_no_price(scanned: Path) -> None:
     assert price_lifting(ir.load(scanned), LiftRecurrentPass(steps=None), find_target("tinygrad")) is None
 
 
-def test_what_is_folded_suits_an_old_ir_version() -> None:
+def test_folded_constants_are_no_initializers_before_ir_version_4() -> None:
     """Every initializer is an input there; a Constant need not be one."""
     model = onnx.parser.parse_model("""
         <ir_version: 3, opset_import: ["" : 9]>

@@ -16,7 +16,7 @@ def tagger(tmp_path: Path) -> Path:
     return save(padded_case("tagger"), tmp_path)
 
 
-def test_pad_writes_a_verified_model_and_tells_in_json(tagger: Path, out: Path) -> None:
+def test_pad_writes_a_verified_model_and_reports_it_in_json(tagger: Path, out: Path) -> None:
     run = rnnlower("pad", tagger, "-o", out, "--max", "T=20", "--json")
     assert run.json["max"] == {"T": 20}
     assert run.json["inputs"] == {"x": 0}
@@ -27,7 +27,7 @@ def test_pad_writes_a_verified_model_and_tells_in_json(tagger: Path, out: Path) 
     assert inputs["length"].elem_type == onnx.TensorProto.INT64
 
 
-def test_the_table_says_what_is_valid(tmp_path: Path) -> None:
+def test_the_table_gives_the_valid_length_of_each_output(tmp_path: Path) -> None:
     source = save(padded_case("strided convolution"), tmp_path)
     run = rnnlower("pad", source, "-o", tmp_path / "out.onnx", "--max", "T=20", "--mask")
     assert "(T + 1) // 2" in run.stdout
@@ -59,7 +59,7 @@ def test_wrong_usage(tagger: Path, tmp_path: Path, wrong: list[str], code: int) 
     assert not (tmp_path / "out.onnx").exists()
 
 
-def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
+def test_a_refused_model_is_not_written(tmp_path: Path) -> None:
     source = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[T, 2] x) => (int64[2, N] z) '
         "{ [found] z = NonZero (x) }"

@@ -69,7 +69,9 @@ _ATTRIBUTES = {
 
 
 @pytest.mark.parametrize(("op_type", "attributes", "word"), _ATTRIBUTES.values(), ids=_ATTRIBUTES)
-def test_attribute(op_type: str, attributes: dict[str, object], word: str, tmp_path: Path) -> None:
+def test_an_attribute_that_is_not_supported_is_refused(
+    op_type: str, attributes: dict[str, object], word: str, tmp_path: Path
+) -> None:
     path = save(cell_with(op_type, **attributes), tmp_path)
     refused(path, f"{op_type} node 'cell'", word)
 
@@ -97,7 +99,7 @@ _SHAPES = {
 
 
 @pytest.mark.parametrize("shapes", _SHAPES.values(), ids=_SHAPES)
-def test_shape_that_does_not_fit(shapes: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
+def test_a_constant_of_a_wrong_shape_is_refused(shapes: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
     constants = weights("LSTM")
     for name, shape in shapes.items():
         constants[name] = np.zeros(shape, np.int32 if name == "sequence_lens" else np.float32)
@@ -115,7 +117,7 @@ def test_shape_that_does_not_fit(shapes: dict[str, tuple[int, ...]], tmp_path: P
         ("T", [5, -1], "sequence_lens has -1; lengths go from 0\n"),
     ],
 )
-def test_lengths_that_no_sequence_has(
+def test_sequence_lens_outside_of_the_sequence_are_refused(
     steps: int | str, lengths: list[int], said: str, tmp_path: Path
 ) -> None:
     constants = weights("LSTM") | {"sequence_lens": np.array(lengths, np.int32)}
@@ -168,7 +170,7 @@ def _mixed(model: onnx.ModelProto) -> None:
     ],
     ids=["bf16", "uint8", "mixed"],
 )
-def test_type(spoil: Spoil, word: str, tmp_path: Path) -> None:
+def test_a_tensor_of_a_wrong_type_is_refused(spoil: Spoil, word: str, tmp_path: Path) -> None:
     model = cell_with("LSTM")
     spoil(model)
     refused(save(model, tmp_path), "LSTM node 'cell'", word)
@@ -212,14 +214,14 @@ def _circle(model: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_reads_nothing, _gives_nothing, _branch_reads_nothing, _twice, _circle])
-def test_names_that_do_not_fit(spoil: Spoil, tmp_path: Path) -> None:
+def test_missing_or_repeated_value_names_and_cycles_are_refused(spoil: Spoil, tmp_path: Path) -> None:
     model = cell_with("LSTM")
     spoil(model)
     word = "cycle" if spoil is _circle else "'nowhere'"
     refused(save(model, tmp_path), "model.onnx", word)
 
 
-def test_a_process_of_its_own_says_one_line(tmp_path: Path) -> None:
+def test_the_command_prints_one_line_of_error(tmp_path: Path) -> None:
     model = cell_with("LSTM")
     _reads_nothing(model)
     paths = [str(save(model, tmp_path)), "-o", str(tmp_path / "out.onnx")]
@@ -248,7 +250,9 @@ def _random_bytes(model: bytes) -> bytes:
     ],
     ids=["random", "truncated", "beginning", "empty", "text"],
 )
-def test_file_that_is_no_model(spoil: Callable[[bytes], bytes], strategy: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_refused(
+    spoil: Callable[[bytes], bytes], strategy: str, tmp_path: Path
+) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(spoil(cell_with("LSTM").SerializeToString()))
     refused(path, "model.onnx", strategy=strategy, options=("--opset", "17"))

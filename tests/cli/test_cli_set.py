@@ -36,7 +36,7 @@ def ops_in_file(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("command", ["unroll --dim T=3", "scan", "loop", "lower --target openvino"])
-def test_the_if_goes_with_the_input(model: Path, out: Path, command: str) -> None:
+def test_an_input_that_is_set_removes_the_if_that_it_decides(model: Path, out: Path, command: str) -> None:
     name, *options = command.split()
     run = rnnlower(name, model, "-o", out, *options, "--set", "sr=8000", "--json")
     assert run.json["verification"]["equal"]

@@ -15,7 +15,7 @@ DENOISER = MODELS / "denoiser_gru.onnx"
 STATES = {"gru_0_h_out": "gru_0_h_in", "gru_1_h_out": "gru_1_h_in"}
 
 
-def test_a_model_becomes_one_of_a_step(tmp_path: Path) -> None:
+def test_a_model_becomes_a_step_model_with_states(tmp_path: Path) -> None:
     out = tmp_path / "step.onnx"
     result = rnnlower("stream", DENOISER, "-o", out, "--json").json
     assert result["states"] == STATES
@@ -30,7 +30,7 @@ def test_a_model_becomes_one_of_a_step(tmp_path: Path) -> None:
     assert [value.name for value in model.graph.output] == ["mask", *STATES]
 
 
-def test_the_tables_tell_the_states(tmp_path: Path) -> None:
+def test_the_tables_list_the_states(tmp_path: Path) -> None:
     said = rnnlower("stream", DENOISER, "-o", tmp_path / "step.onnx", "--chunk", "5", "--trials", "1").stdout
     assert "gru_0_h_out" in said
     assert "5 time steps a call: spectrum on axis 1, mask on axis 1" in said
@@ -46,7 +46,7 @@ def test_recurrent_nodes_are_lowered_as_well(tmp_path: Path) -> None:
     rnnlower("verify", DENOISER, out, "--trials", "1")
 
 
-def test_a_state_that_is_lost_is_a_difference(tmp_path: Path) -> None:
+def test_a_lost_state_makes_the_verification_fail(tmp_path: Path) -> None:
     """A result that forgets is not equal, and the first value that shows it is named."""
     out, forgetful = tmp_path / "step.onnx", tmp_path / "forgetful.onnx"
     rnnlower("stream", DENOISER, "-o", out, "--trials", "1")
@@ -64,7 +64,7 @@ def test_a_state_that_is_lost_is_a_difference(tmp_path: Path) -> None:
     assert "gru_1" in result["first_difference"]
 
 
-def test_what_couples_time_steps_is_exit_3_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_model_that_couples_time_steps_is_refused_and_not_written(tmp_path: Path) -> None:
     out = tmp_path / "step.onnx"
     run = rnnlower("stream", MODELS / "gru_two_layers_dynamic.onnx", "-o", out, "--json", code=3)
     assert run.json["error"]["kind"] == "UnsupportedModelError"

@@ -19,7 +19,7 @@ from rnnlower.targets import find_target, target_names
 from rnnlower.targets.fit import Misfit
 
 
-def test_targets_lists_them() -> None:
+def test_targets_lists_every_target_with_its_opsets() -> None:
     table = rnnlower("targets").stdout
     listed = {row["name"]: row for row in rnnlower("targets", "--json").json["targets"]}
     assert set(listed) == set(target_names())
@@ -37,7 +37,7 @@ def test_verbose_check_lists_the_targets_that_have_an_operator(tmp_path: Path) -
     assert listed not in rnnlower(*line, code=1).stdout
 
 
-def test_check_before_and_after(tmp_path: Path) -> None:
+def test_check_fails_before_the_lowering_and_passes_after_it(tmp_path: Path) -> None:
     model, out = MODELS / "lstm14_peephole.onnx", tmp_path / "out.onnx"
     before = rnnlower("check", model, "--target", "openvino", code=1)
     assert "openvino gets LSTM with input P silently wrong" in before.stdout
@@ -82,7 +82,7 @@ def test_check_names_nodes_in_subgraphs(tmp_path: Path) -> None:
     assert path.count("then_branch") + path.count("else_branch") == 2
 
 
-def test_lower_says_why(out: Path) -> None:
+def test_lower_gives_the_reason_for_each_node(out: Path) -> None:
     run = rnnlower("lower", MODELS / "lstm14_layout1.onnx", "-o", out, "--target", "onnxruntime")
     assert "LSTM LSTM_0: " in run.stdout
     result = rnnlower(
@@ -98,7 +98,7 @@ def test_lower_says_why(out: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(target_names()) - {"sonnx"}))
-def test_lowered_for_each_target(out: Path, name: str) -> None:
+def test_a_model_lowered_for_a_target_passes_its_check(out: Path, name: str) -> None:
     rnnlower("lower", MODELS / "lstm14_clip.onnx", "-o", out, "--target", name, "--trials", "1")
     lowered = onnx.load(out)
     first, last = find_target(name).opset.range
@@ -127,7 +127,7 @@ def test_an_unknown_target_is_wrong_usage(tmp_path: Path) -> None:
         assert "there is no target 'nonesuch'" in run.stderr
 
 
-def test_open_sizes_ask_for_dim(out: Path) -> None:
+def test_an_unknown_size_asks_for_dim(out: Path) -> None:
     model = MODELS / "lstm14_dynamic.onnx"
     run = rnnlower("lower", model, "-o", out, "--target", "tinygrad", code=3)
     assert "takes static shapes only" in run.stderr
@@ -135,7 +135,7 @@ def test_open_sizes_ask_for_dim(out: Path) -> None:
     assert not out.exists()
 
 
-def test_question_marks_ask_for_input_shape(tmp_path: Path) -> None:
+def test_an_unnamed_size_asks_for_input_shape(tmp_path: Path) -> None:
     path = save(recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, ["?", "?", 3])}), tmp_path)
     run = rnnlower("lower", path, "-o", tmp_path / "out.onnx", "--target", "tinygrad", code=3)
     assert "--input-shape X:N,N,3" in run.stderr
@@ -161,7 +161,7 @@ def test_the_rest_of_the_model_is_a_warning_or_with_strict_an_error(tmp_path: Pa
     assert "Round" in {node.op_type for node in all_nodes(onnx.load(out))}
 
 
-def test_own_target_file(tmp_path: Path, out: Path) -> None:
+def test_a_target_file_of_the_user_decides_the_ops(tmp_path: Path, out: Path) -> None:
     ops = ["Concat", "MatMul", "Add", "Mul", "Sigmoid", "Tanh", "Reshape", "Split", "Relu"]
     path = write(tmp_path, MINIMAL | {"ops": f"allowed = {ops}", "opset": "range = [9, 14]"})
     rnnlower("lower", MODELS / "lstm14_defaults.onnx", "-o", out, "--target", path)
@@ -195,7 +195,7 @@ def test_an_unroll_factor_without_effect_is_noted(
     assert "--unroll-factor" not in without.stderr
 
 
-def test_check_says_what_lower_says_of_batches(tmp_path: Path) -> None:
+def test_check_and_lower_give_the_same_note_on_batches(tmp_path: Path) -> None:
     path, out = save(Config().build(), tmp_path), tmp_path / "out.onnx"
     note = "note: LSTM node 'LSTM_0': batch_size is 2"
     assert note in rnnlower("lower", path, "-o", out, "--target", "sonnx").stderr

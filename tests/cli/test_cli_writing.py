@@ -46,7 +46,7 @@ def externals(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES, "convert"])
-def test_output_may_be_the_model(strategy: str, tmp_path: Path) -> None:
+def test_the_output_may_replace_the_model(strategy: str, tmp_path: Path) -> None:
     path = save(recurrent_model(inputs={"X": (FLOAT, [5, 2, 3])}), tmp_path)
     rnnlower(strategy, path, "-o", path, "--opset", 18)
     assert list(tmp_path.iterdir()) == [path]
@@ -226,7 +226,7 @@ def test_unreadable_output_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_same_bytes_twice(tmp_path: Path) -> None:
+def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
     path = save(recurrent_model(), tmp_path)
     for name in ("first.onnx", "second.onnx"):
         rnnlower("loop", path, "-o", tmp_path / name)
@@ -242,7 +242,7 @@ def test_permissions_are_those_of_a_new_file(tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_the_size_that_is_told_counts_the_data_file(tmp_path: Path) -> None:
+def test_the_reported_size_includes_the_data_file(tmp_path: Path) -> None:
     path, out = model_with_data(tmp_path), tmp_path / "out.onnx"
     told = rnnlower("scan", path, "-o", out, "--trials", 1).stderr
     sizes = []

@@ -1,4 +1,4 @@
-"""Commands whose caller has closed stdout, stderr or both, or whose output lacks letters."""
+"""Commands whose caller has closed stdout, stderr or both, or whose output encoding lacks letters."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_model_holds_no_output_of_a_closed_stream(closed: str, tmp_path: Path)
     assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / "expected.onnx").read_bytes()
 
 
-def test_names_have_letters_that_the_output_lacks(tmp_path: Path) -> None:
+def test_letters_that_the_output_encoding_lacks_are_escaped(tmp_path: Path) -> None:
     model = onnx.load(_MODEL)
     model.graph.node[0].name = "\u5c42"
     onnx.save(model, tmp_path / "model.onnx")

@@ -16,7 +16,7 @@ from support.broken_files import break_file
 pytestmark = pytest.mark.usefixtures("forks")
 
 
-def test_no_case_ends_badly() -> None:
+def test_every_broken_file_ends_in_a_documented_exit_code() -> None:
     outcomes = fuzz.fuzz(argparse.Namespace(first=0, count=60, seed=0, keep=None))
     assert sum(outcomes.values()) == 60
     assert outcomes.keys() <= {"0", "1", "2", "3", "4"}
@@ -27,7 +27,9 @@ def test_no_case_ends_badly() -> None:
 @pytest.mark.parametrize(
     ("seed", "number"), [(1, 1418), (1, 2673), (1, 2720), (1, 3847), (1, 6109), (1, 8891)]
 )
-def test_cases_that_once_ended_badly(seed: int, number: int, tmp_path: Path) -> None:
+def test_files_that_once_crashed_the_command_end_in_a_documented_exit_code(
+    seed: int, number: int, tmp_path: Path
+) -> None:
     outcome, details = run_case(make_case(seed, number, tmp_path), tmp_path)
     assert outcome in {"0", "1", "3", "4"}, details
 

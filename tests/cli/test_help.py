@@ -27,13 +27,13 @@ def test_help_ends_with_an_example_and_the_exit_codes(command: str) -> None:
     assert {"0", "2"} <= {line.split()[0] for line in codes.splitlines() if line.strip()}
 
 
-def test_the_options_stand_in_panels() -> None:
+def test_the_options_are_listed_in_panels() -> None:
     words = run("scan", "--help").stdout
     places = [words.index(f"─ {panel} ─") for panel in ("Model", "Lowering", "Verification", "Output")]
     assert places == sorted(places)
 
 
-def test_the_time_of_each_phase(tmp_path: Path) -> None:
+def test_verbose_and_json_give_the_time_of_each_phase(tmp_path: Path) -> None:
     path, out = save(recurrent_model(), tmp_path), tmp_path / "out.onnx"
     assert "reading" not in run("scan", path, "-o", out).stderr
     words = run("scan", path, "-o", out, "-v").stderr
@@ -47,7 +47,7 @@ def test_the_time_of_each_phase(tmp_path: Path) -> None:
         assert "verifying: candidate" in run(*line, "--json").json["seconds"]
 
 
-def test_errors_in_all_measures_only_if_asked(tmp_path: Path) -> None:
+def test_errors_in_ulp_are_shown_by_verbose_only(tmp_path: Path) -> None:
     path = save(recurrent_model(), tmp_path)
     assert "max ulp" not in run("verify", path, path).stdout
     assert "max ulp" in run("verify", path, path, "-v").stdout
@@ -57,7 +57,7 @@ def test_errors_in_all_measures_only_if_asked(tmp_path: Path) -> None:
     assert all(output["used"] <= 1 and output["dtype"] == "float32" for output in result["outputs"])
 
 
-def test_what_the_table_allows_is_what_decides(tmp_path: Path) -> None:
+def test_the_tolerance_in_the_table_decides_the_verdict(tmp_path: Path) -> None:
     path = save(recurrent_model(), tmp_path)
     run("scan", path, "-o", tmp_path / "out.onnx")
     line = ["verify", path, tmp_path / "out.onnx", "--rtol", 0, "--atol"]
@@ -96,7 +96,7 @@ def test_check_begins_with_a_summary(tmp_path: Path) -> None:
     assert brief.splitlines()[-1] == "target onnx2torch does not run 5 of 5 other nodes"
 
 
-def test_the_summary_of_check_is_silent_on_recurrent_nodes_that_all_run(tmp_path: Path) -> None:
+def test_the_summary_of_check_omits_recurrent_nodes_if_all_of_them_run(tmp_path: Path) -> None:
     model = onnx.load(MODELS / "lstm14_defaults.onnx")
     model.opset_import[0].version = 15
     model.graph.node.append(onnx.helper.make_node("CastLike", ["X", "X"], ["copy"]))

@@ -48,7 +48,7 @@ def source(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("data", ["never", "always"])
-def test_full_disk(data: str, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_partial_file(data: str, tmp_path: Path) -> None:
     path = source(tmp_path)
     code = "from rnnlower.cli import app; app()"
     line = ["unroll", path, "-o", tmp_path / "out.onnx", "--external-data", data, "--no-verify"]
@@ -60,7 +60,7 @@ def test_full_disk(data: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["rename", "write"])
 @pytest.mark.parametrize("old", [None, b"what was there"])
-def test_kill_leaves_no_partial_file(place: str, old: bytes | None, tmp_path: Path) -> None:
+def test_a_killed_run_leaves_no_partial_file(place: str, old: bytes | None, tmp_path: Path) -> None:
     path = source(tmp_path)
     output = tmp_path / "out.onnx"
     if old:
@@ -171,7 +171,7 @@ def test_same_bytes_every_time(line: list[str], twice: list[tuple[list[str], Pat
     assert results[0][1] or results[0][0]
 
 
-def test_a_reader_of_stderr_who_left_stops_nothing(tmp_path: Path) -> None:
+def test_a_closed_reader_of_stderr_does_not_stop_the_run(tmp_path: Path) -> None:
     path, output = source(tmp_path), tmp_path / "out.onnx"
     reading, writing = os.pipe()
     os.close(reading)

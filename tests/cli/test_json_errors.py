@@ -13,7 +13,7 @@ import onnx
 import pytest
 from support.cli_helpers import Run, save
 from support.cli_helpers import rnnlower as run
-from support.commands import board
+from support.commands import runtime_command
 from support.forking import python
 from support.places import MODELS
 from support.small_models import info, model_of, recurrent_model, weights
@@ -99,7 +99,7 @@ KINDS = {
 EVERY = [(command, code) for command, lines in CASES.items() for code in lines]
 
 
-def test_every_code_of_every_command_has_a_case() -> None:
+def test_every_exit_code_in_the_help_of_a_command_has_a_case() -> None:
     listed = {
         (command, int(code))
         for command in COMMANDS
@@ -109,7 +109,7 @@ def test_every_code_of_every_command_has_a_case() -> None:
 
 
 @pytest.mark.parametrize(("command", "code"), EVERY)
-def test_the_error_is_in_the_object(
+def test_the_json_object_holds_the_error(
     command: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RNNLOWER_PYTHON_OPENVINO", str(tmp_path / "nowhere"))
@@ -129,9 +129,9 @@ def place(word: str, folder: Path) -> object:
     if word == "OTHER":
         return save(recurrent_model(constants=weights("LSTM", seed=1)), folder, "other.onnx")
     if word == "OTHER NUMBERS":
-        return board(folder, outputs="outputs['Y'] = outputs['Y'] + 1")
+        return runtime_command(folder, outputs="outputs['Y'] = outputs['Y'] + 1")
     if word == "NO RUN":
-        return board(folder, model="sys.exit('not here')")
+        return runtime_command(folder, model="sys.exit('not here')")
     if word in RECORDED:
         shape = [
             value.dim_value for value in onnx.load(KEPT["FIXED"]).graph.input[0].type.tensor_type.shape.dim
@@ -153,7 +153,7 @@ def one_node(op_type: str, domain: str = "", opset: int = 17) -> onnx.ModelProto
     return model_of([node], [x], [y], opset=opset, extra_domains=[domain] if domain else [])
 
 
-def test_a_fault_of_rnnlower_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_not_reported_as_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("planted")
 
@@ -164,13 +164,13 @@ def test_a_fault_of_rnnlower_is_no_difference(monkeypatch: pytest.MonkeyPatch) -
     assert result.json["error"]["message"].startswith("unexpected ZeroDivisionError: planted")
 
 
-def test_json_has_no_infinity(tmp_path: Path) -> None:
+def test_infinity_is_null_in_json(tmp_path: Path) -> None:
     model = recurrent_model("RNN", activations=["LeakyRelu"], activation_alpha=[float("inf")])
     (node,) = run("inspect", save(model, tmp_path), "--json").json["recurrent"]
     assert node["attributes"]["activation_alpha"] == [None]
 
 
-def test_a_file_that_is_not_there_is_an_object(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_as_a_json_object(tmp_path: Path) -> None:
     words = ["quantize", KEPT["FIXED"], "-o", "out.onnx", "--calibration", "absent.npz", "--json"]
     line = [python(), "-m", "rnnlower", *words]
     # A process of its own: what is tested is its stdout itself.

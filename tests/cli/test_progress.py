@@ -1,4 +1,4 @@
-"""Progress: shown on a terminal only, from the second second on."""
+"""Progress: shown on a terminal only, once an activity has taken a second."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_nothing_is_shown_where_it_is_not_wanted(options: list[str], tmp_path: P
     assert "verifying" not in result.stderr
 
 
-def test_what_is_quick_is_not_shown() -> None:
+def test_an_activity_of_less_than_a_second_is_not_shown() -> None:
     assert _on_terminal(_SLOW + "tell('quick', 0, 0)")[2] == ""
     assert "slow 1 of 2" in _on_terminal(_SLOW + "tell('slow', 1, 2); time.sleep(2.5)")[2]
 
@@ -99,6 +99,6 @@ def test_an_estimate_shows_the_time_left_and_lines_above_it() -> None:
     assert {"group 2: 21 questions in 2 s", "group 20: 21 questions in 2 s"} <= {*lines}
 
 
-def test_names_are_no_markup() -> None:
+def test_markup_in_names_is_shown_as_text() -> None:
     code = _SLOW.replace("time\n", "time; p._SECONDS = 0.0\n") + "tell('[/]', 1, 2); time.sleep(0.5)"
     assert "[/] 1 of 2" in _on_terminal(code)[2]

@@ -20,7 +20,7 @@ def entry(path: Path) -> str | None:
     return {each.key: each.value for each in onnx.load(path).metadata_props}.get(KEY)
 
 
-def test_the_result_tells_version_command_and_options(out: Path) -> None:
+def test_the_metadata_give_version_command_and_options(out: Path) -> None:
     rnnlower("unroll", MODEL, "-o", out, "--dim", "time=3", "--gates", "fused", "--no-verify")
     told = json.loads(entry(out) or "null")
     assert told["command"] == "unroll"
@@ -37,7 +37,7 @@ def test_the_same_input_and_options_give_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
 
-def test_a_quantized_model_tells_its_origin_too(tmp_path: Path, out: Path) -> None:
+def test_the_metadata_of_a_quantized_model_give_its_origin(tmp_path: Path, out: Path) -> None:
     recordings = tmp_path / "recordings.npz"
     np.savez(recordings, **RECORDINGS)
     given = ("--calibration", recordings, "--activations", "int16", "--no-verify")
@@ -50,7 +50,7 @@ def test_a_quantized_model_tells_its_origin_too(tmp_path: Path, out: Path) -> No
 
 
 @pytest.mark.parametrize("option", ["--no-provenance", "--strip"])
-def test_it_can_be_left_out(tmp_path: Path, option: str) -> None:
+def test_the_origin_can_be_left_out(tmp_path: Path, option: str) -> None:
     first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"
     rnnlower("scan", MODEL, "-o", first, "--no-verify")
     rnnlower("convert", first, "-o", second, "--opset", "19", option, "--no-verify")

@@ -33,7 +33,7 @@ def test_the_page_is_current(refusals: ModuleType) -> None:
     assert text == refusals.page(), "run python docs/refusals.py"
 
 
-def test_no_message_is_forgotten(refusals: ModuleType) -> None:
+def test_every_message_of_the_source_is_on_the_page(refusals: ModuleType) -> None:
     page = refusals.PAGE.read_text(encoding="utf-8")
     missing = ["...".join(parts) for parts in messages() if not says(page, parts)]
     assert not missing, "add a case to docs/refusal_cases.py"

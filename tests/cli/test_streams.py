@@ -119,11 +119,11 @@ def test_external_data_is_part_of_standard_output(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_does_not_go_together(line: Sequence[str], words: str, path: Path) -> None:
+def test_options_that_need_the_same_stream_are_refused(line: Sequence[str], words: str, path: Path) -> None:
     assert words in run(*line, stdin=path.read_bytes(), code=2).stderr
 
 
-def test_terminals(path: Path) -> None:
+def test_a_terminal_is_refused_as_model_and_as_output(path: Path) -> None:
     """A terminal gives no model, and gets none."""
     leader, follower = os.openpty()
     for line, words in (

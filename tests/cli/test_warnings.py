@@ -61,7 +61,7 @@ def test_inspect_warns_of_what_cannot_be_lifted(tmp_path: Path) -> None:
     assert "cell_loop" in run("inspect", path).stderr
 
 
-def test_the_remedy_is_one(tmp_path: Path) -> None:
+def test_a_loop_that_is_unrolled_as_advised_is_not_warned_of(tmp_path: Path) -> None:
     path = save(cell_in_a_loop(), tmp_path)
     line = ["unroll", path, "-o", tmp_path / "out.onnx", "--control-flow", "unroll", "--json"]
     result = run(*line).json
@@ -81,7 +81,7 @@ def test_what_a_lowering_emits_is_not_warned_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [["unroll"], ["scan"], ["lower", "--target", "onnxruntime"]])
-def test_a_model_of_one_step_forgets(line: list[str], tmp_path: Path) -> None:
+def test_a_model_of_one_step_without_states_is_warned_of(line: list[str], tmp_path: Path) -> None:
     path = save(recurrent_model(), tmp_path)
     line = [*line, str(path), "-o", str(tmp_path / "out.onnx"), "--dim", "T=1", "-q"]
     words = run(*line).stderr
@@ -90,7 +90,7 @@ def test_a_model_of_one_step_forgets(line: list[str], tmp_path: Path) -> None:
     assert run(*line[:-3], "--dim", "T=2", "-q").stderr == ""
 
 
-def test_a_model_of_one_step_that_is_given_its_state_remembers(tmp_path: Path) -> None:
+def test_a_model_of_one_step_with_states_is_not_warned_of(tmp_path: Path) -> None:
     model = recurrent_model(inputs={"X": (FLOAT, [1, 2, 3]), "initial_h": (FLOAT, [1, 2, 4])})
     assert run("scan", save(model, tmp_path), "-o", tmp_path / "out.onnx", "-q").stderr == ""
 

@@ -61,7 +61,7 @@ def test_the_examples_run(folder: Path, program: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the scripts are for a shell")
-def test_a_runtime_that_turns_axes_is_told_apart(folder: Path) -> None:
+def test_swapped_axes_of_an_output_are_recognized(folder: Path) -> None:
     script = (folder / "run_model.py").read_text()
     (folder / "run_model.py").write_text(f"{script}\nimport numpy\n{TURN}")
     on = "cmd:python3 run_model.py {model} {inputs} {outputs}"

@@ -129,7 +129,7 @@ def test_inputs_that_overflow_in_float16_are_left_out() -> None:
     assert result, str(result)
 
 
-def test_what_rounding_decides_in_every_trial_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_on_which_rounding_decides_do_not_prove_equality(monkeypatch: pytest.MonkeyPatch) -> None:
     """That both graphs are the same in float64 says nothing of the device."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>

@@ -16,7 +16,7 @@ NAMES = (
 )
 
 
-def test_the_list_is_a_call_of_the_package() -> None:
+def test_the_package_lists_the_engines() -> None:
     assert [engine.name for engine in rnnlower.engines()] == [*NAMES]
     assert engine_names() == [*NAMES]
 
@@ -51,7 +51,7 @@ def test_another_interpreter_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path)
         ("cmd:./run.sh '{model} {inputs} {outputs}", "cannot be split into words"),
     ],
 )
-def test_what_is_no_engine(name: str, words: str) -> None:
+def test_an_unknown_engine_is_refused(name: str, words: str) -> None:
     with pytest.raises(rnnlower.OptionError) as caught:
         find_engine(name)
     assert words in str(caught.value)

@@ -65,7 +65,7 @@ def test_the_order_of_the_graph_tells_which_tensor_is_which(onnx2tf: ModuleType,
     assert {name: array.tolist() for name, array in answer.items()} == {"y/1": [1.0], "z": [2.0]}
 
 
-def test_a_version_that_guesses_is_refused(onnx2tf: ModuleType, tmp_path: Path) -> None:
+def test_an_old_version_of_onnx2tf_is_refused(onnx2tf: ModuleType, tmp_path: Path) -> None:
     onnx2tf.__dict__["__version__"] = "1.29.24"
     with pytest.raises(RuntimeError, match=r"onnx2tf 1\.29\.24 is too old: it must be 2\.4 or newer"):
         converters.litert(model(tmp_path))
@@ -83,7 +83,7 @@ def test_a_refusal_tells_its_cause(onnx2tf: ModuleType, tmp_path: Path) -> None:
         converters.litert(model(tmp_path))
 
 
-def test_a_model_of_before_is_no_answer(onnx2tf: ModuleType, tmp_path: Path) -> None:
+def test_a_model_of_an_earlier_conversion_is_not_reused(onnx2tf: ModuleType, tmp_path: Path) -> None:
     converters.litert(model(tmp_path))
     Path(converters._folder().name, "model_float32.tflite").write_text("converted")
     onnx2tf.__dict__["convert"] = lambda **options: None

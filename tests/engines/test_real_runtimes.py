@@ -80,7 +80,7 @@ def test_large_states_behind_closed_gates() -> None:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
+def test_lowered_nodes_are_equal_on_the_runtime(runtime: str, node: str) -> None:
     config = NODES[node]
     if installed(runtime).slow:
         # It compiles many steps for minutes.
@@ -91,7 +91,7 @@ def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
     assert verdict.engines["candidate"] == runtime
 
 
-def test_tokens_go_in_and_an_image_comes_out(runtime: str) -> None:
+def test_integer_inputs_and_image_outputs_are_equal_on_the_runtime(runtime: str) -> None:
     """Integers are fed, and the output is that of a Conv, which runtimes keep in a layout of their own."""
     if runtime in ("litert", "ncnn"):
         pytest.skip("onnx2tf writes the channels of an image last; ncnn has no Gather")
@@ -114,14 +114,14 @@ def test_tokens_go_in_and_an_image_comes_out(runtime: str) -> None:
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_whole_models_are_equal_there(runtime: str, name: str) -> None:
+def test_whole_models_are_equal_on_the_runtime(runtime: str, name: str) -> None:
     model = onnx.load(MODELS / f"{name}.onnx")
     result = lowered_for_engine(model, runtime, input_shapes=WHOLE[name])
     verdict = rnnlower.verify(model, result, on=runtime, trials=1)
     assert verdict, str(verdict)
 
 
-def test_a_streamed_denoiser_frame_by_frame(runtime: str) -> None:
+def test_a_streamed_denoiser_is_equal_frame_by_frame(runtime: str) -> None:
     """One step a call, of primitive ops, its states outside: 10 frames in calls as the device makes them."""
     model = onnx.load(MODELS / "denoiser_gru.onnx")
     step = rnnlower.stream(model, strategy="unroll")
@@ -133,7 +133,7 @@ def test_a_streamed_denoiser_frame_by_frame(runtime: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["direction flipped", "a weight of R off by 5%"])
-def test_a_planted_fault_shows_there(runtime: str, fault: str) -> None:
+def test_a_planted_fault_is_noticed_on_the_runtime(runtime: str, fault: str) -> None:
     model = NODES["LSTM"].build()
     wrong = onnx.ModelProto.FromString(model.SerializeToString())
     assert SOURCE_FAULTS[fault](wrong, np.random.default_rng(0))
@@ -159,7 +159,7 @@ def test_models_run_one_after_the_other_in_one_process(runtime: str) -> None:
 
 
 @pytest.mark.parametrize("runtime", ["onnx2torch"], indirect=True)
-def test_batch_normalization_infers(runtime: str) -> None:
+def test_batch_normalization_uses_the_stored_statistics(runtime: str) -> None:
     """PyTorch modules normalize by the batch they get until they are told not to.
 
     MNN 3.6.1 gets a BatchNormalization of three axes wrong by itself.

@@ -173,7 +173,7 @@ def test_scaled_tanh_has_no_default_in_the_text() -> None:
         evaluate(model, {"X": _x(2, 2, 3)}, semantics="spec")
 
 
-def test_first_versions_are_read() -> None:
+def test_the_misspelled_direction_of_gru_1_is_read() -> None:
     gru = weights("GRU")
     old = recurrent_model("GRU", constants=gru, opset=1, direction="foward", output_sequence=1)
     x = _x(3, 2, 3)
@@ -195,7 +195,7 @@ def test_first_versions_are_read() -> None:
         ("LSTM", 17, {"clip": 0.0}),
     ],
 )
-def test_what_a_version_does_not_know_is_refused(
+def test_attributes_that_a_version_lacks_are_refused(
     op_type: str, opset: int, attributes: dict[str, Any]
 ) -> None:
     with pytest.raises(UnsupportedModelError, match="cell"):

@@ -1,4 +1,4 @@
-"""LinearAttention and CausalConvWithState of the reference engine, against their text and onnxruntime."""
+"""LinearAttention and CausalConvWithState of the reference engine, against the oracle and onnxruntime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_nodes_follow_the_text(seed: int) -> None:
+def test_random_nodes_agree_with_the_oracle(seed: int) -> None:
     case = random_case(seed)
     feeds = case.feeds(seed)
     got = evaluate(case.model(), feeds)
@@ -26,7 +26,7 @@ def test_random_nodes_follow_the_text(seed: int) -> None:
 
 
 @pytest.mark.parametrize("domain", ["", MICROSOFT])
-def test_the_text_is_what_onnxruntime_computes(domain: str) -> None:
+def test_the_oracle_agrees_with_onnxruntime(domain: str) -> None:
     for rule in ("linear", "gated", "delta", "gated_delta"):
         case = AttentionCase(rule, domain=domain, opset=21 if domain else 27, queries=4)
         feeds = case.feeds(1)
@@ -37,7 +37,7 @@ def test_the_text_is_what_onnxruntime_computes(domain: str) -> None:
             assert np.abs(value - expected).max() < 1e-5
 
 
-def test_no_steps_and_no_rows() -> None:
+def test_without_steps_the_state_is_passed_on() -> None:
     for batch, steps in ((2, 0), (0, 3)):
         case = dataclasses.replace(AttentionCase(dynamic=True), batch=batch, steps=steps)
         feeds = case.feeds(0)
@@ -46,7 +46,7 @@ def test_no_steps_and_no_rows() -> None:
         assert steps or np.array_equal(state, feeds["past_state"])
 
 
-def test_what_is_not_computed_is_refused() -> None:
+def test_a_node_that_is_not_supported_is_refused() -> None:
     model = ConvolutionCase(domain=MICROSOFT, opset=21).model()
     model.graph.node[0].attribute.append(onnx.helper.make_attribute("ndim", 2))
     with pytest.raises(UnsupportedModelError, match="'ndim'"):

@@ -20,7 +20,7 @@ ORT, NUMPY = "onnxruntime", "rnnlower-reference"
 
 
 @pytest.fixture
-def dies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+def plant_abort(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Set on which models onnxruntime aborts its process: always, when optimizing, or those with a word."""
     child = Child()
     monkeypatch.setattr(session, "_CHILD", child)
@@ -29,8 +29,8 @@ def dies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     child.close()
 
 
-def test_optimizations_that_end_the_process_over_both(dies: Callable[[str], None]) -> None:
-    dies("optimizing")
+def test_optimizations_that_abort_on_both_models_are_switched_off(plant_abort: Callable[[str], None]) -> None:
+    plant_abort("optimizing")
     result = verify(recurrent_model("GRU"), recurrent_model("GRU"), trials=2)
     assert result
     assert result.engines == {"reference": ORT, "candidate": ORT}
@@ -38,10 +38,12 @@ def test_optimizations_that_end_the_process_over_both(dies: Callable[[str], None
     assert note.startswith("the candidate ran without onnxruntime's optimizations: with them,")
 
 
-def test_a_candidate_alone_that_ends_the_process_is_different(dies: Callable[[str], None]) -> None:
+def test_a_candidate_that_aborts_where_the_source_runs_is_different(
+    plant_abort: Callable[[str], None],
+) -> None:
     candidate = recurrent_model("GRU")
     candidate.doc_string = "deadly"
-    dies("deadly")
+    plant_abort("deadly")
     result = verify(recurrent_model("GRU"), candidate, trials=2)
     assert not result
     assert result.problems == (
@@ -49,18 +51,18 @@ def test_a_candidate_alone_that_ends_the_process_is_different(dies: Callable[[st
     )
 
 
-def test_numpy_runs_what_always_ends_the_process(dies: Callable[[str], None]) -> None:
-    dies("always")
+def test_numpy_runs_a_model_on_which_onnxruntime_always_aborts(plant_abort: Callable[[str], None]) -> None:
+    plant_abort("always")
     result = verify(recurrent_model("GRU"), recurrent_model("GRU"), trials=2)
     assert result
     assert result.engines == {"reference": NUMPY, "candidate": NUMPY}
     assert any("the reference does not run on onnxruntime" in each for each in result.skipped)
 
 
-def test_numpy_runs_what_loads_for_too_long(
-    dies: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+def test_numpy_runs_a_model_that_loads_for_too_long(
+    plant_abort: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dies("late")
+    plant_abort("late")
     monkeypatch.setenv("RNNLOWER_ENGINE_SECONDS", "3")
     result = verify(recurrent_model("GRU"), recurrent_model("GRU"), trials=1)
     assert result
@@ -78,27 +80,27 @@ def test_numpy_runs_what_loads_for_too_long(
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
-def test_every_command_survives(
+def test_every_command_survives_an_abort_of_onnxruntime(
     line: list[str | int],
     which: str,
     code: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    dies: Callable[[str], None],
+    plant_abort: Callable[[str], None],
 ) -> None:
     """Of the models here only those that are lowered hold a Sigmoid."""
     monkeypatch.chdir(tmp_path)
     path = save(recurrent_model("GRU", inputs=STATIC), tmp_path)
-    dies(which)
+    plant_abort(which)
     run = rnnlower(line[0], path, *line[1:], code=code)
     assert ("SIGABRT" in run.stdout) == (line[0] != "bench")
     (tmp_path / "out.onnx").unlink(missing_ok=code > 0 or line[0] == "bench")
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_death_is_told_under_quiet_too(tmp_path: Path, dies: Callable[[str], None]) -> None:
+def test_an_abort_is_reported_under_quiet(tmp_path: Path, plant_abort: Callable[[str], None]) -> None:
     path = save(recurrent_model("GRU", inputs=STATIC), tmp_path)
-    dies("Sigmoid")
+    plant_abort("Sigmoid")
     run = rnnlower("unroll", path, "-o", tmp_path / "out.onnx", "-q", code=1)
     assert run.stdout == ""
     assert "onnxruntime ended its process by SIGABRT" in run.stderr

@@ -49,7 +49,7 @@ def test_onnxruntime_runs_what_it_can() -> None:
     ],
     ids=["layout 1", "opset 6", "RNN in float64", "LSTM in float64", "bfloat16"],
 )
-def test_numpy_evaluates_what_onnxruntime_cannot(model: onnx.ModelProto) -> None:
+def test_numpy_runs_a_model_that_onnxruntime_cannot(model: onnx.ModelProto) -> None:
     assert _engines(model) == (NUMPY, NUMPY)
 
 
@@ -69,7 +69,7 @@ def test_each_model_has_an_engine_of_its_own() -> None:
     assert result.engines == {"reference": ORT, "candidate": NUMPY}
 
 
-def test_the_text_asks_for_numpy() -> None:
+def test_spec_semantics_run_on_numpy() -> None:
     model = recurrent_model("LSTM", clip=0.2)
     assert _engines(model, semantics="spec") == (NUMPY, NUMPY)
 
@@ -80,7 +80,7 @@ def test_the_engine_can_be_chosen() -> None:
         verify(recurrent_model("GRU", layout=1), recurrent_model("GRU", layout=1), engine=ORT)
 
 
-def test_a_missing_kernel_is_told() -> None:
+def test_a_missing_kernel_is_noted() -> None:
     node = helper.make_node("Elu", ["x"], ["y"])
     double = TensorProto.DOUBLE
     model = model_of([node], [info("x", double, [3])], [info("y", double, [3])])
@@ -90,7 +90,7 @@ def test_a_missing_kernel_is_told() -> None:
     assert any("Elu" in note for note in result.skipped)
 
 
-def test_what_no_engine_runs_is_not_passed() -> None:
+def test_a_model_that_no_engine_runs_is_unverifiable() -> None:
     node = helper.make_node("Strange", ["x"], ["y"], domain="unknown")
     model = model_of([node], [info("x", FLOAT, [3])], [info("y", FLOAT, [3])], extra_domains=["unknown"])
     with pytest.raises(UnverifiableError, match="Strange"):
@@ -209,14 +209,14 @@ def loads(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("time", [5, "T"])
-def test_optimizations_that_end_the_process_are_left_out(time: int | str) -> None:
+def test_optimizations_that_abort_are_switched_off(time: int | str) -> None:
     """onnxruntime 1.31 does at a float16 product behind a Transpose of unknown sizes."""
     model = half_precision(time)
     assert _engines(model) == (ORT, ORT)
 
 
 @pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
-def test_a_result_of_static_shapes_stays_one(strategy: str, tmp_path: Path) -> None:
+def test_a_lowered_model_of_static_shapes_loads(strategy: str, tmp_path: Path) -> None:
     """Behind a Loop, too, whose outputs shape inference knows nothing of."""
     onnx.save(getattr(rnnlower, strategy)(half_precision(5)), tmp_path / "result.onnx")
     assert loads(tmp_path / "result.onnx")

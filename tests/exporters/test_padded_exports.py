@@ -127,7 +127,7 @@ def exported(name: str, exporter: str, folder: Path) -> tuple[onnx.ModelProto, s
 
 
 @pytest.mark.parametrize(("name", "exporter"), [each for each in EXPORTS if each not in EXAMPLE_IN_SHAPES])
-def test_an_export_is_padded_and_right_everywhere(name: str, exporter: str, tmp_path: Path) -> None:
+def test_a_padded_export_is_equal_on_every_runtime(name: str, exporter: str, tmp_path: Path) -> None:
     source, symbol = exported(name, exporter, tmp_path)
     padded = rnnlower.pad(source, max={symbol: 24})
     found = rnnlower.verify(source, padded)

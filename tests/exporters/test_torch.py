@@ -66,7 +66,7 @@ def test_a_layer_is_exported_unrolled(layer: str, form: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_given_states_are_read(layer: str, both: bool, tmp_path: Path) -> None:
+def test_initial_states_given_as_inputs_are_used(layer: str, both: bool, tmp_path: Path) -> None:
     module = made(layer, bidirectional=both, num_layers=2)
     count, features = 4 if both else 2, 3 if layer == "projected" else 6
     h = torch.randn(count, 2, features)
@@ -76,7 +76,9 @@ def test_given_states_are_read(layer: str, both: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_the_table_writes_the_strategy(layer: str, strategy: str, tmp_path: Path) -> None:
+def test_the_translation_table_exports_layers_lowered_by_the_strategy(
+    layer: str, strategy: str, tmp_path: Path
+) -> None:
     module, x, path = made(layer, num_layers=2, bidirectional=True), torch.randn(5, 2, 4), tmp_path / "m.onnx"
     table = custom_translation_table(strategy)
     torch.onnx.export(module, (x,), path, dynamo=True, custom_translation_table=table, verbose=False)
@@ -138,7 +140,7 @@ def test_the_reference_is_the_module_itself(tmp_path: Path, monkeypatch: pytest.
     assert not list(tmp_path.iterdir())
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     x, path = (torch.randn(5, 2, 4),), tmp_path / "m.onnx"
     with pytest.raises(rnnlower.OptionError, match=r"module\.eval\(\)"):
         export(made("gru").train(), x, path)
@@ -158,7 +160,7 @@ def test_rnnlower_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "docs/exporters.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^## PyTorch.*?^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)

@@ -22,7 +22,9 @@ with temporary_folder() as folder:
 """
 
 
-def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_a_killed_run_is_removed_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert process(_KILLED, tmp_path).returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
@@ -41,7 +43,7 @@ def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path, monkeypatch: 
     assert {*tmp_path.iterdir()} == {*others}
 
 
-def test_a_model_can_be_staged_in_one() -> None:
+def test_a_model_can_be_staged_in_a_temporary_folder() -> None:
     """Staging locks the folder of the destination."""
     with temporary_folder() as folder, staging_folder(folder / "model.onnx") as staging:
         assert staging.parent == folder

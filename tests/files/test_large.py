@@ -67,7 +67,7 @@ def test_weights_that_fit_are_neither_read_nor_written(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_larger_than_protobuf_holds(command: str, tmp_path: Path) -> None:
+def test_a_model_larger_than_protobuf_allows_is_lowered(command: str, tmp_path: Path) -> None:
     """A sparse file: none of its gigabytes is on the disk, nor gets there."""
     path = make_large(tmp_path, 2.5)
     _run(command, path, tmp_path / "out.onnx", "--no-verify", "--external-data", "share")
@@ -76,13 +76,13 @@ def test_larger_than_protobuf_holds(command: str, tmp_path: Path) -> None:
     assert os.listdir(tmp_path).count("out.onnx.data") == 0
 
 
-def test_verified(tmp_path: Path) -> None:
+def test_a_model_with_a_large_weight_file_is_verified(tmp_path: Path) -> None:
     path = make_large(tmp_path, 1e-4)
     for command in COMMANDS:
         _run(command, path, tmp_path / "out.onnx")
 
 
-def test_one_file_cannot_hold_it(tmp_path: Path) -> None:
+def test_more_than_2_gb_in_one_file_are_refused(tmp_path: Path) -> None:
     path = make_large(tmp_path, 2.5)
     line = ["scan", str(path), "-o", str(tmp_path / "out.onnx"), "--external-data", "never", "--no-verify"]
     result = CliRunner().invoke(app, line)

@@ -48,7 +48,7 @@ def test_a_missing_opset_import_is_version_1() -> None:
     assert lowered.opset_import[0].version == 7
 
 
-def test_what_the_model_says_about_itself_stays() -> None:
+def test_metadata_and_doc_strings_are_kept() -> None:
     model = static_model()
     model.ir_version = 10
     model.doc_string, model.producer_name, model.domain, model.model_version = "model", "maker", "field", 7
@@ -86,7 +86,7 @@ def test_ir_model_and_its_tensors_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["onnx", "textproto", "json", "onnxtxt"])
-def test_what_is_no_model_in_any_form(suffix: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_refused_in_every_format(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"model.{suffix}"
     path.write_text("{")
     with pytest.raises(rnnlower.InvalidModelError, match="is not an ONNX model"):
@@ -138,7 +138,7 @@ def test_nodes_that_come_before_what_their_bodies_read() -> None:
         ("x = Neg (x)  z = Exp (x)", "unnamed Neg node (output 'x') produces 'x', which exists already"),
     ],
 )
-def test_names_in_a_function(body: str, said: str) -> None:
+def test_invalid_names_in_a_function_are_refused(body: str, said: str) -> None:
     model = onnx.parser.parse_model(f"""
         <ir_version: 8, opset_import: ["" : 17, "own" : 1]>
         main (float[2] X) => (float[2] Y) {{ Y = own.F (X) }}

@@ -80,7 +80,7 @@ def test_a_data_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 7
 
 
-def test_the_same_data_needs_no_other_name(tmp_path: Path) -> None:
+def test_a_data_file_of_the_same_content_keeps_its_name(tmp_path: Path) -> None:
     path = saved_model(tmp_path)
     contents = []
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_a_kill_between_the_two_renames(tmp_path: Path) -> None:
     assert rnnlower.verify(second, output)
 
 
-def test_what_killed_runs_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_files_of_killed_runs_are_removed_by_the_next_run(tmp_path: Path) -> None:
     path, output = saved_model(tmp_path), tmp_path / "out.onnx"
     assert process(_KILLED_BETWEEN, "scan", path, "-o", output, "--no-verify").returncode == -signal.SIGKILL
     (left,) = (tmp_path / name for name in names(tmp_path) if name.startswith("."))
@@ -220,7 +220,7 @@ def pipe(tmp_path: Path) -> Iterator[Path]:
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_what_a_file_cannot_replace(tmp_path: Path, pipe: Path) -> None:
+def test_a_pipe_folder_or_device_is_refused_as_output(tmp_path: Path, pipe: Path) -> None:
     path = saved_model(tmp_path)
     for output in (pipe, tmp_path):
         code, words = run_line("scan", path, "-o", output, "--no-verify")

@@ -38,7 +38,7 @@ def nested(then: str, read: str = "after") -> onnx.ModelProto:
         "q = Neg (x)  p = Neg (q)",
     ],
 )
-def test_what_a_body_may_do(then: str) -> None:
+def test_valid_names_in_a_body_are_accepted(then: str) -> None:
     rnnlower.inspect(nested(then))
 
 
@@ -54,7 +54,7 @@ def test_what_a_body_may_do(then: str) -> None:
         ("float_p = Neg (x)  p = Neg (p)  p = Neg (x)", "after", "produces 'p', which exists already"),
     ],
 )  # fmt: skip
-def test_what_a_body_must_not_do(then: str, read: str, message: str) -> None:
+def test_invalid_names_in_a_body_are_refused(then: str, read: str, message: str) -> None:
     with pytest.raises(rnnlower.InvalidModelError, match=message):
         rnnlower.inspect(nested(then, read))
 

@@ -79,7 +79,7 @@ def _run(command: str, source: Path, result: Path, name: str) -> None:
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("name", FIXED)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_before(
+def test_a_simplified_model_is_rewritten(
     command: str, name: str, tool: str, tmp_path: Path, simplified: Callable[[str, str], Path]
 ) -> None:
     _run(command, simplified(tool, name), tmp_path / "result.onnx", name)
@@ -88,7 +88,7 @@ def test_before(
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("name", FIXED)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_after(
+def test_a_rewritten_model_is_simplified(
     command: str, name: str, tool: str, tmp_path: Path, rewritten: Callable[[str, str], Path]
 ) -> None:
     result = rewritten(command, name)

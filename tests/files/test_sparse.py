@@ -32,7 +32,7 @@ def indices(*given: int | list[int]) -> Callable[[Sparse], object]:
 
 
 @pytest.mark.parametrize("given", [[0, 7, 23], [[0, 0], [0, 7], [0, 23]]])
-def test_both_kinds_of_indices(given: list[int] | list[list[int]]) -> None:
+def test_flat_and_coordinate_indices_are_read(given: list[int] | list[list[int]]) -> None:
     bias = np.zeros((1, 24), np.float32)
     bias[0, [0, 7, 23]] = [0.5, -0.25, 0.125]
     dense = recurrent_model(
@@ -67,7 +67,7 @@ def test_both_kinds_of_indices(given: list[int] | list[list[int]]) -> None:
         (lambda s: s.values.__setattr__("data_location", onnx.TensorProto.EXTERNAL), "external data"),
     ],
 )
-def test_what_breaks_the_spec_is_refused(change: Callable[[Sparse], object], message: str) -> None:
+def test_an_invalid_sparse_tensor_is_refused(change: Callable[[Sparse], object], message: str) -> None:
     broken = sparse_model(change)
     for call in (rnnlower.inspect, rnnlower.unroll, lambda proto: rnnlower.verify(proto, proto)):
         with pytest.raises((rnnlower.InvalidModelError, rnnlower.UnsupportedModelError), match=message):

@@ -20,14 +20,14 @@ from rnnlower.graph.walk import walk
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 
-def known(text: str) -> tuple[Facts, dict[str, ir.Value]]:
+def facts_of(text: str) -> tuple[Facts, dict[str, ir.Value]]:
     own = ir.from_onnx_text(HEADER + text)
     values = {str(out.name): out for node, _ in walk(own.graph) for out in node.outputs}
     return Facts(own), values
 
 
 def test_sizes_become_numbers_where_the_inputs_have_them() -> None:
-    facts, values = known("""
+    facts, values = facts_of("""
         main (float[2, 12] x) => (float[a, b] y) <int64[1] zero = {0}, int64[1] rest = {-1}>
         {
             s = Shape (x)
@@ -42,7 +42,7 @@ def test_sizes_become_numbers_where_the_inputs_have_them() -> None:
 
 
 def test_a_spectrum_has_one_side_unless_it_is_said_otherwise() -> None:
-    facts, values = known("""
+    facts, values = facts_of("""
         main (float[1, 128, 1] x, float[16] window) => (float[a, b, c, d] y)
         <int64 hop = {8}> { y = STFT (x, hop, window) z = STFT <onesided = 0> (x, hop, window) }
     """)
@@ -51,14 +51,14 @@ def test_a_spectrum_has_one_side_unless_it_is_said_otherwise() -> None:
 
 
 def test_an_initializer_that_a_caller_may_override_is_not_constant() -> None:
-    facts, values = known("""
+    facts, values = facts_of("""
         main (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { n = Neg (w)  y = Add (x, n) }
     """)
     assert facts.constant(values["n"]) is None
 
 
 def test_a_state_that_grows_has_no_shape() -> None:
-    facts, values = known("""
+    facts, values = facts_of("""
         main (float[1] x) => (float[n] y)
         <int64 count = {3}, bool on = {1}>
         {
@@ -73,7 +73,7 @@ def test_a_state_that_grows_has_no_shape() -> None:
 
 
 def test_iterations_are_counted_and_leave_no_trace() -> None:
-    facts, values = known("""
+    facts, values = facts_of("""
         main (float[2] x) => (float[2] y)
         <int64 start = {1}, int64 factor = {2}, int64 limit = {20}, bool on = {1}>
         {
@@ -95,7 +95,7 @@ def test_iterations_are_counted_and_leave_no_trace() -> None:
 
 
 def test_scans_keep_the_sizes_of_their_states() -> None:
-    facts, values = known("""
+    facts, values = facts_of("""
         main (float[5, 2, 3] x, float[2, 3] h) => (float[a, b] last, float[t, a, b] all)
         {
             last, all = Scan <num_scan_inputs = 1, body = b (float s, float e) => (float o, float p) {
@@ -109,7 +109,7 @@ def test_scans_keep_the_sizes_of_their_states() -> None:
 
 
 def test_sizes_that_are_symbols_are_followed_through_shapes_and_arithmetic() -> None:
-    facts, values = known("""
+    facts, values = facts_of("""
         main (float[T, N, 6] x) => (float[a, b] y)
         <int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64[1] axis = {0}, int64[1] rest = {-1}>
         {
@@ -132,7 +132,7 @@ def test_sizes_that_are_symbols_are_followed_through_shapes_and_arithmetic() -> 
 
 
 def test_unknown_sizes_are_equal_where_a_node_keeps_them() -> None:
-    facts, values = known("""
+    facts, values = facts_of("""
         main (float[a] x) => (float[b] y)
         {
             c = Greater (x, x)
@@ -163,7 +163,7 @@ FUNCTION = """
 
 
 def test_an_assumed_shape_replaces_what_would_follow() -> None:
-    facts, values = known("""
+    facts, values = facts_of("""
         main (float[N, 4] x) => (float[a, b] y, int64[2] s) <int64[2] t = {8, 3}>
         { y = Reshape (x, t) s = Shape (y) }
     """)
@@ -204,7 +204,7 @@ def test_a_scan_with_a_batch_axis() -> None:
 
 
 def test_a_node_is_visited_when_it_is_asked_for_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts, values = known("main (float[2] x) => (float[2] y) { a = Neg (x)  b = Abs (x)  y = Exp (a) }")
+    facts, values = facts_of("main (float[2] x) => (float[2] y) { a = Neg (x)  b = Abs (x)  y = Exp (a) }")
     visited: list[str] = []
     visit = Facts._visit
     monkeypatch.setattr(Facts, "_visit", lambda self, node: (visited.append(node.op_type), visit(self, node)))
@@ -231,7 +231,7 @@ def test_declared_shapes_inside_are_trusted_where_asked(declared: bool, size: in
 
 
 def test_a_size_below_0_at_which_inference_would_end_the_process_is_refused() -> None:
-    facts, values = known("""
+    facts, values = facts_of("""
         main (float[2, 1, 3] x) => (float[a, b, c] y) <int64[1] zero = {0}, int64[1] one = {1}>
         {
             p = AveragePool <kernel_shape = [9]> (x)
@@ -245,7 +245,7 @@ def test_a_size_below_0_at_which_inference_would_end_the_process_is_refused() ->
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_evaluated_agrees_with_the_standard() -> None:
+def test_evaluated_nodes_agree_with_the_onnx_spec() -> None:
     tried, wrong = set(), []
     names = {name.lower() for name in FOLDABLE - {"Range"}} | {"rangeop"}
     found = (each.name for each in pkgutil.iter_modules(tests_of_nodes.__path__))
@@ -308,7 +308,7 @@ def test_a_node_is_evaluated_in_the_version_of_the_model(opset: int) -> None:
     assert unsqueezed.tolist() == [[[[1, 2]]]]
 
 
-def test_what_an_initializer_of_a_body_decides() -> None:
+def test_a_deciding_input_is_found_behind_a_body_with_an_initializer() -> None:
     """A constant of a body is no input of it."""
     own = ir.from_onnx_text(f"""{HEADER}
         main (float[2] x, int64 n) => (float[2] y) {{
@@ -325,7 +325,7 @@ def test_what_an_initializer_of_a_body_decides() -> None:
 
 
 @pytest.mark.parametrize("opset", [10, 13])
-def test_a_part_of_an_open_length_is_not_that_length(opset: int) -> None:
+def test_a_slice_of_a_symbolic_length_does_not_have_that_symbol(opset: int) -> None:
     text = HEADER.replace("17", str(opset))
     model = ir.from_onnx_text(f"""{text} main (float[T, 3] x) => (float[a, 3] y, float[b, 3] z)
         <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] most = {{9223372036854775807}}> {{
@@ -351,7 +351,7 @@ def test_a_slice_with_attributes_has_the_same_shape() -> None:
 
 
 def test_unknown_strides_are_not_taken_for_1() -> None:
-    facts, values = known("""
+    facts, values = facts_of("""
         main (float[T, 3] x, int64[n] by) => (float[a, b] y)
         <int64[1] zero = {0}, int64[1] most = {9223372036854775807}> {
             y = Slice (x, zero, most, zero, by)
@@ -360,8 +360,8 @@ def test_unknown_strides_are_not_taken_for_1() -> None:
     assert (facts.dims(values["y"]) or ())[0] != ir.SymbolicDim("T")
 
 
-def test_sizes_are_known_one_by_one() -> None:
-    facts, values = known("""
+def test_a_known_size_of_a_shape_is_used_beside_an_unknown_one() -> None:
+    facts, values = facts_of("""
         main (float[5, N] x) => (int64[a] steps)
         <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64 none = {0}, int64 by = {1}> {
             shape = Shape (x)
@@ -379,7 +379,7 @@ def test_sizes_are_known_one_by_one() -> None:
 @pytest.mark.parametrize(("starts", "axes"), [("1", "5"), ("1", "1, 2")])
 def test_an_invalid_slice_has_no_known_shape(starts: str, axes: str) -> None:
     count = axes.count(",") + 1
-    facts, values = known(
+    facts, values = facts_of(
         f"""main (float[T, 2, 3] x) => (float[A, B, C] y)
         <int64[1] starts = {{{starts}}}, int64[1] ends = {{9}}, int64[{count}] axes = {{{axes}}}> {{
             y = Slice (x, starts, ends, axes)
@@ -389,7 +389,7 @@ def test_an_invalid_slice_has_no_known_shape(starts: str, axes: str) -> None:
 
 
 def test_a_branch_that_is_never_taken_has_types() -> None:
-    facts, values = known(
+    facts, values = facts_of(
         """main (float[T, 2] x) => (float[A, B] y) <int64 two = {2}> {
             shape = Shape (x)
             rank = Size (shape)
@@ -425,7 +425,7 @@ SUMS = {
 
 @pytest.mark.parametrize("text", SUMS)
 def test_sums_of_a_symbol_and_a_number_are_known(text: str) -> None:
-    facts, values = known(
+    facts, values = facts_of(
         """main (float[1, 2, T] x, float[1, 2, 3] p) => (float[A, B, C] w)
         <float[2, 1, 4] k = {1, 2, 3, 4, 5, 6, 7, 8}, int64[1] zero = {0}, int64[1] time = {2},
          int64[1] three = {3}, int64[1] five = {5}, int64[1] back = {-3},

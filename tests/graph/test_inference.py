@@ -74,14 +74,14 @@ def test_sizes_below_0_are_refused_by_verify(op_type: str, tmp_path: Path) -> No
     assert "falls below 0" in rnnlower("verify", *[save(wrong, tmp_path)] * 2, code=3).stderr
 
 
-def test_a_size_that_the_user_gives(tmp_path: Path) -> None:
+def test_a_given_size_that_leads_below_0_is_refused(tmp_path: Path) -> None:
     path, out = save(sliced("MaxPool", ["T", 1, "F"]), tmp_path), tmp_path / "out.onnx"
     said = rnnlower("unroll", path, "-o", out, "--dim", "T=5", "--dim", "F=3", code=3).stderr
     assert "--dim" in said
     rnnlower("unroll", path, "-o", out, "--dim", "T=5", "--dim", "F=12")
 
 
-def test_sizes_that_verify_tries(tmp_path: Path) -> None:
+def test_verify_tries_larger_sizes_if_small_ones_do_not_fit(tmp_path: Path) -> None:
     """Small ones do not suit a pooling: others are tried."""
     path, out = save(sliced("MaxPool", ["T", "N", "F"]), tmp_path), tmp_path / "out.onnx"
     assert "equal" in rnnlower("scan", path, "-o", out).stdout
@@ -95,7 +95,7 @@ def double_first(proto: onnx.ModelProto) -> list[int]:
     return [int(2 * arrays["sizes"][0]), *arrays["weight"].shape]
 
 
-def test_other_threads_do_not_matter() -> None:
+def test_inference_is_guarded_in_every_thread() -> None:
     def model(first: int) -> onnx.ModelProto:
         constants = {"sizes": np.array([first, 5]), "weight": np.zeros((50, 60), np.float32)}
         node = helper.make_node("Reshape", ["weight", "sizes"], ["Y"])
@@ -111,7 +111,7 @@ def test_other_threads_do_not_matter() -> None:
         inference.infer_guarded(ops, double_first, model(7))
 
 
-def test_inference_that_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inference_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNNLOWER_ENGINE_SECONDS", "3")
     with pytest.raises(api.InvalidModelError, match=r"aborts or takes too long.*RNNLOWER_ENGINE_SECONDS"):
         inference.infer_guarded({"Slice", "Conv"}, sleep, model_of([], [], [], {}))

@@ -24,7 +24,7 @@ main (float[2] X, float[2] given, bool c) => (float[2] Y)
 """
 
 
-def remaining(*orphans: str) -> tuple[set[str | None], set[str]]:
+def left_without(*orphans: str) -> tuple[set[str | None], set[str]]:
     """Return the values that nodes produce, and the initializers, once the given ones are gone."""
     own = ir.from_onnx_text(MODEL)
     values = {out.name: out for node in own.graph for out in node.outputs} | dict(own.graph.initializers)
@@ -32,28 +32,28 @@ def remaining(*orphans: str) -> tuple[set[str | None], set[str]]:
     return {out.name for node in own.graph for out in node.outputs}, set(own.graph.initializers)
 
 
-def test_what_leads_to_an_orphan_goes_too() -> None:
-    nodes, initializers = remaining("last")
+def test_nodes_that_only_an_orphan_reads_are_removed() -> None:
+    nodes, initializers = left_without("last")
     assert nodes == {"Y", "dead"}
     assert initializers == {"shared", "given"}
 
 
-def test_what_is_read_stays() -> None:
-    nodes, initializers = remaining("a", "b", "own", "shared")
+def test_values_that_are_read_stay() -> None:
+    nodes, initializers = left_without("a", "b", "own", "shared")
     assert nodes == {"Y", "a", "b", "dead", "e", "last"}
     assert initializers == {"shared", "own", "given", "inner"}
 
 
 def test_graph_outputs_stay() -> None:
-    assert "Y" in remaining("Y")[0]
+    assert "Y" in left_without("Y")[0]
 
 
 def test_dead_code_of_the_model_stays_unless_it_is_named() -> None:
-    assert "dead" not in remaining("dead")[0]
-    assert "dead" in remaining("last")[0]
+    assert "dead" not in left_without("dead")[0]
+    assert "dead" in left_without("last")[0]
 
 
-def test_an_initializer_alone() -> None:
+def test_an_unread_initializer_is_removed() -> None:
     own = ir.from_onnx_text("""
         <ir_version: 8, opset_import: ["" : 17]>
         main (float[2] X) => (float[2] Y) <float[2] unread = {1, 2}> { Y = Neg (X) }

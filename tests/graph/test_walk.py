@@ -43,6 +43,6 @@ agraph (float[2] X, bool c) => (float[2] Y)
     ],
     ids=["input", "sum", "constant", "random", "random like", "captured input", "random branch", "fixed If"],
 )
-def test_origin_follows_captured_values_and_chance(body: str, expected: str) -> None:
+def test_origin_follows_captured_values_and_random_nodes(body: str, expected: str) -> None:
     model = ir.from_onnx_text(_HEAD + body + "\n}")
     assert origin(model.graph.outputs[0]) == expected

@@ -29,7 +29,7 @@ def networks() -> tuple[onnx.ModelProto, onnx.ModelProto]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_result_is_what_was_meant(strategy: str) -> None:
+def test_the_result_computes_what_the_module_computed(strategy: str) -> None:
     meant, exported = networks()
     inputs = Network(features=4).inputs(1, 5)
     mended = getattr(rnnlower, strategy)(exported, assume_linear_before_reset=True)
@@ -38,7 +38,7 @@ def test_the_result_is_what_was_meant(strategy: str) -> None:
     assert np.abs(wrong - right).max() > 1e-3
 
 
-def test_the_verification_reads_the_source_likewise(tmp_path: pathlib.Path) -> None:
+def test_the_verification_assumes_the_attribute_in_the_source(tmp_path: pathlib.Path) -> None:
     _, exported = networks()
     model, out = save(exported, tmp_path), tmp_path / "out.onnx"
     run = command("scan", model, "-o", out, "--assume-linear-before-reset")

@@ -26,7 +26,9 @@ def sum_up(
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("length", [2, 3, 6, 7])
 @pytest.mark.parametrize(("strategy", "is_dynamic"), [("scan", False), ("loop", False), ("loop", True)])
-def test_running_sums(strategy: str, is_dynamic: bool, length: int, reverse: bool) -> None:
+def test_chunks_of_steps_give_the_running_sums_of_single_steps(
+    strategy: str, is_dynamic: bool, length: int, reverse: bool
+) -> None:
     bench = Workbench()
     X = np.random.default_rng(length).standard_normal((length, 2, 3)).astype(np.float32)
     x = bench.input("x", ["T", 2, 3] if is_dynamic else X.shape)

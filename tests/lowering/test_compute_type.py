@@ -57,7 +57,7 @@ def error(model: onnx.ModelProto, lowered: onnx.ModelProto) -> float:
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_it_is_as_exact_as_the_kernel(op_type: str, strategy: str) -> None:
+def test_float32_steps_are_as_exact_as_the_kernel(op_type: str, strategy: str) -> None:
     model = network(op_type)
     narrow, wide = (getattr(rnnlower, strategy)(model, compute_type=each) for each in (None, "float32"))
     onnx.checker.check_model(wide, full_check=True)
@@ -77,7 +77,7 @@ def test_a_target_that_sums_in_float16_gets_it_by_default(
     assert ("sums products of float16 in float16: 1 recurrent node" in run.stderr) is casts
 
 
-def test_generated_models_with_and_without(
+def test_half_table_lists_errors_with_and_without_the_option(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Errors side by side, by the script that does the same for a folder of real models."""
@@ -98,17 +98,17 @@ def test_the_file_does_not_grow() -> None:
     assert wide.ByteSize() < 1.2 * narrow.ByteSize()
 
 
-def test_other_types_stay() -> None:
+def test_models_of_another_type_get_no_casts() -> None:
     model = rnnlower.scan(network("GRU", TensorProto.DOUBLE), compute_type="float32")
     assert "Cast" not in {node.op_type for node in all_nodes(model)}
 
 
-def test_other_words_are_refused() -> None:
+def test_another_compute_type_is_refused() -> None:
     with pytest.raises(rnnlower.OptionError, match="it must be 'float32'"):
         rnnlower.scan(network("RNN"), compute_type="float64")
 
 
-def test_the_message_names_the_option(tmp_path: pathlib.Path) -> None:
+def test_a_difference_in_float16_names_the_option(tmp_path: pathlib.Path) -> None:
     model = save(network("GRU"), tmp_path)
     refused = command("scan", model, "-o", tmp_path / "out.onnx", "--atol", "1e-6", "--trials", "2", code=1)
     assert "--compute-type float32 does the same" in refused.stderr

@@ -38,12 +38,12 @@ def check_against_oracle(config: QuantizedLstm, strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)
-def test_the_numbers_are_those_of_the_float_operator(config: QuantizedLstm, strategy: str) -> None:
+def test_the_result_agrees_with_the_float_operator(config: QuantizedLstm, strategy: str) -> None:
     check_against_oracle(config, strategy)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_nodes(seed: int) -> None:
+def test_random_nodes_agree_with_the_float_operator(seed: int) -> None:
     config = draw(np.random.default_rng(100 + seed))
     check_against_oracle(config, STRATEGIES[seed % 3])
 
@@ -78,7 +78,7 @@ def test_a_target_without_integers_gets_floats(tmp_path: pathlib.Path) -> None:
     command("verify", model, out, "--dequantize")
 
 
-def test_some_nodes_only(tmp_path: pathlib.Path) -> None:
+def test_only_the_chosen_nodes_are_dequantized(tmp_path: pathlib.Path) -> None:
     """The others stay, and are verified as they are."""
     model = QuantizedLstm().build()
     (first,) = model.graph.node
@@ -96,7 +96,7 @@ def test_some_nodes_only(tmp_path: pathlib.Path) -> None:
     assert left == {first.name}
 
 
-def test_a_stream_of_it(tmp_path: pathlib.Path) -> None:
+def test_a_dequantized_node_can_be_streamed(tmp_path: pathlib.Path) -> None:
     """What rounds all steps of X by one range couples them; the float operator does not."""
     model, out = save(QuantizedLstm().build(), tmp_path), tmp_path / "out.onnx"
     refused = command("stream", model, "-o", out, code=3)
@@ -106,7 +106,7 @@ def test_a_stream_of_it(tmp_path: pathlib.Path) -> None:
     command("stream", model, "-o", out, "--gates", "separate", code=2)
 
 
-def test_bench_compares_with_the_reading(tmp_path: pathlib.Path) -> None:
+def test_bench_compares_with_the_dequantized_source(tmp_path: pathlib.Path) -> None:
     model = save(QuantizedLstm().build(), tmp_path)
     result = command("bench", model, "--dequantize", "--runs", "2", "--strategy", "scan", "--json").json
     assert {variant["name"]: variant["status"] for variant in result["variants"]} == {

@@ -15,7 +15,9 @@ BASIC = ("Add", "Concat", "Identity", "MatMul", "Mul", "Reshape", "Slice", "Tran
 
 @pytest.mark.parametrize("sizes", [[2, 2, 2], [1, 2, 3], [6]])
 @pytest.mark.parametrize(("opset", "ops"), [(7, None), (13, None), (18, None), (17, BASIC), (7, BASIC)])
-def test_split(opset: int, ops: tuple[str, ...] | None, sizes: list[int]) -> None:
+def test_split_gives_parts_of_the_given_sizes(
+    opset: int, ops: tuple[str, ...] | None, sizes: list[int]
+) -> None:
     bench = Workbench(opset, ops)
     parts = bench.e.split(bench.input("x", X.shape), sizes, axis=1)
     assert ("Split" in bench.emitted) is (ops is None and len(sizes) > 1)
@@ -27,7 +29,9 @@ def test_split(opset: int, ops: tuple[str, ...] | None, sizes: list[int]) -> Non
 @pytest.mark.parametrize("ops", [None, BASIC])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("opset", [7, 11])
-def test_gemm(opset: int, bias: bool, ops: tuple[str, ...] | None) -> None:
+def test_gemm_multiplies_by_the_transposed_weight(
+    opset: int, bias: bool, ops: tuple[str, ...] | None
+) -> None:
     weight, addend = np.eye(3, 6, dtype=np.float32) + 1, np.arange(3, dtype=np.float32)
     bench = Workbench(opset, ops)
     c = bench.weight("c", addend) if bias else None
@@ -47,7 +51,7 @@ def test_a_constant_is_transposed_once() -> None:
 
 
 @pytest.mark.parametrize(("opset", "count"), [(9, 4), (9, None), (11, None)])
-def test_arange(opset: int, count: int | None) -> None:
+def test_arange_counts_from_0(opset: int, count: int | None) -> None:
     bench = Workbench(opset)
     size = bench.input("n", [1], ir.DataType.INT64)
     numbers = bench.e.arange(size if count is None else count)

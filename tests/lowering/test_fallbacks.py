@@ -46,7 +46,7 @@ def test_a_fallback_computes_the_operator(op_type: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_identity_is_a_product() -> None:
+def test_identity_falls_back_to_a_product() -> None:
     bench = Workbench(17, {"Mul"})
     bench.e.op("Identity", bench.input("x", X.shape))
     assert bench.emitted == ["Mul"]

@@ -116,7 +116,7 @@ def test_large_directions_have_products_of_their_own(more: int, product: str) ->
 
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
-def test_outside_of_the_body_nothing_is_cut_or_joined(op_type: str) -> None:
+def test_nothing_is_split_or_concatenated_outside_of_the_body(op_type: str) -> None:
     """Both directions' input products are one, and only the time of the second one is turned round."""
     source, _ = form_source(op_type, {}, 5)
     ops = [node.op_type for node in lowered_by(source, "scan").graph.node]
@@ -151,7 +151,7 @@ def test_weights_stored_elsewhere_stay_there(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["scan", "loop"])
 @pytest.mark.parametrize("direction", ["bidirectional", "reverse"])
-def test_no_steps(strategy: str, direction: str) -> None:
+def test_without_steps_the_final_state_is_zero(strategy: str, direction: str) -> None:
     source, feeds = form_source("LSTM", {"initial_h": True, "initial_c": True}, "T", direction)
     feeds["X"] = feeds["X"][:0]
     results = run(lowered_by(source, strategy), feeds)
@@ -186,7 +186,7 @@ def test_sequence_lens(length: int, constant: bool, direction: str) -> None:
     ("op_type", "batch"), [("LSTM", 1), ("LSTM", 12), ("GRU", 1), ("GRU", 1024), ("RNN", 1)]
 )
 @pytest.mark.parametrize("strange", [np.nan, np.inf])
-def test_what_is_no_number_reaches_no_other_direction_and_row(
+def test_a_nan_stays_in_its_direction_and_row(
     strange: float, op_type: str, batch: int, strategy: str
 ) -> None:
     """One in X touches its own row, from its step on in the order in which a direction takes the steps."""

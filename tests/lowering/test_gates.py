@@ -24,7 +24,9 @@ def count_products(model: onnx.ModelProto) -> int:
     ("op_type", "gates", "of_input", "of_state"),
     [("LSTM", "separate", 4, 4), ("LSTM", "fused", 1, 1), ("GRU", "separate", 3, 3), ("GRU", "fused", 2, 1)],
 )
-def test_products_of_a_step(op_type: str, gates: str, of_input: int, of_state: int) -> None:
+def test_gates_decides_the_number_of_products_in_a_step(
+    op_type: str, gates: str, of_input: int, of_state: int
+) -> None:
     network = Network(op_type, steps=STEPS, features=5, hidden_size=8, layers=1)
     result = rnnlower.unroll(network.build(), gates=gates)
     # Without an initial state, the first step has no product with it.
@@ -35,7 +37,7 @@ def test_products_of_a_step(op_type: str, gates: str, of_input: int, of_state: i
 
 @pytest.mark.parametrize("gates", ["separate", "fused"])
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
-def test_in_a_scan(op_type: str, gates: str) -> None:
+def test_a_scan_with_each_number_of_products_is_equal(op_type: str, gates: str) -> None:
     network = Network(op_type, steps="T", features=5, hidden_size=8, layers=2)
     result = rnnlower.scan(network.build(), gates=gates)
     inputs = network.inputs(1, 6)
@@ -58,13 +60,13 @@ def test_the_reset_gate_multiplies_product_and_bias_apart() -> None:
 
 
 @pytest.mark.parametrize(("target", "of_state"), [("axera", 3), ("primitive", 2)])
-def test_the_target_says_how_many(target: str, of_state: int) -> None:
+def test_the_target_decides_the_number_of_products(target: str, of_state: int) -> None:
     network = Network("GRU", steps=STEPS, features=5, hidden_size=8, layers=1)
     assert count_products(rnnlower.lower(network.build(), target=target)) == of_state + (STEPS - 1) * of_state
     fused = rnnlower.lower(network.build(), target=target, gates="fused")
     assert count_products(fused) == 2 + (STEPS - 1)
 
 
-def test_other_words_are_refused() -> None:
+def test_another_value_of_gates_is_refused() -> None:
     with pytest.raises(rnnlower.OptionError, match="must be one of auto, fused, separate"):
         rnnlower.scan(Network(steps=2).build(), gates="joined")  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ def test_shared_weights(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_weight_in_every_role(strategy: str) -> None:
+def test_a_weight_may_be_shared_by_different_inputs(strategy: str) -> None:
     array = weights("RNN", 4, 4)["W"]
     nodes = [
         cell("X A B", "Y1", "RNN"),

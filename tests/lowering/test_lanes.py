@@ -19,7 +19,7 @@ X = np.random.default_rng(0).standard_normal((5, 2, 3)).astype(np.float32)
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-def test_lanes_of_an_lstm(direction: str) -> None:
+def test_each_lane_has_the_inputs_order_and_names_of_its_direction(direction: str) -> None:
     both = direction == "bidirectional"
     constants = weights("LSTM", directions=1 + both)
     inputs = {"X": (1, [5, 2, 3])}

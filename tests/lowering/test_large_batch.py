@@ -62,7 +62,7 @@ def first_form(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("steps", [5, "T"])
 @pytest.mark.parametrize(("strategy", "factor"), [("scan", 1), ("scan", 2), ("loop", 1), ("loop", 2)])
 @pytest.mark.parametrize(("op_type", "batch", "options"), CASES.values(), ids=CASES)
-def test_one_product_of_input_and_state(
+def test_input_and_state_share_one_product(
     op_type: str, batch: int, options: dict[str, Any], strategy: str, factor: int, steps: Any
 ) -> None:
     source = batch_source(op_type, batch, options, steps)
@@ -77,7 +77,9 @@ def test_one_product_of_input_and_state(
 @pytest.mark.parametrize(
     ("op_type", "batch"), [("LSTM", LARGE_BATCH - 1), ("LSTM", "N"), ("GRU", 1023), ("RNN", 511)]
 )
-def test_a_product_for_all_steps_where_that_pays(op_type: str, batch: Any, strategy: str) -> None:
+def test_inputs_of_all_steps_share_a_product_where_that_is_faster(
+    op_type: str, batch: Any, strategy: str
+) -> None:
     assert widths(lowered_by(batch_source(op_type, batch, {}), strategy)) == {3, 4}
 
 

@@ -1,4 +1,4 @@
-"""Chunks of LinearAttention against the recurrence of its text."""
+"""Chunks of LinearAttention against the recurrence in the ONNX spec."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_chunks_compute_the_recurrence(
 
 @pytest.mark.parametrize("chunk", [1, 16])
 @pytest.mark.parametrize("rule", RULES)
-def test_no_steps_pass_the_state_on(rule: str, chunk: int) -> None:
+def test_without_steps_the_state_is_passed_on(rule: str, chunk: int) -> None:
     case = Case(rule, dynamic=True)
     feeds = {name: array if "state" in name else array[:, :0] for name, array in feeds_of(case).items()}
     assert max(errors(case, chunk, "loop", feeds)) == 0
@@ -146,7 +146,7 @@ def test_no_steps_pass_the_state_on(rule: str, chunk: int) -> None:
 @pytest.mark.parametrize(("rule", "strategy"), [("gated", None), ("gated_delta", "loop")])
 @pytest.mark.parametrize("per_key", [False, True])
 @pytest.mark.parametrize("forgotten", [-1e4, -np.inf])
-def test_what_is_forgotten_leaves_the_rest_exact(
+def test_a_forgotten_state_leaves_the_other_steps_exact(
     rule: str, strategy: str | None, per_key: bool, forgotten: float
 ) -> None:
     case = Case(rule, steps=64, per_key=per_key)
@@ -156,7 +156,7 @@ def test_what_is_forgotten_leaves_the_rest_exact(
 
 
 @pytest.mark.parametrize("rule", ["delta", "gated_delta"])
-def test_keys_that_are_alike_stay_finite(rule: str) -> None:
+def test_equal_keys_give_accurate_outputs(rule: str) -> None:
     case = Case(rule, steps=128, key_size=16)
     feeds = feeds_of(case)
     feeds["key"][:] = feeds["key"][:, :1]

@@ -19,7 +19,7 @@ WITH_WHERE = (*BASIC, "Less", "Where")
 @pytest.mark.parametrize("holds", [HOLDS, HOLDS & False, HOLDS | True])
 @pytest.mark.parametrize("ops", [WITH_WHERE, BASIC])
 @pytest.mark.parametrize("known", [True, False])
-def test_rows_are_chosen(known: bool, ops: tuple[str, ...], holds: np.ndarray) -> None:
+def test_rows_are_selected_by_the_mask(known: bool, ops: tuple[str, ...], holds: np.ndarray) -> None:
     bench = Workbench(17, ops)
     then, otherwise = bench.input("a", THEN.shape), bench.input("b", THEN.shape)
     dtype = bool if "Where" in ops else np.float32

@@ -73,7 +73,7 @@ def test_every_node_and_value_has_a_name_of_its_own(
 
 
 @pytest.mark.parametrize("factor", [1, 3])
-def test_chunks_too(factor: int) -> None:
+def test_names_are_unique_in_chunks(factor: int) -> None:
     result = lowered(source_of("LSTM", 7, **BOTH), "scan", unroll_factor=factor)
     assert_unique([node.name for node in all_nodes(result)])
     assert_unique(value_names(result))

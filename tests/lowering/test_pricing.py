@@ -78,7 +78,7 @@ def kernels_of_body(model: onnx.ModelProto, path: Path) -> int:
 @pytest.mark.parametrize(
     ("op_type", "attributes", "batch", "straight", "scanned"), KERNELS.values(), ids=KERNELS
 )
-def test_kernels_of_a_step(
+def test_a_step_runs_the_listed_number_of_kernels(
     op_type: str, attributes: dict[str, Any], batch: int, straight: int, scanned: int, tmp_path: Path
 ) -> None:
     ten, eleven = (
@@ -92,7 +92,7 @@ def test_kernels_of_a_step(
 
 @pytest.mark.parametrize("options", [{}, {"clip": 0.5}, BOTH, {"input_forget": 1}], ids=str)
 @pytest.mark.parametrize(("steps", "batch"), [(11, 1), (6, 2)])
-def test_long_lines_leave_nothing_to_fuse(
+def test_long_straight_lines_are_emitted_as_fused_kernels(
     steps: int, batch: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """All gates of an LSTM have one product then, since onnxruntime takes quadratic time to fuse."""
@@ -148,7 +148,7 @@ def test_large_directions_run_one_after_the_other(dims: list[Any], scans: int) -
 
 
 @pytest.mark.parametrize("name", [name for name, row in KERNELS.items() if not {"clip", "P"} & {*row[1]}])
-def test_prices_count_these_kernels(name: str) -> None:
+def test_prices_count_the_kernels_that_onnxruntime_runs(name: str) -> None:
     op_type, attributes, batch, straight, scanned = KERNELS[name]
     counted: dict[str, list[float]] = {"unroll": [], "scan": []}
     for steps in (10, 11):
@@ -193,7 +193,7 @@ def candidates_of(op_type: str, steps: int, batch: int, strategy: str, **attribu
         ("LSTM", 64, "T", "scan"),
     ],
 )
-def test_choice(op_type: str, hidden_size: int, steps: Any, strategy: str) -> None:
+def test_the_cheapest_strategy_is_chosen(op_type: str, hidden_size: int, steps: Any, strategy: str) -> None:
     node = parsed(op_type, steps, 1, hidden_size)
     plan = Chooser(find_target("onnxruntime"), ()).plan(node, weights_of(node), 17)
     assert plan.strategy == strategy

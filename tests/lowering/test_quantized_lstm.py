@@ -38,7 +38,7 @@ TOLERANCE = 2e-6
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)
-def test_the_bits_are_those_of_the_kernel(config: QuantizedLstm, strategy: str) -> None:
+def test_the_result_is_bit_identical_to_the_kernel(config: QuantizedLstm, strategy: str) -> None:
     result = lowered_quantized(config, strategy)
     expected = run_single(config.build(), config.feeds())
     found = run_single(result, config.feeds())
@@ -58,7 +58,7 @@ def test_the_oracle_agrees_with_the_kernel(config: QuantizedLstm) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_nodes(seed: int) -> None:
+def test_random_nodes_agree_with_the_kernel(seed: int) -> None:
     rng = np.random.default_rng(seed)
     config = draw(rng)
     expected = run_single(config.build(), config.feeds())
@@ -118,7 +118,7 @@ def test_inspect_shows_the_domain() -> None:
 
 
 @pytest.mark.parametrize("opset", [13, 21])
-def test_convert_carries_it(opset: int) -> None:
+def test_convert_keeps_the_node(opset: int) -> None:
     config = QuantizedLstm()
     converted = rnnlower.convert(config.build(), opset=opset)
     assert isinstance(converted, onnx.ModelProto)
@@ -147,7 +147,7 @@ def test_what_the_kernel_refuses_is_refused(name: str, array: np.ndarray, words:
 
 
 @pytest.mark.parametrize("strategy", ["scan", "loop"])
-def test_the_command_proves_it(tmp_path: pathlib.Path, strategy: str) -> None:
+def test_the_command_verifies_the_result(tmp_path: pathlib.Path, strategy: str) -> None:
     config = QuantizedLstm(batch=2, lengths=(5, 2), direction="bidirectional", dynamic=True, optional=STATES)
     onnx.save(config.build(), tmp_path / "model.onnx")
     run = rnnlower_command(strategy, tmp_path / "model.onnx", "-o", tmp_path / "out.onnx", "--json")

@@ -60,7 +60,7 @@ def inputs() -> dict[str, np.ndarray]:
     ("op_type", "scales"),
     [("LSTM", scales) for scales in SCALES] + [("GRU", "rows"), ("RNN", "tensor"), ("GRU", "direction")],
 )
-def test_every_product_has_integers(op_type: str, scales: str, strategy: str) -> None:
+def test_every_product_reads_quantized_weights(op_type: str, scales: str, strategy: str) -> None:
     model = network(op_type, scales)
     lowered = getattr(rnnlower, strategy)(model)
     onnx.checker.check_model(lowered, full_check=True)
@@ -70,7 +70,7 @@ def test_every_product_has_integers(op_type: str, scales: str, strategy: str) ->
     np.testing.assert_allclose(run(lowered, inputs())["Y"], run(model, inputs())["Y"], atol=2e-6)
 
 
-def test_four_bits_in_blocks() -> None:
+def test_weights_of_4_bits_in_blocks_stay_quantized() -> None:
     model = network("LSTM", "blocks", TensorProto.INT4)
     lowered = rnnlower.unroll(model)
     stored = {tensor.data_type for tensor in lowered.graph.initializer if len(tensor.dims) == 2}

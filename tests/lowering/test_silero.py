@@ -40,7 +40,7 @@ def test_lowered_agrees_with_the_native_model(silero: Path, strategy: str) -> No
     assert result.engines == {"reference": "onnxruntime", "candidate": "onnxruntime"}
 
 
-def test_unroll_says_what_it_needs(silero: Path) -> None:
+def test_unroll_asks_for_the_input_shape(silero: Path) -> None:
     with pytest.raises(rnnlower.UnsupportedModelError, match=r"input_shapes=\{\"input\": "):
         rnnlower.unroll(silero)
 

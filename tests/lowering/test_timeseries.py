@@ -22,7 +22,7 @@ def test_the_other_layout_is_one_reshape() -> None:
     np.testing.assert_array_equal(bench.compute([series.flat()], x=STACKED)[0], FLAT)
 
 
-def test_flat_is_stacked_by_its_axes() -> None:
+def test_a_flat_series_is_stacked_by_a_reshape() -> None:
     bench = Workbench()
     series = TimeSeries(bench.e, AXES, 4, flat=bench.input("x", FLAT.shape))
     assert series.is_flat

@@ -14,7 +14,7 @@ B = np.arange(24, dtype=np.float32).reshape(2, 12)
 
 
 @pytest.mark.parametrize("private", [True, False])
-def test_rows_of_a_direction(private: bool) -> None:
+def test_matrix_cuts_the_rows_of_a_direction(private: bool) -> None:
     bench = Workbench()
     weight = bench.weight("W", W)
     rows = Weights({weight} if private else (), ir.DataType.FLOAT).matrix(bench.e, weight, 1, 2, 5)
@@ -34,7 +34,7 @@ def test_the_sum_of_both_biases(direction: int, private: bool) -> None:
     np.testing.assert_array_equal(bench.compute([total])[0], B[direction, 2:4] + B[direction, 8:10])
 
 
-def test_a_weight_of_run_time() -> None:
+def test_a_weight_that_is_an_input_is_cut_at_run_time() -> None:
     bench = Workbench()
     weight = bench.input("W", W.shape)
     rows = Weights((), ir.DataType.FLOAT).matrices(bench.e, weight, 0, 3, [6, 4])

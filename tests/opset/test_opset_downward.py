@@ -302,7 +302,7 @@ def build(opset: int, inputs: dict[str, str], nodes: str, dims: str) -> onnx.Mod
 
 @pytest.mark.parametrize("dims", ["static", "symbolic"])
 @pytest.mark.parametrize("name", CASES)
-def test_it_computes_the_same_at_every_lower_opset(name: str, dims: str) -> None:
+def test_an_adapted_node_computes_the_same_at_every_lower_opset(name: str, dims: str) -> None:
     opset, inputs, lowest, nodes = CASES[name]
     model = build(opset, inputs, nodes, dims)
     feeds = {each: KINDS[kind](SHAPES[each]) for each, kind in inputs.items()}
@@ -335,7 +335,7 @@ def outcome_of(model: ir.Model, target: int) -> str:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused_by_name(name: str) -> None:
+def test_a_node_without_an_older_form_is_refused_by_name(name: str) -> None:
     opset, inputs, target, nodes, reason = REFUSED[name]
     work = ir.from_proto(build(opset, inputs, nodes, "static"))
     before = ir.to_proto(work).SerializeToString(deterministic=True)
@@ -353,7 +353,7 @@ def test_a_node_that_an_adapter_wrote_is_refused_with_the_node_behind_it() -> No
         convert_opset(work, 8)
 
 
-def test_what_a_named_cast_gives_is_written_down() -> None:
+def test_the_type_of_a_named_cast_is_declared() -> None:
     own = ir.from_onnx_text("""
         <ir_version: 8, opset_import: ["" : 13]>
         main (float[2, 3] x) => (double[2] y)
@@ -364,7 +364,7 @@ def test_what_a_named_cast_gives_is_written_down() -> None:
     onnx.checker.check_model(ir.to_proto(own), full_check=True)
 
 
-def test_indices_that_are_not_known_are_told_of_once() -> None:
+def test_unknown_indices_of_gathers_are_noted_once() -> None:
     nodes = "k = Constant<value_ints=[1,-1]>() i = Gather(s, k) h = Gather(a, i) y = Gather(h, i)"
     work = ir.from_proto(build(12, {"a": "float", "s": "int64"}, nodes, "static"))
     report = convert_opset(work, 9)
@@ -373,7 +373,7 @@ def test_indices_that_are_not_known_are_told_of_once() -> None:
     ]
 
 
-def test_indices_that_are_known_are_not_told_of() -> None:
+def test_known_indices_of_gathers_are_not_noted() -> None:
     work = ir.from_proto(
         build(12, {"a": "float"}, "k = Constant<value_ints=[1,-1]>() y = Gather(a, k)", "static")
     )
@@ -381,7 +381,7 @@ def test_indices_that_are_known_are_not_told_of() -> None:
 
 
 @pytest.mark.parametrize("target", [12, 15, 17, 18])
-def test_an_operator_from_a_later_opset_is_that_of_its_first(target: int) -> None:
+def test_an_operator_newer_than_the_opset_has_its_first_version(target: int) -> None:
     """onnxruntime's optimizer writes operators that the opset of the file does not have yet."""
     source = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 13]>

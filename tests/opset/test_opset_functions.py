@@ -94,7 +94,7 @@ def softmax_of(x: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum(axis=1, keepdims=True)
 
 
-def test_what_only_the_function_has_is_refused_in_its_place() -> None:
+def test_a_node_in_a_function_is_refused_with_the_functions_name() -> None:
     source = model_with(13, function("F", BITS))
     for target in (13, 17):
         with pytest.raises(

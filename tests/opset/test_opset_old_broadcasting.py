@@ -47,7 +47,7 @@ ARITHMETIC: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("dims", DIMS)
 @pytest.mark.parametrize(("a_shape", "b_shape", "axis", "spread"), BROADCASTS)
 @pytest.mark.parametrize("op_type", ARITHMETIC)
-def test_broadcast_and_axis(
+def test_broadcast_and_axis_agree_with_numpy(
     op_type: str, a_shape: Any, b_shape: Any, axis: int | None, spread: Any, dims: str
 ) -> None:
     function, dtype = ARITHMETIC[op_type]
@@ -97,7 +97,7 @@ OF_OLD_OPERATORS: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 @pytest.mark.parametrize("target", [7, 9, 26])
 @pytest.mark.parametrize("nodes", OF_OLD_OPERATORS)
-def test_axis_with_what_old_operators_make(nodes: str, target: int) -> None:
+def test_axis_applies_to_results_of_old_operators(nodes: str, target: int) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 3, opset_import: ["" : 1]> g (float[2, 8] x, float[2] b, float[1] o, float[4] f, '
         "float t, float u) => (float[2, 8] y) <float t = {2.0}, float u = {0.0}> "

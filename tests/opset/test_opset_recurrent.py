@@ -108,7 +108,7 @@ def plain_config(op_type: str, opset: int, rng: np.random.Generator) -> Config:
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("source", OPSETS)
-def test_every_pair_of_opsets(op_type: str, source: int) -> None:
+def test_a_plain_node_converts_between_every_pair_of_opsets(op_type: str, source: int) -> None:
     rng = np.random.default_rng([source, ord(op_type[0])])
     for target in OPSETS:
         config = plain_config(op_type, source, rng)
@@ -118,7 +118,7 @@ def test_every_pair_of_opsets(op_type: str, source: int) -> None:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(config=configs(), target=st.sampled_from(OPSETS), seed=st.integers(0, 1000))
-def test_any_config_to_any_opset(config: Config, target: int, seed: int) -> None:
+def test_any_config_converts_to_any_opset(config: Config, target: int, seed: int) -> None:
     check_conversion(config, target, np.random.default_rng(seed))
 
 
@@ -146,14 +146,14 @@ def test_a_hidden_size_that_is_left_out_is_written(op_type: str) -> None:
     assert attributes["hidden_size"] == Config().hidden_size
 
 
-def test_the_misspelt_direction_is_mended() -> None:
+def test_the_misspelled_direction_is_corrected() -> None:
     config = Config(op_type="GRU", opset=2, ir_version=3, direction=None, Y_h="graph", output_sequence=1)
     converted, _ = convert(config.build(), 3)
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in converted.graph.node[0].attribute}
     assert attributes["direction"] == b"forward"
 
 
-def test_gru_1_has_no_linear_before_reset() -> None:
+def test_linear_before_reset_is_refused_for_gru_1() -> None:
     config = Config(op_type="GRU", opset=7, ir_version=3, linear_before_reset=1)
     with pytest.raises(OpsetError, match="GRU-1 has no linear_before_reset; ask for opset 3 or higher"):
         convert(config.build(), 2)

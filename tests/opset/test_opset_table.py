@@ -46,7 +46,7 @@ def test_every_adapter_says_what_it_does() -> None:
             assert adapter is None or adapter.__doc__, key
 
 
-def test_the_report_tells_the_way_that_the_node_went() -> None:
+def test_the_report_lists_each_version_step_of_a_node() -> None:
     text = """<ir_version: 7, opset_import: ["" : 13]>
         g (float[1, 3] x, float[1, 16, 3] w, float[1, 16, 4] r) => (float[1, 3, 4] y)
         { a = Constant<value = int64[1] {0}>()  s = Unsqueeze(x, a)  y = LSTM<hidden_size = 4>(s, w, r) }"""
@@ -82,7 +82,7 @@ def test_a_step_without_a_row_only_adds(operator: str) -> None:
             assert before.required or not after.required, (low, high, before.name)
 
 
-def test_a_step_that_nobody_has_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_step_that_was_not_reviewed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversion, "REVIEWED", 12)
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="r")], "g", [x], [y])

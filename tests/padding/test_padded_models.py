@@ -49,12 +49,12 @@ def test_each_row_may_have_a_length_of_its_own(name: str, mask: bool) -> None:
 
 
 @pytest.mark.parametrize("name", NOT_PER_ROW)
-def test_what_joins_rows_is_refused_by_name(name: str) -> None:
+def test_a_node_that_joins_rows_is_refused_by_name(name: str) -> None:
     with pytest.raises(rnnlower.UnsupportedModelError, match=NOT_PER_ROW[name]):
         rnnlower.pad(padded_case(name, batch="B"), max={"T": MOST}, per_row=True)
 
 
-def test_a_size_may_be_rounded_down() -> None:
+def test_an_output_length_may_be_rounded_down() -> None:
     source = with_weights(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[1, 3, T] x) => (float[1, 3, U] z) { '
         "y = MaxPool <kernel_shape = [2], strides = [2]> (x) z = ConvTranspose <strides = [2]> (y, Q) }"
@@ -112,7 +112,7 @@ def test_a_source_of_one_length_cannot_be_verified() -> None:
         rnnlower.verify(source, padded)
 
 
-def test_two_lengths() -> None:
+def test_two_lengths_are_padded_at_once() -> None:
     source = with_weights(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[1, T, 3] x, float[1, S, 3] m) '
         "=> (float[1, T, 3] z) { k = Transpose <perm = [0, 2, 1]> (m) w = MatMul (x, k) "
@@ -131,7 +131,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_what_has_no_rule_is_refused_by_name(reason: str) -> None:
+def test_a_node_without_a_rule_is_refused_by_name(reason: str) -> None:
     source = with_weights(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[T, 1, 3] x) => (float z) '
         f"{{ {REFUSED[reason]} }}"
@@ -154,7 +154,7 @@ def test_time_behind_a_batch_is_refused() -> None:
 @pytest.mark.parametrize(
     ("most", "words"), [({}, "must name"), ({"T": 1}, "at least 2"), ({"Q": 8}, "no input has")]
 )
-def test_wrong_maxima(most: dict[str, int], words: str) -> None:
+def test_invalid_maxima_are_refused(most: dict[str, int], words: str) -> None:
     with pytest.raises(rnnlower.OptionError, match=words):
         rnnlower.pad(padded_case("mean"), max=most)
 

@@ -1,4 +1,4 @@
-"""Every operator that has a rule is right beside onnxruntime's own kernel, at every length."""
+"""Padded operators against onnxruntime's own kernels, at every length."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _operators(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for node in model.graph.node}
 
 
-def test_each_rule_is_tried() -> None:
+def test_every_rule_has_a_case() -> None:
     tried = {op for name in OPERATORS for op in _operators(operator_case(name))}
     tried |= {op for name in MODELS for op in _operators(padded_case(name))}
     assert RULES.keys() - POINTWISE.keys() - tried - {*NOT_REACHED} == set()
@@ -53,6 +53,6 @@ def test_rows_of_different_lengths_are_right(name: str, mask: bool) -> None:
 
 
 @pytest.mark.parametrize("name", NOT_PER_ROW)
-def test_operators_by_which_rows_meet_are_refused(name: str) -> None:
+def test_operators_that_join_rows_are_refused(name: str) -> None:
     with pytest.raises(rnnlower.UnsupportedModelError, match=NOT_PER_ROW[name]):
         rnnlower.pad(operator_case(name, batch="B"), max={"T": MOST}, per_row=True)

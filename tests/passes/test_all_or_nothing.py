@@ -344,7 +344,7 @@ def content(model: ir.Model) -> bytes:
     return data
 
 
-def test_every_pass_is_here() -> None:
+def test_every_pass_has_a_case() -> None:
     assert {*CASES} == {*passes.__all__}
 
 

@@ -82,7 +82,7 @@ def test_contracts_hold_where_inputs_are_set() -> None:
     assert {"SetInputsPass", "set_inputs", "TakeBranchesPass"} <= {*ran}
 
 
-def test_contracts_hold_for_a_profile() -> None:
+def test_contracts_hold_for_the_sonnx_profile() -> None:
     text = """
         <ir_version: 8, opset_import: ["" : 17]>
         main (float[3, 1, 1] X) => (float[3, 1, 1, 1] Y)

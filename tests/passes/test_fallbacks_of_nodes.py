@@ -365,7 +365,7 @@ def expressed(key: str, model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(("key", "case"), [(key, case) for key in FALLBACKS for case in CASES[key]])
-def test_the_form_computes_what_the_operator_does(key: str, case: str) -> None:
+def test_a_fallback_computes_what_the_operator_does(key: str, case: str) -> None:
     model = model_of(key, case)
     declare(model, run(model, inputs_of(model, np.random.default_rng(0))))
     result = expressed(key, model)
@@ -400,7 +400,7 @@ def test_the_form_computes_what_the_operator_does(key: str, case: str) -> None:
         ("Sub", "14; uint8[4] x, uint8[4] y; Sub (x, y)"),
     ],
 )
-def test_no_form_takes_a_type_that_its_operators_lack(key: str, case: str) -> None:
+def test_a_fallback_is_not_used_for_a_type_that_its_operators_lack(key: str, case: str) -> None:
     model = onnx.shape_inference.infer_shapes(model_of(key, case), strict_mode=True)
     onnx.checker.check_model(model, full_check=True)
     assert not AdaptNodesPass(lambda node: node.op_type == key)(ir.from_proto(model)).modified

@@ -29,11 +29,11 @@ def adapted(text: str, *refused: str, opset: int = 17) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["reflect", "edge"])
-def test_padding_with_what_is_there(mode: str) -> None:
+def test_reflect_and_edge_pads_become_gathers(mode: str) -> None:
     assert adapted(PAD.format(mode), "Pad") == ["Gather"]
 
 
-def test_what_has_no_other_form_stays() -> None:
+def test_a_node_without_another_form_stays() -> None:
     assert adapted(PAD.format("constant"), "Pad") == ["Pad"]
     assert adapted(PAD.format("reflect"), "Pad", "Gather") == ["Pad"]
 
@@ -177,7 +177,7 @@ def test_a_tanh_becomes_a_sigmoid(dtype: str) -> None:
 @pytest.mark.parametrize("box", ["0:1, 0:4, 0:3", "0:2, 1:3, 0:3", "1:2, 2:4, 1:2", "0:2, 0:4, 0:3"])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_scatter_into_a_box(box: str, depth: int, turned: bool) -> None:
+def test_a_scatter_becomes_slices_only_if_it_fills_a_box(box: str, depth: int, turned: bool) -> None:
     shape, bounds = (2, 4, 3), [tuple(map(int, part.split(":"))) for part in box.split(",")][:depth]
     ranges = [np.arange(*each) for each in bounds]
     indices = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).astype(np.int64)
@@ -197,7 +197,7 @@ def test_a_scatter_into_a_box(box: str, depth: int, turned: bool) -> None:
     assert ops <= ({"Reshape", "Slice", "Concat"} if is_box else {"ScatterND"})
 
 
-def test_what_comes_of_an_adapted_node_is_known_to_the_next() -> None:
+def test_the_shape_of_an_adapted_result_is_known_to_the_next_node() -> None:
     text = """
         main (float[3, 2] x, float[1, 2] u) => (float[3, 2] y)
             <int64[1, 1] first = {0}, int64[1, 1] last = {2}>

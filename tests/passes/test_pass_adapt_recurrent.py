@@ -85,7 +85,7 @@ def test_an_adapted_node_computes_the_same(config: Config) -> None:
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_random_nodes(data: st.DataObject) -> None:
+def test_random_adapted_nodes_compute_the_same(data: st.DataObject) -> None:
     def choose(*choices: Any) -> Any:
         return data.draw(st.sampled_from(choices))
 
@@ -117,7 +117,7 @@ def test_batch_first_becomes_transposes() -> None:
     assert ops == ["Transpose", "Gather", "LSTM", "Gather", "Transpose", "Transpose"]
 
 
-def test_before_and_after() -> None:
+def test_a_reverse_lstm_becomes_a_forward_one_between_gathers() -> None:
     model = ir.from_onnx_text("""
         <ir_version: 8, opset_import: ["" : 14]>
         main (float[3, 2, 1] X) => (float[3, 1, 2, 1] Y, float[1, 2, 1] Y_h)
@@ -147,7 +147,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("config", LEFT.values(), ids=LEFT)
-def test_what_cannot_be_adapted_is_left_alone(config: Config) -> None:
+def test_a_node_that_cannot_be_adapted_is_left_alone(config: Config) -> None:
     source = ir.to_proto(ir.from_proto(config.build()))
     result, adapting = adapted(config)
     assert not adapting.adapted

@@ -59,7 +59,7 @@ def test_a_final_value_that_is_an_output_stays(result: str) -> None:
     assert result.split()[1] in loop.output
 
 
-def test_what_the_body_returns_for_each_iteration_stays() -> None:
+def test_scan_outputs_of_the_body_stay() -> None:
     _, loop = captured(MODEL.format(outputs=ALL, row="b_in"))
     assert list(loop.input) == ["n", "go", "h", "b"]
 

@@ -59,7 +59,7 @@ def test_the_result_conforms_and_computes_the_same(config: Config) -> None:
     assert differences(config.expected(inputs), run(model, inputs), config.dtype) == []
 
 
-def test_before_and_after() -> None:
+def test_defaults_are_written_out_and_outputs_are_computed() -> None:
     model = ir.from_onnx_text("""
         <ir_version: 8, opset_import: ["" : 14]>
         main (float[2, 5, 1] X) => (float[2, 5, 1, 1] Y, float[2, 1, 1] Y_h)
@@ -101,7 +101,7 @@ def test_before_and_after() -> None:
     assert not any(given[name].any() for name in ("B", "h", "c", "P"))
 
 
-def test_what_conforms_is_left_alone() -> None:
+def test_a_conforming_model_is_left_alone() -> None:
     own = ir.from_proto(conformed(Config(opset=14).build()))
     before = ir.to_proto(own).SerializeToString()
     assert not ConformSonnxPass()(own).modified
@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("fields", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_conform_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
+def test_a_node_that_cannot_conform_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
     config = dataclasses.replace(Config(opset=14), **fields)
     own = ir.from_proto(config.build())
     InferTypesPass()(own)

@@ -31,7 +31,7 @@ def test_it_changes_nothing_at_the_same_opset() -> None:
     assert not ConvertOpsetPass(12)(ir.from_onnx_text(BEFORE)).modified
 
 
-def test_what_it_refuses_is_an_opset_error() -> None:
+def test_an_unknown_opset_is_an_opset_error() -> None:
     model = ir.from_onnx_text(BEFORE)
     with pytest.raises(OpsetError, match="opset 99"):
         ConvertOpsetPass(99)(model)

@@ -47,7 +47,7 @@ def test_a_definition_computes_what_the_operator_does(op_type: str) -> None:
     assert tried
 
 
-def test_before_and_after() -> None:
+def test_a_node_is_replaced_by_its_definition() -> None:
     own = ir.from_onnx_text(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[2] x) => (float[2] y) { y = HardSwish (x) }'
     )
@@ -58,7 +58,7 @@ def test_before_and_after() -> None:
     assert expanding.expanded == {"HardSwish": ["y"]}
 
 
-def test_what_a_definition_does_not_help_stays() -> None:
+def test_a_node_whose_definition_holds_other_missing_operators_stays() -> None:
     own = ir.from_onnx_text(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[2] x) => (float[2] y) { y = HardSwish (x) }'
     )

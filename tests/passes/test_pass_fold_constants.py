@@ -25,7 +25,7 @@ def after_passes(text: str, *passes: ir.passes.InPlacePass) -> ir.Model:
     return own
 
 
-def test_before_and_after() -> None:
+def test_a_computed_shape_becomes_an_initializer() -> None:
     own = after_passes(
         """
         main (float[2, 12] x) => (float[2, 3, 4] y) <int64[1] zero = {0}>
@@ -76,7 +76,7 @@ def test_a_file_does_not_grow(nodes: str, kept: list[str]) -> None:
     assert ops(own) == kept
 
 
-def test_what_cannot_stay_is_folded_whatever_its_size() -> None:
+def test_nodes_that_the_target_lacks_are_folded_at_any_size() -> None:
     own = after_passes(
         "main (float[100, 100] x) => (float[100, 100] y) <int64[2] big = {100, 100}, float one = {1}> "
         "{ m = Expand (one, big)  y = Add (x, m) }",
@@ -115,7 +115,7 @@ def test_constants_in_bodies_go_to_the_main_graph() -> None:
     assert "four" in own.graph.initializers
 
 
-def test_noops() -> None:
+def test_casts_reshapes_and_identities_without_effect_are_removed() -> None:
     own = after_passes(
         """
         main (float[2, 3] x) => (float[2, 3] y, float[2, 3] z) <int64[2] s = {2, 3}, int64[2] last = {-1, 3}>
@@ -163,7 +163,7 @@ def test_dropout_in_inference_goes(case: str) -> None:
         assert rnnlower.verify(source, ir.to_proto(own))
 
 
-def test_what_nothing_reads_goes() -> None:
+def test_unread_nodes_are_removed() -> None:
     own = after_passes(
         """
         main (float[2] x) => (float[2] y) <float[3] old = {1, 2, 3}, float[3] older = {1, 2, 3}>

@@ -35,7 +35,7 @@ def stored(own: ir.Model, name: str) -> list[float]:
     return tensor.numpy().ravel().tolist()
 
 
-def test_before_and_after() -> None:
+def test_a_computed_weight_becomes_an_initializer() -> None:
     own, modified = fold(f"""
         main (float[3, 1, 1] X, float[1, 2, 2] R) => (float[3, 1, 1, 2] Y) {CONSTANTS}
         {{
@@ -51,7 +51,7 @@ def test_before_and_after() -> None:
     assert own.graph.initializers["W"].shape == [1, 2, 1]
 
 
-def test_constant_node() -> None:
+def test_a_weight_from_a_constant_node_becomes_an_initializer() -> None:
     own, modified = fold("""
         main (float[3, 1, 1] X, float[1, 2, 2] R) => (float[3, 1, 1, 2] Y)
         {
@@ -95,7 +95,7 @@ def test_weights_computed_in_a_branch_move_out_of_it() -> None:
     ["other = Neg (stored)", "other = Neg (joined)"],
     ids=["the_source", "in_between"],
 )
-def test_what_something_else_reads_stays_computed(reader: str) -> None:
+def test_a_computed_value_that_another_node_reads_stays(reader: str) -> None:
     own, modified = fold(f"""
         main (float[3, 1, 1] X, float[1, 2, 2] R) => (float[3, 1, 1, 2] Y, float other) {CONSTANTS}
         {{
@@ -208,7 +208,7 @@ def test_weights_of_bfloat16_are_folded() -> None:
     assert stored(own, "R") == [0.5, 1.0, 1.5, 2.0]
 
 
-def test_nonsense_is_refused() -> None:
+def test_a_constant_weight_that_cannot_be_computed_is_refused() -> None:
     with pytest.raises(InvalidModelError, match="RNN node 'Y': its constant input W 'W' cannot be computed"):
         fold("""
             main (float[3, 1, 1] X, float[1, 2, 2] R) => (float[3, 1, 1, 2] Y)

@@ -87,19 +87,19 @@ def test_a_question_mark_names_nothing() -> None:
     assert shapes["Q"] == (7, 9)
 
 
-def test_nothing_to_do() -> None:
+def test_without_options_nothing_changes() -> None:
     shapes, modified = freeze()
     assert not modified
     assert shapes["inner"] == ("T", "N", 4)
 
 
-def test_sizes_of_numpy() -> None:
+def test_sizes_may_be_numpy_integers() -> None:
     shapes, _ = freeze({"T": np.int32(5)}, {"X": [5, 2, 4], "Z": (np.int64(2), 5, 2)})
     assert shapes["X"] == (5, 2, 4)
     assert {type(size) for size in shapes["Z"]} == {int}
 
 
-def test_agreeing_options() -> None:
+def test_dims_and_input_shapes_may_agree() -> None:
     shapes, _ = freeze({"T": 5}, {"X": [5, 2, 4], "Z": [2, 5, 2]})
     assert shapes["Z"] == (2, 5, 2)
 
@@ -118,7 +118,9 @@ def test_agreeing_options() -> None:
         ({}, {"X": [5, 2, 4], "Z": [2, 6, 2]}, "'Z' cannot have the size 6 on axis 1"),
     ],
 )
-def test_contradictions(dims: dict[str, int], input_shapes: dict[str, list[int]], message: str) -> None:
+def test_contradicting_options_are_refused(
+    dims: dict[str, int], input_shapes: dict[str, list[int]], message: str
+) -> None:
     with pytest.raises(OptionError, match=message):
         freeze(dims, input_shapes)
 

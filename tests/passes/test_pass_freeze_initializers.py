@@ -22,7 +22,7 @@ def inputs(model: onnx.ModelProto | Path) -> list[str]:
     return [value.name for value in own.graph.input]
 
 
-def test_before_and_after() -> None:
+def test_initializers_are_no_longer_inputs() -> None:
     own = ir.load(LEGACY)
     freezing = FreezeInitializersPass()
     assert freezing(own).modified
@@ -71,7 +71,7 @@ def test_for_a_target_the_weights_of_an_old_model_are_constants(tmp_path: Path) 
     assert sum(1 for _ in all_nodes(result)) < sum(1 for _ in all_nodes(onnx.load(tmp_path / "kept.onnx")))
 
 
-def test_what_callers_can_override_stays_unless_asked(tmp_path: Path) -> None:
+def test_overridable_initializers_stay_inputs_unless_asked(tmp_path: Path) -> None:
     line = ["lower", OVERRIDABLE, "-o", tmp_path / "out.onnx", "--target", "primitive"]
     run = rnnlower(*line, "--input-shape", "X:5,2,3")
     assert "--freeze takes them as constants" in run.stderr

@@ -22,7 +22,7 @@ def infer(producer: str) -> tuple[ir.Model, bool]:
     return own, InferTypesPass()(own).modified
 
 
-def test_before_and_after() -> None:
+def test_the_input_of_a_recurrent_node_gets_its_type_and_shape() -> None:
     own, modified = infer("Transpose <perm = [1, 0, 2]>")
     assert modified
     x = own.graph.node(1).outputs[0]

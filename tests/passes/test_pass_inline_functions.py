@@ -30,7 +30,7 @@ def functions(own: ir.Model) -> set[str]:
     return {function.name for function in own.functions.values()}
 
 
-def test_before_and_after() -> None:
+def test_a_function_with_a_recurrent_node_is_inlined() -> None:
     own = inline(f"""
         main ({INPUTS}) => (float[3, 1, 1, 8] Y, float[1, 1, 8] Y_h)
         {{ Y, Y_h = local.Cell <hidden = 8> (X, W, R) }}
@@ -132,7 +132,7 @@ def test_call_under_if() -> None:
     assert ops(own) == ["If", "RNN", "Neg", "RNN"]
 
 
-def test_nothing_wanted() -> None:
+def test_a_function_without_the_wanted_nodes_stays() -> None:
     twice = f"{IMPORTS} Twice (x) => (y) {{ y = Add (x, x) }}"
     own = ir.from_onnx_text(f"{HEADER} main (float[2] X) => (float[2] Y) {{ Y = local.Twice (X) }} {twice}")
     assert not InlineFunctionsPass(is_recurrent)(own).modified
@@ -146,7 +146,7 @@ def test_another_opset_is_refused() -> None:
         """)
 
 
-def test_circle_is_refused() -> None:
+def test_functions_that_call_each_other_are_refused() -> None:
     with pytest.raises(InvalidModelError, match="cannot be inlined"):
         inline(f"""
             main ({INPUTS}) => (float[3, 1, 1, 8] Y) {{ Y = local.A (X, W, R) }}

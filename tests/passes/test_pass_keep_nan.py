@@ -61,7 +61,7 @@ MASKED = "m = Add (x, mask) s = Softmax <axis = -1> (m)"
         "carried to the next iteration",
     ],
 )
-def test_where_nan_may_be(nodes: str, added: list[str]) -> None:
+def test_nan_is_kept_only_where_an_input_may_be_nan(nodes: str, added: list[str]) -> None:
     own = model(nodes)
     before, old = ir.to_proto(own), ops(own)
     keeping = KeepNaNPass(["Relu", "Tanh"])

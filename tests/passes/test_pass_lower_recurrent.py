@@ -86,7 +86,7 @@ def stored_bytes(model: onnx.ModelProto) -> int:
     return sum(numpy_helper.to_array(tensor).nbytes for tensor in model.graph.initializer)
 
 
-def test_before_and_after() -> None:
+def test_an_unrolled_rnn_has_a_product_for_all_inputs_and_one_for_each_later_step() -> None:
     own = ir.from_onnx_text("""
         <ir_version: 8, opset_import: ["" : 17]>
         main (float[2, 1, 3] X, float[1, 4, 3] W, float[1, 4, 4] R) => (float[1, 1, 4] Y_h)
@@ -109,7 +109,9 @@ def test_before_and_after() -> None:
 
 
 @pytest.mark.parametrize(("op_type", "attributes", "ops", "scanned"), STEPS.values(), ids=STEPS)
-def test_operators_of_a_step(op_type: str, attributes: dict[str, Any], ops: str, scanned: str) -> None:
+def test_a_step_has_the_listed_operators(
+    op_type: str, attributes: dict[str, Any], ops: str, scanned: str
+) -> None:
     expected = operators(ops)
     ten, eleven = (
         counts(list(all_nodes(lowered_cell("unroll", op_type, n, **attributes)))) for n in (10, 11)
@@ -135,7 +137,7 @@ def test_input_products_are_hoisted(strategy: str) -> None:
 
 
 @pytest.mark.parametrize(("strategy", "op"), [("scan", "Scan"), ("loop", "Loop")])
-def test_unroll_factor(strategy: str, op: str) -> None:
+def test_unroll_factor_is_the_number_of_steps_in_the_body(strategy: str, op: str) -> None:
     model = lowered_cell(strategy, steps=12, unroll_factor=4)
     assert counts(body_of(model, op).node)["Gemm"] == 4 * 2
     # The inputs of the steps are cut and their outputs joined outside of the body.
@@ -147,7 +149,7 @@ def test_unroll_factor(strategy: str, op: str) -> None:
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-def test_fan_out_of_a_long_sequence(direction: str) -> None:
+def test_no_node_of_a_long_sequence_has_more_than_128_inputs_or_outputs(direction: str) -> None:
     model = lowered_cell("unroll", steps=1000, direction=direction)
     for node in model.graph.node:
         assert len(node.output) <= 128
@@ -256,7 +258,7 @@ def test_names_do_not_collide(strategy: str) -> None:
     assert differences(run(source, X), run(result, X), "float32") == []
 
 
-def test_what_never_changes() -> None:
+def test_other_nodes_metadata_and_functions_stay() -> None:
     source = recurrent_model(inputs={"X": (FLOAT, ["T", "N", 3])})
     source.doc_string, source.producer_name, source.domain = "why", "someone", "org.example"
     source.model_version = 7
@@ -297,7 +299,7 @@ def test_what_never_changes() -> None:
         ({"strategy": "scan", "unroll_factor": 0}, "the unroll factor is 0"),
     ],
 )
-def test_arguments_that_mean_nothing(arguments: dict[str, Any], said: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(rnnlower.OptionError, match=said):
         LowerRecurrentPass(**arguments)
 

@@ -54,7 +54,7 @@ def is_left(model: onnx.ModelProto) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_random_nodes_follow_the_text(seed: int) -> None:
+def test_random_nodes_agree_with_the_oracle(seed: int) -> None:
     check_way(seed, WAYS[seed % len(WAYS)])
 
 

@@ -24,7 +24,7 @@ def resolved(text: str, opset: int = 17) -> list[str]:
     return [node.op_type for node, _ in walk(own.graph)]
 
 
-def test_before_and_after() -> None:
+def test_inserted_and_joined_tensors_become_a_concat() -> None:
     assert resolved("""
         main (float[2] a, float[2] b) => (float[2, 2] y)
         {
@@ -37,7 +37,7 @@ def test_before_and_after() -> None:
 
 
 @pytest.mark.parametrize("place", ["0", "1", "2", "-1", "-2"])
-def test_places(place: str) -> None:
+def test_an_insertion_at_any_constant_position_becomes_a_concat(place: str) -> None:
     ops = resolved(f"""
         main (float[2] a, float[2] b, float[2] c) => (float[2] y, float[4] z)
             <int64 place = {{{place}}}, int64 first = {{0}}, int64 last = {{-1}}>
@@ -54,7 +54,7 @@ def test_places(place: str) -> None:
 
 @pytest.mark.parametrize("opset", [11, 13, 18])
 @pytest.mark.parametrize("how", ["x, three", "x, parts", "x"])
-def test_split(opset: int, how: str) -> None:
+def test_a_split_sequence_becomes_tensors(opset: int, how: str) -> None:
     ops = resolved(
         f"""
         main (float[2, 4] x) => (float[2, m] y, int64 n)
@@ -71,7 +71,7 @@ def test_split(opset: int, how: str) -> None:
     assert not {"SplitToSequence", "SequenceAt", "SequenceLength"} & set(ops)
 
 
-def test_what_is_open_stays() -> None:
+def test_a_sequence_read_at_an_unknown_position_stays() -> None:
     ops = resolved("""
         main (float[2] a, float[2] b, int64 sign) => (float[2] y, seq(float[2]) s)
             <int64 zero = {0}, int64 one = {1}>

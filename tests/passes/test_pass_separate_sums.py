@@ -62,7 +62,7 @@ def ops(own: ir.Model) -> list[str]:
     ],
     ids=["Add", "Sum", "Gemm", "no sum", "another op", "an input", "reshaped", "transposed", "computed with"],
 )
-def test_a_max_goes_between(nodes: str, expected: list[str]) -> None:
+def test_a_max_is_inserted_only_between_a_sum_and_an_activation(nodes: str, expected: list[str]) -> None:
     own = model(nodes)
     before = ir.to_proto(own)
     assert SeparateSumsPass(["Sigmoid", "Tanh"])(own).modified == ("Max" in expected)
@@ -74,7 +74,7 @@ def test_a_max_goes_between(nodes: str, expected: list[str]) -> None:
     assert not SeparateSumsPass(["Sigmoid", "Tanh"])(own).modified
 
 
-def test_in_a_body() -> None:
+def test_a_max_is_inserted_in_the_body_of_a_loop() -> None:
     own = ir.from_onnx_text(BODY)
     SeparateSumsPass(["Tanh"])(own)
     assert ops(own) == ["Loop", "Identity", "Add", "Max", "Tanh", "Identity"]

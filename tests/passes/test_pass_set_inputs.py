@@ -14,15 +14,15 @@ from rnnlower.passes import SetInputsPass
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 
-def set_in(inputs: str, sets: dict[str, Any]) -> tuple[ir.Model, dict[str, np.ndarray]]:
+def with_inputs_set(inputs: str, sets: dict[str, Any]) -> tuple[ir.Model, dict[str, np.ndarray]]:
     own = ir.from_onnx_text(f"{HEADER} main ({inputs}) => (float[K] y) {{ y = Neg (x) }}")
     setting = SetInputsPass(sets)
     assert setting(own).modified
     return own, setting.values
 
 
-def test_before_and_after() -> None:
-    own, values = set_in("float[K] x, int64 sr", {"sr": 16000})
+def test_an_input_becomes_a_constant() -> None:
+    own, values = with_inputs_set("float[K] x, int64 sr", {"sr": 16000})
     assert [value.name for value in own.graph.inputs] == ["x"]
     tensor = own.graph.initializers["sr"].const_value
     assert tensor is not None
@@ -42,13 +42,13 @@ def test_before_and_after() -> None:
     ],
 )
 def test_the_value_has_the_declared_type_and_shape(declared: str, given: Any, held: Any) -> None:
-    _, values = set_in(f"float[K] x, {declared} v", {"v": given})
+    _, values = with_inputs_set(f"float[K] x, {declared} v", {"v": given})
     assert (values["v"].dtype, values["v"].shape) == (held.dtype, held.shape)
     assert np.array_equal(values["v"], held)
 
 
 def test_an_array_fixes_an_open_size_everywhere() -> None:
-    own, _ = set_in("float[K] x, int64[K] lens", {"lens": [3, 2, 1]})
+    own, _ = with_inputs_set("float[K] x, int64[K] lens", {"lens": [3, 2, 1]})
     assert own.graph.inputs[0].shape == [3]
     assert own.graph.outputs[0].shape == [3]
 
@@ -75,11 +75,11 @@ def test_an_input_that_is_an_output_too() -> None:
         ("float", "1", "takes numbers"),
     ],
 )
-def test_what_does_not_fit_is_refused(declared: str, given: Any, message: str | None) -> None:
+def test_a_value_of_a_wrong_type_or_shape_is_refused(declared: str, given: Any, message: str | None) -> None:
     with pytest.raises(rnnlower.OptionError, match=message or "cannot be True"):
-        set_in(f"float[K] x, {declared} v", {"v": given})
+        with_inputs_set(f"float[K] x, {declared} v", {"v": given})
 
 
-def test_a_name_that_is_not_there() -> None:
+def test_an_unknown_input_name_is_refused() -> None:
     with pytest.raises(rnnlower.OptionError, match="no input named 'rate' to set; it has x, sr"):
-        set_in("float[K] x, int64 sr", {"rate": 16000})
+        with_inputs_set("float[K] x, int64 sr", {"rate": 16000})

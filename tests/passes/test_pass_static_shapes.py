@@ -23,7 +23,7 @@ def x_shapes(own: ir.Model) -> list[ir.Shape | None]:
     return [node.inputs[0].shape for node, _ in walk(own.graph) if node.op_type == "RNN" and node.inputs[0]]
 
 
-def test_before_and_after() -> None:
+def test_a_length_computed_from_static_shapes_is_known() -> None:
     own, _, modified = analyzed(f"""
         main (float[1, 12] samples, {WEIGHTS}) => (float y)
         <int64[1] one = {{1}}, int64[1] three = {{3}}, int64[1] axis = {{1}}>
@@ -82,7 +82,7 @@ def test_a_branch_that_never_runs_goes() -> None:
     assert own.graph.outputs[0].name == "Y"
 
 
-def test_the_other_branch() -> None:
+def test_a_recurrent_node_in_the_other_branch_is_unreachable() -> None:
     own, analysis, _ = analyzed(BRANCHES.replace("SAMPLES", "4"))
     assert x_shapes(own) == [[4, 1, 3]]
     assert [located.name for located in analysis.unreachable] == ["RNN_0"]

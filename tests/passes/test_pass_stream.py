@@ -57,7 +57,7 @@ def shapes(values: object) -> dict[str, list[int | str]]:
     }
 
 
-def said(proto: onnx.ModelProto, key: str) -> dict[str, object]:
+def metadata_entry(proto: onnx.ModelProto, key: str) -> dict[str, object]:
     return json.loads({entry.key: entry.value for entry in proto.metadata_props}[f"rnnlower.{key}"])
 
 
@@ -67,15 +67,15 @@ def refusal(text: str, chunk: int | None = 1, **options: object) -> str:
     return str(caught.value)
 
 
-def test_before_and_after() -> None:
+def test_a_gru_gets_a_state_input_and_output() -> None:
     proto = stream("""
         main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) { Y = GRU <hidden_size = 8> (X, W, R) }
     """)
     assert shapes(proto.graph.input) == {"X": [1, 1, 4], "gru0_h_in": [1, 1, 8]}
     assert shapes(proto.graph.output) == {"Y": [1, 1, 1, 8], "gru0_h_out": [1, 1, 8]}
     assert [node.op_type for node in proto.graph.node] == ["GRU"]
-    assert said(proto, "state") == {"gru0_h_out": "gru0_h_in"}
-    assert said(proto, "stream") == {
+    assert metadata_entry(proto, "state") == {"gru0_h_out": "gru0_h_in"}
+    assert metadata_entry(proto, "stream") == {
         "chunk": 1,
         "inputs": {"X": 0},
         "outputs": {"Y": 0},
@@ -99,7 +99,7 @@ def test_states_that_are_inputs_and_outputs_stay() -> None:
         { Y, h_new = GRU <hidden_size = 8> (X, W, R, , , h) }
     """)
     assert [value.name for value in proto.graph.input] == ["X", "h"]
-    assert said(proto, "state") == {"h_new": "h"}
+    assert metadata_entry(proto, "state") == {"h_new": "h"}
 
 
 def test_a_state_input_without_an_output_gets_one() -> None:
@@ -107,16 +107,18 @@ def test_a_state_input_without_an_output_gets_one() -> None:
         main (float[T, B, 4] X, float[1, B, 8] h) => (float[T, 1, B, 8] Y)
         { Y = GRU <hidden_size = 8> (X, W, R, , , h) }
     """)
-    assert said(proto, "state") == {"h_out": "h"}
+    assert metadata_entry(proto, "state") == {"h_out": "h"}
 
 
-def test_a_learned_start_is_told() -> None:
+def test_a_constant_initial_state_is_in_the_metadata() -> None:
     proto = stream("""
         main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y)
         <float[1, 1, 8] h = {1, 2, 3, 4, 5, 6, 7, 8}>
         { Y = GRU <hidden_size = 8> (X, W, R, , , h) }
     """)
-    assert said(proto, "stream")["start"] == {"gru0_h_in": [[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]]]}
+    assert metadata_entry(proto, "stream")["start"] == {
+        "gru0_h_in": [[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]]]
+    }
 
 
 def test_a_state_of_the_model_starts_with_its_default() -> None:
@@ -126,8 +128,8 @@ def test_a_state_of_the_model_starts_with_its_default() -> None:
         <float[1, 1, 8] c = {1, 2, 3, 4, 5, 6, 7, 8}>
         { Y = LSTM <hidden_size = 8> (X, W4, R4, , , , c) }
     """)
-    assert said(proto, "state") == {"lstm0_h_out": "lstm0_h_in", "c_out": "c"}
-    assert said(proto, "stream")["start"] == {
+    assert metadata_entry(proto, "state") == {"lstm0_h_out": "lstm0_h_in", "c_out": "c"}
+    assert metadata_entry(proto, "stream")["start"] == {
         "lstm0_h_in": 0.0,
         "c": [[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]]],
     }
@@ -138,10 +140,10 @@ def test_a_state_that_the_caller_must_give_starts_with_zeros() -> None:
         main (float[T, B, 4] X, float[1, B, 8] h) => (float[T, 1, B, 8] Y, float[1, B, 8] h_new)
         { Y, h_new = GRU <hidden_size = 8> (X, W, R, , , h) }
     """)
-    assert said(proto, "stream")["start"] == {"h": 0.0}
+    assert metadata_entry(proto, "stream")["start"] == {"h": 0.0}
 
 
-def test_a_start_is_known_when_a_chunk_is_cut_again() -> None:
+def test_the_initial_state_is_kept_when_a_stream_is_cut_into_smaller_chunks() -> None:
     text = """
         main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) <float[1, 1, 8] h = {1, 2, 3, 4, 5, 6, 7, 8}>
         { Y = GRU <hidden_size = 8> (X, W, R, , , h) }
@@ -149,7 +151,7 @@ def test_a_start_is_known_when_a_chunk_is_cut_again() -> None:
     once = stream(text, chunk=6)
     again = ir.from_proto(once)
     StreamPass(2)(again)
-    assert said(ir.to_proto(again), "stream")["start"] == said(once, "stream")["start"]
+    assert metadata_entry(ir.to_proto(again), "stream")["start"] == metadata_entry(once, "stream")["start"]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,7 @@ def test_a_convolution_that_looks_ahead_is_taken_at_a_delay(chunk: int) -> None:
     assert "looks 1 frame ahead" in refusal(text, chunk)
     proto = stream(text, chunk, allow_delay=True)
     # What they look ahead in sum, in whole chunks: a state must not see what comes before the first frame.
-    assert said(proto, "stream")["delay"] == {1: 3, 2: 4, 3: 3, 7: 7}[chunk]
+    assert metadata_entry(proto, "stream")["delay"] == {1: 3, 2: 4, 3: 3, 7: 7}[chunk]
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
@@ -228,7 +230,9 @@ def test_a_convolution_that_looks_ahead_is_taken_at_a_delay(chunk: int) -> None:
         "more = Conv <pads = [1, 1]> (x, kernel) Z = Concat <axis = 2> (first, more)",
     ],
 )
-def test_frames_before_a_stream_that_is_late(late: str, chunk: int) -> None:
+def test_frames_padded_in_front_of_a_delayed_stream_come_right_before_its_first_frame(
+    late: str, chunk: int
+) -> None:
     """They come right before its first frame, and nothing that belongs to no step comes between."""
     text = f"""
         main (float[1, 4, T] X) => (float[1, 4, S] Y)
@@ -264,10 +268,10 @@ def test_valid_convolutions_and_the_last_state() -> None:
             , last = GRU <hidden_size = 8> (steps, W, R)
         }
     """)
-    assert said(proto, "stream")["outputs"] == {}
+    assert metadata_entry(proto, "stream")["outputs"] == {}
 
 
-def test_static_lengths_give_way() -> None:
+def test_static_lengths_in_reshapes_become_those_of_a_chunk() -> None:
     proto = stream(
         """
         main (float[2, 12, 4] X) => (float[2, 12, 8] Y)
@@ -300,7 +304,7 @@ def test_a_recurrence_over_another_axis_carries_nothing() -> None:
     """,
         time_axes={"X": 1},
     )
-    assert said(proto, "state") == {}
+    assert metadata_entry(proto, "state") == {}
 
 
 @pytest.mark.parametrize(
@@ -422,7 +426,7 @@ def test_a_delay_and_a_chunk_are_asked_for_at_once() -> None:
     stream(text, 4, allow_delay=True)
 
 
-def test_a_chunk_that_cannot_be_is_said_at_once() -> None:
+def test_a_length_that_no_chunk_fits_is_refused_with_the_reason() -> None:
     """Of 25 steps no multiple of 4 ends with the sequence, and the output is a final state."""
     text = f"""
         main (float[1, 4, 25] X) => (float[1, 1, 8] last)
@@ -501,7 +505,7 @@ def test_a_sequence_without_steps_is_refused() -> None:
         StreamPass(time_axes={"X": 0})(model)
 
 
-def test_a_model_without_a_recurrent_node_is_told_so() -> None:
+def test_a_model_without_a_recurrent_node_is_refused() -> None:
     message = refusal("main (float[T, 4] X) => (float[T, 4] Y) { Y = Relu (X) }")
     assert "the model has no recurrent node" in message
     assert 'time_axes={"INPUT": AXIS}' in message
@@ -526,7 +530,7 @@ def test_the_chunk_must_fit_the_model() -> None:
         }
     """
     assert "must be a multiple of 2 steps" in refusal(strided, 3)
-    assert said(stream(strided, 4), "stream")["outputs"] == {"Y": 0}
+    assert metadata_entry(stream(strided, 4), "stream")["outputs"] == {"Y": 0}
 
 
 ANY = """
@@ -551,10 +555,10 @@ def test_a_chunk_of_any_length() -> None:
         "S_sum_in": [1, 1, 4],
         "gru4_h_in": [1, 1, 8],
     }
-    assert said(proto, "stream")["chunk"] is None
+    assert metadata_entry(proto, "stream")["chunk"] is None
 
 
-def test_a_result_that_is_right_for_one_cut_only_is_found() -> None:
+def test_a_result_that_is_right_for_one_chunk_length_only_is_noticed() -> None:
     own = parsed(ANY)
     source = ir.to_proto(own)
     StreamPass(None)(own)
@@ -583,11 +587,11 @@ def test_a_result_that_is_right_for_one_cut_only_is_found() -> None:
     ],
     ids=["static", "strided"],
 )
-def test_what_needs_a_number(text: str, words: str) -> None:
+def test_a_dynamic_chunk_is_refused_for_static_or_strided_inputs(text: str, words: str) -> None:
     assert words in refusal(text, chunk=None)
 
 
-def test_one_call_shows_no_state() -> None:
+def test_a_verification_of_one_call_notes_that_states_were_not_tested() -> None:
     own = parsed("main (float[1, 1, 4] X) => (float[1, 1, 1, 8] Y) { Y = GRU <hidden_size = 8> (X, W, R) }")
     source = ir.to_proto(own)
     StreamPass(1, {"X": 0})(own)
@@ -596,6 +600,6 @@ def test_one_call_shows_no_state() -> None:
     assert any("carrying states between calls was not tested" in note for note in result.skipped)
 
 
-def test_the_same_bytes_each_time() -> None:
+def test_the_same_input_gives_the_same_bytes() -> None:
     text = "main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) { Y = GRU <hidden_size = 8> (X, W, R) }"
     assert stream(text).SerializeToString() == stream(text).SerializeToString()

@@ -13,7 +13,7 @@ from rnnlower.passes import TakeBranchesPass
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 
-def taken(text: str) -> tuple[ir.Model, TakeBranchesPass]:
+def with_branches_taken(text: str) -> tuple[ir.Model, TakeBranchesPass]:
     source = onnx.parser.parse_model(HEADER + text)
     own = ir.from_proto(source)
     taking = TakeBranchesPass()
@@ -24,8 +24,8 @@ def taken(text: str) -> tuple[ir.Model, TakeBranchesPass]:
     return own, taking
 
 
-def test_before_and_after() -> None:
-    own, taking = taken("""
+def test_a_constant_condition_takes_its_branch() -> None:
+    own, taking = with_branches_taken("""
         main (float[2] x) => (float[2] y) <bool yes = {1}>
         {
             n = If (yes) <then_branch = p () => (float[2] a) { a = Neg (x) },
@@ -38,7 +38,7 @@ def test_before_and_after() -> None:
 
 
 def test_ifs_in_branches_and_names_that_branches_share() -> None:
-    own, _ = taken("""
+    own, _ = with_branches_taken("""
         main (float[2, 3] x, bool c) => (float[2, 3] y, float[2, 3] z) <int64 one = {1}>
         {
             r = Shape (x)
@@ -65,7 +65,7 @@ def test_ifs_in_branches_and_names_that_branches_share() -> None:
 
 @pytest.mark.parametrize("body", ["a = Identity (x)", "a = Identity (w)", "a = Neg (x)"])
 def test_a_graph_output_keeps_its_name_whatever_the_branch_gives(body: str) -> None:
-    own, _ = taken(f"""
+    own, _ = with_branches_taken(f"""
         main (float[2] x) => (float[2] y, float[2] z) <bool yes = {{1}}, float[2] w = {{1, 2}}>
         {{
             y = If (yes) <then_branch = p () => (float[2] a) {{ {body} }},
@@ -76,8 +76,8 @@ def test_a_graph_output_keeps_its_name_whatever_the_branch_gives(body: str) -> N
     assert "If" not in ops(own)
 
 
-def test_what_is_not_decided_stays() -> None:
-    own, taking = taken("""
+def test_an_undecided_if_stays() -> None:
+    own, taking = with_branches_taken("""
         main (float[2] x, bool c) => (float[2] y)
         {
             y = If (c) <then_branch = p () => (float[2] a) { a = Neg (x) },
@@ -89,7 +89,7 @@ def test_what_is_not_decided_stays() -> None:
 
 
 def test_an_if_in_a_body() -> None:
-    own, _ = taken("""
+    own, _ = with_branches_taken("""
         main (float[4, 2] x, float[2] h) => (float[2] y, float[4, 2] ys) <bool yes = {1}>
         {
             y, ys = Scan <num_scan_inputs = 1, body = b (float[2] s, float[2] e) => (float[2] o, float[2] p) {

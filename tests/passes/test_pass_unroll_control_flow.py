@@ -26,7 +26,7 @@ def unrolled(text: str, **options: bool) -> ir.Model:
     return own
 
 
-def test_before_and_after() -> None:
+def test_a_loop_of_known_length_becomes_a_straight_line() -> None:
     own = unrolled("""
         main (float[2] x) => (float[2] y) <int64 n = {2}, bool on = {1}>
         {
@@ -140,6 +140,6 @@ def test_too_long_a_line_is_refused() -> None:
 
 
 @pytest.mark.parametrize("number", range(40))
-def test_random_models(number: int) -> None:
+def test_random_models_compute_the_same(number: int) -> None:
     rng = np.random.default_rng([2, number])
     assert judge_control(draw_model(rng), rng) == "right"

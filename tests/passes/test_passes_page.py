@@ -26,7 +26,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("name", "sizes"), [SHOWN, *OTHERS], ids=lambda each: str(each)[:20])
-def test_the_order_of_the_page_works(
+def test_the_order_of_passes_on_the_page_lowers_a_model(
     name: str, sizes: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

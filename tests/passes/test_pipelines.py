@@ -58,7 +58,7 @@ def test_check_in_python_lists_what_the_command_lists(tmp_path: pathlib.Path) ->
     assert [dataclasses.asdict(each) for each in rnnlower.check(model, target="litert")] == listed == []
 
 
-def test_changes_around_a_node_are_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_adaptation_of_a_node_is_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
     decided, decide = [], adapting._changes_for
     monkeypatch.setattr(adapting, "_changes_for", lambda *given: decided.append(given) or decide(*given))
     model = Config(direction="reverse", x_dims="static").build()
@@ -76,7 +76,7 @@ def test_changes_around_a_node_are_decided_once(monkeypatch: pytest.MonkeyPatch)
         ("check", {"target": "opencv", "dims": {"T": 3}}),
     ],
 )
-def test_pipelines_that_move_no_opset_remember_no_model(
+def test_pipelines_without_a_conversion_take_no_snapshot(
     name: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def remembered(model: object) -> None:

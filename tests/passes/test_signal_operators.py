@@ -1,4 +1,4 @@
-"""STFT, DFT and Col2Im without these operators, against their text in NumPy and onnxruntime's kernels."""
+"""STFT, DFT and Col2Im expressed by other operators, against NumPy and onnxruntime's kernels."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_frames_are_transformed(dtype: str, length: int, hop: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
-def test_kinds_of_frames(dtype: Any) -> None:
+def test_stft_of_every_kind_is_expressed(dtype: Any) -> None:
     has_kernel = np.dtype(dtype).itemsize > 2
     window = np.hamming(20).astype(dtype)
     for parts, onesided, open_axes in (
@@ -235,7 +235,7 @@ FOLDS: list[tuple[list[int], list[int], list[int], list[int], list[int]]] = [
 
 @pytest.mark.parametrize("case", FOLDS, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
-def test_blocks_are_added(case: tuple[list[int], ...], dtype: str) -> None:
+def test_col2im_adds_its_blocks(case: tuple[list[int], ...], dtype: str) -> None:
     image, block, strides, pads, dilations = case
     is_row = len(image) == 2 and 1 in (image[0], image[1]) and dilations == [1, 1]
     attributes: dict[str, Any] = {"strides": strides, "pads": pads, "dilations": dilations}
@@ -305,5 +305,5 @@ def refused() -> Iterator[tuple[str, onnx.ModelProto]]:
 @pytest.mark.parametrize(
     ("why", "model"), [*refused()], ids=lambda each: each if isinstance(each, str) else ""
 )
-def test_what_is_not_known_stays(why: str, model: onnx.ModelProto) -> None:
+def test_a_node_that_cannot_be_expressed_stays(why: str, model: onnx.ModelProto) -> None:
     assert expressed(model) is None, why

@@ -54,7 +54,7 @@ def test_an_archive_holds_the_calls_and_can_be_read_again(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("format_", ["rknn", "qnn", "python"])
-def test_formats_of_other_tools(format_: str, tmp_path: Path) -> None:
+def test_recordings_are_written_in_formats_of_other_tools(format_: str, tmp_path: Path) -> None:
     source = save(LongMemory("GRU", 8).build(), tmp_path)
     first, second = recordings(2, 10)
     np.savez(tmp_path / "a.npz", X=first)
@@ -127,7 +127,7 @@ def test_the_rows_of_a_gru_have_the_same_roles_in_every_length() -> None:
         ({"X": np.zeros((0, 3, 1, 16))}, "hold no sequence"),
     ],
 )
-def test_recordings_that_do_not_fit(arrays: dict[str, np.ndarray], words: str) -> None:
+def test_recordings_that_do_not_fit_are_refused(arrays: dict[str, np.ndarray], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         rnnlower.calibrate(LongMemory("GRU", 8).build(), arrays)
 
@@ -161,7 +161,7 @@ def test_states_have_the_rows_of_the_recording() -> None:
     assert calls[0]["first_h_in"].shape == (1, 3, 8)
 
 
-def test_files_of_ranges_and_recordings_in_any_order(tmp_path: Path) -> None:
+def test_ranges_and_recordings_may_be_given_in_any_order(tmp_path: Path) -> None:
     source, data = LongMemory("GRU", 8).build(), {"X": recordings(4, 10)}
     for name, part in (("a", data["X"][:2]), ("b", data["X"][2:])):
         rnnlower.calibrate(source, {"X": part}, ranges=True).save_ranges(tmp_path / f"{name}.json")
@@ -191,7 +191,7 @@ def test_nothing_is_written_if_the_ranges_cannot_be(tmp_path: Path) -> None:
     assert not (tmp_path / "out.npz").exists()
 
 
-def test_a_stack_of_scalars() -> None:
+def test_an_array_gives_a_scalar_input_one_value_for_each_sequence() -> None:
     """One scalar for each sequence."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>

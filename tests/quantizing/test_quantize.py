@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 from support.cli_helpers import rnnlower as command
 from support.cli_helpers import save
-from support.commands import board
+from support.commands import runtime_command
 from support.judge import run
 from support.streamed import model as model_of
 
@@ -58,7 +58,9 @@ def decibels(source: onnx.ModelProto, result: onnx.ModelProto, sequences: np.nda
     ],
 )
 @pytest.mark.parametrize(("activations", "least"), [("int8", 30), ("int16", 35), ("uint16", 35)])
-def test_long_memory_survives(shape: LongMemory, fused: float, activations: str, least: float) -> None:
+def test_a_long_memory_keeps_its_accuracy(
+    shape: LongMemory, fused: float, activations: str, least: float
+) -> None:
     source, data = shape.build(), recordings()
     result, report = rnnlower.quantize.with_report(
         source, calibration={"X": data}, activations=activations, verify=True
@@ -119,13 +121,13 @@ def test_integers_of_a_product_are_in_the_body_that_reads_them() -> None:
             assert node.input[0] in names or node.input[0] not in main
 
 
-def test_a_scan_is_small() -> None:
+def test_a_quantized_scan_has_less_than_half_the_bytes() -> None:
     source = LongMemory("LSTM", 128).build()
     result = rnnlower.quantize(source, calibration={"X": recordings(4, SHORT)})
     assert result.ByteSize() < 0.45 * source.ByteSize()
 
 
-def test_a_straight_line_is_small() -> None:
+def test_a_quantized_straight_line_has_about_half_the_bytes() -> None:
     for op_type, share in (("LSTM", 0.5), ("GRU", 0.55)):
         source = LongMemory(op_type, 128, 30).build()
         result = rnnlower.quantize(source, calibration={"X": recordings(4, 30)})
@@ -250,14 +252,14 @@ def test_one_recording_cannot_be_set_aside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", [{"activations": "int4"}, {"strategy": "lower"}, {"headroom": 0.5}])
-def test_options_out_of_range(option: dict[str, object]) -> None:
+def test_options_out_of_range_are_refused(option: dict[str, object]) -> None:
     with pytest.raises(OptionError, match="must be"):
         rnnlower.quantize(LongMemory("GRU", 4).build(), calibration={"X": recordings(2, 3)}, **option)
 
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
 @pytest.mark.parametrize(("activations", "least"), [("int8", 27), ("int16", 32)])
-def test_powers_of_two(op_type: str, activations: str, least: float) -> None:
+def test_scales_may_be_powers_of_two(op_type: str, activations: str, least: float) -> None:
     result, report = rnnlower.quantize.with_report(
         LongMemory(op_type).build(),
         calibration={"X": recordings()},
@@ -312,12 +314,12 @@ def test_the_result_is_measured_on_another_runtime(tmp_path: Path) -> None:
     source = save(LongMemory("LSTM", 8, SHORT).build(), tmp_path)
     np.savez(tmp_path / "rec.npz", X=recordings(8, SHORT))
     arguments = ("quantize", source, "-o", tmp_path / "out.onnx", "--calibration", tmp_path / "rec.npz")
-    figures = command(*arguments, "--on", board(tmp_path), "--json").json["sqnr"][0]
+    figures = command(*arguments, "--on", runtime_command(tmp_path), "--json").json["sqnr"][0]
     assert abs(figures["sqnr_on"] - figures["sqnr_default"]) < 0.1
     (tmp_path / "out.onnx").unlink()
-    doubled = board(tmp_path, outputs="outputs['Y'] = outputs['Y'] * 2")
+    doubled = runtime_command(tmp_path, outputs="outputs['Y'] = outputs['Y'] * 2")
     assert command(*arguments, "--on", doubled, "--json", code=1).json["sqnr"][0]["sqnr_on"] < 1
-    command(*arguments, "--on", board(tmp_path, model="sys.exit('not here')"), code=4)
+    command(*arguments, "--on", runtime_command(tmp_path, model="sys.exit('not here')"), code=4)
     assert not (tmp_path / "out.onnx").exists()
 
 

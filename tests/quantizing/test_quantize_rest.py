@@ -58,7 +58,7 @@ def test_a_default_session_that_saturates_is_a_warning(
     ] * saturates
 
 
-def test_positions_stay_exact() -> None:
+def test_positions_are_not_rounded() -> None:
     """A logarithm of a rounded distance may be infinite, and no index."""
     constants = {
         "zero": np.array(0, np.int64),

@@ -18,7 +18,7 @@ import rnnlower
 from rnnlower.errors import UnsupportedModelError
 
 
-def ratio(source: onnx.ModelProto, data: dict[str, np.ndarray], **options: object) -> float:
+def sqnr_of(source: onnx.ModelProto, data: dict[str, np.ndarray], **options: object) -> float:
     found = rnnlower.quantize.with_report(source, calibration=data, verify=True, **options)[1].sqnr
     assert found is not None
     return float(found)
@@ -75,12 +75,12 @@ def test_a_weight_that_is_cut_from_a_larger_constant() -> None:
 def test_nodes_without_a_bias(op_type: str, strategy: str) -> None:
     source = LongMemory(op_type, 16, 40).build()
     del source.graph.node[0].input[3:]
-    assert ratio(source, {"X": recordings(8, 40)}, strategy=strategy) > 30
+    assert sqnr_of(source, {"X": recordings(8, 40)}, strategy=strategy) > 30
 
 
 def test_loops_and_scans_compute_the_same() -> None:
     source, data = LongMemory("GRU", 16, direction="bidirectional").build(), {"X": recordings(8, 40)}
-    ratios = [ratio(source, data, strategy=strategy) for strategy in ("scan", "loop")]
+    ratios = [sqnr_of(source, data, strategy=strategy) for strategy in ("scan", "loop")]
     assert ratios[0] == pytest.approx(ratios[1], abs=1e-3)
 
 
@@ -99,13 +99,13 @@ def test_initializers_that_are_inputs_too() -> None:
         helper.make_tensor_value_info(each.name, each.data_type, each.dims)
         for each in source.graph.initializer
     )
-    assert ratio(source, data, freeze=True) > 30
+    assert sqnr_of(source, data, freeze=True) > 30
     with pytest.raises(UnsupportedModelError, match=r"node 'first'.*freeze=True"):
         rnnlower.quantize(source, calibration=data)
     source.ir_version = 3
     del source.opset_import[:]
     source.opset_import.append(helper.make_opsetid("", 8))
-    assert ratio(source, data) > 30
+    assert sqnr_of(source, data) > 30
 
 
 def test_a_form_that_onnxruntime_has_no_kernel_for() -> None:
@@ -114,7 +114,7 @@ def test_a_form_that_onnxruntime_has_no_kernel_for() -> None:
     X, Y = source.graph.input[0], source.graph.output[0]
     for value, shape in ((X, [1, 40, 16]), (Y, [1, 40, 1, 16])):
         value.CopyFrom(helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, shape))
-    assert ratio(source, {"X": recordings(8, 40).swapaxes(1, 2)}) > 30
+    assert sqnr_of(source, {"X": recordings(8, 40).swapaxes(1, 2)}) > 30
 
 
 def test_integers_that_a_body_shares_with_the_graph_around_it() -> None:
@@ -125,7 +125,7 @@ def test_integers_that_a_body_shares_with_the_graph_around_it() -> None:
         kept = array[:, :, :1] if array.ndim == 3 else array
         each.CopyFrom(numpy_helper.from_array(np.abs(kept), each.name))
     source.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 1
-    assert ratio(source, {"X": recordings(8, 4)[..., :1]}, strategy="scan") > 20
+    assert sqnr_of(source, {"X": recordings(8, 4)[..., :1]}, strategy="scan") > 20
 
 
 @pytest.mark.parametrize("strategy", ["scan", "unroll"])
@@ -140,21 +140,23 @@ def test_integers_that_a_body_shares_with_the_graph_around_it() -> None:
         ("RNN", {"activations": ["Relu"]}),
     ],
 )
-def test_attributes(op_type: str, attributes: dict[str, object], strategy: str) -> None:
+def test_nodes_with_attributes_keep_their_accuracy(
+    op_type: str, attributes: dict[str, object], strategy: str
+) -> None:
     source = LongMemory(op_type, 16, 40).build()
     for name, value in attributes.items():
         source.graph.node[0].attribute.append(helper.make_attribute(name, value))
-    assert ratio(source, {"X": recordings(8, 40)}, strategy=strategy) > 25
+    assert sqnr_of(source, {"X": recordings(8, 40)}, strategy=strategy) > 25
 
 
 @pytest.mark.parametrize("batch", [2, 5])
-def test_rows_of_a_batch(batch: int) -> None:
+def test_batches_keep_their_accuracy(batch: int) -> None:
     shape = LongMemory("GRU", 16, linear_before_reset=False)
     source = dataclasses.replace(shape).build()
     source.graph.input[0].type.tensor_type.shape.dim[1].dim_value = batch
     source.graph.output[0].type.tensor_type.shape.dim[2].dim_value = batch
     data = {"X": np.concatenate([recordings(8, 40, seed) for seed in range(batch)], 2)}
-    assert ratio(source, data) > 30
+    assert sqnr_of(source, data) > 30
 
 
 def test_a_constant_branch_outside_of_the_body() -> None:
@@ -162,7 +164,7 @@ def test_a_constant_branch_outside_of_the_body() -> None:
     source = LongMemory("LSTM", 8).build()
     activations = ["Softsign", "ThresholdedRelu", "ThresholdedRelu"]
     source.graph.node[0].attribute.append(helper.make_attribute("activations", activations))
-    assert ratio(source, {"X": recordings(8, 10)}, activations="int8-only", strategy="scan") > 10
+    assert sqnr_of(source, {"X": recordings(8, 10)}, activations="int8-only", strategy="scan") > 10
 
 
 def test_values_that_are_small_have_fine_scales() -> None:
@@ -207,7 +209,7 @@ def with_larger(model: onnx.ModelProto, name: str, factor: float, offset: float 
     return model
 
 
-def test_values_that_grow_beyond_integers(tmp_path: Path) -> None:
+def test_values_that_outgrow_the_range_are_not_blamed_on_quantizers(tmp_path: Path) -> None:
     """No quantizer is misplaced: the recordings reach values of other magnitudes."""
     model = LongMemory("GRU", 1, steps=5).build()
     model.graph.node[0].attribute.append(helper.make_attribute("activations", ["Relu", "Relu"]))

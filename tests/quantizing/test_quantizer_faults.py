@@ -18,7 +18,7 @@ ROLES = {
 
 
 @pytest.mark.parametrize("op_type", ROLES)
-def test_faults_at_every_role(op_type: str, tmp_path: Path) -> None:
+def test_a_fault_in_the_quantizers_of_any_role_is_noticed(op_type: str, tmp_path: Path) -> None:
     source, out = save(LongMemory(op_type, 16).build(), tmp_path), tmp_path / "out.onnx"
     np.savez(tmp_path / "rec.npz", X=recordings(4, 40))
     options = ("--calibration", tmp_path / "rec.npz", "--min-sqnr", "30", "--recurrent-only", "--json")

@@ -49,7 +49,7 @@ def integer_lstm(source: onnx.ModelProto, scales: dict[str, dict], X: np.ndarray
 
 
 @pytest.mark.parametrize("strategy", ["scan", "unroll"])
-def test_it_is_the_arithmetic_of_the_integer_kernel(strategy: str) -> None:
+def test_the_result_agrees_with_the_arithmetic_of_the_integer_kernel(strategy: str) -> None:
     source, data = LongMemory("LSTM", 24, 60).build(), recordings(8, 60)
     result, report = rnnlower.quantize.with_report(
         source, calibration={"X": data}, scheme="tflite", strategy=strategy, verify=True
@@ -114,7 +114,7 @@ def test_attributes_that_the_kernel_lacks_are_refused(attribute: str, value: obj
         rnnlower.quantize(source, calibration={"X": recordings(2, 3)}, scheme="tflite")
 
 
-def test_it_has_its_own_activations() -> None:
+def test_an_activation_type_is_refused_with_the_tflite_scheme() -> None:
     with pytest.raises(OptionError, match="integers of its own"):
         rnnlower.quantize(
             LongMemory("LSTM", 4).build(),

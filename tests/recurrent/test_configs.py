@@ -40,7 +40,7 @@ def _check(config: Config, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("block", range(6))
-def test_random_configs(block: int) -> None:
+def test_random_configs_agree_with_onnxruntime(block: int) -> None:
     for seed in range(50 * block, 50 * (block + 1)):
         rng = np.random.default_rng(seed)
         _check(random_config(rng), rng)
@@ -48,11 +48,11 @@ def test_random_configs(block: int) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(config=configs(), seed=st.integers(0, 3))
-def test_hypothesis_configs(config: Config, seed: int) -> None:
+def test_drawn_configs_agree_with_onnxruntime(config: Config, seed: int) -> None:
     _check(config, np.random.default_rng(seed))
 
 
-def test_same_seed_same_bytes() -> None:
+def test_the_same_seed_gives_the_same_bytes() -> None:
     for seed in range(20):
         first, second = (random_config(np.random.default_rng(seed)) for _ in range(2))
         assert first == second
@@ -85,7 +85,7 @@ _EVERY: dict[str, list[Any]] = {
 }
 
 
-def test_every_kind_comes_up() -> None:
+def test_every_kind_of_config_is_drawn() -> None:
     drawn = [random_config(np.random.default_rng(seed)) for seed in range(3000)]
     for name, values in _EVERY.items():
         missing = set(values) - {getattr(config, name) for config in drawn}
@@ -107,7 +107,7 @@ def test_branch_that_is_not_taken_gives_zeros() -> None:
     assert all(not value.any() for value in config.expected(feeds).values())
 
 
-def test_carried_state_walks_on() -> None:
+def test_a_carried_state_is_passed_to_the_next_iteration() -> None:
     config = Config(place="scan", initial_h="input", Y_h="graph")
     feeds = config.make_inputs(np.random.default_rng(0))
     once = Config(initial_h="input", Y_h="graph")

@@ -84,7 +84,7 @@ def test_every_lowering_warns_of_it(path, tmp_path):
     ],
     ids=["linear_before_reset", "0, which was written", "tf2onnx", "LSTM", "nobody"],
 )
-def test_sound_models_go_without(path, sound):
+def test_sound_models_give_no_warning(path, sound):
     onnx.save(sound, path)
     assert warnings(path) == []
 
@@ -144,7 +144,7 @@ RECURRENT_BIAS = np.array([[0] * 6 + [1] * 6], np.float32)
     ],
     ids=["recurrent bias", "directions mixed", "by an unnamed node", "not turned back", "constant lengths"],
 )
-def test_faults_of_exporters(path, faulty, what, where):
+def test_faults_of_exporters_are_warned_of(path, faulty, what, where):
     onnx.save(faulty, path)
     (warning,) = warnings(path)
     assert warning["what"] == what
@@ -172,7 +172,7 @@ TURN = [
     ],
     ids=["no recurrent bias", "directions in front", "turned back"],
 )
-def test_what_only_looks_like_a_fault(path, sound):
+def test_models_that_resemble_a_fault_give_no_warning(path, sound):
     onnx.save(sound, path)
     assert warnings(path) == []
 
@@ -206,7 +206,7 @@ def test_other_names_are_no_recurrence(path):
         (TensorProto.INT32, ["N"], np.array([4, 2], np.int32), False),
     ],
 )
-def test_lengths_that_an_exporter_dropped(path, dtype, shape, lengths, is_suspicious):
+def test_an_unread_input_of_lengths_is_warned_of(path, dtype, shape, lengths, is_suspicious):
     source = model("LSTM", "", lengths=lengths)
     source.graph.input.append(helper.make_tensor_value_info("l", dtype, shape))
     onnx.save(source, path)

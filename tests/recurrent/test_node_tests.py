@@ -27,7 +27,7 @@ def test_there_are_18_cases_or_more() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_node_test(case: TestCase, strategy: str) -> None:
+def test_a_lowered_node_test_gives_its_outputs(case: TestCase, strategy: str) -> None:
     lowered = getattr(rnnlower, strategy)(case.model)
     onnx.checker.check_model(lowered, full_check=True)
     assert recurrent_left(lowered) == []

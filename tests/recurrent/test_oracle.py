@@ -208,7 +208,7 @@ def test_bfloat16_in_and_out() -> None:
     np.testing.assert_allclose(results["Y"].astype(np.float64), wide["Y"], rtol=2**-8)
 
 
-def test_versions() -> None:
+def test_each_opset_has_its_schema_version() -> None:
     assert [schema_version("GRU", opset) for opset in (1, 2, 3, 6, 7, 13, 14, 21, 22, 26)] == [
         *(1, 1, 3, 3, 7, 7, 14, 14, 22, 22)
     ]
@@ -233,12 +233,14 @@ def test_versions() -> None:
         ("RNN", 14, {"activations": ["tanh"]}, "unknown activation"),
     ],
 )
-def test_illegal_nodes(op_type: str, version: int, attributes: dict[str, Any], message: str) -> None:
+def test_illegal_nodes_are_refused(
+    op_type: str, version: int, attributes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         evaluate(op_type, version, attributes, _inputs(op_type))
 
 
 @pytest.mark.parametrize("lens", [[-1, 2], [2, 4], [2]])
-def test_illegal_lengths(lens: list[int]) -> None:
+def test_illegal_lengths_are_refused(lens: list[int]) -> None:
     with pytest.raises(ValueError, match="sequence_lens"):
         evaluate("RNN", 14, {}, _inputs("RNN") | {"sequence_lens": np.array(lens, np.int32)})

@@ -69,7 +69,7 @@ def sonnx_y(config: Config, values: dict[str, np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("config", EQUATIONS)
-def test_the_equations_are_the_oracles(config: Config) -> None:
+def test_the_equations_agree_with_the_oracle(config: Config) -> None:
     values = values_of(config)
     Y = sonnx_y(config, values)
     given = {name: values[name].astype(np.float64) for name in values if name != "sequence_lens"}

@@ -84,7 +84,7 @@ def test_every_command_that_changes_or_compares_writes_a_page(command, tmp_path)
 
 
 @pytest.mark.parametrize("command", ["unroll", "scan", "stream", "lower", "convert"])
-def test_the_result_is_described(command, tmp_path, out):
+def test_the_page_describes_the_result(command, tmp_path, out):
     arguments = [str(out) if text == "OUT" else text for text in COMMANDS[command][0]]
     assert invoke(*arguments, "--report", str(tmp_path / "report.html")) == 0
     _, _, section = read(tmp_path / "report.html").partition("<h2>The result</h2>")
@@ -119,7 +119,7 @@ def test_the_size_includes_the_data_file(tmp_path):
     assert f"{sum(path.stat().st_size for path in files):,} bytes" in read(report)
 
 
-def test_the_phases_add_up(tmp_path):
+def test_the_times_of_the_phases_add_up(tmp_path):
     seconds = {"reading": 0.25, "verifying": 0.71, "verifying: candidate": 1.14, "writing": 0.1}
     write_page(Page("t", "v", None, (), "c", seconds), tmp_path / "page.html")
     rows = dict(row for row in cells(read(tmp_path / "page.html")) if row[1].endswith(" s"))
@@ -182,7 +182,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_done(name, 
     assert not (tmp_path / "out.onnx").exists()
 
 
-def test_a_full_disk(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_no_partial_page(tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -199,7 +199,7 @@ def test_a_refused_model_leaves_no_page(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_names_are_text(tmp_path):
+def test_names_are_escaped(tmp_path):
     model = onnx.load(MODEL)
     model.graph.node[0].name = "<script>alert('&')"
     onnx.save(model, tmp_path / "model.onnx")
@@ -212,7 +212,7 @@ def test_names_are_text(tmp_path):
 
 
 @pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
-def test_the_drawn_step_is_a_step(strategy, tmp_path):
+def test_the_drawing_shows_the_nodes_of_one_step(strategy, tmp_path):
     assert invoke(strategy, MODEL, "-o", str(tmp_path / "o.onnx"), "--no-verify") == 0
     nodes = find_step(read_model(tmp_path / "o.onnx"), "LSTM_0", 5)
     counts = {op: sum(node.op_type == op for node in nodes) for op in ("Gemm", "Sigmoid", "Tanh", "Add")}
@@ -240,7 +240,7 @@ def test_labels_fit_into_their_boxes(tmp_path):
         assert 7 * len(text) < width, text
 
 
-def test_the_only_step_is_drawn(tmp_path):
+def test_a_model_of_one_step_is_drawn(tmp_path):
     dynamic = str(MODELS / "lstm14_dynamic.onnx")
     assert invoke("unroll", dynamic, "-o", str(tmp_path / "o.onnx"), "--no-verify", "--dim", "T=1") == 0
     nodes = find_step(read_model(tmp_path / "o.onnx"), "LSTM_0", 1)
@@ -256,7 +256,7 @@ def test_errors_over_time_of_arrays_of_any_length():
     assert errors_over_time([(np.zeros((2, 0)), np.zeros((2, 0)))], 0) == (0.0, 0.0)
 
 
-def test_thousands_of_steps_are_few_points():
+def test_thousands_of_steps_are_drawn_as_few_points():
     drawn = draw_errors([1e-7] * 4000 + [1e-3])
     assert len(drawn) < 12_000
     assert draw_errors([0.0, 0.0]) == "<p>No difference at any time step.</p>\n"

@@ -37,7 +37,7 @@ DOMAINS = pytest.mark.parametrize(("domain", "opset"), [("", 27), ("com.microsof
 
 
 @pytest.mark.parametrize("chunk", [1, 3, None])
-def test_a_scan(chunk: int | None) -> None:
+def test_a_scan_over_time_carries_its_state(chunk: int | None) -> None:
     metadata = stream(model(SCAN, R=(4, 4)), {"X": 1}, chunk=chunk, lift=False)
     assert metadata["start"] == {"Scan_0_st_in": [[0.5, 0.0, 0.0, 1.0]]}
 
@@ -76,7 +76,7 @@ def test_a_body_that_reads_the_sequence_is_refused() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 3, None])
 @pytest.mark.parametrize("steps", ["n", "12"])
-def test_a_loop(steps: str, chunk: int | None) -> None:
+def test_a_loop_over_time_carries_its_state(steps: str, chunk: int | None) -> None:
     source = model(LOOP.replace("[n, 1, 4]", f"[{steps}, 1, 4]"), R=(4, 4))
     if steps == "12" and chunk is None:
         return
@@ -125,7 +125,7 @@ def test_a_state_that_grows_is_refused() -> None:
 @DOMAINS
 @pytest.mark.parametrize("chunk", [1, 3])
 @pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
-def test_linear_attention(domain: str, opset: int, chunk: int, rule: str) -> None:
+def test_linear_attention_carries_its_state(domain: str, opset: int, chunk: int, rule: str) -> None:
     more, inputs = "", "Q, k, V"
     if rule != "linear":
         more = ", float[2, n, 2] D, float[2, n, 2] E"
@@ -150,7 +150,7 @@ def test_a_causal_convolution_with_a_state(domain: str, opset: int, chunk: int) 
     assert "CausalConvWithState_0_state_in" in stream(source, {"X": 2}, chunk=chunk)["start"]
 
 
-def test_lowered_as_well() -> None:
+def test_a_streamed_linear_attention_can_be_lowered() -> None:
     text = ATTENTION.format(domain="", rule="linear", more="", inputs="Q, k, V")
     source = model(text, 27)
     streamed = rnnlower.stream(source, chunk=2, strategy="unroll")

@@ -42,26 +42,26 @@ COUNTED = """
 """
 
 
-def _add(source: object, **arrays: np.ndarray) -> None:
+def _add_initializers(source: object, **arrays: np.ndarray) -> None:
     for name, array in arrays.items():
         source.graph.initializer.append(numpy_helper.from_array(array, name))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("chunk", [8, 24])
-def test_scatter_nd_with_constant_indices(chunk: int) -> None:
+def test_frames_are_added_by_scatter_nd_with_constant_indices(chunk: int) -> None:
     body = f"""{ONE} {FRAMES}
         row = Reshape (frames, all)
         wave = ScatterND <reduction = "add"> (zeros, indices, row)
         Y = Unsqueeze (wave, first)
     """
     source = model(f"{STATIC} {{ {body} }}", filters=(FRAME, 1, FRAME))
-    _add(source, all=np.array([-1]), first=np.array([0]), zeros=np.zeros(STEPS, np.float32))
-    _add(source, indices=PLACES.reshape(-1, 1))
+    _add_initializers(source, all=np.array([-1]), first=np.array([0]), zeros=np.zeros(STEPS, np.float32))
+    _add_initializers(source, indices=PLACES.reshape(-1, 1))
     assert stream(source, {"X": 1}, chunk=chunk, allow_delay=True)["delay"] <= chunk
 
 
 @pytest.mark.parametrize("chunk", [8, 24])
-def test_scatter_nd_with_computed_indices(chunk: int) -> None:
+def test_frames_are_added_by_scatter_nd_with_computed_indices(chunk: int) -> None:
     body = f"""{ONE} {FRAMES} {COUNTED}
         row = Reshape (frames, all)
         last = Constant <value_ints = [-1]> ()
@@ -72,19 +72,19 @@ def test_scatter_nd_with_computed_indices(chunk: int) -> None:
         Y = Unsqueeze (wave, first)
     """
     source = model(f"{DYNAMIC} {{ {body} }}", filters=(FRAME, 1, FRAME))
-    _add(source, all=np.array([-1]), offsets=np.arange(FRAME)[None])
+    _add_initializers(source, all=np.array([-1]), offsets=np.arange(FRAME)[None])
     assert stream(source, {"X": 1}, chunk=chunk, allow_delay=True)["delay"] <= chunk
 
 
 @pytest.mark.parametrize("width", [FRAME, 12, 6])
-def test_scatter_elements(width: int) -> None:
+def test_frames_are_added_by_scatter_elements(width: int) -> None:
     places = (HOP * np.arange(COUNT)[:, None] + np.arange(width)).reshape(1, -1)
     body = f"""{ONE} {FRAMES}
         row = Reshape (frames, all)
         Y = ScatterElements <axis = 1, reduction = "add"> (zeros, indices, row)
     """
     source = model(f"{STATIC} {{ {body} }}", opset=18, filters=(width, 1, FRAME))
-    _add(source, all=np.array([1, -1]), zeros=np.zeros((1, STEPS), np.float32), indices=places)
+    _add_initializers(source, all=np.array([1, -1]), zeros=np.zeros((1, STEPS), np.float32), indices=places)
     stream(source, {"X": 1}, chunk=16, allow_delay=True)
 
 
@@ -95,7 +95,7 @@ def test_indices_that_do_not_step_are_refused() -> None:
         Y = ScatterElements <axis = 1, reduction = "add"> (zeros, indices, row)
     """
     source = model(f"{STATIC} {{ {body} }}", opset=18, filters=(FRAME, 1, FRAME))
-    _add(source, all=np.array([1, -1]), zeros=np.zeros((1, STEPS), np.float32), indices=places)
+    _add_initializers(source, all=np.array([1, -1]), zeros=np.zeros((1, STEPS), np.float32), indices=places)
     with pytest.raises(rnnlower.UnsupportedModelError, match="equal distances"):
         rnnlower.stream(source, chunk=8, time_axes={"X": 1}, allow_delay=True)
 
@@ -103,7 +103,7 @@ def test_indices_that_do_not_step_are_refused() -> None:
 @pytest.mark.parametrize("chunk", [8, 24])
 @pytest.mark.parametrize("pads", [0, 8])
 @pytest.mark.parametrize("is_static", [False, True])
-def test_col2im(is_static: bool, pads: int, chunk: int) -> None:
+def test_frames_are_added_by_col2im(is_static: bool, pads: int, chunk: int) -> None:
     size = "sizes = Identity (static)" if is_static else f"{COUNTED} sizes = Concat <axis = 0> (one, lengths)"
     size = size.replace(
         "sixteen = Constant <value_int = 16>", f"sixteen = Constant <value_int = {16 - 2 * pads}>"
@@ -114,13 +114,13 @@ def test_col2im(is_static: bool, pads: int, chunk: int) -> None:
     """
     signature = f"(float[1, {STEPS if is_static else 'n'}] X) => (float[1, m] Y)"
     source = model(f"{signature} {{ {body} }}", opset=18, filters=(FRAME, 1, FRAME))
-    _add(source, all=np.array([-1]), offsets=np.arange(FRAME)[None], block=np.array([1, FRAME]))
-    _add(source, static=np.array([1, STEPS - 2 * pads]), rows=np.array([1, -1]))
+    _add_initializers(source, all=np.array([-1]), offsets=np.arange(FRAME)[None], block=np.array([1, FRAME]))
+    _add_initializers(source, static=np.array([1, STEPS - 2 * pads]), rows=np.array([1, -1]))
     stream(source, {"X": 1}, chunk=chunk, allow_delay=True)
 
 
 @pytest.mark.parametrize("chunk", [8, 24])
-def test_the_sum_of_shifted_pads(chunk: int) -> None:
+def test_frames_are_added_by_a_sum_of_shifted_pads(chunk: int) -> None:
     body = f"""{ONE} {FRAMES}
         early, late = Split <axis = 2> (frames, halves)
         a = Reshape (early, rows)
@@ -132,12 +132,12 @@ def test_the_sum_of_shifted_pads(chunk: int) -> None:
         Y = Add (padded, shifted)
     """
     source = model(f"{DYNAMIC} {{ {body} }}", filters=(FRAME, 1, FRAME))
-    _add(source, rows=np.array([1, -1]), halves=np.array([8, 8]))
+    _add_initializers(source, rows=np.array([1, -1]), halves=np.array([8, 8]))
     stream(source, {"X": 1}, chunk=chunk, allow_delay=True)
 
 
 @pytest.mark.parametrize("chunk", [8, 24])
-def test_normalized_by_the_windows(chunk: int) -> None:
+def test_added_frames_are_normalized_by_the_sum_of_windows(chunk: int) -> None:
     """The sum of the windows is smaller where the first frames have no neighbors."""
     window = np.hanning(FRAME + 2)[1:-1].astype(np.float32)
     envelope = np.zeros(STEPS, np.float32)
@@ -151,12 +151,14 @@ def test_normalized_by_the_windows(chunk: int) -> None:
         Y = Div (flat, envelope)
     """
     source = model(f"{STATIC} {{ {body} }}", filters=(FRAME, 1, FRAME))
-    _add(source, window=window, envelope=envelope[None], back=np.eye(FRAME, dtype=np.float32)[:, None])
+    _add_initializers(
+        source, window=window, envelope=envelope[None], back=np.eye(FRAME, dtype=np.float32)[:, None]
+    )
     assert "limit" not in stream(source, {"X": 1}, chunk=chunk, allow_delay=True)
 
 
 @pytest.mark.parametrize("chunk", [8, 24])
-def test_halves_of_frames_by_slices(chunk: int) -> None:
+def test_frames_are_cut_as_halves_by_slices(chunk: int) -> None:
     body = f"""{ONE}
         zero = Constant <value_ints = [0]> ()
         hop = Constant <value_ints = [8]> ()
@@ -170,12 +172,12 @@ def test_halves_of_frames_by_slices(chunk: int) -> None:
         Y = MatMul (frames, projection)
     """
     source = model(f"(float[1, n] X) => (float[1, m, 6] Y) {{ {body} }}", projection=(FRAME, 6))
-    _add(source, blocks=np.array([1, -1, 8]))
+    _add_initializers(source, blocks=np.array([1, -1, 8]))
     assert stream(source, {"X": 1}, chunk=chunk, allow_delay=True)["delay"] == HOP
 
 
 @pytest.mark.parametrize("chunk", [8, 24])
-def test_a_slice_for_each_frame(chunk: int) -> None:
+def test_frames_are_cut_by_one_slice_each(chunk: int) -> None:
     """An exporter makes this of unfold."""
     slices, names = "", []
     for number in range(COUNT):

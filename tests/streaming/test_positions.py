@@ -30,7 +30,7 @@ WEIGHTS = {"W": (1, 12, 4), "R": (1, 12, 4)}
 
 
 @pytest.mark.parametrize("chunk", [1, 3, None])
-def test_embeddings_of_positions(chunk: int | None) -> None:
+def test_embedded_positions_are_counted_by_a_state(chunk: int | None) -> None:
     source = model(
         f"{SIGNATURE} {{ {RANGE} e = Gather (table, numbers) z = Add (X, e) {GRU} }}",
         table=(300, 4),
@@ -42,7 +42,7 @@ def test_embeddings_of_positions(chunk: int | None) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, None])
-def test_codes_that_are_computed(chunk: int | None) -> None:
+def test_computed_position_codes_have_no_limit(chunk: int | None) -> None:
     codes = """
         float = Cast <to = 1> (numbers)
         last = Constant <value_ints = [1]> ()
@@ -57,7 +57,7 @@ def test_codes_that_are_computed(chunk: int | None) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, None])
-def test_rows_of_a_table(chunk: int | None) -> None:
+def test_a_sliced_table_limits_the_stream(chunk: int | None) -> None:
     rows = """
         steps = Shape <start = 1, end = 2> (X)
         zero = Constant <value_ints = [0]> ()
@@ -69,7 +69,7 @@ def test_rows_of_a_table(chunk: int | None) -> None:
     assert stream(source, {"X": 1}, chunk=chunk)["limit"] == 300
 
 
-def test_after_the_end_of_a_table_a_run_fails() -> None:
+def test_a_run_beyond_the_end_of_a_table_fails() -> None:
     source = model(
         f"{SIGNATURE} {{ {RANGE} e = Gather (table, numbers) z = Add (X, e) {GRU} }}", table=(8, 4), **WEIGHTS
     )
@@ -97,7 +97,7 @@ def test_a_constant_as_long_as_the_sequence(chunk: int, ahead: bool) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 4])
-def test_positions_of_fewer_axes_wait_for_a_convolution(chunk: int) -> None:
+def test_positions_are_delayed_with_the_convolution_they_are_added_to(chunk: int) -> None:
     swap = "Transpose <perm = [0, 2, 1]>"
     smooth = f"t = {swap} (X) c = Conv <pads = [1, 1]> (t, K) x = {swap} (c)"
     body = f"{smooth} {RANGE} e = Gather (table, numbers) z = Add (x, e) {GRU}"

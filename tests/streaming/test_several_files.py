@@ -59,7 +59,7 @@ def whole(files: list[str], feat: np.ndarray) -> dict[str, np.ndarray]:
     return values
 
 
-def test_three_files_are_one_step_model(files: list[str], tmp_path: Path) -> None:
+def test_three_files_become_one_step_model(files: list[str], tmp_path: Path) -> None:
     out = tmp_path / "step.onnx"
     command("stream", *files, "-o", out, "--connect", "emb=code")
     streamed = onnx.load(out)
@@ -104,7 +104,7 @@ def test_the_order_of_the_files_does_not_matter(files: list[str]) -> None:
         ([0, 1], ["--connect", "emb"], "is not OUT=IN"),
     ],
 )
-def test_connections_that_do_not_fit(
+def test_invalid_connections_are_refused(
     files: list[str], tmp_path: Path, chosen: list[int], connect: list[str], problem: str
 ) -> None:
     out = tmp_path / "step.onnx"
@@ -113,7 +113,7 @@ def test_connections_that_do_not_fit(
     assert not out.exists()
 
 
-def test_files_of_two_opsets(files: list[str], tmp_path: Path) -> None:
+def test_files_of_two_opsets_are_refused(files: list[str], tmp_path: Path) -> None:
     older = model(GAINS, opset=13, P=(6, 4))
     onnx.save(older, files[1])
     result = command("stream", *files, "-o", tmp_path / "out.onnx", "--connect", "emb=code", code=3)

@@ -1,4 +1,4 @@
-"""Models of one step a call: which outputs are states of which inputs is found, said and verified."""
+"""Step models: the outputs that are states of inputs are found, reported and verified."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def states_of(streamed: onnx.ModelProto) -> dict[str, str]:
     return json.loads(entry)
 
 
-def test_the_state_of_a_recurrent_node() -> None:
+def test_the_state_of_a_recurrent_node_is_found() -> None:
     streamed = rnnlower.stream(gru("unrelated_name"))
     assert states_of(streamed) == {"unrelated_name": "h"}
     result = rnnlower.verify(gru("unrelated_name"), streamed)
@@ -75,7 +75,7 @@ def test_a_cache_needs_its_state_named() -> None:
     assert states_of(rnnlower.stream(source, states={"recent": "past"})) == {"recent": "past"}
 
 
-def test_from_the_command_line(tmp_path: Path) -> None:
+def test_the_command_reports_the_states(tmp_path: Path) -> None:
     path, out = save(gru(), tmp_path), tmp_path / "step.onnx"
     said = command("stream", path, "-o", out)
     assert "h_next feeds h" in said.stderr
@@ -92,7 +92,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
         ({"h_next": "g"}, "no such output, or no such input"),
     ],
 )
-def test_states_that_do_not_fit(states: dict[str, str], problem: str) -> None:
+def test_invalid_states_are_refused(states: dict[str, str], problem: str) -> None:
     with pytest.raises(rnnlower.OptionError, match=problem):
         rnnlower.stream(gru(), states=states)
 

@@ -1,4 +1,4 @@
-"""Random stacks of layers: streamed they equal the whole, or they couple time steps and are refused."""
+"""Random stacks of layers, streamed: equal to the whole model, or refused because they couple time steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import rnnlower
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_streamed_or_refused_as_the_layers_say(seed: int) -> None:
+def test_a_stack_is_streamed_unless_a_layer_couples_time_steps(seed: int) -> None:
     kind, words = stream_sweep.outcome(random_stack(seed), seed, (1, 2, 5, 10)[seed % 4])
     assert kind in ("right", "refused"), words
 
@@ -24,12 +24,12 @@ def test_what_looks_ahead_is_right_at_a_delay(chunk: int) -> None:
     assert "right at a delay" in {kind for kind, _ in kinds}
 
 
-def test_the_stacks_hold_every_layer() -> None:
+def test_every_layer_is_drawn() -> None:
     drawn = {name for seed in range(200) for name in random_stack(seed).layers}
     assert drawn >= set(LAYERS)
 
 
-def test_a_state_that_is_not_carried_shows() -> None:
+def test_a_state_that_is_not_carried_is_noticed() -> None:
     """The judge of the stacks sees what it is there for."""
     stack = next(s for s in map(random_stack, range(100)) if not s.couples and s.stride == 1)
     streamed = rnnlower.stream(stack.model)

@@ -83,7 +83,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_the_loop_runs_a_model_that_has(kind: str) -> None:
+def test_the_loop_of_the_page_runs_a_model_of_each_kind(kind: str) -> None:
     text, options = MODELS[kind]
     model = onnx.parser.parse_model(_HEADER + text)
     rng = np.random.default_rng(0)

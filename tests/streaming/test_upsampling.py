@@ -1,4 +1,4 @@
-"""Streams of models that make several frames of one: each call gives as many times its frames."""
+"""Streams of models that give several frames for each step, as transposed convolutions do."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def stream(source: onnx.ModelProto, **options: Any) -> dict[str, Any]:
         (3, 1, (0, 2), 0),
     ],
 )
-def test_a_transposed_convolution(
+def test_a_transposed_convolution_gives_several_frames_a_step(
     kernel: int, stride: int, pads: tuple[int, int], padding: int, chunk: int | None
 ) -> None:
     metadata = stream(transposed(kernel, stride, pads, padding), chunk=chunk)

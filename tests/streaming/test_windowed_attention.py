@@ -69,7 +69,7 @@ def _band(steps: int) -> np.ndarray:
     return (distance < 0) | (distance >= WINDOW)
 
 
-def _with(source: onnx.ModelProto, **arrays: np.ndarray) -> onnx.ModelProto:
+def _with_initializers(source: onnx.ModelProto, **arrays: np.ndarray) -> onnx.ModelProto:
     source.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
     return source
 
@@ -77,7 +77,7 @@ def _with(source: onnx.ModelProto, **arrays: np.ndarray) -> onnx.ModelProto:
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7])
 @pytest.mark.parametrize("mask", [DISTANCES, TRIANGLES])
 @pytest.mark.parametrize("form", APPLY)
-def test_masks_that_are_computed(mask: str, form: str, chunk: int) -> None:
+def test_computed_masks_make_keys_and_values_a_state(mask: str, form: str, chunk: int) -> None:
     source = model(f"{OPEN} {{ {LENGTH} {QUERIES} {mask} {APPLY[form]} {RESULT} }}", 17, **WEIGHTS)
     metadata = stream(source, {"X": 1}, chunk=chunk)
     assert {name for name in metadata["start"] if name != "position_in"} == {"kt_cache_in", "v_cache_in"}
@@ -85,16 +85,16 @@ def test_masks_that_are_computed(mask: str, form: str, chunk: int) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 5])
-def test_mask_of_a_table(chunk: int) -> None:
+def test_a_mask_from_a_table_limits_the_stream(chunk: int) -> None:
     text = f"{OPEN} {{ {LENGTH} {QUERIES} {TABLE} {APPLY['chosen']} {RESULT} }}"
-    metadata = stream(_with(model(text, 17, **WEIGHTS), band=_band(300)), {"X": 1}, chunk=chunk)
+    metadata = stream(_with_initializers(model(text, 17, **WEIGHTS), band=_band(300)), {"X": 1}, chunk=chunk)
     assert metadata["limit"] == 300
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 20])
 def test_mask_of_a_static_length(chunk: int) -> None:
     text = f"{OPEN.replace('b, n', '2, 40')} {{ {LENGTH} {QUERIES} {APPLY['chosen']} {RESULT} }}"
-    metadata = stream(_with(model(text, 17, **WEIGHTS), hidden=_band(40)), {"X": 1}, chunk=chunk)
+    metadata = stream(_with_initializers(model(text, 17, **WEIGHTS), hidden=_band(40)), {"X": 1}, chunk=chunk)
     assert "limit" not in metadata
 
 
@@ -130,7 +130,7 @@ def test_attention_without_a_window_is_refused(mask: str, words: str) -> None:
         rnnlower.stream(source, time_axes={"X": 1})
 
 
-def test_scores_are_no_output() -> None:
+def test_scores_as_an_output_are_refused() -> None:
     signature = "(float[b, n, 6] X) => (float[b, n, 6] Y, float[b, n, n] w)"
     text = f"{signature} {{ {LENGTH} {QUERIES} {DISTANCES} {APPLY['chosen']} {RESULT} }}"
     with pytest.raises(rnnlower.UnsupportedModelError, match="'w'"):

@@ -20,7 +20,7 @@ np.savez(sys.argv[3], **outputs)
 """
 
 
-def board(folder: Path, *, model: str = "", outputs: str = "") -> str:
+def runtime_command(folder: Path, *, model: str = "", outputs: str = "") -> str:
     """Return a ``cmd:`` line; ``model`` (its path) and ``outputs`` are code that changes those."""
     script = folder / "board.py"
     script.write_text(_SCRIPT.format(model=model, outputs=outputs))

@@ -1,4 +1,4 @@
-"""Random recurrent models that come back when they are lowered and lifted again."""
+"""Random recurrent models that are lowered, lifted again, and must be the same node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LinearAttention-27 and CausalConvWithState-27 straight from their text, in float64.
+"""LinearAttention-27 and CausalConvWithState-27 as the ONNX spec defines them, in float64.
 
 One row, one head and one step at a time.
 """

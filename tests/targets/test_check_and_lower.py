@@ -114,7 +114,7 @@ def test_a_node_of_a_function_is_judged_where_it_is_called() -> None:
     assert (listed(model, "onnxruntime"), len(kept)) == (lowered, 1)
 
 
-def test_what_one_lowering_emits_is_none_of_the_next() -> None:
+def test_nodes_emitted_by_one_lowering_are_lowered_by_the_next() -> None:
     model = ir.from_proto(Config(op_type="RNN", activations=("Softplus",), Y_h="graph").build())
     first = rnnlower.lower(model, target="tinygrad")
     second = rnnlower.lower(first, target="primitive")
@@ -153,7 +153,7 @@ def counted(first: str, second: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("counts", [("three", "three"), ("three", "n"), ("n", "n")])
 @pytest.mark.parametrize("target", ["tract", "primitive", "onnxruntime"])
-def test_what_is_left_is_foretold(counts: tuple[str, str], target: str) -> None:
+def test_check_forecasts_the_misfits_that_lower_leaves(counts: tuple[str, str], target: str) -> None:
     options = LoweringOptions("target", target=find_target(target))
     told = forecast(ir.from_proto(counted(*counts)), CheckOptions(target=target)).misfits
     own = ir.from_proto(counted(*counts))
@@ -161,7 +161,7 @@ def test_what_is_left_is_foretold(counts: tuple[str, str], target: str) -> None:
     assert told == find_misfits(own, find_target(target))
 
 
-def test_what_is_left_is_grouped_with_what_would_settle_it() -> None:
+def test_notes_group_the_misfits_by_the_option_that_resolves_them() -> None:
     options = LoweringOptions("target", target=find_target("primitive"))
     notes = lower_model(ir.from_proto(counted("three", "n")), options).notes
     loops, rounds = (
@@ -182,7 +182,7 @@ def lacking(target: str) -> list[Misfit]:
     return find_misfits(model, find_target(target))
 
 
-def test_a_remedy_names_the_two_likeliest_targets_and_the_data_all() -> None:
+def test_a_remedy_names_two_targets_and_the_alternatives_list_all() -> None:
     (misfit,) = lacking("axera")
     first, second, *others = misfit.alternatives
     assert {first, second} <= {"onnxruntime", "openvino", "tract", "opencv"}
@@ -194,7 +194,7 @@ def test_a_remedy_names_the_two_likeliest_targets_and_the_data_all() -> None:
     assert {*misfit.alternatives} == have - {"ort-quantization", "primitive", "sonnx"}
 
 
-def test_what_is_no_runtime_is_not_advised_nor_advised_to_go() -> None:
+def test_targets_that_are_no_runtime_give_and_get_no_advice_to_change() -> None:
     for name in ("ort-quantization", "primitive", "sonnx"):
         assert not find_target(name).runtime
     (misfit,) = lacking("primitive")

@@ -67,7 +67,7 @@ def test_a_squeeze_whose_axes_follow_from_the_shape(opset: int) -> None:
         " h = RNN <hidden_size = 3> (u, W, R) s = ReduceSum (f) y = Add (h, s)",
     ],
 )
-def test_what_onnxruntime_has_fused(nodes: str) -> None:
+def test_fused_nodes_of_onnxruntime_are_expressed(nodes: str) -> None:
     if "h2" in nodes:
         nodes = nodes.replace(RNN, f"{RNN} h1 = Squeeze (h, second) h2 = Squeeze (h1, second)")
     source = model_of(nodes)
@@ -77,7 +77,7 @@ def test_what_onnxruntime_has_fused(nodes: str) -> None:
     assert not {"FusedGemm", "FusedMatMul", "FusedConv", "QuickGelu"} & check_lowered(source, "tract")
 
 
-def test_what_onnxruntime_has_quantized() -> None:
+def test_quantized_nodes_of_onnxruntime_are_expressed() -> None:
     nodes = f"""
         s = Constant <value = float {{0.02}}> ()  z = Constant <value = uint8 {{128}}> ()
         q = QuantizeLinear (x, s, z)  g = com.microsoft.QLinearSigmoid (q, s, z, s, z)
@@ -138,7 +138,7 @@ JOINED = "c = Concat <axis = 1> (r, s) y = MatMul (c, w)"
 
 @pytest.mark.parametrize("repetition", ["Tile (e, times)", "Expand (e, sizes)"])
 @pytest.mark.parametrize("product", ["y = RNN <hidden_size = 3> (r, W3, R)", "y = MatMul (r, w)", JOINED])
-def test_what_is_repeated_for_a_product_alone(repetition: str, product: str) -> None:
+def test_a_repetition_in_front_of_a_product_gets_a_max_for_tract(repetition: str, product: str) -> None:
     """The decoder of an autoencoder: tract fails to load it without an op in between."""
     mean = "s = Squeeze (h, second) g = ReduceMean <axes = [0]> (s) e = Neg (g)"
     source = model_of(f"{RNN} {mean} r = {repetition} {product}")

@@ -84,7 +84,7 @@ def _fits(value: Any, rules: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.toml")), ids=lambda path: path.stem)
-def test_the_targets_fit(path: Path) -> None:
+def test_every_built_in_target_fits_the_schema(path: Path) -> None:
     assert faults(tomllib.loads(path.read_text(encoding="utf-8")), schema()) == []
 
 
@@ -107,7 +107,7 @@ def test_the_targets_fit(path: Path) -> None:
         ({}, '[[recurrent]]\nops = ["LSTM"]\nattributes = { lay = [0] }\nsource = "me"\n'),
     ],
 )
-def test_what_the_tool_refuses_is_found(tmp_path: Path, tables: dict[str, str], more: str) -> None:
+def test_the_schema_refuses_what_the_tool_refuses(tmp_path: Path, tables: dict[str, str], more: str) -> None:
     path = write(tmp_path, MINIMAL | tables, more)
     with pytest.raises(OptionError):
         find_target(path)
@@ -156,7 +156,7 @@ def test_a_new_file_is_a_target_that_lowers(tmp_path: Path) -> None:
     assert find_target(path).recurrent[0].profile == "sonnx"
 
 
-def test_a_new_file_replaces_none(tmp_path: Path) -> None:
+def test_a_new_target_file_does_not_replace_a_file(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_text("mine")
     assert "exists" in rnnlower("targets", "--new", path, code=2).stderr
@@ -166,7 +166,7 @@ def test_a_new_file_replaces_none(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_keys_have_words_for_the_reader() -> None:
+def test_keys_have_descriptions() -> None:
     limits, recurrent = (schema()["$defs"][name]["properties"] for name in ("Limit", "RecurrentRule"))
     assert "rnnlower engines" in schema()["properties"]["engine"]["description"]
     assert limits["constant"]["description"] == "inputs that must be constants"

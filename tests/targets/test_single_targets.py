@@ -36,7 +36,7 @@ def test_tract_gets_open_sizes_as_it_takes_them(fields: dict[str, object], absen
     ("initial_h", "initial_c", "kept"),
     [("input", "same", 0), ("input", "input", 1), ("constant", "same", 1), ("omitted", "omitted", 1)],
 )
-def test_tract_gets_states_of_their_own(initial_h: str, initial_c: str, kept: int) -> None:
+def test_tract_gets_a_separate_value_for_each_state(initial_h: str, initial_c: str, kept: int) -> None:
     """It fails on an LSTM with one value as both states, unless that is a constant."""
     config = Config(seq_length=50, hidden_size=20, initial_h=initial_h, initial_c=initial_c)
     model = rnnlower.lower(config.build(), target="tract", native="keep")

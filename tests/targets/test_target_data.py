@@ -42,7 +42,7 @@ from rnnlower.targets.choosing import Native
         ("onnxruntime", {}, {"layout": 1}),
     ],
 )
-def test_what_was_tried_and_right_is_kept_and_nothing_else(
+def test_only_nodes_that_were_tried_and_right_are_kept(
     target: str, kept: dict[str, object], lowered: dict[str, object]
 ) -> None:
     for fields, wanted in ((kept, 1), (kept | lowered, 0)):
@@ -104,7 +104,7 @@ def test_a_line_that_loads_for_long_is_no_candidate() -> None:
         ({"op_type": "GRU", "seq_length": 100, "linear_before_reset": 0}, "unroll"),
     ],
 )
-def test_what_is_fastest_on_opencv(fields: dict[str, Any], form: str) -> None:
+def test_the_fastest_form_on_opencv_is_chosen(fields: dict[str, Any], form: str) -> None:
     """It keeps a copy of the matrix for each Gemm of constants: in a Loop, one; its own LSTM is slow."""
     sizes = {"batch_size": 1, "input_size": 256, "hidden_size": 256, "x_dims": "static"}
     model = Config(**(sizes | fields)).build()
@@ -242,7 +242,7 @@ def test_the_reason_to_keep_a_node_is_what_was_tried() -> None:
         assert [node.reason[: len(reason)] for node in report.kept] == [reason]
 
 
-def test_what_is_known_against_a_lowered_form_is_told() -> None:
+def test_known_faults_of_a_lowered_form_are_noted() -> None:
     for target, config, told in (
         ("ort-qnn", Config(op_type="GRU"), False),
         ("tract", Config(op_type="GRU", x_dims="batch"), True),

@@ -22,7 +22,7 @@ WANTED = {
 }
 
 
-def test_the_targets_are_all_there():
+def test_every_expected_target_exists():
     assert set(target_names()) >= WANTED
 
 
@@ -65,7 +65,7 @@ def test_sources_name_a_version_or_a_page(name: str) -> None:
         ), f"{table}: {claim.source}"
 
 
-def test_own_target_file(tmp_path: Path) -> None:
+def test_a_target_file_of_the_user_is_read(tmp_path: Path) -> None:
     target = find_target(write(tmp_path, MINIMAL))
     assert isinstance(target, Target)
     assert target.name == "own"
@@ -217,7 +217,7 @@ def misfit_reasons(tmp_path: Path, tables: dict[str, str], more: str = "") -> di
     return reasons
 
 
-def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+def test_every_misfit_is_named(tmp_path: Path) -> None:
     reasons = misfit_reasons(tmp_path, {"opset": "range = [7, 13]"})
     assert reasons["(model)"] == ["opset 17 is not one of 7 to 13"]
     assert reasons["(input)"] == ["its shape is [T, 4]"]
@@ -227,7 +227,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     assert "MatMul" not in reasons
 
 
-def test_limits_are_kept(tmp_path: Path) -> None:
+def test_violated_limits_are_misfits(tmp_path: Path) -> None:
     tables = {
         "shapes": "static = false",
         "dtypes": 'allowed = ["float32", "float16"]',
@@ -428,6 +428,6 @@ def test_an_operator_newer_than_the_opset(limit: str, reasons: list[str], tmp_pa
     assert rnnlower.check(model, target=target) == []
 
 
-def test_a_reading_that_there_is_not() -> None:
+def test_unknown_semantics_are_refused() -> None:
     with pytest.raises(rnnlower.OptionError, match="'onnx'"):
         rnnlower.check(Config().build(), target="onnxruntime", semantics="onnx")  # type: ignore[arg-type]

@@ -135,7 +135,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("lacking", FORMS)
-def test_each_form_alone(tmp_path: Path, lacking: str) -> None:
+def test_each_fallback_is_used_where_its_operator_is_missing(tmp_path: Path, lacking: str) -> None:
     absent = {"Div": ["Div", "Softsign"], "Abs": ["Abs", "Softsign"]}.get(lacking, [lacking])
     target = write_target(tmp_path, absent)
     semantics = "spec" if lacking == "Softplus" else "ort"
@@ -193,7 +193,7 @@ def test_garbage_in_the_padding_stays_out_of_the_states():
     assert differences(clean, run(model, inputs), "float32") == []
 
 
-def test_what_a_target_runs_soundly_is_kept():
+def test_a_node_that_the_target_runs_correctly_is_kept():
     model = Config(clip=0.5, P="initializer").build()
     kept = rnnlower.lower(model, target="onnxruntime")
     assert recurrent_left(kept) == ["LSTM"]
@@ -207,13 +207,13 @@ def test_what_a_target_runs_soundly_is_kept():
     "fields",
     [{"P": "initializer"}, {"input_forget": 1}, {"layout": 1}, {"clip": 0.5}, {"direction": "reverse"}],
 )
-def test_what_a_target_gets_wrong_is_lowered(fields: dict[str, object]) -> None:
+def test_a_node_that_the_target_gets_wrong_is_lowered(fields: dict[str, object]) -> None:
     config = Config(sequence_lens="input", **fields)  # type: ignore[arg-type]
     for target in ("openvino", "opencv", "ort-qnn", "onnx2c"):
         assert recurrent_left(rnnlower.lower(config.build(), target=target)) == []
 
 
-def test_webnn_forgets_linear_before_reset():
+def test_linear_before_reset_is_reported_as_wrong_on_webnn():
     config = Config(op_type="GRU", linear_before_reset=1)
     (misfit,) = rnnlower.check(config.build(), target="ort-webnn")
     assert misfit.reason == "ort-webnn gets GRU with attribute linear_before_reset = 1 silently wrong"
@@ -306,7 +306,7 @@ def test_a_branch_that_cannot_run_where_the_target_cannot_say_so() -> None:
         Config(op_type="GRU", place="loop"),
     ],
 )
-def test_what_opencv_refuses_is_adapted_or_lowered(config: Config) -> None:
+def test_a_node_that_opencv_refuses_is_adapted_or_lowered(config: Config) -> None:
     # Folding leaves out an empty name at the end, which OpenCV takes for an input.
     _, report = rnnlower.lower.with_report(config.build(), target="opencv", fold=False)
     assert (len(report.nodes), report.kept) == (1, [])

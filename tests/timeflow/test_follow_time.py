@@ -79,7 +79,7 @@ def test_an_einsum_over_time_or_with_an_ellipsis_is_named(equation: str, reason:
     assert reason in str(error)
 
 
-def test_what_couples_steps_is_named_and_the_rest_is_followed() -> None:
+def test_a_node_that_couples_steps_is_an_obstacle_and_the_rest_is_followed() -> None:
     model = parsed("""
         main (float[T, 4] X) => (float[T, 4] Y, float[T, 4] Z)
         { s = Softmax <axis = 0> (X) Y = Relu (s) Z = Tanh (X) }

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from support.commands import board
+from support.commands import runtime_command
 from support.configs import Config
 from support.quantized_models import QuantizedLstm
 from support.small_models import info
@@ -100,7 +100,7 @@ def test_rounding_before_a_quantizer_is_no_difference(dynamic: bool) -> None:
 
 def test_on_a_runtime_that_wants_shapes(tmp_path: Path) -> None:
     model = quantized(dynamic=True)
-    result = verify(model, model, on=board(tmp_path, model=WANTS_SHAPES), trials=4)
+    result = verify(model, model, on=runtime_command(tmp_path, model=WANTS_SHAPES), trials=4)
     assert result, str(result)
     assert "DynamicQuantizeLinear node 'quantizer' makes " in " ".join(result.skipped)
 

@@ -1,4 +1,4 @@
-"""Waves in, spectra or waves out: frames of samples by STFT, by a convolution, or by indices."""
+"""Streams of audio: frames of samples by STFT, a convolution or indices, and overlapping frames as a wave."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STFT = f"""
 
 
 @pytest.mark.parametrize("chunk", [8, 16, 40])
-def test_an_stft(chunk: int) -> None:
+def test_an_stft_gives_a_frame_for_each_hop(chunk: int) -> None:
     source = model("(float[1, n, 1] X) => (float[1, m, 6] Y)", STFT + GRU)
     metadata = stream(source, chunk=chunk, allow_delay=True)
     # The state of a GRU begins with a chunk.
@@ -82,7 +82,7 @@ def test_an_stft_whose_window_is_given_by_its_length() -> None:
 
 @pytest.mark.parametrize("is_transposed", [False, True])
 @pytest.mark.parametrize(("count", "chunk"), [(20, 8), (20, 24), (18, 16)])
-def test_frames_by_indices(count: int, chunk: int, is_transposed: bool) -> None:
+def test_frames_gathered_by_indices_are_streamed(count: int, chunk: int, is_transposed: bool) -> None:
     places = HOP * np.arange(count)[:, None] + np.arange(FRAME)
     gather = "frames = Gather <axis = 1> (X, places)"
     if is_transposed:
@@ -104,7 +104,7 @@ def test_indices_that_are_no_frames_are_refused() -> None:
         rnnlower.stream(source, time_axes={"X": 1}, chunk=8, allow_delay=True)
 
 
-def test_a_dft_of_each_frame() -> None:
+def test_a_dft_of_each_frame_is_streamed() -> None:
     body = f"""
         length = Constant <value_ints = [0, -1, {HOP}, 1]> ()
         blocks = Reshape (X, length)
@@ -185,7 +185,7 @@ def test_a_reflected_start_needs_a_chunk_of_known_length() -> None:
     assert stream(source, chunk=3, allow_delay=True)["unreached"] == {"Y": 2}
 
 
-def test_a_wave_comes_back() -> None:
+def test_frames_are_overlapped_and_added_to_a_wave() -> None:
     """The spectrum is a convolution, and its frames are overlapped and added to a wave."""
     body = f"""
         channel = Unsqueeze (X, axis)

@@ -27,14 +27,14 @@ RIGHT = "import numpy as np\nimport sys\nx = np.load(sys.argv[2])\n"
 RIGHT += 'np.savez(sys.argv[3], Y=2 * x["file"], j=2 * x["i"])\n'
 
 
-def own(folder: Path, code: str) -> Engine:
+def command_running(folder: Path, code: str) -> Engine:
     """Return a command that runs this Python code."""
     script = folder / "run on board.py"
     script.write_text(code)
     return find_engine(f"cmd:{sys.executable} '{script}' {{model}} {{inputs}} {{outputs}}")
 
 
-def doubled(engine: Engine) -> None:
+def check_outputs(engine: Engine) -> None:
     opened = open_on(engine, MODEL)
     try:
         outputs = opened.run(FEEDS)
@@ -48,16 +48,16 @@ def doubled(engine: Engine) -> None:
         opened.close()
 
 
-def test_a_command_answers(tmp_path: Path) -> None:
-    doubled(own(tmp_path, RIGHT))
+def test_a_command_returns_the_outputs(tmp_path: Path) -> None:
+    check_outputs(command_running(tmp_path, RIGHT))
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "rnnlower-reference"])
-def test_an_adapter_answers(name: str) -> None:
+def test_an_adapter_returns_the_outputs(name: str) -> None:
     engine = find_engine(name)
     if not engine.installed:
         pytest.skip(engine.missing)
-    doubled(engine)
+    check_outputs(engine)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_command_that_does_not_answer(
 ) -> None:
     if "sleep" in code:
         monkeypatch.setenv("RNNLOWER_ENGINE_SECONDS", "0.5")
-    opened = open_on(own(tmp_path, code), MODEL)
+    opened = open_on(command_running(tmp_path, code), MODEL)
     with pytest.raises(EngineError) as caught:
         opened.run(FEEDS)
     opened.close()
@@ -170,7 +170,7 @@ def test_what_an_adapter_is_given_and_may_reach(adapter: Callable[[str], Engine]
 
 
 @pytest.mark.parametrize("text", ["never", "0", "-1", "inf"])
-def test_a_limit_is_a_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_memory_limit_must_be_a_positive_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     from rnnlower.engines.opened import memory_limit
     from rnnlower.errors import OptionError
 

@@ -1,4 +1,4 @@
-"""Loops of the model's own, as converters write recurrences, on a target that has Loop."""
+"""Loops of the model itself, as converters write recurrences, on a target that has Loop."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def masked_model(gather: str, outputs: str = "float[2, 3] h, float[5, 2, 3] Y") 
         (BY_NUMBER, "onnxruntime", False),
     ],
 )
-def test_a_number_with_axes_there_is_squeezed(gather: str, target: str, squeezed: bool) -> None:
+def test_an_iteration_number_with_axes_is_squeezed(gather: str, target: str, squeezed: bool) -> None:
     source = masked_model(gather)
     lowered = rnnlower.lower(source, target=target)
     nodes = list(all_nodes(lowered))
@@ -59,7 +59,7 @@ def test_a_number_with_axes_there_is_squeezed(gather: str, target: str, squeezed
 
 @pytest.mark.parametrize("gather", [BY_NUMBER, BY_NUMBER_KEPT, BY_TIME])
 @pytest.mark.parametrize("shown", ["float[2, 3] h, float[5, 2, 3] Y", "float[2, 3] h"])
-def test_they_are_right_on_opencv(gather: str, shown: str) -> None:
+def test_loops_are_equal_on_opencv(gather: str, shown: str) -> None:
     engine = RUNTIMES["opencv"].engine
     if engine.missing:
         pytest.skip(engine.missing)

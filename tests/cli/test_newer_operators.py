@@ -26,12 +26,12 @@ def ahead(tmp_path: Path) -> Path:
     return save(onnx.parser.parse_model(text), tmp_path)
 
 
-def test_inspect_says_so(ahead: Path) -> None:
+def test_inspect_notes_operators_newer_than_the_opset(ahead: Path) -> None:
     assert f"rnnlower: note: {NOTE}\n" in rnnlower("inspect", ahead).stderr
     assert rnnlower("inspect", ahead, "--json").json["notes"] == [NOTE]
 
 
-def test_bench_says_so(ahead: Path) -> None:
+def test_bench_notes_operators_newer_than_the_opset(ahead: Path) -> None:
     run = rnnlower("bench", ahead, "--runs", "1", "--strategy", "scan", "--json")
     assert NOTE in run.json["notes"]
     assert f"rnnlower: note: {NOTE}\n" in run.stderr

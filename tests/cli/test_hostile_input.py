@@ -65,7 +65,7 @@ def test_missing_and_strange_files(tmp_path: Path) -> None:
         every_command(path, 3, path.name)
 
 
-def test_cycle(tmp_path: Path) -> None:
+def test_a_cycle_is_refused(tmp_path: Path) -> None:
     model = hostile_lstm()
     cell = model.graph.node[0]
     cell.input[0] = "looped"
@@ -173,7 +173,7 @@ def test_chain_of_thousands_of_nodes(tmp_path: Path) -> None:
         "x" * 9999,
     ],
 )
-def test_odd_names(name: str, tmp_path: Path) -> None:
+def test_odd_names_are_kept(name: str, tmp_path: Path) -> None:
     model = hostile_lstm()
     cell = model.graph.node[0]
     cell.name = name
@@ -192,7 +192,7 @@ def test_odd_names(name: str, tmp_path: Path) -> None:
     expect(invoke("inspect", saved(model, tmp_path)), 3)
 
 
-def test_a_billion_steps(tmp_path: Path) -> None:
+def test_a_billion_steps_are_refused_by_unroll_and_taken_by_scan(tmp_path: Path) -> None:
     path = saved(recurrent_model(inputs={"X": (FLOAT, [10**9, 1, 3])}), tmp_path)
     expect(invoke("unroll", path, "-o", tmp_path / "o.onnx"), 3, "10,000,000,000 nodes", "rnnlower scan")
     expect(invoke("scan", path, "-o", tmp_path / "o.onnx"), 4, "too large")
@@ -214,7 +214,7 @@ def _tensor(change: Callable[[onnx.TensorProto], None]) -> onnx.ModelProto:
         (_tensor(lambda t: t.dims.extend([2**40, 2**40])), "nothing can hold"),
     ],
 )
-def test_damaged_tensors(model: onnx.ModelProto, words: str, tmp_path: Path) -> None:
+def test_damaged_tensors_are_refused(model: onnx.ModelProto, words: str, tmp_path: Path) -> None:
     every_command(saved(model, tmp_path), 3, words)
 
 
@@ -258,7 +258,7 @@ def test_external_data_behind_a_link(tmp_path: Path) -> None:
     every_command(path, 3, "outside")
 
 
-def test_external_data_is_used(tmp_path: Path) -> None:
+def test_external_data_is_read(tmp_path: Path) -> None:
     path = external(tmp_path)
     for command in ("unroll", "scan", "loop"):
         expect(invoke(command, path, "-o", tmp_path / "out.onnx"), 0)
@@ -304,7 +304,7 @@ def test_sizes_of_minus_one_are_unknown(tmp_path: Path) -> None:
         expect(invoke("convert", path, "-o", out, "--opset", opset), 0, "equal")
 
 
-def test_a_function_of_an_opset_that_nobody_knows(tmp_path: Path) -> None:
+def test_a_function_of_an_unknown_opset_is_refused(tmp_path: Path) -> None:
     """Not one version after the other is tried up to there."""
     model = hostile_lstm()
     names = list(model.graph.node[0].input)
@@ -321,7 +321,7 @@ def test_a_function_of_an_opset_that_nobody_knows(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_what_nothing_but_numpy_runs_is_equal_to_itself(tmp_path: Path) -> None:
+def test_a_model_that_only_numpy_runs_is_equal_to_itself(tmp_path: Path) -> None:
     """onnxruntime's refusal of the second model is none of its faults if it says the same of the first."""
     model = hostile_lstm()
     model.functions.append(
@@ -361,7 +361,7 @@ def test_a_loop_that_lacks_a_first_state(tmp_path: Path) -> None:
     )
 
 
-def test_a_body_that_fails_in_the_midst_of_its_conversion(tmp_path: Path) -> None:
+def test_a_body_that_fails_halfway_through_its_conversion_is_refused(tmp_path: Path) -> None:
     """Its values are in a graph that the conversion made, and go back to where they were."""
     model = onnx.load(MODELS / "rnn14_in_scan_state_carried.onnx")
     model.opset_import[0].version = 7
@@ -369,7 +369,7 @@ def test_a_body_that_fails_in_the_midst_of_its_conversion(tmp_path: Path) -> Non
     expect(invoke("convert", path, "--opset", 16, "-o", tmp_path / "out.onnx"), 3, "cannot become Loop-11")
 
 
-def test_no_memory_for_a_thread_is_no_fault(tmp_path: Path) -> None:
+def test_a_thread_that_cannot_start_is_reported_as_too_little_memory(tmp_path: Path) -> None:
     """In a process of its own: this one may have started the thread that it needs."""
     code = """if True:
         import sys, threading

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 from support.cli_helpers import rnnlower, save
-from support.commands import board
+from support.commands import runtime_command
 from support.configs import Config
 from support.target_files import MINIMAL, write
 
@@ -48,8 +48,8 @@ def lowering(folder: Path, strategy: str, on: str, *more: object) -> list[object
 
 
 @pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
-def test_equal_there(tmp_path: Path, strategy: str) -> None:
-    on = board(tmp_path)
+def test_a_result_that_is_equal_on_the_runtime_is_written(tmp_path: Path, strategy: str) -> None:
+    on = runtime_command(tmp_path)
     result = rnnlower(*lowering(tmp_path, strategy, on, "--json")).json
     assert (tmp_path / "out.onnx").exists()
     assert result["on"] == result["verification"]["on"]
@@ -60,7 +60,7 @@ def test_equal_there(tmp_path: Path, strategy: str) -> None:
 
 
 def test_a_command_that_computes_in_float16(tmp_path: Path) -> None:
-    on = board(tmp_path, outputs=HALF)
+    on = runtime_command(tmp_path, outputs=HALF)
     rnnlower(*lowering(tmp_path, "unroll", on), code=1)
     half = on.replace("cmd:", "cmd:float16:", 1)
     result = rnnlower(*lowering(tmp_path, "unroll", half, "--json")).json
@@ -69,14 +69,14 @@ def test_a_command_that_computes_in_float16(tmp_path: Path) -> None:
     verified = rnnlower("verify", *pair, "--on", half, "--trials=1")
     assert "onnxruntime" in verified.stdout
     assert f"tried on the command {sys.executable}: equal" in verified.stdout
-    board(tmp_path, outputs=f"{HALF}; {FAULTS['a flipped direction']['outputs']}")
+    runtime_command(tmp_path, outputs=f"{HALF}; {FAULTS['a flipped direction']['outputs']}")
     run = rnnlower("verify", *pair, "--on", half, "--trials=1", code=1)
     assert f"1 of 3 outputs differ on the command {sys.executable}" in run.stderr
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_different_there(tmp_path: Path, fault: str) -> None:
-    run = rnnlower(*lowering(tmp_path, "unroll", board(tmp_path, **FAULTS[fault])), code=1)
+def test_a_result_that_differs_on_the_runtime_is_not_written(tmp_path: Path, fault: str) -> None:
+    run = rnnlower(*lowering(tmp_path, "unroll", runtime_command(tmp_path, **FAULTS[fault])), code=1)
     assert not (tmp_path / "out.onnx").exists()
     assert "onnxruntime" in run.stdout
     assert f"tried on the command {sys.executable}: DIFFERENT" in run.stdout
@@ -85,7 +85,9 @@ def test_different_there(tmp_path: Path, fault: str) -> None:
 
 
 def test_a_runtime_that_cannot_run_it(tmp_path: Path) -> None:
-    arguments = lowering(tmp_path, "scan", board(tmp_path, model="sys.exit('no Scan here')"), "--json")
+    arguments = lowering(
+        tmp_path, "scan", runtime_command(tmp_path, model="sys.exit('no Scan here')"), "--json"
+    )
     run = rnnlower(*arguments, code=4)
     assert f"the command {sys.executable} ended with exit status 1: no Scan here" in run.stderr
     assert not run.json["on"]["ran"]
@@ -95,8 +97,10 @@ def test_a_runtime_that_cannot_run_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dims", "remedy"), [("symbolic", "--dim T=N --dim N=N fixes"), ("static", "")])
-def test_open_sizes_may_be_what_fails_there(tmp_path: Path, dims: str, remedy: str) -> None:
-    on = board(tmp_path, model="raise SystemExit('a size is not known')")
+def test_the_message_suggests_fixed_sizes_if_the_runtime_fails(
+    tmp_path: Path, dims: str, remedy: str
+) -> None:
+    on = runtime_command(tmp_path, model="raise SystemExit('a size is not known')")
     model = save(Config(x_dims=dims).build(), tmp_path)
     run = rnnlower("scan", model, "-o", tmp_path / "out.onnx", "--trials=1", "--on", on, code=4)
     assert remedy in run.stderr
@@ -106,10 +110,10 @@ def test_open_sizes_may_be_what_fails_there(tmp_path: Path, dims: str, remedy: s
 @pytest.mark.parametrize(
     ("fault", "code"), [(FAULTS["a wrong weight"], 1), ({"model": "raise SystemExit('no')"}, 4)]
 )
-def test_a_loop_of_the_model_may_be_what_fails_there(
+def test_the_message_suggests_unrolling_the_models_loops_if_the_runtime_fails(
     tmp_path: Path, fault: dict[str, str], code: int
 ) -> None:
-    on = board(tmp_path, **fault)
+    on = runtime_command(tmp_path, **fault)
     model = save(Config(place="loop").build(), tmp_path)
     result = rnnlower("unroll", model, "-o", tmp_path / "out.onnx", "--trials=1", "--on", on, code=code)
     assert "--control-flow unroll makes straight lines of the model's own Loop and Scan" in result.stderr
@@ -117,7 +121,7 @@ def test_a_loop_of_the_model_may_be_what_fails_there(
     assert "--control-flow" not in plain.stderr
 
 
-def test_a_quantized_model_that_differs_there(tmp_path: Path) -> None:
+def test_the_message_suggests_the_float_model_if_a_quantized_model_differs(tmp_path: Path) -> None:
     text = """
         <ir_version: 8, opset_import: ["" : 17]>
         main (float[3, 1, 2] X) => (float[3, 1, 2] Z)
@@ -125,7 +129,7 @@ def test_a_quantized_model_that_differs_there(tmp_path: Path) -> None:
             Q = QuantizeLinear (X, s, z) D = DequantizeLinear (Q, s, z) Z = MatMul (D, W)
         }
     """
-    on = board(tmp_path, **FAULTS["a wrong weight"])
+    on = runtime_command(tmp_path, **FAULTS["a wrong weight"])
     model = save(onnx.parser.parse_model(text), tmp_path)
     result = rnnlower("unroll", model, "-o", tmp_path / "out.onnx", "--trials=1", "--on", on, code=1)
     assert "the model is quantized" in result.stderr
@@ -149,21 +153,21 @@ def test_lower_tries_the_targets_own_runtime(tmp_path: Path) -> None:
     arguments = ["lower", save(MODEL, tmp_path), "-o", tmp_path / "out.onnx", "--json", "--trials=1"]
     assert rnnlower(*arguments, "--target=onnxruntime").json["on"]["engine"] == "onnxruntime"
     target = write(tmp_path, {**MINIMAL, "ops": "absent = []"})
-    target.write_text(f'engine = """{board(tmp_path)}"""\n{target.read_text()}')
+    target.write_text(f'engine = """{runtime_command(tmp_path)}"""\n{target.read_text()}')
     assert rnnlower(*arguments, "--target", target).json["on"]["equal"]
-    board(tmp_path, model=NUDGED)
+    runtime_command(tmp_path, model=NUDGED)
     assert rnnlower(*arguments, "--target", target, code=1).json["output"] is None
     assert "on" not in rnnlower(*arguments, "--target", target, "--on=none").json
 
 
 def test_verify_runs_the_candidate_there(tmp_path: Path) -> None:
     files = save(MODEL, tmp_path, "a.onnx"), save(MODEL, tmp_path, "b.onnx")
-    on = board(tmp_path)
+    on = runtime_command(tmp_path)
     result = rnnlower("verify", *files, "--trials=1", "--on", on, "--json").json
     assert result["equal"]
     assert result["engines"] == {"reference": "onnxruntime", "candidate": on}
     assert result["on"]["ran"]
-    board(tmp_path, model=NUDGED)
+    runtime_command(tmp_path, model=NUDGED)
     run = rnnlower("verify", *files, "--trials=1", "--on", on, code=1)
     assert "DIFFERENT: 1 set of inputs" in run.stdout
     assert "on" not in rnnlower("verify", *files, "--trials=1", "--on=none", "--json").json
@@ -171,19 +175,19 @@ def test_verify_runs_the_candidate_there(tmp_path: Path) -> None:
     assert "leave out one" in run.stderr
 
 
-def test_a_given_tolerance_counts_there_too(tmp_path: Path) -> None:
-    on = board(tmp_path, outputs="outputs['Y'] = outputs['Y'] + np.float32(1e-3)")
+def test_a_given_tolerance_applies_to_the_runtime(tmp_path: Path) -> None:
+    on = runtime_command(tmp_path, outputs="outputs['Y'] = outputs['Y'] + np.float32(1e-3)")
     rnnlower(*lowering(tmp_path, "unroll", on), code=1)
     rnnlower(*lowering(tmp_path, "unroll", on, "--atol=2e-3"))
 
 
-def test_inputs_with_a_default_are_not_fed_there(tmp_path: Path) -> None:
+def test_inputs_with_a_default_are_not_fed_to_the_runtime(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 14]> g (float[2] x, float[2] scale = {1, 2}) => (float[2] y) '
         "{ y = Mul (x, scale) }"
     )
     files = save(model, tmp_path, "a.onnx"), save(model, tmp_path, "b.onnx")
-    result = rnnlower("verify", *files, "--trials=2", "--on", board(tmp_path), "--json").json
+    result = rnnlower("verify", *files, "--trials=2", "--on", runtime_command(tmp_path), "--json").json
     assert result["equal"]
     assert any("feed inputs that have a default value: not tried on" in text for text in result["skipped"])
 
@@ -194,22 +198,24 @@ def test_no_verification_and_a_runtime_contradict(tmp_path: Path) -> None:
     assert "--on says how to verify" in run.stderr
 
 
-def test_the_list(tmp_path: Path) -> None:
+def test_engines_lists_what_is_installed_and_how_to_install_the_rest(tmp_path: Path) -> None:
     assert "onnxruntime" in rnnlower("engines").stdout
     listed = {engine["name"]: engine for engine in rnnlower("engines", "--json").json["engines"]}
     assert listed["onnxruntime"]["installed"]
     assert listed["rknn"]["install"] == "pip install rknn-toolkit2"
 
 
-def test_bench_times_there(tmp_path: Path) -> None:
+def test_bench_times_the_forms_on_the_runtime(tmp_path: Path) -> None:
     arguments = ["bench", save(MODEL, tmp_path), "--strategy=unroll", "--runs=2", "--warmup=0", "--on"]
-    run = rnnlower(*arguments, board(tmp_path), "--json")
+    run = rnnlower(*arguments, runtime_command(tmp_path), "--json")
     assert [variant["status"] for variant in run.json["variants"]] == ["timed", "timed"]
     assert (run.json["on"]["ran"], run.json["on"]["equal"], run.json["threads"]) == (True, True, 0)
     assert "has no option for the number of threads" in run.stderr
-    assert f"the command {sys.executable}, all threads" in rnnlower(*arguments, board(tmp_path)).stdout
-    run = rnnlower(*arguments, board(tmp_path, model=NUDGED), "--json", code=1)
+    assert (
+        f"the command {sys.executable}, all threads" in rnnlower(*arguments, runtime_command(tmp_path)).stdout
+    )
+    run = rnnlower(*arguments, runtime_command(tmp_path, model=NUDGED), "--json", code=1)
     assert not run.json["on"]["equal"]
-    run = rnnlower(*arguments, board(tmp_path, model="sys.exit('off')"), code=4)
+    run = rnnlower(*arguments, runtime_command(tmp_path, model="sys.exit('off')"), code=4)
     assert f"the command {sys.executable} runs the model in none of these forms" in run.stderr
     assert "is not installed" in rnnlower(*arguments, "rknn", code=4).stderr

@@ -1,4 +1,4 @@
-"""The caller's code that stream writes: in Python, node and C it gives what the whole gives."""
+"""The code that `stream --emit` writes in Python, JavaScript and C: it computes what the whole model does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAVE = """(float[1, n, 4] X) => (float[1, n, 6] Y) {
 SUM = "(float[1, n] X) => (float[1, n] Y) { one = Constant <value_ints = [1]> () Y = CumSum (X, one) }"
 
 
-def test_the_loop_in_python_equals_the_whole(tmp_path: Path) -> None:
+def test_the_emitted_python_gives_what_the_whole_model_gives(tmp_path: Path) -> None:
     source = model(WAVE, K=(4, 4, 4), W=(1, 18, 4), R=(1, 18, 6))
     path, out = save(source, tmp_path), tmp_path / "step.onnx"
     command("stream", path, "-o", out, "--chunk", 10, "--allow-delay", "--emit", "python")
@@ -73,7 +73,7 @@ def _python_of(name: str) -> str:
     return engine.python
 
 
-def test_the_loop_in_javascript_on_onnxruntime_web(tmp_path: Path) -> None:
+def test_the_emitted_javascript_runs_on_onnxruntime_web(tmp_path: Path) -> None:
     _python_of("ort-web")
     _recorded(tmp_path, "js")
     program = """
@@ -106,7 +106,7 @@ def test_the_loop_in_javascript_on_onnxruntime_web(tmp_path: Path) -> None:
     np.testing.assert_allclose(json.loads(said.stdout), expected, atol=1e-5)
 
 
-def test_the_loop_in_c_on_what_emx_compiles(tmp_path: Path) -> None:
+def test_the_emitted_c_runs_a_model_compiled_by_emx(tmp_path: Path) -> None:
     out = _recorded(tmp_path, "c")
     compiler = """
 import sys
@@ -161,7 +161,7 @@ def _emit(tmp_path: Path, language: str) -> str:
     return str(out.with_suffix({"js": ".js", "c": ".c"}[language]))
 
 
-def test_the_loop_in_javascript_equals_the_whole(tmp_path: Path) -> None:
+def test_the_emitted_javascript_gives_what_the_whole_model_gives(tmp_path: Path) -> None:
     """The session is one in JavaScript that computes what the step model computes."""
     code = _emit(tmp_path, "js")
     program = """
@@ -194,7 +194,7 @@ def test_the_loop_in_javascript_equals_the_whole(tmp_path: Path) -> None:
     assert json.loads(said.stdout) == [0, 1, 3, 6, 7, 1, 9, 12, 13, 15, 1, 18, 19, 21, 24, 1, 31]
 
 
-def test_the_loop_in_c_equals_the_whole(tmp_path: Path) -> None:
+def test_the_emitted_c_gives_what_the_whole_model_gives(tmp_path: Path) -> None:
     """The model is a function of the signature that a compiler of models gives it."""
     code = _emit(tmp_path, "c")
     (tmp_path / "main.c").write_text(
@@ -229,7 +229,7 @@ def test_the_loop_in_c_equals_the_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("factor", [1, 1.01, float("nan")])
-def test_the_test_in_c_finds_a_wrong_model(tmp_path: Path, factor: float) -> None:
+def test_the_emitted_c_test_notices_a_wrong_model(tmp_path: Path, factor: float) -> None:
     _emit(tmp_path, "c")
     (tmp_path / "model.c").write_text(
         f"""
@@ -247,7 +247,7 @@ def test_the_test_in_c_finds_a_wrong_model(tmp_path: Path, factor: float) -> Non
     assert "call 0" not in said.stdout
 
 
-def test_c_needs_every_size(tmp_path: Path) -> None:
+def test_emitting_c_needs_static_sizes(tmp_path: Path) -> None:
     source = model(SUM.replace("float[1, n] X", "float[b, n] X"))
     out = tmp_path / "step.onnx"
     said = command(
@@ -257,6 +257,6 @@ def test_c_needs_every_size(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_a_language_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unknown_language_is_refused(tmp_path: Path) -> None:
     said = command("stream", save(model(SUM), tmp_path), "-o", tmp_path / "o.onnx", "--emit", "java", code=2)
     assert "java" in said.stderr

@@ -32,7 +32,7 @@ def test_an_error_names_node_and_remedy() -> None:
     assert str(error).endswith(error.remedy)
 
 
-def test_the_command_line_has_its_own_words(tmp_path: Path) -> None:
+def test_messages_of_the_command_line_name_its_options(tmp_path: Path) -> None:
     words = run("unroll", save(recurrent_model(), tmp_path), "-o", tmp_path / "out.onnx", code=3).stderr
     assert "give it one (--dim T=16), or keep it dynamic with `rnnlower scan`" in words
 
@@ -83,7 +83,7 @@ def test_arguments_of_another_type(call: Any, message: str) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of another kind")
 @pytest.mark.parametrize(("other", "code"), [("model.onnx", 0), ("other.onnx", 1)])
-def test_a_reader_who_stops_reading_changes_nothing(other: str, code: int, tmp_path: Path) -> None:
+def test_a_closed_reader_does_not_change_the_exit_code(other: str, code: int, tmp_path: Path) -> None:
     save(recurrent_model(), tmp_path)
     save(recurrent_model(constants=weights("LSTM", seed=1)), tmp_path, "other.onnx")
     line = [python(), "-m", "rnnlower", "verify", "model.onnx", other, "--trials", "1"]

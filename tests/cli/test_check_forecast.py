@@ -19,7 +19,9 @@ LOOP = """
 """
 
 
-def test_what_is_left_and_what_settles_it(tmp_path: Path) -> None:
+def test_check_lists_the_misfits_that_lower_would_leave_and_the_option_that_resolves_them(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(LOOP), path)
     run = rnnlower("check", path, "--target", "primitive", "--json", code=1)
