@@ -90,12 +90,14 @@ def scan_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
     """Return the frame of a Scan; `owner` is the node in whose subgraph it lies.
 
     Raises:
-        NotLiftableError: The Scan has a batch axis of its own.
+        NotLiftableError: The Scan has a batch axis of its own, or omits outputs.
     """
     if facts.opset < FIRST_SCAN_WITHOUT_BATCH:
         raise NotLiftableError("a Scan of opset 8 has a batch axis of its own")
     scan = LoopSignature(node)
     body, count = scan.body, scan.states
+    if (len(node.inputs), len(node.outputs)) != (len(body.inputs), len(body.outputs)):
+        raise NotLiftableError("its node and its body have different numbers of inputs or outputs")
     ends, anchor = _enclosing_if(facts, node, owner)
     inputs = []
     for inner, outer, axis, direction in zip(

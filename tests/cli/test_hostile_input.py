@@ -361,6 +361,23 @@ def test_a_loop_that_lacks_a_first_state(tmp_path: Path) -> None:
     )
 
 
+def test_a_scan_that_omits_an_output_stays(tmp_path: Path) -> None:
+    """onnxruntime refuses such a model, and onnx's reference does not."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]>
+        main (float[T, 2, 2] X, float[2, 2] h0) => (float[2, 2] last) <float[2, 2] R = {0.5, 0, 0, 0.5}> {
+            last = Scan <num_scan_inputs = 1, body = b (float[2, 2] h, float[2, 2] x)
+            => (float[2, 2] n, float[2, 2] y) {
+                p = MatMul (h, R)
+                s = Add (p, x)
+                n = Tanh (s)
+                y = Identity (n)
+            }> (h0, X)
+        }""")
+    path = saved(model, tmp_path)
+    stays = "scan 'Scan_0' stays: its node and its body have different numbers of inputs or outputs"
+    expect(invoke("lift", path, "-o", tmp_path / "out.onnx"), 0, stays)
+
+
 def test_a_body_that_fails_halfway_through_its_conversion_is_refused(tmp_path: Path) -> None:
     """Its values are in a graph that the conversion made, and go back to where they were."""
     model = onnx.load(MODELS / "rnn14_in_scan_state_carried.onnx")
