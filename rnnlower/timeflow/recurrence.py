@@ -9,7 +9,15 @@ import onnx_ir as ir
 
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array, evaluate
-from rnnlower.graph.walk import REARRANGING, ancestors, is_read, operand, reachable, values_read_by
+from rnnlower.graph.walk import (
+    REARRANGING,
+    SHAPE_READERS,
+    ancestors,
+    is_read,
+    operand,
+    reachable,
+    values_read_by,
+)
 from rnnlower.recurrent import state_operators
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
@@ -185,7 +193,7 @@ def _existing_state(
     ]
     if len(outputs) == 1:
         return inputs[0], outputs[0]
-    if value is not inputs[0] or len(value.uses()) > 1 or outputs:
+    if value is not inputs[0] or len(value.uses()) > 1 or value.is_graph_output() or outputs:
         raise CoupledError(
             f"has an {name} that comes from input {inputs[0].name!r}, and no output of the model holds "
             "the final state in the same form",
@@ -211,6 +219,29 @@ def require_states_returned(flow: Flow) -> None:
                 f"has a state {edit.name!r} that an input and an output of the model hold in different "
                 "forms, or together with another state",
                 "make the output exactly what the input takes in the next call",
+                edit.node,
+            )
+    _refuse_other_readers(flow, kept)
+
+
+def _refuse_other_readers(flow: Flow, kept: Sequence[HoldState]) -> None:
+    """Refuse inputs that hold a state and are read elsewhere: later chunks do not have the first state."""
+    places = {(edit.node, edit.index) for edit in kept}
+    for edit in kept:
+        moved = move_targets(edit.kept[0] if edit.kept else None)
+        readers = [
+            locate(flow.model, node).label
+            for value in moved
+            for node, place in value.uses()
+            if (node, place) not in places
+            and node.op_type not in SHAPE_READERS
+            and not {*node.outputs} <= {*moved}
+        ]
+        readers += [f"output {value.name!r}" for value in moved if value.is_graph_output()]
+        if readers:
+            raise CoupledError(
+                f"has a state {edit.name!r} that {readers[0]} takes, too, as it is before the first step",
+                "give the other reader an input of its own",
                 edit.node,
             )
 

@@ -175,6 +175,32 @@ def test_a_state_that_does_not_come_back_is_refused(nodes: str, outputs: str) ->
     assert "different forms, or together with another state" in message
 
 
+@pytest.mark.parametrize(
+    ("more", "output", "reader"),
+    [
+        ("Z = Neg (S)", ", float[1, B, 8] Z", "Neg node"),
+        ("turned = Transpose <perm = [0, 2, 1]> (S) Z = Abs (turned)", ", float[1, 8, B] Z", "Abs node"),
+        ("", ", float[1, B, 8] S", "output 'S'"),
+    ],
+)
+def test_a_state_that_is_read_elsewhere_is_refused(more: str, output: str, reader: str) -> None:
+    """Later chunks do not have the first state, of which the whole sequence made an output."""
+    message = refusal(
+        f"""main (float[T, B, 4] X, float[1, B, 8] S) => (float[T, 1, B, 8] Y, float[1, B, 8] S2{output})
+        {{ Y, S2 = GRU <hidden_size = 8> (X, W, R, , , S) {more} }}"""
+    )
+    assert f"that {reader}" in message
+    assert "before the first step" in message
+
+
+def test_the_size_of_a_state_may_be_read_elsewhere() -> None:
+    proto = stream("""
+        main (float[T, B, 4] X, float[1, B, 8] S) => (float[T, 1, B, 8] Y, float[1, B, 8] S2, int64[3] Z)
+        { Y, S2 = GRU <hidden_size = 8> (X, W, R, , , S) Z = Shape (S) }
+    """)
+    assert metadata_entry(proto, "state") == {"S2": "S"}
+
+
 def test_a_pool_of_integers_begins_with_the_least_one() -> None:
     pool = "<kernel_shape = [3], pads = [2, 0]>"
     stream(f"main (int8[1, 4, T] X) => (int8[1, 4, T] Y) {{ Y = MaxPool {pool} (X) }}", time_axes={"X": 2})
