@@ -250,7 +250,7 @@ def _make_initializer(model: ir.Model, value: ir.Value, array: np.ndarray) -> No
         identity = ir.node("Identity", [value])
         graph.insert_before(graph[0], identity) if len(graph) else graph.append(identity)
         rest = NameSource(all_names(model)).fresh(f"{value.name}_set")
-        take_place_of(identity.outputs[0], value, rest=rest, readers=())
+        take_place_of(identity.outputs[0], value, old_name=rest, readers=())
     graph.inputs.remove(value)
     graph.initializers.pop(str(value.name), None)
     value.shape = ir.Shape(array.shape)

@@ -103,7 +103,7 @@ def _insert_cast(graph: ir.Graph, index: int, names: NameSource, facts: Facts) -
         )
     cast = ir.node("Cast", [value], {"to": type_.dtype.value}, name=names.fresh(f"{value.name}/Cast"))
     graph.append(cast)
-    take_place_of(cast.outputs[0], value, rest=names.fresh(f"{value.name}_read"), readers=())
+    take_place_of(cast.outputs[0], value, old_name=names.fresh(f"{value.name}_read"), readers=())
 
 
 class PlainLoopInputsPass(Pass):

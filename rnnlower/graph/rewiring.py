@@ -83,19 +83,19 @@ def replace_with_values(node: ir.Node, results: Sequence[ir.Value]) -> None:
 def take_place_of(
     new: ir.Value,
     old: ir.Value,
-    rest: str | None = None,
+    old_name: str | None = None,
     readers: Iterable[tuple[ir.Node, int]] | None = None,
 ) -> None:
     """Let a new value take over the name, type, shape, readers and graph output of an old one.
 
-    With `readers`, only these change over; `rest` is then the name that is left to the old value.
+    With `readers`, only these change over; the old value then gets the name `old_name`.
     """
     new.type, new.shape = old.type, old.shape
     for node, index in old.uses() if readers is None else readers:
         node.replace_input_with(index, new)
     if old.is_graph_output() and old.graph is not None:
         old.graph.outputs[:] = [new if each is old else each for each in old.graph.outputs]
-    new.name, old.name = old.name, rest
+    new.name, old.name = old.name, old_name
 
 
 def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:

@@ -371,7 +371,7 @@ class VersionStep:
         new.metadata_props.update(old.metadata_props)
         new.meta.update(old.meta)
         rest = self.session.fresh(f"{old.name}_{self.old.op_type.lower()}")
-        take_place_of(new, old, rest=rest, readers=users)
+        take_place_of(new, old, old_name=rest, readers=users)
         if self.node.graph is not None:
             old.type, old.shape, old.doc_string = None, None, None
             old.metadata_props.clear()

@@ -184,7 +184,7 @@ class PadFlow(Examples):
         readers = [use for use in old.uses() if use.node not in emitter.nodes]
         self.graph.insert(emitter, node, after=True)
         if old.is_graph_output():
-            take_place_of(value, old, rest=self.graph.names.fresh(f"{old.name}_padded"), readers=())
+            take_place_of(value, old, old_name=self.graph.names.fresh(f"{old.name}_padded"), readers=())
         for reader, place in readers:
             reader.replace_input_with(place, value)
         self._origins[value] = old

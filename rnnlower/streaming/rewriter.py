@@ -293,7 +293,7 @@ class StreamRewriter:
     def _continue(self, value: ir.Value, ongoing: ir.Value) -> None:
         """Let a result computed from a value take over its name and its other uses."""
         readers = [use for use in value.uses() if use.node is not ongoing.producer()]
-        take_place_of(ongoing, value, rest=self._names.fresh(f"{value.name}_of_chunk"), readers=readers)
+        take_place_of(ongoing, value, old_name=self._names.fresh(f"{value.name}_of_chunk"), readers=readers)
 
     def _overlap(self, edit: edits.OverlapAdd) -> None:
         node, axis, kernel, hop = edit.node, edit.axis, edit.kernel, edit.hop
