@@ -208,10 +208,9 @@ def adapt_nodes(work: LoweringWork) -> None:
 
     Before: nodes that the target refuses. After: other operators, where there is a form of them.
     """
-    opset = default_opset(work.model)
     _express_nodes(
         work,
-        lambda node: not (is_recurrent(node) or is_selected(node)) and refuses(work.target, node, opset),
+        lambda node: not (is_recurrent(node) or is_selected(node)) and refuses(work.target, node, work.facts),
         "refuses {op_type} as it is",
     )
 

@@ -93,10 +93,10 @@ def has_operator(target: Target, node: ir.Node) -> bool:
     return node.op_type in target.op_types or any(node.op_type in rule.ops for rule in target.recurrent)
 
 
-def refuses(target: Target, node: ir.Node, opset: int) -> bool:
+def refuses(target: Target, node: ir.Node, facts: Facts) -> bool:
     """Return whether the target lacks a node's operator, or a limit excludes the node."""
     limits = [limit for limit in target.limits if node.op_type in limit.ops and not node.domain]
-    violations = (each for limit in limits for each in _limit_violations(limit, node, opset))
+    violations = (each for limit in limits for each in _limit_violations(limit, node, facts))
     return not has_operator(target, node) or any(violations)
 
 
@@ -144,7 +144,7 @@ def _node_reasons(node: ir.Node, target: Target, facts: Facts, is_call: bool) ->
         yield f"type {dtype} is not one of {', '.join(target.dtypes.allowed)}", target.dtypes
     for limit in target.limits:
         if node.op_type in limit.ops:
-            yield from ((what, limit) for what in _limit_violations(limit, node, facts.opset, facts))
+            yield from ((what, limit) for what in _limit_violations(limit, node, facts))
 
 
 def _foreign_node_reasons(node: ir.Node, target: Target, is_call: bool) -> Iterator[Reason]:
@@ -162,9 +162,9 @@ def _dtype_name(type_: ir.TypeProtocol | None) -> str | None:
     return "string" if type_.dtype == ir.DataType.STRING else str(type_.dtype.numpy())
 
 
-def _limit_violations(limit: Limit, node: ir.Node, opset: int, facts: Facts | None = None) -> Iterator[str]:
-    first, version = operand(node, 0), version_at(node.op_type, opset)
-    dtype = None if first is None else _dtype_name(first.type if facts is None else facts.type(first))
+def _limit_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str]:
+    first, version = operand(node, 0), version_at(node.op_type, facts.opset)
+    dtype = None if first is None else _dtype_name(facts.type(first))
     if limit.dtypes is not None and dtype is not None and dtype not in limit.dtypes:
         yield f"its input has type {dtype}, not {' or '.join(limit.dtypes)}"
     for index in limit.constant:
@@ -182,7 +182,7 @@ def _limit_violations(limit: Limit, node: ir.Node, opset: int, facts: Facts | No
     for what, value in (("input", first), ("output", node.outputs[0])):
         if limit.max_rank is None or value is None:
             continue
-        shape = (facts and facts.dims(value)) or value.shape
+        shape = facts.dims(value) or value.shape
         if shape is not None and len(shape) > limit.max_rank:
             yield f"its {what} has rank {len(shape)}, above {limit.max_rank}"
     if limit.max_outputs is not None and len(node.outputs) > limit.max_outputs:
@@ -197,7 +197,7 @@ def _limit_violations(limit: Limit, node: ir.Node, opset: int, facts: Facts | No
         if name not in node.attributes and version is not None and name in version.attributes:
             yield f"attribute {name} is not written"
     if limit.versions is not None and version is None:
-        yield f"{node.op_type} does not exist at opset {opset}"
+        yield f"{node.op_type} does not exist at opset {facts.opset}"
     elif limit.versions is not None and version is not None and version.since not in limit.versions:
         yield f"{version} is not one of version {', '.join(map(str, limit.versions))}"
 

@@ -96,6 +96,17 @@ def test_an_unknown_operator_of_another_domain_stays_and_is_told() -> None:
     assert any("does not run com.microsoft.Inverse" in note for note in report.notes)
 
 
+def test_the_type_of_an_inner_value_decides_on_a_node() -> None:
+    """OpenCV fails at run time in a Clip of integers without an upper bound."""
+    nodes = f"""{RNN} before = Sub (n, second) bounded = Clip (before, one_step)
+        factor = Cast <to = 1> (bounded) y = Mul (h, factor)"""
+    source = model_of(nodes, inputs="float[3, 1, 4] x, int64[1] n")
+    source.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1), "one_step"))
+    used = check_lowered(source, "opencv")
+    assert "Max" in used
+    assert "Clip" not in used
+
+
 def test_a_window_that_would_begin_in_the_padding_on_emx() -> None:
     """onnx's inference counts that window, and emx-onnx-cgen wants the shape without it."""
     nodes = """p = MaxPool <ceil_mode = 1, kernel_shape = [2], strides = [4]> (x)
