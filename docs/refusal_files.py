@@ -33,6 +33,10 @@ TEXTS = TensorProto(name="rare", data_type=TensorProto.STRING, dims=[2], string_
 EMPTY_CONSTANT = NodeProto(
     op_type="Constant", output=["c"], attribute=[AttributeProto(name="value", type=AttributeProto.TENSOR)]
 )
+MAPS = helper.make_value_info(
+    "probabilities",
+    helper.make_sequence_type_proto(helper.make_map_type_proto(7, helper.make_tensor_type_proto(1, []))),
+)
 FILES = [
     Case("no such file", SCAN, model=None),
     Case("a folder", "scan . -o out.onnx"),
@@ -53,6 +57,7 @@ GRAPHS = [
     ),
     Case("an input that nothing produces", SCAN, rename_input(0, "nowhere")),
     Case("an output that nothing produces", SCAN, lambda m: setattr(m.graph.output[0], "name", "Z")),
+    Case("a map among the outputs", SCAN, lambda m: m.graph.output.append(MAPS)),
     Case("a name given twice", SCAN, insert(node("Identity", ["X"], ["Y"], name="copy"), position=1)),
     Case(
         "a size below 0",

@@ -21,7 +21,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, TensorProto
 
-from rnnlower.errors import InvalidModelError
+from rnnlower.errors import InvalidModelError, UnsupportedModelError
 from rnnlower.files import scopes
 from rnnlower.files.beyond_ir import check_sparse
 
@@ -69,6 +69,7 @@ def check_proto(model: onnx.ModelProto, label: str) -> None:
     Raises:
         InvalidModelError: A name is not UTF-8, a tensor lacks the data that its shape needs, or an
             attribute has no value of its type.
+        UnsupportedModelError: A value is a map.
     """
     if not model.HasField("graph"):
         raise InvalidModelError(f"{label} is not an ONNX model: it holds no graph")
@@ -127,6 +128,11 @@ def _check_graph(graph: onnx.GraphProto, where: str) -> None:
         elem_type = value.type.tensor_type.elem_type
         if elem_type not in TensorProto.DataType.values():
             raise InvalidModelError(f"{where}: value {value.name!r} has no known element type ({elem_type})")
+        if _holds_map(value.type):
+            raise UnsupportedModelError(
+                f"{where}: value {value.name!r} holds a map, which is not supported; convert classifiers of "
+                "scikit-learn with the option zipmap=False, or remove the ZipMap node"
+            )
         for dim in value.type.tensor_type.shape.dim:
             _text(dim.dim_param)
         elements = math.prod(max(dim.dim_value, 1) for dim in value.type.tensor_type.shape.dim)
@@ -140,6 +146,13 @@ def _check_graph(graph: onnx.GraphProto, where: str) -> None:
     for sparse in graph.sparse_initializer:
         _check_sparse_tensor(sparse, f"{where}: sparse initializer {_text(sparse.values.name)!r}")
     _check_nodes(graph.node, where)
+
+
+def _holds_map(type_: onnx.TypeProto) -> bool:
+    """Return whether a type is a map, or a sequence of maps or an optional one."""
+    kind = type_.WhichOneof("value")
+    inner = kind in ("sequence_type", "optional_type")
+    return _holds_map(getattr(type_, kind).elem_type) if inner else kind == "map_type"
 
 
 def _check_nodes(nodes: _Nodes, where: str) -> None:
