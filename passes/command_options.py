@@ -167,8 +167,8 @@ Given = str | os.PathLike[str] | Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CalibrateOptions(Options):
-    """The options of `rnnlower.calibrate`."""
+class RecordedOptions(Options):
+    """The options of what runs a float model over recordings."""
 
     strip: bool = field(default=False, init=False)
     semantics: Semantics = field(default="ort", init=False)
@@ -181,7 +181,15 @@ class CalibrateOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuantizeOptions(CalibrateOptions):
+class CalibrateOptions(RecordedOptions):
+    """The options of `rnnlower.calibrate`."""
+
+    recordings: Given | Sequence[Given] = field(kw_only=False)
+    ranges: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuantizeOptions(RecordedOptions):
     """The options of `rnnlower.quantize`."""
 
     calibration: Given | Sequence[Given]
