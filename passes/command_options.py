@@ -111,8 +111,7 @@ class LiftOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.nodes is not None:
-            check_strings("nodes", self.nodes)
+        check_strings("nodes", self.nodes)
         if integer("number of steps", self.steps) < 1:
             raise OptionError(f"{wording.option('steps')} is {self.steps}; it must be at least 1")
 
@@ -246,8 +245,7 @@ class BenchOptions(RecurrentOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.strategies is not None:
-            check_strings("strategies", self.strategies)
+        check_strings("strategies", self.strategies)
         for strategy in self.strategies or ():
             if strategy not in BENCH_STRATEGIES:
                 raise OptionError(f"the strategy {strategy!r} is not one of {', '.join(BENCH_STRATEGIES)}")
