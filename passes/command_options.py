@@ -111,8 +111,7 @@ class LiftOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.nodes is not None:
-            check_strings("nodes", self.nodes)
+        check_strings("nodes", self.nodes)
         if integer("number of steps", self.steps) < 1:
             raise OptionError(f"{wording.option('steps')} is {self.steps}; it must be at least 1")
 
@@ -167,8 +166,8 @@ Given = str | os.PathLike[str] | Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CalibrateOptions(Options):
-    """The options of `rnnlower.calibrate`."""
+class RecordedOptions(Options):
+    """The options of what runs a float model over recordings."""
 
     strip: bool = field(default=False, init=False)
     semantics: Semantics = field(default="ort", init=False)
@@ -181,7 +180,15 @@ class CalibrateOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuantizeOptions(CalibrateOptions):
+class CalibrateOptions(RecordedOptions):
+    """The options of `rnnlower.calibrate`."""
+
+    recordings: Given | Sequence[Given] = field(kw_only=False)
+    ranges: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuantizeOptions(RecordedOptions):
     """The options of `rnnlower.quantize`."""
 
     calibration: Given | Sequence[Given]
@@ -238,8 +245,7 @@ class BenchOptions(RecurrentOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.strategies is not None:
-            check_strings("strategies", self.strategies)
+        check_strings("strategies", self.strategies)
         for strategy in self.strategies or ():
             if strategy not in BENCH_STRATEGIES:
                 raise OptionError(f"the strategy {strategy!r} is not one of {', '.join(BENCH_STRATEGIES)}")

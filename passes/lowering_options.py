@@ -88,8 +88,7 @@ class LoweringOptions(RecurrentOptions):
         from rnnlower.targets.fit import check_opset
 
         super().__post_init__()
-        if self.nodes is not None:
-            check_strings("nodes", self.nodes)
+        check_strings("nodes", self.nodes)
         if self.namespaces and self.strip:
             first, second = (wording.option(name) for name in ("namespaces", "strip"))
             raise OptionError(

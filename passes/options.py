@@ -65,6 +65,11 @@ HELP = {
     "allow_delay": "Accept convolutions that look ahead, at the price of a delay.",
     "strategy": "``unroll``, ``scan`` or ``loop``: lower the recurrent nodes of the chunk, too. ``none``: "
     "keep them.",
+    "recordings": ".npz files or dictionaries with an array for each graph input; an array with one more "
+    "axis than its input is a stack of sequences. Step models (`stream`) are called chunk by chunk, with "
+    "their states carried.",
+    "ranges": "Whether to find the least and the largest value of each role of the recurrences.",
+    "CalibrateOptions.freeze": "As for `rnnlower.unroll`, but ``None`` takes them as constants.",
     "calibration": "Recordings as for `calibrate`, or a .json file of ranges.",
     "activations": "``int8``: x and h have 8 bits where they enter a product, all other activations 16. "
     "``int16``, ``uint16``: all have 16. ``int8-only``: all have 8. Weights have 8.",

@@ -9,8 +9,8 @@ The notes that the commands print are logged at level INFO, the warnings at WARN
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -22,7 +22,6 @@ from rnnlower.passes.command_options import (
     CalibrateOptions,
     CheckOptions,
     ConvertOptions,
-    Given,
     LiftOptions,
     PadOptions,
     QuantizeOptions,
@@ -202,33 +201,11 @@ def quantize(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
     return quantize_model(model, options)
 
 
-def calibrate(
-    model: ModelLike,
-    recordings: Given | Sequence[Given],
-    *,
-    ranges: bool = False,
-    dims: Mapping[str, int] | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    sets: Mapping[str, Any] | None = None,
-    freeze: bool | None = None,
-    progress: Progress | None = None,
-) -> Calibration:
+@options_function(CalibrateOptions)
+def calibrate(model: ModelLike, options: CalibrateOptions) -> Calibration:
     """Run the float model over recordings, and return what it reads in each call.
 
-    Args:
-        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`. Step models (`stream`) are called chunk by
-            chunk, with their states carried.
-        recordings: .npz files or dictionaries with an array for each graph input; an array with one more axis
-            than its input is a stack of sequences.
-        ranges: Whether to find the least and the largest value of each role of the recurrences.
-        dims: As for `unroll`.
-        input_shapes: As for `unroll`.
-        sets: As for `unroll`.
-        freeze: As for `unroll`, but ``None`` takes them as constants.
-        progress: As for `unroll`.
-
-    Returns:
-        The calls, with `save(path, format)` and `save_ranges(path)`.
+    The result has `save(path, format)` and `save_ranges(path)`.
 
     Raises:
         OptionError: A recording does not fit the model.
@@ -237,10 +214,7 @@ def calibrate(
     """
     from rnnlower.quantizing.calibrating import calibrate_model
 
-    options = CalibrateOptions(
-        dims=dims, input_shapes=input_shapes, sets=sets, freeze=freeze, progress=progress
-    )
-    result = calibrate_model(load_model(model), recordings, options, ranges=ranges)
+    result = calibrate_model(load_model(model), options)
     log(result.notes)
     return result
 

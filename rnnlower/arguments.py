@@ -26,14 +26,15 @@ def integer(name: str, value: Any, least: int | None = None) -> int:
 
 
 def check_strings(name: str, values: Any) -> None:
-    """Refuse a value that is not a list of strings.
+    """Refuse a value that is neither a list of strings nor ``None``.
 
     Raises:
         OptionError: It is a single string, or holds something else.
     """
     if isinstance(values, str):
         raise OptionError(f"{name} is one string; write {name}=[{values!r}], a list")
-    if not isinstance(values, Iterable) or not all(isinstance(each, str) for each in values):
+    are_strings = isinstance(values, Iterable) and all(isinstance(each, str) for each in values)
+    if values is not None and not are_strings:
         raise OptionError(f"{name} is {values!r}; it must be a list of strings")
 
 

@@ -8,12 +8,13 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.graph import inlining
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.inlining import functions_with
 from rnnlower.graph.walk import default_opset, op_types, subgraphs_of, walk
 from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
 from rnnlower.passes.adapt_nodes import SEQUENCE_OPS, AdaptNodesPass, ResolveSequencesPass, has_fallback
 from rnnlower.passes.convert_opset import convert_to_first_possible
+from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.recurrent_forms import DequantizeRecurrentPass
 from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass
 from rnnlower.passes.steps import shared
@@ -106,18 +107,15 @@ def inline_functions(work: LoweringWork) -> None:
     inlines_all = work.options.folds and target is not None and not target.ops.functions
     wanted = (lambda node: True) if inlines_all else is_selected
     opset = default_opset(model)
-    versions = {function.opset_imports.get("", opset) for function in inlining.functions_with(model, wanted)}
+    versions = {function.opset_imports.get("", opset) for function in functions_with(model, wanted)}
     if versions - {opset}:
         # All at one opset. An unknown version is refused at once.
         highest = min(max(opset, *versions), max(LAST_OPSET, opset))
         work.notes += convert_to_first_possible(model, opset, work.facts, last=highest)
-    if functions := inlining.functions_with(model, wanted):
-        uncalled = inlining.inline_functions(model, functions)
-        work.facts.forget()
-        work.notes += [
-            f"function {each.domain}::{each.name} is never called; it and its recurrent nodes are removed"
-            for each in uncalled
-        ]
+    work.notes += [
+        f"function {each.domain}::{each.name} is never called; it and its recurrent nodes are removed"
+        for each in work.apply(InlineFunctionsPass(wanted)).uncalled
+    ]
     work.find_nodes()
 
 

@@ -94,10 +94,7 @@ def lower_state_operators(work: LoweringWork) -> None:
 
 
 def lower_for_older_opset(work: Work) -> None:
-    """Replace the marked operators, which the requested opset lacks.
-
-    Before: LinearAttention and CausalConvWithState in an opset without them. After: primitive operators.
-    """
+    """Replace the marked operators, which the requested opset lacks."""
     for node in _parse(work, work.nodes):
         strategy, reason = _choose_strategy(node, None)
         lowering = LowerStateOperatorsPass(strategy, [node.located], reason=reason)

@@ -18,7 +18,7 @@ from rnnlower.engines.child import write_arrays
 from rnnlower.errors import OptionError
 from rnnlower.files.model_io import to_proto
 from rnnlower.folders import whole_file
-from rnnlower.passes.command_options import CalibrateOptions, Given
+from rnnlower.passes.command_options import CalibrateOptions
 from rnnlower.quantizing.model_preparation import prepare
 from rnnlower.quantizing.observing import Ranges, find_ranges, ranges_to_json
 from rnnlower.quantizing.recordings import Feeds, Recordings, as_list, open_source
@@ -90,20 +90,18 @@ class Calibration:
             part.write_text(text, encoding="utf-8")
 
 
-def calibrate_model(
-    model: ir.Model, recordings: Given | Sequence[Given], options: CalibrateOptions, *, ranges: bool = False
-) -> Calibration:
+def calibrate_model(model: ir.Model, options: CalibrateOptions) -> Calibration:
     """Run the float model over recordings, as `rnnlower.calibrate`; the model is prepared in place."""
     notes = prepare(model, options)
     source = to_proto(model)
-    given = Recordings(source, as_list(recordings))
+    given = Recordings(source, as_list(options.recordings))
     calls: list[Feeds] = []
     with contextlib.closing(open_source(source)) as session:
         for number, sequence in enumerate(given.sequences):
             options.report_progress("running recording", number + 1, len(given.sequences))
             calls += [call.feeds for call in given.calls(session, sequence)]
     options.report_progress("observing")
-    found = find_ranges(model, calls) if ranges else None
+    found = find_ranges(model, calls) if options.ranges else None
     return Calibration(calls, len(given.sequences), found, [*notes, *given.notes()])
 
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import op_types
-from rnnlower.passes.command_options import CalibrateOptions
+from rnnlower.passes.command_options import RecordedOptions
 from rnnlower.passes.folding import FoldWeightsPass
 from rnnlower.passes.lowering_options import LOOPS
 from rnnlower.passes.static_shapes import InferTypesPass
@@ -33,7 +33,7 @@ def infer_types(work: Work) -> None:
     InferTypesPass()(work.model, work.facts)
 
 
-PREPARATION: Sequence[Step[Work, CalibrateOptions]] = (
+PREPARATION: Sequence[Step[Work, RecordedOptions]] = (
     Step(shared.freeze_dims, "Later steps know more if sizes are static."),
     Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
     Step(shared.freeze_initializers, "Weights must be constants.", when=lambda o: o.may_freeze),
@@ -45,7 +45,7 @@ PREPARATION: Sequence[Step[Work, CalibrateOptions]] = (
 """The steps before a calibration, in order."""
 
 
-def prepare(model: ir.Model, options: CalibrateOptions) -> list[str]:
+def prepare(model: ir.Model, options: RecordedOptions) -> list[str]:
     """Fix sizes and inputs; return notes.
 
     Raises:

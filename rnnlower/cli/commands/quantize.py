@@ -21,11 +21,10 @@ _MUCH = 0.01
 """The share of clipped values that is worth a word."""
 
 
-@command("report", "verbose")
+@command("report", "verbose", "ranges")
 def calibrate(
     *,
     model: pathlib.Path,
-    recordings: list[pathlib.Path],
     output: pathlib.Path,
     options: CalibrateOptions,
     format: str = "npz",  # noqa: A002
@@ -42,10 +41,7 @@ def calibrate(
         check_companion("--ranges", ranges, (".json",), "the ranges are a .json file")
     with progress("reading", quiet, Phases(False)) as tell:
         calibration = calibrate_model(
-            read_model(model),
-            recordings,
-            dataclasses.replace(options, progress=tell),
-            ranges=ranges is not None,
+            read_model(model), dataclasses.replace(options, ranges=ranges is not None, progress=tell)
         )
     running.say_notes(calibration.notes, quiet)
     calibration.save(output, format)  # type: ignore[arg-type]  # it checks the format

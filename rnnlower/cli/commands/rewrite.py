@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rnnlower.cli import running
 from rnnlower.cli.defining import Comparison, Display, command
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
     from rnnlower.files.model_io import Stage
     from rnnlower.opset import OpsetReport
-    from rnnlower.passes.options import Options, Progress
+    from rnnlower.passes.options import Options
     from rnnlower.passes.reports import RewritingReport
-    from rnnlower.reporting.content import ModelFacts
     from rnnlower.reporting.page import Section
     from rnnlower.verification import RuntimeTrial, VerificationResult
 
     Bucket = tuple[Options, pathlib.Path, Display]
     CommandReport = RewritingReport | OpsetReport
+    Views = tuple[Callable[..., Iterable[Section]], Callable[[Any, bool], None]]
 
 _QUANTIZING = frozenset(
     {
@@ -58,31 +58,18 @@ _ROUNDING = (
 )
 
 
-class _Parts(NamedTuple):
-    """The functions of a command: one changes a model in place, two show its report."""
-
-    run: Callable[[ir.Model, Any], Any]
-    sections: Callable[[ModelFacts, ir.Model, Any], Iterable[Section]]
-    print_report: Callable[[Any, bool], None]
-
-
-def _parts_of(options: Options) -> _Parts:
-    """Return the parts of the command with these options; `--help` loads none of them."""
-    from rnnlower import api
+def _views_of(options: Options) -> Views:
+    """Return the functions that show a report, as sections of a page and in words; `--help` loads none."""
     from rnnlower.cli import tables
     from rnnlower.reporting import content
 
-    lowering = content.lowering_sections, tables.print_lowering
-    return {
-        UnrollOptions: _Parts(api.unroll.run, *lowering),
-        ScanOptions: _Parts(api.scan.run, *lowering),
-        LoopOptions: _Parts(api.loop.run, *lowering),
-        LowerOptions: _Parts(api.lower.run, *lowering),
-        LiftOptions: _Parts(api.lift.run, content.lifting_sections, tables.print_lifting),
-        PadOptions: _Parts(api.pad.run, content.padding_sections, tables.print_padding),
-        StreamOptions: _Parts(api.stream.run, content.stream_sections, tables.print_stream),
-        ConvertOptions: _Parts(api.convert.run, content.conversion_sections, tables.print_conversion),
-    }[type(options)]
+    of_others: dict[type[Options], Views] = {
+        LiftOptions: (content.lifting_sections, tables.print_lifting),
+        PadOptions: (content.padding_sections, tables.print_padding),
+        StreamOptions: (content.stream_sections, tables.print_stream),
+        ConvertOptions: (content.conversion_sections, tables.print_conversion),
+    }
+    return of_others.get(type(options), (content.lowering_sections, tables.print_lowering))
 
 
 @dataclasses.dataclass
@@ -135,8 +122,6 @@ class Rewriting:
                 self._absent = RuntimeTrial.of(engine, problem=f"{engine.title} is not installed")
         self._settings["also_on"] = runtime
         self._phases = Phases(self.display.verbose)
-        self._op_types: set[str] = set()
-        self._fixed_sizes: list[str] = []
         if isinstance(self.options, ConvertOptions):
             from rnnlower.opset import OPSETS
 
@@ -146,27 +131,36 @@ class Rewriting:
 
     def run(self) -> dict[str, Any]:
         """Write the model, unless it differs from the source; return the result for JSON."""
+        from rnnlower import api
         from rnnlower.cli import tables
         from rnnlower.files.metadata import record_provenance
         from rnnlower.files.model_io import read_model, size_on_disk
         from rnnlower.graph.walk import op_types
-        from rnnlower.reporting.content import model_facts
+        from rnnlower.reporting.content import model_facts, result_section
 
-        parts = _parts_of(self.options)
+        sections, print_report = _views_of(self.options)
         report: CommandReport
         with progress("reading", self.display.quiet, self._phases) as tell:
             model = read_model(self.source)
             size, self._op_types = size_on_disk(self.source, model), op_types(model)
             facts = None if self.display.report is None else model_facts(self.source)
-            report = parts.run(model, dataclasses.replace(self.options, progress=tell))
+            report = getattr(api, self.name).run(model, dataclasses.replace(self.options, progress=tell))
         record_provenance(model.metadata_props, self.name, self.options, wanted=self.provenance)
         running.say_notes(report.notes, self.display.quiet)
         running.warn(report.warnings)
         stage, verification = self._write(model, report)
-        if facts is not None:
-            self._report(facts, verification, parts.sections(facts, model, report))
+        if self.display.report is not None and facts is not None:
+            written = result_section(self.output, verification is None or bool(verification))
+            running.report_page(
+                self.display.report,
+                f"rnnlower {self.name} {self.source.name}",
+                verification,
+                [facts.section, written, *sections(facts, model, report)],
+                self._phases,
+                not self._shows_words,
+            )
         if self._shows_words:
-            parts.print_report(report, self.display.verbose)
+            print_report(report, self.display.verbose)
             if verification is not None:
                 tables.print_verification(verification, verbose=self.display.verbose)
         differs = verification is not None and not verification
@@ -176,7 +170,12 @@ class Rewriting:
         wrote = f"rnnlower: wrote {self.output} ({_describe_size(stage)}; the source has {size:,})"
         running.say(wrote, not self._shows_words)
         if report.caller is not None:
-            self._write_caller(report.caller)
+            from rnnlower.streaming.callers import SUFFIXES
+
+            assert isinstance(self.options, StreamOptions)
+            path = self.output.with_suffix(SUFFIXES[str(self.options.emit)])
+            path.write_text(report.caller, encoding="utf-8")
+            running.say(f"rnnlower: wrote {path}", not self._shows_words)
         return result
 
     def _write(self, model: ir.Model, report: CommandReport) -> tuple[Stage, VerificationResult | None]:
@@ -191,45 +190,28 @@ class Rewriting:
             stage_model(model, self.output, self.external_data) as stage,
         ):
             self._op_types -= {"Loop", "Scan"} - op_types(model)
-            sizes = str(options_for_sizes(model.graph.inputs, "N"))
-            if sizes and not isinstance(self.options, StreamOptions):
-                self._fixed_sizes = [f"{sizes} fixes the sizes of the inputs, which some runtimes need"]
             if self.comparison.verify:
                 reading = self.options.reading() | {"sets": report.sets}
                 nodes = self.options.nodes if isinstance(self.options, LoweringOptions) else None
                 if nodes and reading.get("dequantize"):
                     reading["dequantize"] = report.dequantized
-                verification = self._verify(stage.path, reading, tell)
+                try:
+                    verification = running.verify_files(
+                        self.source, stage.path, self._settings | reading, tell
+                    )
+                except UnverifiableError as error:
+                    if error.on is not None:
+                        forms = [*self._other_forms()]
+                        sizes = str(options_for_sizes(model.graph.inputs, "N"))
+                        if sizes and not isinstance(self.options, StreamOptions):
+                            forms.append(f"{sizes} fixes the sizes of the inputs, which some runtimes need")
+                        error.advise("; ".join([*forms, "--on none writes the result without a run there"]))
+                    raise
             if verification is None or verification:
                 stage.accepted = True
         if verification is not None and verification.on is None:
             verification = dataclasses.replace(verification, on=self._absent)
         return stage, verification
-
-    def _verify(self, result: pathlib.Path, settings: dict[str, Any], tell: Progress) -> VerificationResult:
-        try:
-            return running.verify_files(self.source, result, self._settings | settings, tell)
-        except UnverifiableError as error:
-            if error.on is not None:
-                forms = [*self._other_forms(), *self._fixed_sizes]
-                error.advise("; ".join([*forms, "--on none writes the result without a run there"]))
-            raise
-
-    def _report(
-        self, facts: ModelFacts, verification: VerificationResult | None, sections: Iterable[Section]
-    ) -> None:
-        from rnnlower.reporting.content import result_section
-
-        assert self.display.report is not None
-        written = verification is None or bool(verification)
-        running.report_page(
-            self.display.report,
-            f"rnnlower {self.name} {self.source.name}",
-            verification,
-            [facts.section, result_section(self.output, written), *sections],
-            self._phases,
-            not self._shows_words,
-        )
 
     @property
     def _shows_words(self) -> bool:
@@ -250,15 +232,6 @@ class Rewriting:
                 running.emit_result(result, error)
             running.exit_with_difference(error, "--no-verify writes it all the same, for inspection")
         return result
-
-    def _write_caller(self, code: str) -> None:
-        """Write the code that calls a streamed model next to it."""
-        from rnnlower.streaming.callers import SUFFIXES
-
-        assert isinstance(self.options, StreamOptions)
-        path = self.output.with_suffix(SUFFIXES[str(self.options.emit)])
-        path.write_text(code, encoding="utf-8")
-        running.say(f"rnnlower: wrote {path}", not self._shows_words)
 
     def _not_written(self, verification: VerificationResult) -> VerificationError:
         on = verification.on
