@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.initializers import with_name
 from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rewiring import prepend
 from rnnlower.graph.walk import is_read, walk
 
 MOVES = frozenset({"Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
@@ -89,7 +90,7 @@ def _dequantize_inside(graph: ir.Graph, chain: list[ir.Node], names: NameSource)
     end = chain[0].outputs[0]
     value = ir.Value(name=name, shape=end.shape, type=end.type)
     node = ir.node("DequantizeLinear", [integers, *first.inputs[1:]], outputs=[value], name=name)
-    graph.insert_before(graph[0], node)
+    prepend(graph, [node])
     return value
 
 
