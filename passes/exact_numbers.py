@@ -12,8 +12,7 @@ from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import replace_with_values
 from rnnlower.graph.walk import REARRANGING, display_name, reachable, subgraphs_of, walk
-from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.replacing import Emitters
+from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.base import Pass, finds_nothing
 
 _SOFTMAX = "Softmax"

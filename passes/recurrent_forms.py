@@ -13,8 +13,8 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import LocatedNode, default_opset
-from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.replacing import EMITTED, Emitters, LoweredNode, replace_node
+from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.lowering.replacing import EMITTED, LoweredNode, replace_node
 from rnnlower.passes.base import Pass, no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_value
 from rnnlower.graph.walk import LocatedNode, is_read
 from rnnlower.lifting.affine_forms import NotLiftableError
@@ -18,7 +17,7 @@ from rnnlower.lifting.cell_search import FoundCell, find_cells
 from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.results import Result, find_results, require_steps, unguarded_states
-from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.recurrent.node import KEEPS_INITIAL, Semantics
 from rnnlower.recurrent.state_operators import FIRST_OPSET, STATE_OUTPUTS
 
@@ -146,13 +145,13 @@ def open_emitter(
     facts: Facts, names: NameSource, located: LocatedNode, dtype: ir.DataType
 ) -> Iterator[Emitter]:
     """Open an emitter for the replacement of a node; if that is not liftable, nothing of it is left."""
-    pool = InitializerPool(facts.model, names)
-    e = Emitter(located.opset, Scope(names, f"{located.name}/"), dtype, pool)
+    emitters = Emitters(facts.model, names=names)
+    e = emitters.at(located.name, dtype)
     try:
         yield e
     except NotLiftableError:
         detach(e.nodes)
-        remove_orphans(pool.values())
+        remove_orphans(emitters.constants.values())
         raise
 
 
