@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import trim_omitted
 from rnnlower.lifting.affine_forms import Floats, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell
 from rnnlower.lifting.equations import Cell
@@ -125,9 +126,7 @@ def emit_node(
         if role != "B" or cast.any():
             roles[role] = e.constant(cast, name=f"{name}/{role}")
     X, *rest = (e.constant(each) if isinstance(each, np.ndarray) else each for each in given)
-    operands = [X, roles["W"], roles["R"], roles["B"], *rest, roles.get("P")]
-    while operands[-1] is None:
-        operands.pop()
+    operands = trim_omitted([X, roles["W"], roles["R"], roles["B"], *rest, roles.get("P")])
     attributes = [ir.AttrInt64("hidden_size", cell.hidden_size)]
     if direction != "forward":
         attributes.append(ir.AttrString("direction", direction))

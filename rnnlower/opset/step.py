@@ -15,9 +15,9 @@ from rnnlower.graph.evaluation import infer_outputs
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_holds
 from rnnlower.graph.rewiring import set_input, take_place_of
 from rnnlower.graph.versions import Version, version_at
-from rnnlower.graph.walk import display_name, is_read
+from rnnlower.graph.walk import display_name, is_read, trim_omitted
 from rnnlower.opset.conversion_state import Session, Subject, describe
-from rnnlower.opset.version_fit import describe_misfit, trim_omitted
+from rnnlower.opset.version_fit import describe_misfit
 
 # Constants up to this size are shown to shape inference: axes, shapes and scales are small.
 SHOWN = 64
