@@ -137,7 +137,7 @@ def _emit_guarded(e: Emitter, node: ir.Node, facts: Facts) -> ir.Value:
     x, number = node.inputs[0], twin.outputs[0]
     assert x is not None
     number.name, number.type = e.names.fresh(node.op_type), node.outputs[0].type
-    e.nodes.append(twin)
+    e.add(twin)
     if node.op_type != _SOFTMAX:
         return e.op("Where", e.op("IsNaN", x), x, number)
     # Before opset 13, a Softmax normalizes over all axes from the given one on.

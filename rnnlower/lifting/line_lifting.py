@@ -161,7 +161,7 @@ class LineLifter:
                     break
                 if size % first.size or start % first.size:
                     break
-                whole = e.op("Reshape", whole, e.integers(-1, first.size, dims[1]), since=5)
+                whole = e.reshape(whole, [-1, first.size, dims[1]])
             elif first.keeps_axis:
                 tags = (*tags[:axis], *tags[axis + 1 :])
             self._insert(e, graph)
