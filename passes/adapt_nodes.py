@@ -17,10 +17,9 @@ from rnnlower.graph.names import NameSource, Scope, all_names
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_with_values
 from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import display_name, is_read, operand, qualified_op_type, subgraphs_of, walk
-from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.lowering.node_emitter import AttributeValue, make_node
-from rnnlower.lowering.replacing import Emitters
 from rnnlower.opset.version_fit import type_misfit, type_string
 from rnnlower.passes.base import Pass, has_node
 from rnnlower.passes.expand_functions import ExpandDefinitionsPass

@@ -16,7 +16,7 @@ from rnnlower.files import beyond_ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_holds
 from rnnlower.graph.names import NameSource, all_names
-from rnnlower.graph.rewiring import take_place_of
+from rnnlower.graph.rewiring import prepend, take_place_of
 from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.passes.base import Pass, initializers_suit_ir_version
 from rnnlower.passes.declared_sizes import FreezeDimsPass
@@ -103,8 +103,7 @@ class LegacyConstantsPass(Pass):
             for value in values
             for node in _replace_by_constant_node(value, model.opset_imports.get("", 1))
         ]
-        if nodes:
-            graph.insert_before(graph[0], nodes) if len(graph) else graph.extend(nodes)
+        prepend(graph, nodes)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
@@ -248,7 +247,7 @@ def _make_initializer(model: ir.Model, value: ir.Value, array: np.ndarray) -> No
     if value.is_graph_output():
         # An output stays the output of a node, under its name.
         identity = ir.node("Identity", [value])
-        graph.insert_before(graph[0], identity) if len(graph) else graph.append(identity)
+        prepend(graph, [identity])
         rest = NameSource(all_names(model)).fresh(f"{value.name}_set")
         take_place_of(identity.outputs[0], value, old_name=rest, readers=())
     graph.inputs.remove(value)

@@ -12,8 +12,7 @@ from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import replace_with_values
 from rnnlower.graph.walk import REARRANGING, display_name, reachable, subgraphs_of, walk
-from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.replacing import Emitters
+from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.base import Pass, finds_nothing
 
 _SOFTMAX = "Softmax"
@@ -138,7 +137,7 @@ def _emit_guarded(e: Emitter, node: ir.Node, facts: Facts) -> ir.Value:
     x, number = node.inputs[0], twin.outputs[0]
     assert x is not None
     number.name, number.type = e.names.fresh(node.op_type), node.outputs[0].type
-    e.nodes.append(twin)
+    e.add(twin)
     if node.op_type != _SOFTMAX:
         return e.op("Where", e.op("IsNaN", x), x, number)
     # Before opset 13, a Softmax normalizes over all axes from the given one on.

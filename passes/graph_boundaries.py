@@ -11,7 +11,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_holds
 from rnnlower.graph.names import NameSource, all_names
-from rnnlower.graph.rewiring import take_place_of
+from rnnlower.graph.rewiring import prepend, take_place_of
 from rnnlower.graph.walk import default_opset, look_through, walk
 from rnnlower.passes.base import Pass, finds_nothing
 
@@ -180,4 +180,4 @@ def _replace_loop_input(body: ir.Graph, index: int, names: NameSource, opset: in
         nodes = [one, ir.node("Cast", one.outputs, {"to": int(ir.DataType.BOOL)}, outputs=[plain])]
     for node in nodes:
         node.name = names.fresh(f"{given.name}/{node.op_type}")
-    body.insert_before(body[0], nodes) if len(body) else body.extend(nodes)
+    prepend(body, nodes)

@@ -17,9 +17,9 @@ from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.suppression import paused_gc
 from rnnlower.graph.walk import LocatedNode, default_opset
 from rnnlower.lowering.dialect import Dialect
-from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.lowering.node_emitter import Listener
-from rnnlower.lowering.replacing import Emitters, Gates, LoweredNode, Plan, located_errors, replace_node
+from rnnlower.lowering.replacing import Gates, LoweredNode, Plan, located_errors, replace_node
 from rnnlower.lowering.sequence import emit_failing_outputs, lower_node
 from rnnlower.lowering.sketching import Preferences, Task, cheapest, find_candidates
 from rnnlower.lowering.strategies import STRATEGIES

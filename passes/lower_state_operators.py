@@ -15,8 +15,8 @@ from rnnlower.graph.dynamic_sizes import options_for_sizes
 from rnnlower.graph.rewiring import detach, remove_orphans
 from rnnlower.graph.walk import LocatedNode, is_read
 from rnnlower.lowering.dialect import ANY, Dialect
-from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.replacing import Emitters, LoweredNode, located_errors, replace_node
+from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.lowering.replacing import LoweredNode, located_errors, replace_node
 from rnnlower.lowering.state_lowering import (
     COMPUTE_TYPE,
     ChunkForm,

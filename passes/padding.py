@@ -16,6 +16,7 @@ from rnnlower.graph.walk import default_opset, dim_name, forget_inner_shapes
 from rnnlower.lowering import LAST_OPSET
 from rnnlower.padding.examples import FIRST_OPSET
 from rnnlower.padding.normalization import unfold_groups
+from rnnlower.padding.padding_rules import RULES
 from rnnlower.padding.sizes import NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow
 from rnnlower.passes.base import Pass
@@ -109,7 +110,7 @@ class PadLengthsPass(Pass):
         unfold_groups(model)
         inputs = self._axes(model)
         rows = _row_axes(model, inputs) if self.per_row else {}
-        flow = PadFlow(model, self.maxima, inputs, by_mask=self.by_mask, rows=rows).run()
+        flow = PadFlow(model, self.maxima, inputs, by_mask=self.by_mask, rows=rows).run(RULES)
         self.metadata = _make_metadata(model, flow, self.maxima, inputs)
         self.metadata.write(model.metadata_props)
         self._fix(model, flow)

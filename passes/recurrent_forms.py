@@ -13,8 +13,8 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import LocatedNode, default_opset
-from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.replacing import EMITTED, Emitters, LoweredNode, replace_node
+from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.lowering.replacing import EMITTED, LoweredNode, replace_node
 from rnnlower.passes.base import Pass, no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
@@ -295,14 +295,13 @@ class DequantizeRecurrentPass(Pass):
         for located, node in quantized:
             e = emitters.at(located.name, ir.DataType.FLOAT)
             weights = [_emit_weight(e, node, name, keep_integers) for name in "WR"]
-            _turn_into_lstm(located.node, weights, e.nodes)
+            e.insert_before(located.node)
+            _turn_into_lstm(located.node, weights)
         return ir.passes.PassResult(model, modified=bool(quantized))
 
 
-def _turn_into_lstm(node: ir.Node, weights: Sequence[ir.Value], emitted: Sequence[ir.Node]) -> None:
+def _turn_into_lstm(node: ir.Node, weights: Sequence[ir.Value]) -> None:
     """Turn the node into an LSTM with these weights; it keeps its name, its outputs and its other inputs."""
-    assert node.graph is not None
-    node.graph.insert_before(node, emitted)
     old = [value for value in (*node.inputs[1:3], *node.inputs[MOST_INPUTS:]) if value is not None]
     node.resize_inputs(MOST_INPUTS)
     for index, weight in enumerate(weights, 1):
@@ -346,8 +345,7 @@ def _emit_dequantized(
 
 
 def _dequantize_at_run_time(e: Emitter, values: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:
-    shape = e.integers(0, 1, -1)
-    center = e.op("Reshape", e.cast(zero_point, e.dtype), shape, since=5)
+    center = e.reshape(e.cast(zero_point, e.dtype), [0, 1, -1])
     centered = e.op("Sub", e.cast(values, e.dtype), center)
-    product = e.op("Mul", centered, e.op("Reshape", scale, shape, since=5))
+    product = e.op("Mul", centered, e.reshape(scale, [0, 1, -1]))
     return e.transpose(product, [0, 2, 1])

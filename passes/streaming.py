@@ -11,7 +11,7 @@ from rnnlower.errors import OptionError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import default_opset, dim_name, walk
+from rnnlower.graph.walk import dim_name, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.command_options import StreamOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass
@@ -123,7 +123,7 @@ class StreamPass(Pass):
             return self._keep(model, states)
         _name_unknown_dims(model, axes)
         self.analysis = analyze(model, axes, self._chunk, allow_delay=self._allow_delay)
-        self.states = StreamRewriter(model, default_opset(model)).rewrite(self.analysis)
+        self.states = StreamRewriter(model).rewrite(self.analysis)
         return ir.passes.PassResult(model, modified=True)
 
     def _keep(self, model: ir.Model, states: Mapping[str, str]) -> ir.passes.PassResult:

@@ -16,7 +16,7 @@ from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
 from rnnlower.graph.rewiring import replace_with_values
 from rnnlower.graph.walk import LocatedNode, default_opset, display_name, subgraphs_of, walk
-from rnnlower.lowering.replacing import Emitters
+from rnnlower.lowering.emitter import Emitters
 from rnnlower.passes.adapt_nodes import ResolveSequencesPass
 from rnnlower.passes.base import Pass
 from rnnlower.passes.folding import FoldConstantsPass

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.errors import OpsetError, UnsupportedModelError
 from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rewiring import prepend
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.passes.convert_opset import ConvertOpsetPass, convert_to_first_possible
@@ -135,7 +136,7 @@ def share_constants(work: LoweringWork) -> None:
             continue
         name = names.fresh(f"{value.name}/shared")
         copy = ir.Value(name=name, type=value.type, shape=value.shape)
-        graph.insert_before(graph[0], ir.node("Identity", [value], outputs=[copy], name=name))
+        prepend(graph, [ir.node("Identity", [value], outputs=[copy], name=name)])
         for node, index in uses:
             node.replace_input_with(index, copy)
 

@@ -86,14 +86,7 @@ class InitializerPool:
             fresh = (
                 self._names.short_name(name) if short else self._names.fresh(name or _constant_name(tensor))
             )
-            value = ir.Value(
-                name=fresh,
-                shape=ir.Shape(tensor.shape.numpy()),
-                type=ir.TensorType(tensor.dtype),
-                const_value=with_name(tensor, fresh),
-            )
-            self._graph.register_initializer(value)
-            self._values[key] = value
+            self._values[key] = new_initializer(self._graph, fresh, tensor)
         return self._values[key]
 
     def integers(self, numbers: tuple[int, ...], letter: str = "") -> ir.Value:
@@ -124,6 +117,18 @@ class ScratchPool(InitializerPool):
         return super()._content(tensor) if tensor.size <= _FEW else str(len(self.values())).encode()
 
 
+def new_initializer(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """Add an initializer of this name to a graph; its tensor is the given one `with_name`."""
+    value = ir.Value(
+        name=name,
+        shape=ir.Shape(tensor.shape.numpy()),
+        type=ir.TensorType(tensor.dtype),
+        const_value=with_name(tensor, name),
+    )
+    graph.register_initializer(value)
+    return value
+
+
 def with_name(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     """Return a tensor of this name with the same content.
 
@@ -133,6 +138,11 @@ def with_name(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     if not tensor.name:
         tensor.name = name
         return tensor
+    return copy_with_name(tensor, name)
+
+
+def copy_with_name(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """Return another tensor with the same content; an external one stays external."""
     if isinstance(tensor, ir.ExternalTensor):
         twin = copy.copy(tensor)
         twin.name = name

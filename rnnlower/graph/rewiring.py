@@ -98,6 +98,14 @@ def take_place_of(
     new.name, old.name = old.name, old_name
 
 
+def prepend(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
+    """Insert nodes at the beginning of a graph, which may be empty."""
+    if len(graph):
+        graph.insert_before(graph[0], nodes)
+    else:
+        graph.extend(nodes)
+
+
 def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
     """Set an input of a node, adding omitted ones before it if there are too few."""
     if len(node.inputs) <= index:

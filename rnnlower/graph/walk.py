@@ -234,6 +234,14 @@ def operand(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
+def trim_omitted(values: Iterable[ir.Value | None]) -> list[ir.Value | None]:
+    """Return `values` with omitted ones (absent or nameless) as ``None``, without omitted ones at the end."""
+    kept = [None if value is None or value.name == "" else value for value in values]
+    while kept and kept[-1] is None:
+        kept.pop()
+    return kept
+
+
 def ints_of_attribute_or_input(
     node: ir.Node, name: str, index: int, content: Callable[[ir.Value], np.ndarray | None], unknown: Exception
 ) -> list[int] | None:

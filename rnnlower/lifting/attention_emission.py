@@ -13,7 +13,7 @@ from rnnlower.graph.walk import LocatedNode, is_read
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import FoundAttention, Product, find_attention
 from rnnlower.lifting.frames import Frame
-from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, open_emitter, replace_node
+from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, open_emitter, replace_lifted
 from rnnlower.lifting.vectorizing import StepVectorizer
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.recurrent.state_operators import LINEAR_ATTENTION
@@ -36,7 +36,7 @@ def lift_attention(
         raise NotLiftableError(f"{no_cell}; as a LinearAttention: {error}") from None
     with open_emitter(facts, names, located, ir.DataType.FLOAT) as e:
         replaced = _AttentionEmitter(e, facts, frame, body, found).emit(located.name)
-    replace_node(facts, located, frame.node, e.nodes, replaced)
+    replace_lifted(facts, located, frame.node, e.nodes, replaced)
     sizes = found.products.dims(found.state.before)[1:]
     size = math.prod(size for size in sizes if isinstance(size, int))
     return LiftedNode(located.name, located.path, frame.form, LINEAR_ATTENTION, "forward", size)

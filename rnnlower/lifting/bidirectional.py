@@ -10,13 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import RANDOM, ancestors, operand
 from rnnlower.lifting.emission import EmittedNode, emit_node
 from rnnlower.lifting.lifted_nodes import Lifted
-from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.emitter import Emitters
 from rnnlower.recurrent.node import KEEPS_INITIAL
 
 _LENGTHS, _INITIAL = 4, (5, 6)
@@ -105,7 +104,7 @@ def _join(
     assert graph is not None
     dtype = facts.dtype(nodes[0].inputs[0])
     assert dtype is not None
-    e = Emitter(facts.opset, Scope(names, f"{name}/"), dtype, InitializerPool(facts.model, names))
+    e = Emitters(facts.model, names=names).at(name, dtype)
     cells = [cell for emitted in pair for cell in emitted.cells]
     given: list[ir.Value | None] = [nodes[0].inputs[0], operand(nodes[0], _LENGTHS)]
     for values in starts:

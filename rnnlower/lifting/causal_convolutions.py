@@ -15,7 +15,7 @@ from rnnlower.graph.names import NameSource
 from rnnlower.graph.slicing import AxisSlice, axis_slices
 from rnnlower.graph.walk import LocatedNode
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, open_emitter, replace_node
+from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, open_emitter, replace_lifted
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
 
 _TIME, _SWAPPED = 2, (0, 2, 1)
@@ -99,7 +99,7 @@ def lift_convolution(facts: Facts, names: NameSource, located: LocatedNode) -> L
             replaced.append((tail, e.transpose(present, _SWAPPED) if is_transposed else present))
     graph = conv.graph
     assert graph is not None
-    replace_node(facts, located, conv, e.nodes, replaced)
+    replace_lifted(facts, located, conv, e.nodes, replaced)
     # The last steps may be read before the Conv.
     graph.sort()
     return LiftedNode(located.name, located.path, "line", CAUSAL_CONV, "forward", channels * span)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import trim_omitted
 from rnnlower.lifting.affine_forms import Floats, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell
 from rnnlower.lifting.equations import Cell
@@ -82,7 +83,7 @@ def emit_series(e: Emitter, value: ir.Value, axis: int, tags: Sequence[str]) -> 
         value = e.transpose(value, perm)
     if rank == 3:
         return value
-    return e.op("Reshape", value, e.integers(0, 1 if row is None else 0, -1), since=5)
+    return e.reshape(value, [0, 1 if row is None else 0, -1])
 
 
 def emit_cell(
@@ -125,9 +126,7 @@ def emit_node(
         if role != "B" or cast.any():
             roles[role] = e.constant(cast, name=f"{name}/{role}")
     X, *rest = (e.constant(each) if isinstance(each, np.ndarray) else each for each in given)
-    operands = [X, roles["W"], roles["R"], roles["B"], *rest, roles.get("P")]
-    while operands[-1] is None:
-        operands.pop()
+    operands = trim_omitted([X, roles["W"], roles["R"], roles["B"], *rest, roles.get("P")])
     attributes = [ir.AttrInt64("hidden_size", cell.hidden_size)]
     if direction != "forward":
         attributes.append(ir.AttrString("direction", direction))
@@ -155,7 +154,7 @@ def _emit_initial(e: Emitter, facts: Facts, found: FoundCell, start: ir.Value) -
         return start
     if len(found.tags) == 2:
         return e.unsqueeze(start, 0, [])
-    return e.op("Reshape", start, e.integers(1, -1, found.cell.hidden_size), since=5)
+    return e.reshape(start, [1, -1, found.cell.hidden_size])
 
 
 def _activations(cells: Sequence[Cell]) -> list[ir.Attr]:
@@ -194,7 +193,7 @@ def _lay_out(
 ) -> ir.Value:
     """Emit a value with these axes, and its features at the end, in another layout."""
     if "TB" in tags:
-        value, axes = e.op("Reshape", value, e.integers(-1, size), since=5), ("TB",)
+        value, axes = e.reshape(value, [-1, size]), ("TB",)
     features = max(axis for axis, tag in enumerate(tags) if not tag and shape[axis] == size)
     wanted = ["" if tag == "D" else tag or ("H" if axis == features else "") for axis, tag in enumerate(tags)]
     if "B" in axes and "B" not in wanted:

@@ -9,16 +9,15 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_value
-from rnnlower.graph.walk import LocatedNode, is_read
+from rnnlower.graph.walk import LocatedNode, is_read, trim_omitted
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, find_cells
 from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.results import Result, find_results, require_steps, unguarded_states
-from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.recurrent.node import KEEPS_INITIAL, Semantics
 from rnnlower.recurrent.state_operators import FIRST_OPSET, STATE_OUTPUTS
 
@@ -96,7 +95,7 @@ class FrameLifter:
                 unguarded = unguarded_states(self._facts, each, frame.inputs)
                 lifted.emitted.node.meta[KEEPS_INITIAL] = any(True for _ in unguarded)
         own_name = located.node.name
-        replace_node(self._facts, located, frame.node, e.nodes, replaced)
+        replace_lifted(self._facts, located, frame.node, e.nodes, replaced)
         if own_name == _base_name(located):
             # The name is free now.
             nodes[0].emitted.node.name = own_name
@@ -146,13 +145,13 @@ def open_emitter(
     facts: Facts, names: NameSource, located: LocatedNode, dtype: ir.DataType
 ) -> Iterator[Emitter]:
     """Open an emitter for the replacement of a node; if that is not liftable, nothing of it is left."""
-    pool = InitializerPool(facts.model, names)
-    e = Emitter(located.opset, Scope(names, f"{located.name}/"), dtype, pool)
+    emitters = Emitters(facts.model, names=names)
+    e = emitters.at(located.name, dtype)
     try:
         yield e
     except NotLiftableError:
         detach(e.nodes)
-        remove_orphans(pool.values())
+        remove_orphans(emitters.constants.values())
         raise
 
 
@@ -165,15 +164,14 @@ def emit_state_operator(
     is_standard: bool = True,
 ) -> list[ir.Value]:
     """Emit a LinearAttention or CausalConvWithState; com.microsoft's if the standard lacks it."""
-    while inputs[-1] is None:
-        inputs = inputs[:-1]
     outputs = [ir.Value(name=e.names.fresh(role)) for role in STATE_OUTPUTS]
     domain = "" if is_standard and e.opset >= FIRST_OPSET else "com.microsoft"
-    node = ir.Node(domain, op_type, inputs, attributes, outputs=outputs, name=e.names.source.fresh(name))
+    given = trim_omitted(inputs)
+    node = ir.Node(domain, op_type, given, attributes, outputs=outputs, name=e.names.source.fresh(name))
     return list(e.add(node))
 
 
-def replace_node(
+def replace_lifted(
     facts: Facts,
     located: LocatedNode,
     node: ir.Node,

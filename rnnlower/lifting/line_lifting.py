@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import remove_orphans, replace_value
 from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.slicing import axis_slices
@@ -25,7 +24,7 @@ from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
 from rnnlower.lifting.results import Result, require_mask, require_steps
 from rnnlower.lifting.row_masks import Lengths, lengths_from_mask
 from rnnlower.lifting.symbolic_evaluation import Evaluator
-from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.recurrent.node import Semantics
 
 
@@ -68,8 +67,8 @@ class LineLifter:
         last = steps[-1].new
         dtype = facts.dtype(last[0])
         assert dtype is not None
-        pool = InitializerPool(facts.model, self._names)
-        e = Emitter(located.opset, Scope(self._names, f"{located.name}/"), dtype, pool)
+        emitters = Emitters(facts.model, names=self._names)
+        e = emitters.at(located.name, dtype)
         own = {value for step in steps for value in (*step.new, *step.unmasked)}
         masks = [step.mask for step in steps]
         is_masked = any(mask is not None for mask in masks) and all(
@@ -103,7 +102,7 @@ class LineLifter:
         self._insert(e, graph)
         self._replace_results(e, graph, line, found, emitted)
         graph.extend(e.nodes)
-        remove_orphans(pool.values())
+        remove_orphans(emitters.constants.values())
         remove_orphans(out for node in e.everything if node.graph is not None for out in node.outputs)
         graph.sort()
         return Lifted(emitted, LiftedNode(located.name, located.path, "line"))
@@ -162,7 +161,7 @@ class LineLifter:
                     break
                 if size % first.size or start % first.size:
                     break
-                whole = e.op("Reshape", whole, e.integers(-1, first.size, dims[1]), since=5)
+                whole = e.reshape(whole, [-1, first.size, dims[1]])
             elif first.keeps_axis:
                 tags = (*tags[:axis], *tags[axis + 1 :])
             self._insert(e, graph)

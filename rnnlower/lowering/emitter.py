@@ -8,19 +8,22 @@ operator, a method that has an alternative form uses that; `FALLBACKS` replaces 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
-from rnnlower.graph.initializers import constant_of
+from rnnlower.graph.initializers import InitializerPool, constant_of
+from rnnlower.graph.names import NameSource, Scope, all_names
 from rnnlower.graph.rewiring import detach
-from rnnlower.lowering.dialect import ANY
+from rnnlower.graph.walk import default_opset, display_name
+from rnnlower.lowering.dialect import ANY, Dialect
 from rnnlower.lowering.fallbacks import FALLBACKS, Fallback
-from rnnlower.lowering.node_emitter import AttributeValue, NodeEmitter
+from rnnlower.lowering.node_emitter import AttributeValue, Listener, NodeEmitter
 
 FAN_OUT = 128
 """Maximum fan-out of a Split and fan-in of a Concat: runtimes take quadratic time for wider ones."""
@@ -299,3 +302,50 @@ class Emitter(NodeEmitter):
             return self.constant(np.zeros(static, self.dtype.numpy()))
         zero = ir.Tensor(np.zeros(1, self.dtype.numpy()))
         return self.op("ConstantOfShape", self.size_vector(dims), since=9, value=zero)
+
+
+class Emitters:
+    """The emitters of what replaces nodes of a model, which share its names and its new constants.
+
+    Args:
+        model: The model.
+        dialect: The operators that may be emitted.
+        names: Source of fresh names, by default a new one.
+        namespaces: Whether the nodes carry the metadata by which viewers fold them.
+
+    Attributes:
+        names: Source of fresh names.
+        constants: The constants.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        dialect: Dialect = ANY,
+        names: NameSource | None = None,
+        *,
+        namespaces: bool = False,
+    ) -> None:
+        self._opset, self._dialect, self._namespaces = default_opset(model), dialect, namespaces
+        self.names = names or NameSource(all_names(model))
+        self.constants = InitializerPool(model, self.names)
+
+    def at(self, name: str, dtype: ir.DataType, listener: Listener | None = None, outer: str = "") -> Emitter:
+        """Return an emitter with a compute type, whose values are named after a node.
+
+        Args:
+            name: The name of the node.
+            dtype: The type.
+            listener: Told the role of the values of a step.
+            outer: The namespace of the node itself, as its exporter wrote it.
+        """
+        scope = Scope(self.names, f"{name}/")
+        namespace = (outer or name.strip("/")) if self._namespaces else ""
+        return Emitter(self._opset, scope, dtype, self.constants, self._dialect, listener, namespace)
+
+    @contextlib.contextmanager
+    def before(self, node: ir.Node) -> Iterator[Emitter]:
+        """Yield an emitter of what moves data; its nodes are then inserted before a node."""
+        e = self.at(display_name(node), ir.DataType.FLOAT)
+        yield e
+        e.insert_before(node)

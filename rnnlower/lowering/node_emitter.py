@@ -155,6 +155,18 @@ class NodeEmitter:
         self.everything.append(node)
         return node.outputs
 
+    def insert_before(self, node: ir.Node) -> None:
+        """Move the emitted nodes into a graph, before a node of it."""
+        assert node.graph is not None
+        node.graph.insert_before(node, self.nodes)
+        self.nodes.clear()
+
+    def insert_after(self, node: ir.Node) -> None:
+        """Move the emitted nodes into a graph, after a node of it."""
+        assert node.graph is not None
+        node.graph.insert_after(node, self.nodes)
+        self.nodes.clear()
+
     @contextlib.contextmanager
     def naming(self, names: Scope) -> Iterator[None]:
         """Take the names of emitted values from here, within the block."""

@@ -11,14 +11,9 @@ from typing import Literal
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope, all_names
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
-from rnnlower.graph.walk import LocatedNode, default_opset, display_name
-from rnnlower.lowering.dialect import ANY, Dialect
-from rnnlower.lowering.emitter import Emitter
+from rnnlower.graph.walk import LocatedNode
 from rnnlower.lowering.forms import PLAIN, Form
-from rnnlower.lowering.node_emitter import Listener
 from rnnlower.recurrent.operators import OUTPUT_NAMES
 
 Gates = Literal["auto", "fused", "separate"]
@@ -92,46 +87,6 @@ class LoweredNode:
         """Return the report on a node of the model."""
         origin = (located.name, located.node.op_type, located.path)
         return cls(*origin, direction, strategy, steps, emitted_ops, reason, form, {**prices})
-
-
-class Emitters:
-    """The emitters of what replaces nodes of a model, which share its names and its new constants.
-
-    Args:
-        model: The model.
-        dialect: The operators that may be emitted.
-        namespaces: Whether the nodes carry the metadata by which viewers fold them.
-
-    Attributes:
-        names: Source of fresh names.
-        constants: The constants.
-    """
-
-    def __init__(self, model: ir.Model, dialect: Dialect = ANY, *, namespaces: bool = False) -> None:
-        self._opset, self._dialect, self._namespaces = default_opset(model), dialect, namespaces
-        self.names = NameSource(all_names(model))
-        self.constants = InitializerPool(model, self.names)
-
-    def at(self, name: str, dtype: ir.DataType, listener: Listener | None = None, outer: str = "") -> Emitter:
-        """Return an emitter with a compute type, whose values are named after a node.
-
-        Args:
-            name: The name of the node.
-            dtype: The type.
-            listener: Told the role of the values of a step.
-            outer: The namespace of the node itself, as its exporter wrote it.
-        """
-        scope = Scope(self.names, f"{name}/")
-        namespace = (outer or name.strip("/")) if self._namespaces else ""
-        return Emitter(self._opset, scope, dtype, self.constants, self._dialect, listener, namespace)
-
-    @contextlib.contextmanager
-    def before(self, node: ir.Node) -> Iterator[Emitter]:
-        """Yield an emitter of what moves data; its nodes are then inserted before a node."""
-        e = self.at(display_name(node), ir.DataType.FLOAT)
-        yield e
-        assert node.graph is not None
-        node.graph.insert_before(node, e.nodes)
 
 
 @contextlib.contextmanager

@@ -8,10 +8,9 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from rnnlower.graph.walk import resolve_references, walk_values
+from rnnlower.graph.walk import resolve_references, trim_omitted, walk_values
 from rnnlower.opset.step import Adapter, Row, VersionStep
 from rnnlower.opset.value_types import ValueTypes
-from rnnlower.opset.version_fit import trim_omitted
 
 
 def refuse_unless(name: str, allowed: Iterable[Any], reason: str) -> Adapter:

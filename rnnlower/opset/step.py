@@ -12,12 +12,12 @@ import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
 from rnnlower.graph.evaluation import infer_outputs
-from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_holds
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_holds, copy_with_name, new_initializer
 from rnnlower.graph.rewiring import set_input, take_place_of
 from rnnlower.graph.versions import Version, version_at
-from rnnlower.graph.walk import display_name, is_read
+from rnnlower.graph.walk import display_name, is_read, trim_omitted
 from rnnlower.opset.conversion_state import Session, Subject, describe
-from rnnlower.opset.version_fit import describe_misfit, trim_omitted
+from rnnlower.opset.version_fit import describe_misfit
 
 # Constants up to this size are shown to shape inference: axes, shapes and scales are small.
 SHOWN = 64
@@ -206,14 +206,7 @@ class VersionStep:
         """Add an initializer of the main graph, which every subgraph sees."""
         if self.path.startswith("function:"):
             self.refuse("it needs a constant that Constant-1 cannot hold, and a function has no initializers")
-        value = ir.Value(
-            name=name,
-            type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape(tensor.shape.numpy()),
-            const_value=tensor,
-        )
-        self.session.model.graph.register_initializer(value)
-        return value
+        return new_initializer(self.session.model.graph, name, tensor)
 
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
         """Add a node with one output next to the node, and return its output."""
@@ -230,7 +223,9 @@ class VersionStep:
         old = self.node.outputs[0]
         name = str(old.name)
         root = self.session.model.graph
-        value = self.add_initializer(self.session.fresh(f"{name}_value"), _shared(tensor))
+        fresh = self.session.fresh(f"{name}_value")
+        # The tensor has another owner, and a value renames its own.
+        value = self.add_initializer(fresh, copy_with_name(tensor, fresh))
         self.session.types.alias(value, old)
         if old.is_graph_output():
             self.replace(self.op("Identity", value))
@@ -377,13 +372,6 @@ class VersionStep:
             old.metadata_props.clear()
             old.meta.clear()
         return heir
-
-
-def _shared(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    # The same content under a tensor of its own: a value renames its tensor, and this one has another owner.
-    if tensor.dtype == ir.DataType.STRING:
-        return ir.StringTensor(tensor.numpy(), shape=ir.Shape(tensor.shape.numpy()))
-    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
 
 
 Adapter = Callable[[VersionStep], None]

@@ -8,12 +8,13 @@ modules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx.defs
 import onnx_ir as ir
 
 from rnnlower.graph.versions import Parameter, Version
+from rnnlower.graph.walk import trim_omitted
 
 MIN_OPSET = 1
 MAX_OPSET = onnx.defs.onnx_opset_version()
@@ -29,14 +30,6 @@ def type_string(type_: ir.TypeProtocol | None) -> str | None:
     if isinstance(type_, ir.TensorType) and type_.dtype != ir.DataType.UNDEFINED:
         return f"tensor({type_.dtype.name.lower()})"
     return None
-
-
-def trim_omitted(values: Iterable[ir.Value | None]) -> list[ir.Value | None]:
-    """Return `values` with omitted ones (absent or nameless) as ``None``, without omitted ones at the end."""
-    kept = [None if value is None or value.name == "" else value for value in values]
-    while kept and kept[-1] is None:
-        kept.pop()
-    return kept
 
 
 def bind_parameters(

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, add_axis
+from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 
@@ -126,7 +127,7 @@ def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, S
         shifted = emitter.op("Add", places, skipped)
         places = emitter.op("Where", emitter.op("Less", places, end), places, shifted)
     last = emitter.integers(valid.full - 1)
-    places = flow.emit_min(emitter, places, last)
+    places = emit_min(emitter, places, last)
     flow.replace(node, emitter.op("Gather", old, places, axis=axis), emitter)
 
 
@@ -232,7 +233,7 @@ def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:
     last = emitter.constant(np.arange(-1, -size.full - 1, -1, dtype=np.int64))
     steps = emitter.op("Add", flow.masks.count(size), last)
     zero = emitter.constant(np.zeros(1, np.int64))
-    positions = flow.emit_max(emitter, steps, zero)
+    positions = emit_max(emitter, steps, zero)
     flow.replace(node, emitter.op("Gather", source, positions, axis=axis), emitter)
 
 

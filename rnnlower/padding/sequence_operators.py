@@ -42,7 +42,7 @@ def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
             none = emitter.zeros([flow.shape(query)[time], size.full])
             lowest = emitter.scalar(-math.inf)
             mask = emitter.op("Where", valid, none if own is None else own, lowest)
-        flow.graph.insert(emitter, node)
+        emitter.insert_before(node)
         set_input(node, _MASK, mask)
     return [axes]
 
@@ -72,7 +72,7 @@ def _attention_with_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
             if flow.rows is None:
                 rows = emitter.dim(value, 0) if flow.is_dynamic(value, 0) else flow.shape(value)[0]
                 count = emitter.op("Expand", count, emitter.size_vector([rows]))
-            flow.graph.insert(emitter, node)
+            emitter.insert_before(node)
             set_input(node, lengths, count)
         return axes
 
@@ -105,7 +105,7 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
         rows = emitter.dim(value, batch) if flow.is_dynamic(value, batch) or batch in axes else size
         single = rows == 1 or flow.rows is not None
         lens = count if single else emitter.op("Expand", count, emitter.size_vector([rows]), since=8)
-        flow.graph.insert(emitter, node)
+        emitter.insert_before(node)
         set_input(node, _LENGTHS, lens)
     steps = {} if time not in axes else {(1 if layout else 0): axes[time]}
     rows_of_y = {} if batch not in axes else {(0 if layout else 2): axes[batch]}

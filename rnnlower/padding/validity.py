@@ -7,52 +7,42 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope, all_names
-from rnnlower.graph.walk import default_opset
-from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
 
 
-class PaddedGraph:
-    """The main graph of a model into which nodes are emitted."""
+def emit_min(emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
+    """Emit the minimum of positions, for which old opsets have no Min."""
+    return emitter.op("Where", emitter.op("Less", one, other, since=9), one, other)
 
-    def __init__(self, model: ir.Model) -> None:
-        self._graph, self._opset = model.graph, default_opset(model)
-        self._start = next(iter(model.graph))
-        self.names = NameSource(all_names(model))
-        self._pool = InitializerPool(model, self.names)
 
-    def emitter(self, name: str, dtype: ir.DataType = ir.DataType.FLOAT) -> Emitter:
-        """Return an emitter of nodes under a name."""
-        return Emitter(self._opset, Scope(self.names, f"{name}/"), dtype, self._pool)
-
-    def insert(self, emitter: Emitter, node: ir.Node | None, *, after: bool = False) -> None:
-        """Insert emitted nodes before or after a node, or (for lengths) at the beginning."""
-        graph = self._graph
-        if emitter.nodes and after and node is not None:
-            graph.insert_after(node, emitter.nodes)
-        elif emitter.nodes:
-            # Those of lengths depend on each other in this order.
-            graph.insert_before(node or self._start, emitter.nodes)
-        emitter.nodes.clear()
+def emit_max(emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
+    """Emit the maximum of positions."""
+    return emitter.op("Where", emitter.op("Less", one, other, since=9), other, one)
 
 
 class MaskEmitter:
     """An emitter of masks and counts of the valid elements, which are made once for the whole model.
 
     Args:
-        graph: The graph.
+        emitters: The emitters.
+        start: The node before which they are emitted, in the order in which they depend on each other.
         given: For each symbol, the input of the padded model that says how much is valid.
         rows: The size of the axis of rows, if each row has a length of its own.
         by_mask: Whether these inputs are masks instead of lengths.
     """
 
     def __init__(
-        self, graph: PaddedGraph, given: Mapping[str, ir.Value], rows: Size | None, *, by_mask: bool
+        self,
+        emitters: Emitters,
+        start: ir.Node,
+        given: Mapping[str, ir.Value],
+        rows: Size | None,
+        *,
+        by_mask: bool,
     ) -> None:
         self.given, self.by_mask = given, by_mask
-        self._graph, self._rows = graph, rows
+        self._emitters, self._start, self._rows = emitters, start, rows
         self._shared: dict[tuple[object, ...], ir.Value] = {}
 
     def mask(
@@ -70,7 +60,7 @@ class MaskEmitter:
         place, repeats = self._rows_in(axes)
         key = ("mask", size, rank - axis, place is not None and rank - place, repeats, offset_from_end)
         if key not in self._shared:
-            emitter = self._graph.emitter(f"valid_{size.symbol}")
+            emitter = self._emitters.at(f"valid_{size.symbol}", ir.DataType.FLOAT)
             valid, dims = self._mask(emitter, size, offset_from_end), [1] * rank
             if repeats > 1:
                 valid = emitter.op(
@@ -83,7 +73,7 @@ class MaskEmitter:
             dims[axis] = size.full
             first = axis if place is None else min(axis, place)
             self._shared[key] = emitter.reshape(valid, dims[first:])
-            self._graph.insert(emitter, None)
+            emitter.insert_before(self._start)
         return self._shared[key]
 
     def _mask(self, emitter: Emitter, size: Size, offset_from_end: int | None) -> ir.Value:
@@ -120,7 +110,7 @@ class MaskEmitter:
             raise NoRuleError(MIXED_ROWS)
         key = ("count", size, dtype)
         if key not in self._shared:
-            emitter = self._graph.emitter(f"count_{size.symbol}")
+            emitter = self._emitters.at(f"count_{size.symbol}", ir.DataType.FLOAT)
             if dtype is not None:
                 made = emitter.cast(self.count(size), dtype)
             else:
@@ -132,7 +122,7 @@ class MaskEmitter:
                     table = emitter.constant(np.array(size.table, np.int64))
                     made = emitter.op("Gather", table, made, axis=0)
             self._shared[key] = made
-            self._graph.insert(emitter, None)
+            emitter.insert_before(self._start)
         return self._shared[key]
 
     def per_row(self, emitter: Emitter, number: ir.Value, axes: Axes, rank: int) -> ir.Value:

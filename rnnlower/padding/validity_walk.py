@@ -17,10 +17,10 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.rewiring import take_place_of
 from rnnlower.graph.walk import RESHAPING, captured_values, is_read, operand
-from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.padding.examples import Examples
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size, add_axis
-from rnnlower.padding.validity import MaskEmitter, PaddedGraph
+from rnnlower.padding.validity import MaskEmitter
 from rnnlower.timeflow.flow import locate
 from rnnlower.timeflow.pointwise import POINTWISE
 
@@ -54,7 +54,7 @@ class PadFlow(Examples):
         rows: The axis of rows of each input that has one, if each row has a length of its own.
 
     Attributes:
-        graph: The graph into which nodes are emitted.
+        emitters: The emitters of what is added to the graph.
         masks: The masks and counts of the valid elements.
     """
 
@@ -76,16 +76,16 @@ class PadFlow(Examples):
                 row_dim = value.shape[axis]
                 self.rows = Size.of(ROWS, self.shape(value)[axis])
                 self.axes.setdefault(value, {})[axis] = self.rows
-        self.graph = PaddedGraph(model)
+        self.emitters = Emitters(model)
         given: dict[str, ir.Value] = {}
         for symbol, maximum in maxima.items():
             word = "mask" if by_mask else "length"
-            name = self.graph.names.fresh(word if len(maxima) == 1 else f"{word}_{symbol}")
+            name = self.emitters.names.fresh(word if len(maxima) == 1 else f"{word}_{symbol}")
             kind = ir.TensorType(ir.DataType.FLOAT if by_mask else ir.DataType.INT64)
             shape = ir.Shape([row_dim, maximum] if by_mask else [row_dim])
             given[symbol] = ir.Value(name=name, type=kind, shape=shape)
         model.graph.inputs.extend(given.values())
-        self.masks = MaskEmitter(self.graph, given, self.rows, by_mask=by_mask)
+        self.masks = MaskEmitter(self.emitters, next(iter(model.graph)), given, self.rows, by_mask=by_mask)
         self._replaced: list[ir.Node] = []
         self._filled: dict[tuple[object, ...], ir.Value] = {}
         # Contents that follow from lengths: one for the maximum is not that for a length.
@@ -94,15 +94,15 @@ class PadFlow(Examples):
         # Contents that are numbers of the valid steps in the result already.
         self._counted: set[ir.Value] = set()
 
-    def run(self) -> PadFlow:
-        """Walk to the end.
+    def run(self, rules: Mapping[str, Rule]) -> PadFlow:
+        """Walk to the end, by the rule of each operator.
 
         Raises:
             UnsupportedModelError: A node does with padding what no rule undoes.
         """
         for node in list(self.model.graph):
             try:
-                self._visit(node)
+                self._visit(node, rules)
             except NoRuleError as error:
                 decided = describe_deciding_inputs(self.model, node.inputs[0]) if node.op_type == "If" else ""
                 raise UnsupportedModelError(
@@ -114,20 +114,18 @@ class PadFlow(Examples):
         for node in reversed(dict.fromkeys(self._replaced)):
             if not any(map(is_read, node.outputs)):
                 self.model.graph.remove(node, safe=True)
-        outputs = self.model.graph.outputs
-        for index, value in enumerate(outputs):
+        for value in list(self.model.graph.outputs):
             if self.origin(value) in self._sized:
                 if self.rows is not None:
                     raise UnsupportedModelError(
                         f"output {value.name!r} is a number of steps, which differs from row to row",
                         remedy="pad without lengths of rows",
                     )
-                emitter = self.graph.emitter("output")
+                emitter = self.emitters.at("output", ir.DataType.FLOAT)
                 number = emitter.op("Identity", self._content_at_length(value))
                 self.model.graph.extend(emitter.nodes)
-                name, value.name = value.name, self.graph.names.fresh(f"{value.name}_padded")
-                number.name, number.type, number.shape = name, value.type, value.shape
-                outputs[index] = number
+                old_name = self.emitters.names.fresh(f"{value.name}_padded")
+                take_place_of(number, value, old_name=old_name, readers=())
         return self
 
     # Parts that several rules share.
@@ -165,13 +163,13 @@ class PadFlow(Examples):
         value, axes = self.operand(node, index), self.axes_of(node.inputs[index])
         key = (value, axis, fill)
         if key not in self._filled:
-            emitter = self.graph.emitter(f"{value.name}_valid", self.dtype(value))
+            emitter = self.emitters.at(f"{value.name}_valid", self.dtype(value))
             mask = self.masks.mask(axes[axis], axis, axes, len(self.shape(value)))
             if not isinstance(fill, ir.Value):
                 fill = emitter.scalar(_clamp_to_type(fill, emitter.dtype.numpy()))
             made = emitter.op("Where", mask, value, fill, since=9)
             made.dtype = emitter.dtype
-            self.graph.insert(emitter, node)
+            emitter.insert_before(node)
             self.record_origin(made, value)
             self._filled[key] = made
         node.replace_input_with(index, self._filled[key])
@@ -182,28 +180,18 @@ class PadFlow(Examples):
         old = node.outputs[index]
         value.type = old.type
         readers = [use for use in old.uses() if use.node not in emitter.nodes]
-        self.graph.insert(emitter, node, after=True)
+        emitter.insert_after(node)
         if old.is_graph_output():
-            take_place_of(value, old, old_name=self.graph.names.fresh(f"{old.name}_padded"), readers=())
+            take_place_of(value, old, old_name=self.emitters.names.fresh(f"{old.name}_padded"), readers=())
         for reader, place in readers:
             reader.replace_input_with(place, value)
         self._origins[value] = old
 
     def emitter_for(self, node: ir.Node) -> Emitter:
         """Return an emitter of nodes next to this one, in the type of its first input."""
-        return self.graph.emitter(node.outputs[0].name or node.op_type, self.dtype(self.operand(node)))
+        return self.emitters.at(node.outputs[0].name or node.op_type, self.dtype(self.operand(node)))
 
-    def emit_min(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
-        """Emit the minimum of positions, for which old opsets have no Min."""
-        return emitter.op("Where", emitter.op("Less", one, other, since=9), one, other)
-
-    def emit_max(self, emitter: Emitter, one: ir.Value, other: ir.Value) -> ir.Value:
-        """Emit the maximum of positions."""
-        return emitter.op("Where", emitter.op("Less", one, other, since=9), other, one)
-
-    def _visit(self, node: ir.Node) -> None:
-        from rnnlower.padding.padding_rules import RULES
-
+    def _visit(self, node: ir.Node, rules: Mapping[str, Rule]) -> None:
         if any(self.axes_of(each) or self.origin(each) in self._sized for each in captured_values(node)):
             raise NoRuleError("has a body that reads values over time")
         controls = () if node.domain else CONTROLS.get(node.op_type, ())
@@ -218,7 +206,7 @@ class PadFlow(Examples):
         ]
         if not over_time and not numbers:
             return
-        rule = None if node.domain not in ("", "com.microsoft") else RULES.get(node.op_type)
+        rule = None if node.domain not in ("", "com.microsoft") else rules.get(node.op_type)
         if rule is None:
             raise NoRuleError(f"no rule says what {node.op_type} does to padding")
         for index in numbers:
@@ -306,7 +294,7 @@ class PadFlow(Examples):
         if value not in self._at_length and node is not None:
             if self.axes_of(value) or len(set(self.shapes(value))) > 1:
                 raise NoRuleError(f"reads {value.name!r}, which counts from the end of the sequence")
-            emitter = self.graph.emitter(f"{value.name}_of_length")
+            emitter = self.emitters.at(f"{value.name}_of_length", ir.DataType.FLOAT)
             if self.rows is not None:
                 self._at_length[value] = self._number_of_rows(emitter, value, node)
             elif node.op_type == "Shape":
@@ -315,7 +303,7 @@ class PadFlow(Examples):
                 raise NoRuleError(f"reads {value.name!r}, a product of sizes")
             else:
                 self._at_length[value] = self._emit_again(emitter, node)
-            self.graph.insert(emitter, node, after=True)
+            emitter.insert_after(node)
         return self._at_length[value]
 
     def _operand_at_length(self, node: ir.Node, index: int) -> ir.Value:
@@ -326,14 +314,10 @@ class PadFlow(Examples):
         if node.op_type not in POINTWISE:
             raise NoRuleError(f"computes with {value.name!r}, which differs from row to row")
         rank = len(self.shape(node.outputs[0]))
-        axes = {
-            rank - len(self.shape(each)) + axis: size
-            for each in node.inputs
-            for axis, size in self.axes_of(each).items()
-        }
+        axes = self.broadcast(node, range(len(node.inputs)))
         emitter = self.emitter_for(node)
         placed = self.masks.per_row(emitter, self._content_at_length(value), axes, rank)
-        self.graph.insert(emitter, node)
+        emitter.insert_before(node)
         return placed
 
     def _number_of_rows(self, emitter: Emitter, value: ir.Value, node: ir.Node) -> ir.Value:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import operand
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
+from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
 from rnnlower.timeflow.convolutions import make_window
 
@@ -136,7 +137,7 @@ def _pad_with_zeros(flow: PadFlow, node: ir.Node) -> None:
         padded = emitter.op("Pad", node.inputs[0], pads=both)
     else:
         padded = emitter.op("Pad", node.inputs[0], emitter.integers(*both))
-    flow.graph.insert(emitter, node)
+    emitter.insert_before(node)
     node.replace_input_with(0, padded)
     node.attributes["pads"] = ir.AttrInt64s("pads", [0] * len(pads))
     node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 0)
@@ -220,7 +221,7 @@ def _mirror(flow: PadFlow, node: ir.Node, axis: int, begin: int, size: Size, mod
         places = emitter.op("Sub", last, emitter.op("Abs", emitter.op("Sub", last, places)))
     elif mode == "wrap":
         places = emitter.op("Mod", emitter.op("Add", places, count), count)
-    places = flow.emit_max(emitter, flow.emit_min(emitter, places, last), zero)
+    places = emit_max(emitter, emit_min(emitter, places, last), zero)
     flow.replace(node, emitter.op("Gather", source, places, axis=axis), emitter)
 
 
@@ -263,10 +264,10 @@ def _repeat_last_step(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> No
     emitter, source = flow.emitter_for(node), flow.operand(node)
     places = emitter.constant(np.arange(size.full, dtype=np.int64))
     last = emitter.op("Sub", flow.masks.count(size), emitter.integers(1))
-    places = flow.emit_min(emitter, places, last)
+    places = emit_min(emitter, places, last)
     extended = emitter.op("Gather", source, places, axis=axis)
     flow.record_origin(extended, source)
-    flow.graph.insert(emitter, node)
+    emitter.insert_before(node)
     node.replace_input_with(0, extended)
 
 

@@ -10,6 +10,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rewiring import prepend, take_place_of
 from rnnlower.quantizing.placement import MOVES
 
 
@@ -28,7 +29,7 @@ def carry_integers(model: ir.Model) -> list[str]:
         )
     graph, names, notes = model.graph, NameSource(all_names(model)), []
     inputs = {value.name: value for value in graph.inputs}
-    for index, output in enumerate(list(graph.outputs)):
+    for output in list(graph.outputs):
         into = inputs.get(stream.states.get(output.name or ""))
         if into is None:
             continue
@@ -45,12 +46,11 @@ def carry_integers(model: ir.Model) -> list[str]:
         into.replace_all_uses_with(inside.outputs[0])
         inside.replace_input_with(0, into)
         inside.outputs[0].shape, inside.outputs[0].type = into.shape, into.type
-        graph.insert_before(graph[0], inside)
+        prepend(graph, [inside])
         outside = _make("QuantizeLinear", output, found, names)
         graph.append(outside)
         outer = outside.outputs[0]
-        outer.name, output.name = output.name, outer.name
-        outer.shape, graph.outputs[index] = output.shape, outer
+        take_place_of(outer, output, old_name=outer.name, readers=())
         into.type = outer.type = ir.TensorType(ir.DataType.INT16)
         notes.append(f"{into.name!r} and {outer.name!r} are int16 with scale {float(scale.numpy()):g}")
     return notes

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.graph.initializers import with_name
+from rnnlower.graph.initializers import new_initializer
 from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rewiring import prepend
 from rnnlower.graph.walk import is_read, walk
 
 MOVES = frozenset({"Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
@@ -49,11 +50,7 @@ def localize_constants(model: ir.Model) -> None:
             tensor = None if value is None or value.graph is graph else value.const_value
             if value is None or tensor is None or len({reader.graph for reader, _ in value.uses()}) < 2:
                 continue
-            fresh = names.fresh(str(value.name))
-            own = ir.Value(
-                name=fresh, shape=value.shape, type=value.type, const_value=with_name(tensor, fresh)
-            )
-            graph.register_initializer(own)
+            own = new_initializer(graph, names.fresh(str(value.name)), tensor)
             for reader, index in list(value.uses()):
                 if reader.graph is graph:
                     reader.replace_input_with(index, own)
@@ -89,7 +86,7 @@ def _dequantize_inside(graph: ir.Graph, chain: list[ir.Node], names: NameSource)
     end = chain[0].outputs[0]
     value = ir.Value(name=name, shape=end.shape, type=end.type)
     node = ir.node("DequantizeLinear", [integers, *first.inputs[1:]], outputs=[value], name=name)
-    graph.insert_before(graph[0], node)
+    prepend(graph, [node])
     return value
 
 

@@ -10,11 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.files.metadata import StreamMetadata
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope, all_names
-from rnnlower.graph.rewiring import remove_orphans, replace_with_values, set_input, take_place_of
+from rnnlower.graph.rewiring import prepend, remove_orphans, replace_with_values, set_input, take_place_of
 from rnnlower.graph.walk import forget_inner_shapes, operand
-from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.streaming.analysis import Analysis
 from rnnlower.timeflow import edits
 
@@ -26,15 +24,13 @@ class StreamRewriter:
 
     Args:
         model: The model.
-        opset: Version of its default domain.
     """
 
-    def __init__(self, model: ir.Model, opset: int) -> None:
+    def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._graph = model.graph
-        self._opset = opset
-        self._names = NameSource(all_names(model))
-        self._pool = InitializerPool(model, self._names)
+        self._emitters = Emitters(model)
+        self._names, self._pool = self._emitters.names, self._emitters.constants
         self._states: dict[str, str] = {}
         self._starts: dict[str, Any] = {}
         before = StreamMetadata.read(model.metadata_props)
@@ -157,8 +153,8 @@ class StreamRewriter:
             self._add_state_output(final, name, value, calls)
 
     def _cache(self, edit: edits.CacheInput) -> None:
-        outputs = self._graph.outputs
-        value = outputs[edit.index] if edit.node is None else edit.node.inputs[edit.index]
+        holder = self._graph.outputs if edit.node is None else edit.node.inputs
+        value = holder[edit.index]
         assert value is not None
         start = edit.start.tobytes() if isinstance(edit.start, np.ndarray) else edit.start
         key = (value, edit.axis, edit.cache, edit.drop, start, edit.calls, edit.repeats, edit.repeated)
@@ -167,10 +163,8 @@ class StreamRewriter:
         if edit.node is not None:
             edit.node.replace_input_with(edit.index, self._shared[key])
             return
-        late = self._shared[key]
-        name, value.name = value.name, self._names.fresh(f"{value.name}_early")
-        late.name, late.type, late.shape = name, value.type, value.shape
-        outputs[edit.index] = late
+        early = self._names.fresh(f"{value.name}_early")
+        take_place_of(self._shared[key], value, old_name=early, readers=())
 
     def _with_cache(self, edit: edits.CacheInput, value: ir.Value) -> ir.Value:
         name = f"{edit.value.name or value.name}_cache"
@@ -268,7 +262,7 @@ class StreamRewriter:
             self._place(emitter, node)
         else:
             count, rows = self._rows(edit, emitter, position)
-            self._graph.insert_before(node, emitter.nodes)
+            emitter.insert_before(node)
             self._set_input(node, edit.index, rows)
         self._advance(edit.chunk, count)
 
@@ -318,8 +312,7 @@ class StreamRewriter:
             total = each if total is None else emitter.op("Add", total, each)
         assert total is not None
         total = emitter.reshape(total, [*sizes[:axis], edit.frames * hop, *sizes[axis + 1 :]])
-        self._graph.insert_before(node, emitter.nodes)
-        emitter.nodes.clear()
+        emitter.insert_before(node)
         replace_with_values(node, [total])
 
     # Other edits.
@@ -339,27 +332,21 @@ class StreamRewriter:
         edit.node.attributes[edit.name] = ir.AttrInt64s(edit.name, list(edit.value))
 
     def _bypass(self, edit: edits.BypassNode) -> None:
-        value, out = edit.node.inputs[edit.index], edit.node.outputs[0]
-        assert value is not None
-        others = [each for each in edit.node.inputs if each is not None and each is not value]
-        identity = ir.node("Identity", [value])
+        (out,) = edit.node.outputs
+        identity = ir.node("Identity", [edit.node.inputs[edit.index]])
         self._graph.insert_before(edit.node, identity)
         take_place_of(identity.outputs[0], out)
-        self._graph.remove(edit.node, safe=True)
-        remove_orphans(others)
+        remove_orphans([out])
 
     def _emitter(self, value: ir.Value, name: str) -> Emitter:
-        return Emitter(
-            self._opset, Scope(self._names, f"{name}/"), value.dtype or ir.DataType.FLOAT, self._pool
-        )
+        return self._emitters.at(name, value.dtype or ir.DataType.FLOAT)
 
     def _place(self, emitter: Emitter, after: ir.Node | None) -> None:
         """Insert emitted nodes after a node, or at the beginning."""
         if after is None:
-            self._graph.insert_before(next(iter(self._graph)), emitter.nodes)
+            prepend(self._graph, emitter.nodes)
         else:
-            self._graph.insert_after(after, emitter.nodes)
-        emitter.nodes.clear()
+            emitter.insert_after(after)
 
     def _forget_shapes(self, analysis: Analysis) -> None:
         """Remove shapes inside the graph, and declare those of a chunk at its inputs and outputs."""

@@ -43,9 +43,7 @@ def gather_slices(model: ir.Model, facts: Facts) -> None:
         )
         model.graph.insert_before(node, gather)
         take_place_of(gather.outputs[0], node.outputs[0])
-        inputs = [value for value in node.inputs if value is not None]
-        model.graph.remove(node, safe=True)
-        remove_orphans(inputs)
+        remove_orphans(node.outputs)
 
 
 def _match_slice(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int, int] | None:

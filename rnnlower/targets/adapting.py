@@ -11,6 +11,7 @@ import onnx_ir as ir
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.rewiring import detach
+from rnnlower.graph.walk import trim_omitted
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.sketching import sketch_emitter
 from rnnlower.recurrent.node import KEEPS_INITIAL, ResolvedNode
@@ -157,17 +158,14 @@ class AdaptedNode:
         if reverses:
             inputs = {**inputs, "X": self._reverse_time(inputs["X"])}
             direction = "forward"
-        order = [inputs.get(name) for name in INPUT_NAMES]
-        while order[-1] is None:
-            order.pop()
+        order = trim_omitted(inputs.get(name) for name in INPUT_NAMES)
         made = ir.Node(
             "", self._node.node.op_type, order, self._attributes(direction), outputs=self._outputs(directions)
         )
         made.name = self.e.names.fresh(direction)
         if KEEPS_INITIAL in self._node.node.meta:
             made.meta[KEEPS_INITIAL] = self._node.node.meta[KEEPS_INITIAL]
-        self.e.nodes.append(made)
-        self.e.everything.append(made)
+        self.e.add(made)
         self.recurrent.append(made)
         outputs = {name: value for name, value in zip(OUTPUT_NAMES, made.outputs, strict=False) if value.name}
         if reverses and self._node.used("Y"):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.walk import trim_omitted
 from rnnlower.lowering.fallbacks.arithmetic import Fallback
 
 if TYPE_CHECKING:
@@ -225,9 +226,7 @@ def _matmul_to_float(
     bias: _Values = None,
 ) -> ir.Value:
     e = e.with_dtype(e.type_of(a_scale) or ir.DataType.FLOAT)
-    zeros = [a_zero, b_zero]
-    while zeros and zeros[-1] is None:
-        zeros.pop()
+    zeros = trim_omitted([a_zero, b_zero])
     made = e.cast(e.op("MatMulInteger", a, b, *zeros, since=10), e.dtype)
     made = e.op("Mul", made, e.op("Mul", a_scale, b_scale))
     return made if bias is None else e.op("Add", made, bias)
