@@ -40,7 +40,7 @@ class LocatedNode:
     opset: int
 
     def __str__(self) -> str:
-        return f"{self.path}/{self.name}" if self.path else self.name
+        return place_name(self.path, self.name)
 
     @property
     def label(self) -> str:
@@ -74,8 +74,12 @@ def walk(
             for number, subgraph in enumerate(subgraphs):
                 name = (names or {}).get(node) or node_name(node, index)
                 suffix = f"{attribute.name}_{number}" if len(subgraphs) > 1 else attribute.name
-                inner = f"{name}/{suffix}"
-                yield from walk(subgraph, f"{path}/{inner}" if path else inner, names)
+                yield from walk(subgraph, place_name(path, f"{name}/{suffix}"), names)
+
+
+def place_name(path: str, name: str) -> str:
+    """Return the name of a node after its path."""
+    return f"{path}/{name}" if path else name
 
 
 def node_name(node: ir.Node, index: int) -> str:
