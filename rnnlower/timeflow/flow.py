@@ -144,10 +144,6 @@ class Flow(Contents):
 
     # Actions of the rules.
 
-    def record_obstacle(self, node: ir.Node, problem: str) -> None:
-        """Record an obstacle after which time can still be followed: all of them are reported together."""
-        self.obstacles.append(CoupledError(problem, node=node))
-
     def set_ints(self, node: ir.Node, name: str, index: int | None, values: Sequence[int]) -> None:
         """Set integers that are an attribute, or in newer versions an input."""
         if index is None or name in node.attributes:

@@ -50,9 +50,9 @@ def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
         raise CoupledError("runs over an axis in which time is folded")
     flow.recurrent.append(node)
     if any(resolved.reversed_directions):
-        flow.record_obstacle(
-            node, f"is {resolved.direction}: it begins with the last step, which a stream never reaches"
-        )
+        # Time can still be followed: all such nodes are reported together.
+        problem = f"is {resolved.direction}: it begins with the last step, which a stream never reaches"
+        flow.obstacles.append(CoupledError(problem, node=node))
         return _outcomes(flow, node, resolved, track)
     _check_lengths(flow, node, track)
     track, calls = flow.delay_by_chunks(node, 0)
