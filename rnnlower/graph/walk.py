@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 T = TypeVar("T")
+Dim = int | ir.SymbolicDim | None
 
 RESHAPING = frozenset(["Reshape", "Squeeze", "Unsqueeze"])
 """Operators that change only the shape."""
@@ -190,7 +191,7 @@ def forget_inner_shapes(graph: ir.Graph) -> None:
         out.shape = None
 
 
-def dim_name(dim: int | ir.SymbolicDim | None) -> str | None:
+def dim_name(dim: Dim) -> str | None:
     """Return the name of a dimension; ``None`` for "?", which exporters write for unknown sizes."""
     return dim.value if isinstance(dim, ir.SymbolicDim) and dim.value != "?" else None
 

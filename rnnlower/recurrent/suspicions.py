@@ -20,6 +20,7 @@ from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.walk import (
     REARRANGING,
     SHAPE_READERS,
+    Dim,
     LocatedNode,
     captured_values,
     display_name,
@@ -239,7 +240,7 @@ def _is_exported_by_keras(model: ir.Model) -> bool:
     return any(_is_exported_by(model, exporter) for exporter in ("keras2onnx", "tf2onnx"))
 
 
-def _dim_of_x(node: ResolvedNode, axis: int) -> int | ir.SymbolicDim | None:
+def _dim_of_x(node: ResolvedNode, axis: int) -> Dim:
     """Return a size of X, or 0 if its rank is unknown."""
     shape = node.inputs["X"].shape
     return 0 if shape is None else shape[axis]
