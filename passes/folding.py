@@ -14,17 +14,9 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool, constant_holds, constant_of
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
-from rnnlower.graph.walk import (
-    ancestors,
-    count_value_names,
-    display_name,
-    is_read,
-    reachable,
-    subgraphs_of,
-    walk,
-)
+from rnnlower.graph.walk import ancestors, count_value_names, is_read, reachable, subgraphs_of, walk
 from rnnlower.passes.base import Pass
-from rnnlower.recurrent.finding import is_recurrent
+from rnnlower.recurrent.finding import is_recurrent, shown_names
 from rnnlower.recurrent.operators import INPUT_NAMES, WEIGHT_INPUTS
 
 _SLACK_BYTES = 1024
@@ -226,7 +218,7 @@ class FoldWeightsPass(Pass):
                 for producer in filter(None, (source.producer() for source in ancestors(value))):
                     if array is None and producer in facts.failures:
                         raise InvalidModelError(
-                            f"{node.op_type} node {display_name(node)!r}: its constant input "
+                            f"{node.op_type} node {shown_names(model)[node]!r}: its constant input "
                             f"{INPUT_NAMES[position]} {value.name!r} cannot be computed: "
                             f"{facts.failures[producer]}"
                         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.walk import place_name
 from rnnlower.lifting.lifted_nodes import LiftedNode
 from rnnlower.passes.command_options import LiftOptions
 from rnnlower.passes.lift_recurrent import LiftRecurrentPass
@@ -48,7 +49,7 @@ def _lift(work: LiftWork) -> None:
     lifting = LiftRecurrentPass(options.nodes, steps=options.steps, semantics=options.semantics)
     work.lifted = work.apply(lifting).lifted
     work.notes += [
-        f"{node.form} {f'{node.path}/{node.name}' if node.path else node.name!r} stays: {node.reason}"
+        f"{node.form} {place_name(node.path, node.name)!r} stays: {node.reason}"
         for node in work.lifted
         if node.reason is not None
     ]

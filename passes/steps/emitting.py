@@ -10,7 +10,7 @@ from rnnlower import wording
 from rnnlower.errors import OpsetError, UnsupportedModelError
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import prepend
-from rnnlower.graph.walk import default_opset
+from rnnlower.graph.walk import default_opset, place_name
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.passes.convert_opset import ConvertOpsetPass, convert_to_first_possible
 from rnnlower.passes.declared_sizes import CorrectShapesPass
@@ -210,7 +210,7 @@ def note_unused_factor(work: LoweringWork) -> None:
         if node.strategy not in ("scan", "loop"):
             done.append((node, "is unrolled" if node.strategy == "unroll" else "is kept"))
     work.notes += [
-        f"{node.op_type} node {'/'.join(filter(None, (node.path, node.name)))!r} {what}: "
+        f"{node.op_type} node {place_name(node.path, node.name)!r} {what}: "
         f"{factor}, which is for Scan and Loop, has no effect on it"
         for node, what in done
     ]

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from rnnlower import wording
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.walk import REARRANGING
+from rnnlower.graph.walk import REARRANGING, Dim
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
 Array: TypeAlias = NDArray[Any]
-Dims = tuple[int | ir.SymbolicDim | None, ...]
+Dims = tuple[Dim, ...]
 Shape = tuple[int | None, ...]
 
 _NAMES = """

@@ -13,6 +13,7 @@ from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignatur
 from rnnlower.graph.node_facts import NodeFacts
 from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.graph.walk import (
+    Dim,
     captured_values,
     look_through,
     resolve_references,
@@ -193,8 +194,8 @@ class Facts(NodeFacts):
         scan = LoopSignature(node)
         body, count = scan.body, scan.states
         first = int(self._imports[""] < FIRST_SCAN_WITHOUT_BATCH)
-        batch: list[int | ir.SymbolicDim | None] = [None] * first
-        steps: int | ir.SymbolicDim | None = None
+        batch: list[Dim] = [None] * first
+        steps: Dim = None
         shapes = []
         for index, source in enumerate(node.inputs[first:]):
             dims = self.dims(source)

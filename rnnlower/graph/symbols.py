@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import DATA_MOVEMENT, Array, Dims, evaluate
 from rnnlower.graph.slicing import AxisSlice, axis_slices
+from rnnlower.graph.walk import Dim
 
 MOST_SIZES = 64
 """Most elements of a tensor whose elements are followed as sizes."""
@@ -29,7 +30,7 @@ UNKNOWN = "unknown_size_"
 """Beginning of the names of symbols that stand for unknown sizes."""
 
 
-def is_known(size: int | ir.SymbolicDim | None) -> bool:
+def is_known(size: Dim) -> bool:
     """Return whether a size is a number, or an expression of the model's own symbols."""
     return isinstance(size, int) or (size is not None and UNKNOWN not in str(size.value))
 

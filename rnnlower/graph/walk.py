@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 T = TypeVar("T")
+Dim = int | ir.SymbolicDim | None
 
 RESHAPING = frozenset(["Reshape", "Squeeze", "Unsqueeze"])
 """Operators that change only the shape."""
@@ -40,7 +41,7 @@ class LocatedNode:
     opset: int
 
     def __str__(self) -> str:
-        return f"{self.path}/{self.name}" if self.path else self.name
+        return place_name(self.path, self.name)
 
     @property
     def label(self) -> str:
@@ -74,8 +75,12 @@ def walk(
             for number, subgraph in enumerate(subgraphs):
                 name = (names or {}).get(node) or node_name(node, index)
                 suffix = f"{attribute.name}_{number}" if len(subgraphs) > 1 else attribute.name
-                inner = f"{name}/{suffix}"
-                yield from walk(subgraph, f"{path}/{inner}" if path else inner, names)
+                yield from walk(subgraph, place_name(path, f"{name}/{suffix}"), names)
+
+
+def place_name(path: str, name: str) -> str:
+    """Return the name of a node after its path."""
+    return f"{path}/{name}" if path else name
 
 
 def node_name(node: ir.Node, index: int) -> str:
@@ -186,7 +191,7 @@ def forget_inner_shapes(graph: ir.Graph) -> None:
         out.shape = None
 
 
-def dim_name(dim: int | ir.SymbolicDim | None) -> str | None:
+def dim_name(dim: Dim) -> str | None:
     """Return the name of a dimension; ``None`` for "?", which exporters write for unknown sizes."""
     return dim.value if isinstance(dim, ir.SymbolicDim) and dim.value != "?" else None
 

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import is_read, look_through_identities
+from rnnlower.graph.walk import RESHAPING, is_read, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, State
 from rnnlower.lifting.products import ProductReader
 from rnnlower.lifting.terms import Factor, Term
 
-_MOVES = ("Cast", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+_KEEPING_SIGNS = RESHAPING | {"Cast", "Expand", "Identity", "Slice", "Transpose"}
 _POSITIVE = ("Exp", "Sigmoid")
 
 
@@ -269,7 +269,7 @@ def _is_positive(facts: Facts, value: ir.Value, outer: Mapping[ir.Value, ir.Valu
             return False
         if producer.op_type in _POSITIVE:
             return True
-        if producer.op_type not in _MOVES:
+        if producer.op_type not in _KEEPING_SIGNS:
             return False
         value = producer.inputs[0]
 

@@ -46,12 +46,9 @@ def _can_join(facts: Facts, one: EmittedNode, other: EmittedNode) -> bool:
         and first.graph is second.graph
         and _is_same_value(facts, first.inputs[0], second.inputs[0])
         and _is_same_value(facts, operand(first, _LENGTHS), operand(second, _LENGTHS))
-        and not any({*node.outputs} & _ancestors(of) for node, of in ((first, second), (second, first)))
+        and {*first.outputs}.isdisjoint(ancestors(second.outputs[0]))
+        and {*second.outputs}.isdisjoint(ancestors(first.outputs[0]))
     )
-
-
-def _ancestors(node: ir.Node) -> set[ir.Value]:
-    return {value for given in node.inputs if given is not None for value in ancestors(given)}
 
 
 def _is_same_value(facts: Facts, first: ir.Value | None, second: ir.Value | None) -> bool:

@@ -8,10 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import VIEWS
+from rnnlower.graph.walk import VIEWS, Dim
 from rnnlower.lifting.affine_forms import Atoms, Floats, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT, Series
-from rnnlower.lifting.layout_rules import Dim
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 
 _SUMS = frozenset(("Add", "Concat", "Sub", "Sum"))

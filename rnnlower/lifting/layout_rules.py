@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.walk import ints_of_attribute_or_input
+from rnnlower.graph.walk import Dim, ints_of_attribute_or_input
 from rnnlower.lifting.affine_forms import AffineForm, NotLiftableError, broadcast_tags, concat_forms
 from rnnlower.lifting.frames import cover_axis, is_first_step_size
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _REVERSED = {"T": "R", "R": "T"}
 """The tag of a reversed axis of time."""
 
-Dim = int | ir.SymbolicDim | None
 Rule = Callable[["Evaluator", ir.Node], Sequence[AffineForm]]
 
 

@@ -13,7 +13,7 @@ from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import remove_orphans, replace_value
 from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.walk import VIEWS, LocatedNode, ancestors, is_read, look_through
+from rnnlower.graph.walk import VIEWS, Dim, LocatedNode, ancestors, is_read, look_through
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, is_reversed, tagged_shape
 from rnnlower.lifting.chains import Line
@@ -294,7 +294,7 @@ def _flatten_concat(node: ir.Node) -> list[ir.Value]:
     return found
 
 
-def _absolute_index(place: int, size: int | ir.SymbolicDim | None) -> int:
+def _absolute_index(place: int, size: Dim) -> int:
     """Return an index counted from the start.
 
     Raises:

@@ -214,7 +214,7 @@ def describe(node: ir.Node | None) -> str:
     return "a value" if node is None else f"{node.op_type} {display_name(node)!r}"
 
 
-Rule = Callable[[ProductReader, ir.Node], Sum]
+ProductRule = Callable[[ProductReader, ir.Node], Sum]
 
 
 def _cast(p: ProductReader, node: ir.Node) -> Sum:
@@ -300,7 +300,7 @@ def _einsum(p: ProductReader, node: ir.Node) -> Sum:
 
 
 _SUMS = ("Add", "Sub", "Sum")
-_RULES: dict[str, Rule] = {
+_RULES: dict[str, ProductRule] = {
     "Add": _add,
     "Cast": _cast,
     "CastLike": _cast,

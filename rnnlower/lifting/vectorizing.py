@@ -145,7 +145,7 @@ class StepVectorizer:
         return found
 
 
-Rule = Callable[[StepVectorizer, ir.Node, Values, Sequence[bool]], list[ir.Value]]
+VectorRule = Callable[[StepVectorizer, ir.Node, Values, Sequence[bool]], list[ir.Value]]
 
 
 def _pointwise(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
@@ -208,7 +208,7 @@ def _einsum(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[
     return t._copy_node(node, given, equation=f"{','.join(operands)}->{free}{result}")
 
 
-_RULES: Mapping[str, Rule] = {
+_RULES: Mapping[str, VectorRule] = {
     **dict.fromkeys((*_REDUCTIONS, "Squeeze", "Unsqueeze"), _shift_axes),
     "Einsum": _einsum,
     "Flatten": _reshape,

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource, all_names
-from rnnlower.graph.walk import node_names
+from rnnlower.graph.walk import display_name, node_names, place_name
 from rnnlower.opset.value_types import ValueTypes
 
 if TYPE_CHECKING:
@@ -117,8 +117,7 @@ class Subject:
     label: str
 
     def __str__(self) -> str:
-        name = self.node.name or next((out.name for out in self.node.outputs if out.name), "") or ""
-        return f"{self.path}/{name}" if self.path else name
+        return place_name(self.path, display_name(self.node))
 
 
 def describe(node: ir.Node) -> str:

@@ -47,7 +47,13 @@ def inline_all_functions(session: Session) -> None:
     """
     model, report = session.model, session.report
     report.inlined += map(_name, model.functions)
-    outputs = _outputs_of_calls(model)
+    outputs = {
+        str(value.name): value
+        for node in model.graph.all_nodes()
+        if node.op_identifier() in model.functions
+        for value in node.outputs
+        if value.name
+    }
     try:
         inline_functions(model, functions_with(model, lambda node: True))
     except InvalidModelError as error:
@@ -65,16 +71,6 @@ def inline_all_functions(session: Session) -> None:
 def _name(identifier: ir.OperatorIdentifier) -> str:
     domain, name, overload = identifier
     return f"{domain}::{name}:{overload}" if overload else f"{domain}::{name}"
-
-
-def _outputs_of_calls(model: ir.Model) -> dict[str, ir.Value]:
-    return {
-        str(value.name): value
-        for node in model.graph.all_nodes()
-        if node.op_identifier() in model.functions
-        for value in node.outputs
-        if value.name
-    }
 
 
 def _restore_metadata(model: ir.Model, outputs: dict[str, ir.Value]) -> None:

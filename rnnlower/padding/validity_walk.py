@@ -16,12 +16,12 @@ import onnx_ir as ir
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.rewiring import take_place_of
-from rnnlower.graph.walk import RESHAPING, captured_values, is_read, operand
+from rnnlower.graph.walk import RESHAPING, LocatedNode, captured_values, default_opset, is_read, operand
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.padding.examples import Examples
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size, add_axis
 from rnnlower.padding.validity import MaskEmitter
-from rnnlower.timeflow.flow import locate
+from rnnlower.recurrent.finding import shown_names
 from rnnlower.timeflow.pointwise import POINTWISE
 
 Rule: TypeAlias = "Callable[[PadFlow, ir.Node], Axes | list[Axes]]"
@@ -100,6 +100,7 @@ class PadFlow(Examples):
         Raises:
             UnsupportedModelError: A node does with padding what no rule undoes.
         """
+        names = shown_names(self.model)  # Before nodes are added.
         for node in list(self.model.graph):
             try:
                 self._visit(node, rules)
@@ -107,7 +108,7 @@ class PadFlow(Examples):
                 decided = describe_deciding_inputs(self.model, node.inputs[0]) if node.op_type == "If" else ""
                 raise UnsupportedModelError(
                     f"{error}: what it computes at the end of a sequence would depend on the padding",
-                    node=locate(self.model, node),
+                    node=LocatedNode(node, names[node], "", default_opset(self.model)),
                     remedy=decided
                     or "take this part out of the model, or pad to the length that it always has",
                 ) from None

@@ -11,7 +11,7 @@ from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import prepend, take_place_of
-from rnnlower.quantizing.placement import MOVES
+from rnnlower.quantizing.placement import COMMUTING
 
 
 def carry_integers(model: ir.Model) -> list[str]:
@@ -64,7 +64,7 @@ def _make(op_type: str, value: ir.Value, parameters: tuple[ir.Value, ir.Value], 
 def _readers(value: ir.Value) -> Iterator[ir.Node]:
     """Yield the readers of a value, looking through operators that only move it."""
     for node, _ in value.uses():
-        if node.op_type in MOVES:
+        if node.op_type in COMMUTING:
             yield from _readers(node.outputs[0])
         else:
             yield node

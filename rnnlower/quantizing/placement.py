@@ -11,9 +11,9 @@ import onnx_ir as ir
 from rnnlower.graph.initializers import new_initializer
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import prepend
-from rnnlower.graph.walk import is_read, walk
+from rnnlower.graph.walk import RESHAPING, is_read, walk
 
-MOVES = frozenset({"Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+COMMUTING = RESHAPING | {"Slice", "Transpose"}
 """Operators that commute with DequantizeLinear."""
 
 _LOOKED_FOR = frozenset({"DequantizeLinear", "Where"})
@@ -63,7 +63,7 @@ def _trace_to_dequantize(value: ir.Value) -> list[ir.Node] | None:
         nodes.append(node)
         if node.op_type == "DequantizeLinear":
             return nodes
-        if node.op_type not in MOVES or node.inputs[0] is None:
+        if node.op_type not in COMMUTING or node.inputs[0] is None:
             return None
         value = node.inputs[0]
     return None
@@ -93,6 +93,6 @@ def _dequantize_inside(graph: ir.Graph, chain: list[ir.Node], names: NameSource)
 def _remove_unread(graph: ir.Graph) -> None:
     for node in reversed([node for node, _ in walk(graph)]):
         out = node.outputs[0]
-        removable = node.op_type in MOVES or node.op_type == "DequantizeLinear"
+        removable = node.op_type in COMMUTING or node.op_type == "DequantizeLinear"
         if removable and node.graph is not None and not is_read(out):
             node.graph.remove(node, safe=True)

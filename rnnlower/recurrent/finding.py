@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import LocatedNode, default_opset, dim_name, walk, walk_all
+from rnnlower.graph.walk import LocatedNode, default_opset, dim_name, node_names, walk, walk_all
 from rnnlower.recurrent.operators import MOST_INPUTS, SIGNATURES
 from rnnlower.recurrent.state_operators import is_state_operator
 
@@ -49,6 +49,11 @@ def find_recurrent(model: ir.Model, wanted: Callable[[ir.Node], bool] = is_recur
         for index, (node, path) in enumerate(found)
     ]
     return [each for each in located if wanted(each.node)]
+
+
+def shown_names(model: ir.Model) -> dict[ir.Node, str]:
+    """Return the names of all nodes as `inspect` and paths show them, functions included."""
+    return node_names(model) | {each.node: each.name for each in find_recurrent(model, is_stateful)}
 
 
 RANK_OF_X = 3

@@ -20,11 +20,13 @@ from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.walk import (
     REARRANGING,
     SHAPE_READERS,
+    Dim,
     LocatedNode,
     captured_values,
     display_name,
     is_read,
     node_names,
+    place_name,
     reachable,
     subgraphs_of,
     values_read_by,
@@ -78,7 +80,7 @@ def _unknown_operators(model: ir.Model) -> Iterator[Suspicion]:
         if known or not _RECURRENT_NAME.search(node.op_type):
             continue
         yield Suspicion(
-            f"{node.op_type} node {'/'.join(filter(None, (path, display_name(node))))!r}",
+            f"{node.op_type} node {place_name(path, display_name(node))!r}",
             f"operator {node.domain or 'ai.onnx'}.{node.op_type} has the name of a recurrence",
             "it is not a known operator and stays as it is",
             "export the model with LSTM, GRU or RNN if its target lacks the operator",
@@ -238,7 +240,7 @@ def _is_exported_by_keras(model: ir.Model) -> bool:
     return any(_is_exported_by(model, exporter) for exporter in ("keras2onnx", "tf2onnx"))
 
 
-def _dim_of_x(node: ResolvedNode, axis: int) -> int | ir.SymbolicDim | None:
+def _dim_of_x(node: ResolvedNode, axis: int) -> Dim:
     """Return a size of X, or 0 if its rank is unknown."""
     shape = node.inputs["X"].shape
     return 0 if shape is None else shape[axis]
@@ -286,8 +288,7 @@ def find_other_recurrences(model: ir.Model, lifted: Collection[tuple[str, str]] 
     found, names = [], node_names(model)
     for node, path in walk_all(model):
         if (names[node], path) not in lifted and (states := list(_multiplied_states(node))):
-            name = display_name(node)
-            found.append(_written_out_warning(node, f"{path}/{name}" if path else name, states))
+            found.append(_written_out_warning(node, place_name(path, names[node]), states))
     return found
 
 

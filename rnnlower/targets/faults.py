@@ -127,9 +127,13 @@ def contradictions(target: Target) -> Iterator[str]:
     if is_narrow and ("float32" not in target.dtypes.allowed or "Cast" not in target.op_types):
         yield "arithmetic.accumulates is float16, and there is no float32 or no Cast"
     for index, limit in enumerate(target.limits):
-        where, types = f"limits[{index}]", dict[str, ir.AttributeType]()
-        for op_type in limit.ops:
-            types |= _attribute_types(op_type)
+        where = f"limits[{index}]"
+        types = {
+            name: ir.AttributeType(attribute.type)
+            for op_type in limit.ops
+            for version in history(op_type)
+            for name, attribute in version.attributes.items()
+        }
         for name in limit.written:
             if name not in types:
                 yield f"{where}.written names {name!r}, which is unknown" + _suggestion(name, types)
@@ -148,12 +152,3 @@ def _attribute_faults(
         for value in values:
             if not _has_type(value, _PYTHON_TYPES.get(types[name], object)):
                 yield f"{where}.{name} has {value!r}; the attribute is of type {types[name].name}"
-
-
-def _attribute_types(op_type: str) -> dict[str, ir.AttributeType]:
-    """Return the attributes of an operator, of all its versions."""
-    return {
-        name: ir.AttributeType(attribute.type)
-        for version in history(op_type)
-        for name, attribute in version.attributes.items()
-    }

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs, options_for_sizes
 from rnnlower.graph.versions import version_at
+from rnnlower.graph.walk import place_name
 from rnnlower.recurrent.state_operators import is_state_operator
 from rnnlower.targets.format import Claim, Limit
 from rnnlower.targets.reading import find_target, target_names
@@ -46,7 +47,7 @@ class Misfit:
     @property
     def place(self) -> str:
         """The name, after the path."""
-        return f"{self.path}/{self.name}" if self.path else self.name
+        return place_name(self.path, self.name)
 
     def __str__(self) -> str:
         return f"{self.op_type} {self.place!r}: {self.reason}" + (" (a guess)" if self.guess else "")

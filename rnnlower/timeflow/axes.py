@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_branch_inputs
-from rnnlower.graph.walk import dim_name, subgraphs_of, walk
+from rnnlower.graph.walk import Dim, dim_name, subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.timeflow.flow import locate
 from rnnlower.timeflow.rules import follow
@@ -138,7 +138,7 @@ def _refuse_single_step(model: ir.Model) -> None:
             )
 
 
-def _dim(value: ir.Value, axis: int) -> int | ir.SymbolicDim | None:
+def _dim(value: ir.Value, axis: int) -> Dim:
     return None if value.shape is None or axis >= len(value.shape) else value.shape[axis]
 
 

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array
-from rnnlower.graph.walk import LocatedNode, captured_values, operand, qualified_op_type
-from rnnlower.recurrent.finding import is_stateful
+from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, operand, qualified_op_type
+from rnnlower.recurrent.finding import is_stateful, shown_names
 from rnnlower.timeflow.contents import Contents
 from rnnlower.timeflow.edits import BlankFrames, CacheInput, Edit, ReplaceInput, SetAttribute, Start
 from rnnlower.timeflow.tracks import ChunkError, CoupledError, Sample, Scores, Track, batch_remedy
@@ -126,23 +126,23 @@ class Flow(Contents):
         """Return the content of a value for the whole sequence, even if computed over time from sizes."""
         return self.whole.constant(value) if self.is_over_time(value) else self.content(value)
 
-    def name(self, node: ir.Node) -> str:
-        """Return the name of a node; unnamed ones are named after operator and number."""
-        return locate(self.model, node).name
+    def state_name(self, node: ir.Node, state: str) -> str:
+        """Return the name of a node's state; of unnamed nodes, each operator's are numbered from 0."""
+        name = node.name
+        if not name:
+            twins = [other for other in self.model.graph if other.op_type == node.op_type]
+            name = f"{node.op_type}_{twins.index(node)}"
+        return f"{name}_{state}"
 
     def shifts(self) -> str:
         """Describe the nodes that shift time, for messages."""
         ahead = (
-            f"{node.op_type} node {self.name(node)!r}, which looks {frames} frame{'s' * (frames > 1)} ahead"
+            f"{locate(self.model, node).label}, which looks {frames} frame{'s' * (frames > 1)} ahead"
             for node, frames in self.ahead.items()
         )
         return " and ".join(ahead) or "frames that are put in front of the sequence, or cut off its end"
 
     # Actions of the rules.
-
-    def record_obstacle(self, node: ir.Node, problem: str) -> None:
-        """Record an obstacle after which time can still be followed: all of them are reported together."""
-        self.obstacles.append(CoupledError(problem, node=node))
 
     def set_ints(self, node: ir.Node, name: str, index: int | None, values: Sequence[int]) -> None:
         """Set integers that are an attribute, or in newer versions an input."""
@@ -368,12 +368,8 @@ class Flow(Contents):
 
 
 def locate(model: ir.Model, node: ir.Node) -> LocatedNode:
-    """Return a node of the main graph with its name; unnamed ones are named after operator and number."""
-    name = node.name
-    if not name:
-        twins = [other for other in model.graph if other.op_type == node.op_type]
-        name = f"{node.op_type}_{twins.index(node)}"
-    return LocatedNode(node, name, "", model.opset_imports.get("", 1))
+    """Return a node of the main graph with its name."""
+    return LocatedNode(node, node.name or shown_names(model)[node], "", default_opset(model))
 
 
 BODIES = frozenset(("Loop", "Scan"))

@@ -122,7 +122,7 @@ def _carry(flow: Flow, node: ir.Node, loop: LoopSignature, first: int, track: Tr
             raise CoupledError(f"has a state {name!r} that grows with the number of steps")
         named = tuple(flow.sample.named(size) for size in shape)
         dtype = flow.dtype(operand(node, first + number))
-        what = f"{flow.name(node)}_{name}"
+        what = flow.state_name(node, name)
         hold_state(flow, node, (first + number, number, f"initial {name}", what), named, dtype, calls)
 
 

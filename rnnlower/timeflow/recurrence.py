@@ -50,9 +50,9 @@ def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
         raise CoupledError("runs over an axis in which time is folded")
     flow.recurrent.append(node)
     if any(resolved.reversed_directions):
-        flow.record_obstacle(
-            node, f"is {resolved.direction}: it begins with the last step, which a stream never reaches"
-        )
+        # Time can still be followed: all such nodes are reported together.
+        problem = f"is {resolved.direction}: it begins with the last step, which a stream never reaches"
+        flow.obstacles.append(CoupledError(problem, node=node))
         return _outcomes(flow, node, resolved, track)
     _check_lengths(flow, node, track)
     track, calls = flow.delay_by_chunks(node, 0)
@@ -136,7 +136,7 @@ def _carry(flow: Flow, node: ir.Node, resolved: ResolvedNode, calls: int) -> Non
     shape, dtype = (batch, 1, size) if resolved.layout else (1, batch, size), flow.dtype(resolved.inputs["X"])
     for name in resolved.state_names:
         output, index = STATES[name]
-        what = f"{flow.name(node)}_{name[-1]}"
+        what = flow.state_name(node, name[-1])
         hold_state(flow, node, (index, output, name, what), shape, dtype, calls)
 
 
@@ -340,7 +340,7 @@ def _state_operator(flow: Flow, node: ir.Node) -> list[Outcome]:
     refuse_shifted(flow, node.outputs[1:], track)
     shape = (flow.sample.named(flow.shape(node)[0]), *parsed.output_dims[1][1:])
     dtype = parsed.state_dtype or flow.dtype(node.inputs[0])
-    place = (3, 1, "past_state", f"{flow.name(node)}_state")
+    place = (3, 1, "past_state", flow.state_name(node, "state"))
     hold_state(flow, node, place, shape, dtype, calls)  # type: ignore[arg-type]
     return [track.at(time), LATEST]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -182,7 +181,8 @@ def _cut_mask_to_chunk(
         padded[..., first : first + chunk, first : first + before + chunk]
         for first in range(0, mask.shape[-1] - chunk + 1, chunk)
     ]
-    settled = next(place for place in range(len(parts)) if _all_equal(parts[place:]))
+    changes = [not np.array_equal(part, parts[-1]) for part in parts]
+    settled = next(place for place in range(len(parts)) if not any(changes[place:]))
     moves = np.array_equal(mask[..., 1:, 1:], mask[..., :-1, :-1]) and before <= chunk * (len(parts) - 1)
     if not moves and 2 * settled >= len(parts):
         if flow.has_dynamic_length:
@@ -196,10 +196,6 @@ def _cut_mask_to_chunk(
         return
     holds = (settled + scores.calls) * chunk
     flow.edits.append(ContinuePositions(node, index, table.ndim - 2, chunk, table, holds))
-
-
-def _all_equal(parts: Sequence[Array]) -> bool:
-    return all(np.array_equal(each, parts[0]) for each in parts)
 
 
 _ELEMENTWISE = "Add Cast Div Dropout Identity IsNaN Max Min Mul Neg Not Sub Tanh Where"

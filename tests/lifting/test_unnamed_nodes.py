@@ -11,6 +11,7 @@ from support.small_models import recurrent_model
 
 import rnnlower
 from rnnlower.inspection import find_liftable, find_warnings
+from rnnlower.recurrent.suspicions import find_other_recurrences
 
 SCAN = """<ir_version: 9, opset_import: ["" : 18]>
 main (float[T, B, 4] K, float[T, B, 4] V, float[B, 4, 4] S) => (float[B, 4, 4] E, float[T, B, 4] O)
@@ -85,3 +86,11 @@ def test_a_liftable_loop_does_not_stay(name: str) -> None:
     loop.name = name
     parsed = ir.from_proto(model)
     assert find_warnings(parsed, find_liftable(parsed)) == []
+
+
+def test_a_warning_names_a_loop_as_lifting_does() -> None:
+    step = "kv = MatMul (s, w)  vw = Unsqueeze (v, key)  a = Add (kv, vw)  s2 = Softmax (a)  kw = Neg (s)"
+    model = onnx.parser.parse_model(SCAN.format(step=f"w = Unsqueeze (k, value)  {step}"))
+    _, report = rnnlower.lift.with_report(model)
+    (warning,) = find_other_recurrences(ir.from_proto(model))
+    assert [warning.node] == [f"Scan node {node.name!r}" for node in report.nodes]

@@ -209,7 +209,7 @@ def test_weights_of_bfloat16_are_folded() -> None:
 
 
 def test_a_constant_weight_that_cannot_be_computed_is_refused() -> None:
-    with pytest.raises(InvalidModelError, match="RNN node 'Y': its constant input W 'W' cannot be computed"):
+    with pytest.raises(InvalidModelError, match="'RNN_0': its constant input W 'W' cannot be computed"):
         fold("""
             main (float[3, 1, 1] X, float[1, 2, 2] R) => (float[3, 1, 1, 2] Y)
             <float[5] flat = {1, 2, 3, 4, 5}, int64[3] shape = {1, 2, 1}>

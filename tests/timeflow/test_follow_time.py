@@ -140,3 +140,22 @@ def test_an_unnamed_node_in_the_way_is_named() -> None:
     )
     with pytest.raises(UnsupportedModelError, match="ends where Einstein node 'Einstein_0' may couple"):
         rnnlower.stream(model)
+
+
+def test_an_unnamed_recurrent_node_in_the_way_has_the_name_that_inspect_shows() -> None:
+    model = onnx.parser.parse_model(
+        HEADER
+        + """main (float[T, 1, 3] X, float[1, 16, 3] V, float[1, 16, 4] U,
+            float[2, 12, 4] W, float[2, 12, 4] R) => (float[T, 2, 1, 4] Y)
+        {
+            axis = Constant <value_ints = [1]> ()
+            all = LSTM <hidden_size = 4> (X, V, U)
+            x = Squeeze (all, axis)
+            Y = GRU <hidden_size = 4, direction = "bidirectional"> (x, W, R)
+        }"""
+    )
+    lstm, gru = (node.name for node in rnnlower.inspect(model))
+    assert (lstm, gru) == ("LSTM_0", "GRU_1")
+    with pytest.raises(UnsupportedModelError, match=f"GRU node '{gru}': ") as raised:
+        rnnlower.stream(model)
+    assert raised.value.node == gru

@@ -34,7 +34,7 @@ _SMALL = 64
 _RANK_OF_X = 3
 
 # Operators whose outputs hold the values of these inputs, moved or converted (None: of all inputs).
-_MOVES: dict[str, tuple[int, ...] | None] = {
+_SOURCES: dict[str, tuple[int, ...] | None] = {
     **dict.fromkeys(("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Flatten"), (0,)),
     **dict.fromkeys(("Expand", "Tile", "Slice", "Split", "Gather", "GatherElements", "GatherND"), (0,)),
     **dict.fromkeys(("TopK", "Dropout", "Pad", "ReverseSequence", "Unique", "Clip", "CastLike"), (0,)),
@@ -242,7 +242,7 @@ class Tracer:
     def _trace_outputs(self, node: onnx.NodeProto, scope: _Scope, taint: Taint) -> list[Origins]:
         graphs = {a.name: a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH}
         if not graphs:
-            moved = _MOVES.get(node.op_type, ())
+            moved = _SOURCES.get(node.op_type, ())
             indices = range(len(node.input)) if moved is None else [i for i in moved if i < len(node.input)]
             origins = frozenset[str]().union(*(taint.get(node.input[i], frozenset()) for i in indices))
             return [origins] * len(node.output)
