@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.operator_axes import source_axes
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import Dim, ints_of_attribute_or_input
 from rnnlower.lifting.affine_forms import AffineForm, NotLiftableError, broadcast_tags, concat_forms
@@ -36,6 +37,7 @@ def _constant_ints(e: Evaluator, node: ir.Node, name: str, role: str) -> list[in
 
 
 def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    """Remove or insert axes of size 1."""
     form, axes = e.form(node.inputs[0]), _constant_ints(e, node, "axes", "axes")
     if axes is None:
         sizes = e.dims(node.inputs[0])  # type: ignore[arg-type]
@@ -43,21 +45,11 @@ def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
         if any(form.tags) and not (tagged and all(isinstance(dim, int) and dim > 1 for dim in tagged)):
             raise NotLiftableError("a Squeeze removes all axes of size 1, which are not known")
         axes = [axis for axis, size in enumerate(form.shape) if size == 1 and not form.tags[axis]]
-    axes = [axis % len(form.shape) for axis in axes]
-    if any(form.tags[axis] for axis in axes):
+    sources = source_axes(node, form.shape, axes)
+    if any(tag and axis not in sources for axis, tag in enumerate(form.tags)):
         raise NotLiftableError("a step removes the batch axis")
-    tags = [tag for axis, tag in enumerate(form.tags) if axis not in axes]
-    return [form.rearrange(lambda array: np.squeeze(array, tuple(axes)), tags)]
-
-
-def _unsqueeze(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
-    form, axes = e.form(node.inputs[0]), _constant_ints(e, node, "axes", "axes")
-    assert axes is not None
-    rank = len(form.shape) + len(axes)
-    new = {axis % rank for axis in axes}
-    old = iter(form.tags)
-    tags = ["" if axis in new else next(old) for axis in range(rank)]
-    return [form.rearrange(lambda array: np.expand_dims(array, tuple(new)), tags)]
+    shape = [1 if axis is None else form.shape[axis] for axis in sources]
+    return [form.reshape(shape, ["" if axis is None else form.tags[axis] for axis in sources])]
 
 
 def _reshape(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
@@ -198,6 +190,6 @@ LAYOUT_RULES: Mapping[str, Rule] = {
     "Split": _split,
     "Squeeze": _squeeze,
     "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
+    "Unsqueeze": _squeeze,
 }
 """The rule for each operator that rearranges elements."""

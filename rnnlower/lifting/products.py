@@ -10,6 +10,7 @@ import onnx_ir as ir
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.operator_axes import reduced_axes
 from rnnlower.graph.walk import captured_values, display_name, ints_of_attribute_or_input, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.terms import Axis, Size, Sum, Term, broadcast_sizes, group_axes, pad_rank
@@ -263,11 +264,8 @@ def _expand(p: ProductReader, node: ir.Node) -> Sum:
 
 def _reduce_sum(p: ProductReader, node: ir.Node) -> Sum:
     given = p.input_sum(node, 0)
-    axes = p.ints(node, "axes", 1)
-    rank = len(given.dims)
-    if axes is None and node.attributes.get_int("noop_with_empty_axes"):
-        return given
-    for axis in sorted({axis % rank for axis in (range(rank) if axes is None else axes)}, reverse=True):
+    axes = reduced_axes(node, len(given.dims), p.ints(node, "axes", 1))
+    for axis in sorted({*axes}, reverse=True):
         given = p.sum_axis(given, axis)
     return p.reshape(given, p.dims(node.outputs[0]))
 

@@ -9,6 +9,7 @@ from onnx_ir.convenience import convert_attributes
 
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.operator_axes import reduced_axes
 from rnnlower.graph.walk import walk_values
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, count_steps
@@ -165,12 +166,14 @@ def _shift_axes(t: StepVectorizer, node: ir.Node, given: Values, has_time: Seque
     before, after = t.products.dims(node.inputs[0]), t.products.dims(node.outputs[0])
     rank = len(after if node.op_type == "Unsqueeze" else before)
     axes = t.products.ints(node, "axes", 1)
-    if axes is None and node.op_type == "Squeeze":
-        axes = [axis for axis, size in enumerate(before) if size == 1]
+    if node.op_type in _REDUCTIONS:
+        axes = reduced_axes(node, rank, axes)
+        if not rank:
+            raise NotLiftableError(f"{describe(node)} reduces a scalar")
+        if not axes:
+            return t._copy_node(node, given)
     elif axes is None:
-        if node.attributes.get_int("noop_with_empty_axes"):
-            return [given[0]] if given[0] is not None else []
-        axes = [*range(rank)]
+        axes = [axis for axis, size in enumerate(before) if size == 1]
     moved = [axis % rank + 1 for axis in axes]
     since = 13 if node.op_type in ("ReduceSum", "Squeeze", "Unsqueeze") else 18
     if "axes" in node.attributes or t.e.opset < since:

@@ -7,34 +7,21 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.operator_axes import source_axes
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, add_axis
 from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 
-def _transpose(flow: PadFlow, node: ir.Node) -> Axes:
-    rank = len(flow.shape(node.inputs[0]))
-    perm = node.attributes.get_ints("perm") or [*reversed(range(rank))]
-    return {[*perm].index(axis): size for axis, size in flow.axes_of(node.inputs[0]).items()}
-
-
-def _squeeze(flow: PadFlow, node: ir.Node) -> Axes:
+def _move_axes(flow: PadFlow, node: ir.Node) -> Axes:
+    """Follow the axes of a Transpose, Squeeze or Unsqueeze."""
     shape, given = flow.shape(node.inputs[0]), flow.ints(node, "axes", 1)
-    removed = [i for i, size in enumerate(shape) if size == 1] if given is None else given[0]
-    gone = {axis % len(shape) for axis in removed}
-    axes = flow.axes_of(node.inputs[0])
-    if given is None:
+    if node.op_type == "Squeeze" and given is None:
         for size in flow.lengths_of(node.inputs[0]).values():
             # A sequence of one step would lose its axis.
             flow.require(size, 2)
-    return {axis - sum(each < axis for each in gone): size for axis, size in axes.items()}
-
-
-def _unsqueeze(flow: PadFlow, node: ir.Node) -> Axes:
-    rank, given = len(flow.shape(node.outputs[0])), flow.ints(node, "axes", 1)
-    new = {axis % rank for axis in (given or [[]])[0]}
-    left = [axis for axis in range(rank) if axis not in new]
-    return {left[axis]: size for axis, size in flow.axes_of(node.inputs[0]).items()}
+    sources, axes = source_axes(node, shape, given[0] if given else None), flow.axes_of(node.inputs[0])
+    return {sources.index(axis): size for axis, size in axes.items() if axis in sources}
 
 
 def _reshape(flow: PadFlow, node: ir.Node) -> Axes:
@@ -269,9 +256,9 @@ LAYOUT_OPERATORS: dict[str, Rule] = {
     "Shape": _refuse_unknown("takes the shape of a value whose shape is not known"),
     "Slice": _slice,
     "Split": _split,
-    "Squeeze": _squeeze,
+    "Squeeze": _move_axes,
     "Tile": _tile,
-    "Transpose": _transpose,
+    "Transpose": _move_axes,
     "Trilu": _same,
-    "Unsqueeze": _unsqueeze,
+    "Unsqueeze": _move_axes,
 }

@@ -7,6 +7,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.operator_axes import axes_along
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import Axes, NoRuleError
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -48,7 +49,7 @@ def _layer_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
     """Normalize; scale and bias are aligned with the last axes."""
     value, axes = flow.operand(node), flow.axes_of(node.inputs[0])
     rank = len(flow.shape(value))
-    where = range(node.attributes.get_int("axis", -1) % rank, rank)
+    where = axes_along(node, rank, flow.opset)
     if not {*where} & {*axes}:
         flow.feature_axes(node, where, _PARAMETERS)
         return [axes] * len(node.outputs)

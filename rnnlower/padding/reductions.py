@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import einsum_terms
+from rnnlower.graph.operator_axes import axes_along, reduced_axes
 from rnnlower.graph.walk import operand
 from rnnlower.padding.normalization import NORMALIZING
 from rnnlower.padding.sizes import Axes, NoRuleError, add_axis
@@ -35,15 +36,9 @@ def elementwise(flow: PadFlow, node: ir.Node) -> Axes:
     return flow.broadcast(node, [index for index, value in enumerate(node.inputs) if value is not None])
 
 
-def _reduced_axes(flow: PadFlow, node: ir.Node) -> list[int]:
-    rank, given = len(flow.shape(node.inputs[0])), flow.ints(node, "axes", 1)
-    if given is None or not given[0]:
-        return [] if node.attributes.get_int("noop_with_empty_axes", 0) else [*range(rank)]
-    return [axis % rank for axis in given[0]]
-
-
 def _reduce(flow: PadFlow, node: ir.Node) -> Axes:
-    over, keeps = _reduced_axes(flow, node), bool(node.attributes.get_int("keepdims", 1))
+    given, keeps = flow.ints(node, "axes", 1), bool(node.attributes.get_int("keepdims", 1))
+    over = reduced_axes(node, len(flow.shape(node.inputs[0])), given[0] if given else None)
     before = flow.axes_of(node.inputs[0])
     axes = flow.fill_along(node, over, _FILLS[node.op_type], keeps)
     if node.op_type == "ReduceMean" and {*over} & {*before}:
@@ -55,29 +50,27 @@ def _reduce(flow: PadFlow, node: ir.Node) -> Axes:
     return axes
 
 
-def _softmax(flow: PadFlow, node: ir.Node) -> Axes:
-    rank, since = len(flow.shape(node.inputs[0])), flow.opset >= 13
-    axis = node.attributes.get_int("axis", -1 if since else 1) % rank
-    before = flow.axes_of(node.inputs[0])
-    flow.fill_along(node, [axis] if since else range(axis, rank), -math.inf)
-    return before
+def _normalize(fill: float, flow: PadFlow, node: ir.Node) -> Axes:
+    axes = flow.axes_of(node.inputs[0])
+    flow.fill_along(node, axes_along(node, len(flow.shape(node.inputs[0])), flow.opset), fill)
+    return axes
 
 
 def _arg_min_max(flow: PadFlow, node: ir.Node) -> Axes:
-    axis, rank = node.attributes.get_int("axis", 0), len(flow.shape(node.inputs[0]))
-    if node.attributes.get_int("select_last_index", 0) and axis % rank in flow.axes_of(node.inputs[0]):
+    along = axes_along(node, len(flow.shape(node.inputs[0])), flow.opset)
+    if node.attributes.get_int("select_last_index", 0) and along[0] in flow.axes_of(node.inputs[0]):
         raise NoRuleError("takes the last of equal positions")
     fill = -math.inf if node.op_type == "ArgMax" else math.inf
-    return flow.fill_along(node, [axis], fill, bool(node.attributes.get_int("keepdims", 1)))
+    return flow.fill_along(node, along, fill, bool(node.attributes.get_int("keepdims", 1)))
 
 
 def _top_k(flow: PadFlow, node: ir.Node) -> list[Axes]:
     fill = -math.inf if node.attributes.get_int("largest", 1) else math.inf
-    axis, count = node.attributes.get_int("axis", -1), flow.contents(node.inputs[1])
-    size = flow.axes_of(node.inputs[0]).get(axis % len(flow.shape(node.inputs[0])))
+    along = axes_along(node, len(flow.shape(node.inputs[0])), flow.opset)
+    size, count = flow.axes_of(node.inputs[0]).get(along[0]), flow.contents(node.inputs[1])
     if size is not None and count is not None and len({each.item() for each in count}) == 1:
         flow.require(size, count[0].item())
-    axes = flow.fill_along(node, [axis], fill)
+    axes = flow.fill_along(node, along, fill)
     return [axes, axes]
 
 
@@ -160,14 +153,7 @@ def _dynamic_matmul(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _gemm(flow: PadFlow, node: ir.Node) -> Axes:
-    axes: Axes = {}
-    for index, name in enumerate(("transA", "transB")):
-        summed = (1 - index) ^ node.attributes.get_int(name, 0)
-        for axis, size in flow.axes_of(node.inputs[index]).items():
-            if axis == summed:
-                flow.fill(node, index, axis, 0.0)
-            else:
-                axes[index] = size
+    axes = _product_axes(flow, node)
     if operand(node, 2) is not None:
         for axis, size in flow.broadcast(node, [2]).items():
             add_axis(axes, axis, size)
@@ -189,12 +175,6 @@ def _einsum(flow: PadFlow, node: ir.Node) -> Axes:
     return axes
 
 
-def _lp_norm(flow: PadFlow, node: ir.Node) -> Axes:
-    axes = flow.axes_of(node.inputs[0])
-    flow.fill_along(node, [node.attributes.get_int("axis", -1)], 0.0)
-    return axes
-
-
 def _rotary(flow: PadFlow, node: ir.Node) -> Axes:
     axes = flow.axes_of(node.inputs[0])
     if len(flow.shape(node.inputs[0])) - 1 in axes:
@@ -213,9 +193,9 @@ REDUCTIONS: dict[str, Rule] = {
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Einsum": _einsum,
     "Gemm": _gemm,
-    "Hardmax": _softmax,
-    "LogSoftmax": _softmax,
-    "LpNormalization": _lp_norm,
+    "Hardmax": functools.partial(_normalize, -math.inf),
+    "LogSoftmax": functools.partial(_normalize, -math.inf),
+    "LpNormalization": functools.partial(_normalize, 0.0),
     "MatMul": _matmul,
     "MatMulInteger": functools.partial(_product_axes, zeros=(2, 3)),
     "MatMulIntegerToFloat": _matmul_to_float,
@@ -229,6 +209,6 @@ REDUCTIONS: dict[str, Rule] = {
     "QLinearLeakyRelu": _quantize,
     "QuantizeLinear": _quantize,
     "RotaryEmbedding": _rotary,
-    "Softmax": _softmax,
+    "Softmax": functools.partial(_normalize, -math.inf),
     "TopK": _top_k,
 }

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import einsum_terms
+from rnnlower.graph.operator_axes import axes_along, reduced_axes
 from rnnlower.graph.walk import operand
 from rnnlower.timeflow.edits import ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
@@ -98,33 +99,21 @@ def _along_axes(axes: Sequence[int], flow: Flow, node: ir.Node, what: str, keeps
     return track if keeps else track.at(track.axis - sum(axis < track.axis for axis in along))
 
 
-def _along_attribute_axis(
-    default: int, what: str, flow: Flow, node: ir.Node, *, to_end: bool = False
-) -> Outcome:
-    """Handle an operator that works along the axis in its attribute, or from there to the end."""
-    rank = len(flow.shape(node))
-    first = node.attributes.get_int("axis", default) % rank
-    return _along_axes(range(first, rank if to_end else first + 1), flow, node, what)
+def _from_axis(first: int, what: str, flow: Flow, node: ir.Node) -> Outcome:
+    """Handle an operator that works along all axes from this one on."""
+    return _along_axes(range(first, len(flow.shape(node))), flow, node, what)
 
 
-def _softmax(flow: Flow, node: ir.Node) -> Outcome:
-    if flow.opset < 13:
-        return _along_attribute_axis(1, "normalizes", flow, node, to_end=True)
-    return _along_attribute_axis(-1, "normalizes", flow, node)
+def _along(what: str, flow: Flow, node: ir.Node) -> Outcome:
+    """Handle an operator that works along the axis in its attribute."""
+    axes = axes_along(node, len(flow.shape(node)), flow.opset)
+    return _along_axes(axes, flow, node, what, bool(node.attributes.get_int("keepdims", 1)))
 
 
 def _reduce(flow: Flow, node: ir.Node) -> Outcome:
-    axes, keeps_all = flow.axes(node), node.attributes.get_int("noop_with_empty_axes", 0)
-    if keeps_all and not axes:
-        return _along_axes([], flow, node, "reduces")
-    axes = axes or list(range(len(flow.shape(node))))
-    keeps = node.attributes.get_int("keepdims", 1)
-    return _along_axes(axes, flow, node, _REDUCTIONS[node.op_type], bool(keeps))
-
-
-def _arg(flow: Flow, node: ir.Node) -> Outcome:
-    axis, keeps = node.attributes.get_int("axis", 0), node.attributes.get_int("keepdims", 1)
-    return _along_axes([axis], flow, node, "searches", bool(keeps))
+    axes = reduced_axes(node, len(flow.shape(node)), flow.axes(node))
+    keeps = bool(node.attributes.get_int("keepdims", 1))
+    return _along_axes(axes, flow, node, _REDUCTIONS[node.op_type], keeps)
 
 
 def batch_norm(flow: Flow, node: ir.Node) -> Outcome:
@@ -262,29 +251,29 @@ def _repeat_frames(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcom
 POINTWISE: dict[str, Rule] = dict.fromkeys(f"{_UNARY} {_NARY}".split(), elementwise)
 ALONG: dict[str, Rule] = {
     **dict.fromkeys(_REDUCTIONS, _reduce),
-    "ArgMax": _arg,
-    "ArgMin": _arg,
+    "ArgMax": partial(_along, "searches"),
+    "ArgMin": partial(_along, "searches"),
     "BatchNormalization": batch_norm,
     "DFT": _dft,
     "DequantizeLinear": _quantize,
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Einsum": einsum,
     "Gemm": gemm,
-    "GlobalAveragePool": partial(_along_attribute_axis, 2, "averages", to_end=True),
-    "GlobalMaxPool": partial(_along_attribute_axis, 2, "takes the largest", to_end=True),
-    "GroupNormalization": partial(_along_attribute_axis, 1, "normalizes", to_end=True),
-    "Hardmax": _softmax,
-    "InstanceNormalization": partial(_along_attribute_axis, 1, "normalizes", to_end=True),
-    "LayerNormalization": partial(_along_attribute_axis, -1, "normalizes", to_end=True),
-    "LogSoftmax": _softmax,
-    "LpNormalization": partial(_along_attribute_axis, -1, "normalizes"),
-    "LRN": partial(_along_attribute_axis, 1, "normalizes"),
+    "GlobalAveragePool": partial(_from_axis, 2, "averages"),
+    "GlobalMaxPool": partial(_from_axis, 2, "takes the largest"),
+    "GroupNormalization": partial(_from_axis, 1, "normalizes"),
+    "Hardmax": partial(_along, "normalizes"),
+    "InstanceNormalization": partial(_from_axis, 1, "normalizes"),
+    "LayerNormalization": partial(_along, "normalizes"),
+    "LogSoftmax": partial(_along, "normalizes"),
+    "LpNormalization": partial(_along, "normalizes"),
+    "LRN": lambda flow, node: _along_axes([1], flow, node, "normalizes"),
     "MatMul": matmul,
     "MatMulInteger": matmul,
     "QuantizeLinear": _quantize,
-    "RMSNormalization": partial(_along_attribute_axis, -1, "normalizes", to_end=True),
+    "RMSNormalization": partial(_along, "normalizes"),
     "Resize": _resize,
-    "Softmax": _softmax,
-    "TopK": partial(_along_attribute_axis, -1, "sorts"),
+    "Softmax": partial(_along, "normalizes"),
+    "TopK": partial(_along, "sorts"),
     "Upsample": _resize,
 }

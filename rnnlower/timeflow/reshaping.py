@@ -6,6 +6,7 @@ import math
 
 import onnx_ir as ir
 
+from rnnlower.graph.operator_axes import source_axes
 from rnnlower.graph.walk import operand
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.positions import fill_track, number_steps
@@ -25,29 +26,16 @@ def moved_track(flow: Flow, node: ir.Node) -> Track:
     return track
 
 
-def _transpose(flow: Flow, node: ir.Node) -> Outcome:
-    track, rank = moved_track(flow, node), len(flow.shape(node))
-    perm = node.attributes.get_ints("perm") or tuple(reversed(range(rank)))
-    return track.at(perm.index(track.axis))
-
-
-def _squeeze(flow: Flow, node: ir.Node) -> Outcome:
-    track, shape = moved_track(flow, node), flow.shape(node)
-    removed = flow.axes(node)
-    if removed is None:
-        removed = [axis for axis, size in enumerate(shape) if size == 1]
-        if track.chunk_size == 1 and track.axis not in removed:
-            flow.set_ints(node, "axes", 1 if flow.opset >= _AXES_AS_INPUT else None, removed)
-    if track.axis in removed:
+def _move_axes(flow: Flow, node: ir.Node) -> Outcome:
+    """Handle a Transpose, Squeeze or Unsqueeze."""
+    track, shape, given = moved_track(flow, node), flow.shape(node), flow.ints(node, "axes", 1)
+    sources = source_axes(node, shape, given and given[0])
+    if track.axis not in sources:
         return LATEST
-    return track.at(track.axis - sum(axis < track.axis for axis in removed))
-
-
-def _unsqueeze(flow: Flow, node: ir.Node) -> Outcome:
-    track, rank = moved_track(flow, node), len(flow.result_shape(node))
-    added, _ = flow.ints(node, "axes", 1) or ([], [])
-    new = {axis % rank for axis in added}
-    return track.at([axis for axis in range(rank) if axis not in new][track.axis])
+    if node.op_type == "Squeeze" and given is None and track.chunk_size == 1:
+        removed = [axis for axis in range(len(shape)) if axis not in sources]
+        flow.set_ints(node, "axes", 1 if flow.opset >= _AXES_AS_INPUT else None, removed)
+    return track.at(sources.index(track.axis))
 
 
 def _tile(flow: Flow, node: ir.Node) -> Outcome:
@@ -173,8 +161,8 @@ RESHAPING: dict[str, Rule] = {
     "Range": number_steps,
     "Reshape": _reshape,
     "Split": _split,
-    "Squeeze": _squeeze,
+    "Squeeze": _move_axes,
     "Tile": _tile,
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
+    "Transpose": _move_axes,
+    "Unsqueeze": _move_axes,
 }

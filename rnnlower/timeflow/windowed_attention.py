@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array, evaluate
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.operator_axes import axes_along
 from rnnlower.timeflow.edits import ContinuePositions, ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
 from rnnlower.timeflow.recurrence import delay_all_by_chunks
@@ -18,7 +19,6 @@ _EXAMPLE = 1024
 """The least number of frames for which a mask of a dynamic length is computed."""
 _HIDDEN = -1e8
 """The largest number that a mask puts in the place of a score, or adds to it."""
-_FIRST_OF_ONE_AXIS = 13
 _COMPARES = "compares steps with each other, as attention does"
 
 
@@ -128,7 +128,7 @@ def _softmax(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a softmax over the keys that the masks leave, which must lie in a window of the past."""
     scores = _common_scores(flow, node)
     rank = scores.track.axis + 2
-    if node.attributes.get_int("axis", -1 if flow.opset >= _FIRST_OF_ONE_AXIS else 1) % rank != rank - 1:
+    if axes_along(node, rank, flow.opset) != range(rank - 1, rank):
         raise CoupledError("normalizes over the queries, not over the keys")
     visible = scores.visible
     if visible is None:

@@ -135,3 +135,24 @@ def test_a_decay_may_be_hoisted() -> None:
     feeds = random_feeds(9, 2)
     for got, want in zip(run(lifted, feeds).values(), run(model, feeds).values(), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("inputs", ["(kw)", "(kw, none)"])
+@pytest.mark.parametrize("noop", [0, 1])
+@pytest.mark.parametrize("op_type", ["ReduceL1", "ReduceMax", "ReduceSum", "ReduceSumSquare"])
+def test_a_reduction_without_axes_is_over_all_or_none(op_type: str, noop: int, inputs: str) -> None:
+    reduced = f"n = {op_type} <keepdims = 1, noop_with_empty_axes = {noop}> {inputs}  kn = Mul (kw, n)  "
+    model = scan(drop_axis(reduced + STEP["gated"].replace("Mul (kw, vw)", "Mul (kn, vw)")))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(0, np.int64), "none"))
+    lifted, report = rnnlower.lift.with_report(model)
+    assert [node.op_type for node in report.nodes] == ["LinearAttention"]
+    feeds = random_feeds(5, 2)
+    for got, want in zip(run(lifted, feeds).values(), run(model, feeds).values(), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-4, rtol=1e-4)
+
+
+def test_a_reduction_of_a_scalar_stays() -> None:
+    one = "g1 = ReduceMax <keepdims = 0> (g)  g2 = ReduceL1 (g1)  kn = Mul (kw, g2)  "
+    model = scan(drop_axis(one + STEP["gated"].replace("Mul (kw, vw)", "Mul (kn, vw)")))
+    _, report = rnnlower.lift.with_report(model)
+    assert "reduces a scalar" in str(report.nodes[0].reason)

@@ -23,7 +23,9 @@ from onnx.defs import get_schema
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_7
+from onnx.reference.ops.op_hardmax import Hardmax
 from onnx.reference.ops.op_roi_align import RoiAlign
+from onnx.reference.ops.op_softmax import Softmax
 
 from rnnlower.engines.reference.activation_functions import Array
 from rnnlower.errors import UnsupportedModelError
@@ -255,36 +257,25 @@ def _upsample(op: OpRun, x: Array, **attributes: Any) -> tuple[Array]:
     return (x,)
 
 
-def _flattened(function: Callable[[Array], Array]) -> Compute:
+def _flattened(compute: Compute) -> Compute:
     """Return an operator that flattens its input to two dimensions at an axis."""
 
     def run(op: OpRun, x: Array, axis: int = 1) -> tuple[Array]:
         rows = int(np.prod(x.shape[: axis + x.ndim if axis < 0 else axis], dtype=int))
-        return (x if x.size == 0 else function(x.reshape(rows, -1)).reshape(x.shape),)
+        return (x if x.size == 0 else compute(op, x.reshape(rows, -1), axis=1)[0].reshape(x.shape),)
 
     return run
 
 
-def _softmax(x: Array) -> Array:
-    exponential = np.exp(x - x.max(axis=1, keepdims=True))
-    exponential /= exponential.sum(axis=1, keepdims=True)
-    return np.asarray(exponential)
+def _log_softmax(op: OpRun, x: Array, axis: int) -> tuple[Array]:
+    # onnx's own is the logarithm of a Softmax: minus infinity where that is 0.
+    shifted = x - x.max(axis=axis, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+    return (np.asarray(shifted),)
 
 
-def _log_softmax(x: Array) -> Array:
-    shifted = x - x.max(axis=1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return np.asarray(shifted)
-
-
-def _hardmax(x: Array) -> Array:
-    result = np.zeros_like(x)
-    result[np.arange(x.shape[0]), x.argmax(axis=1)] = 1
-    return result
-
-
-for _name, _over_rows in (("Softmax", _softmax), ("LogSoftmax", _log_softmax), ("Hardmax", _hardmax)):
-    _register(_name, 1, 12, schema=1)(_flattened(_over_rows))
+for _name, _compute in (("Softmax", Softmax._run), ("LogSoftmax", _log_softmax), ("Hardmax", Hardmax._run)):
+    _register(_name, 1, 12, schema=1)(_flattened(_compute))
 
 
 @_register("BatchNormalization", 1, 13)

@@ -1,0 +1,53 @@
+"""The axes on which operators work, by their attributes, their inputs and the opset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+_FIRST_SOFTMAX_OF_ONE_AXIS = 13
+_SOFTMAXES = ("Hardmax", "LogSoftmax", "Softmax")
+_TO_THE_LAST = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+"""Operators that work along all axes from the one in their attribute on."""
+
+
+def axes_along(node: ir.Node, rank: int, opset: int) -> range:
+    """Return the axes along which an operator with an attribute `axis` combines elements.
+
+    Args:
+        node: A Softmax, LogSoftmax, Hardmax, ArgMax, ArgMin, TopK, or a normalization.
+        rank: The rank of its input.
+        opset: The version of the default domain.
+    """
+    is_flat = node.op_type in _SOFTMAXES and opset < _FIRST_SOFTMAX_OF_ONE_AXIS
+    default = 1 if is_flat else 0 if node.op_type in ("ArgMax", "ArgMin") else -1
+    first = node.attributes.get_int("axis", default) % rank
+    return range(first, rank if is_flat or node.op_type in _TO_THE_LAST else first + 1)
+
+
+def reduced_axes(node: ir.Node, rank: int, given: Sequence[int] | None) -> list[int]:
+    """Return the axes of a reduction; `given` are those in its attribute or input, if it has any."""
+    if given:
+        return [axis % rank for axis in given]
+    return [] if node.attributes.get_int("noop_with_empty_axes", 0) else [*range(rank)]
+
+
+def source_axes(node: ir.Node, shape: Sequence[int], given: Sequence[int] | None) -> list[int | None]:
+    """Return the axis of the input that each axis of the output is, ``None`` for a new one.
+
+    Args:
+        node: A Transpose, Squeeze or Unsqueeze.
+        shape: The shape of its input.
+        given: The axes in its attribute or input, if it has any.
+    """
+    if node.op_type == "Transpose":
+        return [*node.attributes.get_ints("perm", range(len(shape))[::-1])]
+    if node.op_type == "Squeeze":
+        if given is None:
+            given = [axis for axis, size in enumerate(shape) if size == 1]
+        removed = {axis % len(shape) for axis in given}
+        return [axis for axis in range(len(shape)) if axis not in removed]
+    rank = len(shape) + len(given or ())
+    new, old = {axis % rank for axis in given or ()}, iter(range(rank))
+    return [None if axis in new else next(old) for axis in range(rank)]
