@@ -211,6 +211,16 @@ CONVERSION = [
         ),
     ),
     Case(
+        "axes that a call leaves out",
+        f"{CONVERT} 15",
+        model=text(
+            12,
+            "float[2, 1] X",
+            "Y = own.F (X)",
+            function_of("<axes> (x) => (y) { y = Squeeze <axes: ints = @axes> (x) }", 12),
+        ),
+    ),
+    Case(
         "a constant that a function cannot hold",
         f"{CONVERT} 16",
         model=text(

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
+from rnnlower.files.model_io import normalize_opset_imports
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.rollback import rollback_on_failure
@@ -71,8 +72,11 @@ class Pass(ir.passes.InPlacePass):
         self, model_or_result: ir.Model | ir.passes.PassResult, /, facts: Facts | None = None
     ) -> ir.passes.PassResult:
         model = model_or_result if isinstance(model_or_result, ir.Model) else model_or_result.model
-        self.facts = Facts(model) if facts is None else facts
         with rollback_on_failure(model) if facts is None else contextlib.nullcontext():
+            if facts is None:
+                # A model that `rnnlower` has not read itself may import the default domain by its long name.
+                normalize_opset_imports(model, "the model")
+            self.facts = Facts(model) if facts is None else facts
             result = super().__call__(model_or_result)
         if result.modified and not self.KEEPS_FACTS:
             self.facts.forget()

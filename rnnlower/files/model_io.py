@@ -83,7 +83,7 @@ def _own_copy(model: ir.Model) -> ir.Model:
             value.const_value = ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
         elif tensor is not None:
             value.const_value = copy.copy(tensor)
-    _normalize_opset_imports(own, "the model")
+    normalize_opset_imports(own, "the model")
     _pack_bools(own)
     return own
 
@@ -98,14 +98,14 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
     rest.attach(model)
-    _normalize_opset_imports(model, label)
+    normalize_opset_imports(model, label)
     _sort(model, label)
     _separate_names(model)
     _pack_bools(model)
     return model
 
 
-def _normalize_opset_imports(model: ir.Model, label: str) -> None:
+def normalize_opset_imports(model: ir.Model, label: str) -> None:
     """Give the default domain a version, under its short name."""
     importers: list[ir.Model | ir.Function] = [model, *model.functions.values()]
     for importer in importers:

@@ -27,6 +27,25 @@ def functions_with(model: ir.Model, wanted: Callable[[ir.Node], bool]) -> list[i
         found |= more
 
 
+def is_always_given(model: ir.Model, node: ir.Node, parameter: str) -> bool:
+    """Return whether a parameter of the function around a node has a value in every call."""
+    owners = (f for f in model.functions.values() if any(each is node for each, _ in walk(f)))
+    function = next(owners, None)
+    if function is None:
+        return False
+    formal = function.attributes.get(parameter)
+    if formal is not None and formal.value is not None:
+        return True
+    for call, _ in walk_all(model):
+        if call.op_identifier() == function.identifier():
+            given = call.attributes.get(parameter)
+            if given is None or (
+                given.is_ref() and not is_always_given(model, call, str(given.ref_attr_name))
+            ):
+                return False
+    return True
+
+
 def inline_functions(model: ir.Model, functions: Sequence[ir.Function]) -> list[ir.Function]:
     """Inline functions of the model and remove them; return those that nothing called.
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.graph.evaluation import infer_outputs
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_holds, copy_with_name, new_initializer
+from rnnlower.graph.inlining import is_always_given
 from rnnlower.graph.rewiring import set_input, take_place_of
 from rnnlower.graph.versions import Version, version_at
 from rnnlower.graph.walk import display_name, is_read, trim_omitted
@@ -215,7 +216,13 @@ class VersionStep:
         return self._insert(node, f"{display_name(self.node)}_{op_type.lower()}")
 
     def emit_reference(self, reference: ir.Attr) -> ir.Value:
-        """Add a Constant whose value is a parameter of the enclosing function."""
+        """Add a Constant with the value of a parameter of the function around it, which every call gives."""
+        parameter = str(reference.ref_attr_name)
+        if not is_always_given(self.session.model, self.node, parameter):
+            self.refuse(
+                f"a call of the function it is in leaves out {parameter!r}",
+                "inline the model's functions first",
+            )
         return self._insert(ir.node("Constant", [], {reference.name: reference}), display_name(self.node))
 
     def replace_with_initializer(self, tensor: ir.TensorProtocol) -> None:

@@ -83,6 +83,12 @@ CASES = {
         "k = Constant<value_ints=[-3]>() n = Constant<value_ints=[-1]>() f = Constant<value_ints=[-1]>() "
         "y = Slice(a, k, n, f)",
     ),
+    "slice_by_indices_of_32_bits": (
+        13,
+        {"a": "float"},
+        7,
+        "k = Constant<value=int32[1] {-3}>() n = Constant<value=int32[1] {-1}>() y = Slice(a, k, n, n)",
+    ),
     "gather_from_the_back": (
         13,
         {"a": "float"},

@@ -355,6 +355,20 @@ def test_a_list_that_is_a_parameter_of_a_function_becomes_an_input() -> None:
     np.testing.assert_allclose(outputs(result)[0], X.mean(axis=1, keepdims=True), rtol=1e-6)
 
 
+def test_a_list_that_a_call_leaves_out_is_refused() -> None:
+    model = model_with_a_parameter("ReduceMean", "axes", 17, [1])
+    outer = helper.make_node("F", ["a"], ["b"], domain="local")
+    outer.attribute.add(name="given", ref_attr_name="outer", type=onnx.AttributeProto.INTS)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    model.functions.append(helper.make_function("local", "G", ["a"], ["b"], [outer], imports, ["outer"]))
+    call = model.graph.node[0]
+    call.op_type, call.attribute[0].name = "G", "outer"
+    assert convert_opset(ir.from_proto(model), 18)
+    del call.attribute[:]
+    with pytest.raises(OpsetError, match=r"in function:local::F: .* a call .* leaves out 'given'"):
+        convert_opset(ir.from_proto(model), 18)
+
+
 def test_an_attribute_that_has_to_be_known_is_refused_as_a_parameter() -> None:
     model = model_with_a_parameter("GroupNormalization", "num_groups", 18, 1)
     del model.functions[0].node[0].input[:]

@@ -14,6 +14,7 @@ from rnnlower.passes import (
     InferTypesPass,
     InlineFunctionsPass,
     LowerRecurrentPass,
+    RemoveUnusedPass,
     StaticShapesPass,
 )
 
@@ -48,6 +49,14 @@ def test_a_sequence_of_passes_lowers_a_model(strategy: str, dims: dict[str, int]
     onnx.checker.check_model(lowered, full_check=True)
     assert not rnnlower.inspect(lowered)
     assert rnnlower.verify(ir.to_proto(ir.from_onnx_text(TEXT)), lowered)
+
+
+def test_a_model_may_import_the_default_domain_by_its_long_name() -> None:
+    text = TEXT.replace('["" : 17', '["ai.onnx" : 17')
+    own = ir.from_onnx_text(text)
+    ir.passes.Sequential(RemoveUnusedPass(), InlineFunctionsPass(), LowerRecurrentPass("scan"))(own)
+    assert own.opset_imports[""] == 17
+    assert not rnnlower.inspect(own)
 
 
 COMPUTED = """

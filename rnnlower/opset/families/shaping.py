@@ -134,7 +134,9 @@ def slice_axes_down(step: VersionStep) -> None:
             step.refuse("its axes are not constant and may be negative")
         return
     if any(axis < 0 for axis in axes):
-        step.set_input(3, step.const([positive_axis(step, axis) for axis in axes]))
+        # The spec wants starts, ends and axes of one type.
+        dtype = step.known_dtype(step.required_input(3))
+        step.set_input(3, step.const([positive_axis(step, axis) for axis in axes], dtype))
 
 
 def slice_down(step: VersionStep) -> None:
