@@ -54,6 +54,11 @@ def only_steps(model: ModelProto) -> None:
     del model.graph.output[1:]
 
 
+def input_as_output(model: ModelProto) -> None:
+    """Make X an output, too."""
+    model.graph.output.append(model.graph.input[0])
+
+
 def more(steps: int) -> object:
     """Return another input over time."""
     value = helper.make_tensor_value_info("Z", TensorProto.FLOAT, [steps, 3])
@@ -122,6 +127,11 @@ STREAMS = [
     ),
     Case("an operator that nothing is known of", STREAM, before(node("Einstein", ["X"], ["x"], name="odd"))),
     Case("a convolution that looks ahead", STREAM, conv(1, 1)),
+    Case(
+        "an output that is an input, beside a convolution that looks ahead",
+        f"{STREAM} --allow-delay",
+        then(conv(1, 1), only_steps, input_as_output),
+    ),
     Case(
         "a reflected start that is longer than a chunk",
         f"{STREAM} --allow-delay",

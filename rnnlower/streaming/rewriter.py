@@ -170,7 +170,7 @@ class StreamRewriter:
         late = self._shared[key]
         name, value.name = value.name, self._names.fresh(f"{value.name}_early")
         late.name, late.type, late.shape = name, value.type, value.shape
-        outputs[edit.index] = late
+        outputs[:] = [late if each is value else each for each in outputs]
 
     def _with_cache(self, edit: edits.CacheInput, value: ir.Value) -> ir.Value:
         name = f"{edit.value.name or value.name}_cache"

@@ -273,6 +273,27 @@ def test_frames_padded_in_front_of_a_delayed_stream_come_right_before_its_first_
     stream(text, chunk, time_axes={"X": 2}, allow_delay=True)
 
 
+def test_a_value_that_is_two_outputs_is_late_in_both() -> None:
+    proto = stream(
+        """
+        main (float[1, 4, T] X) => (float[1, 4, T] Y, float[1, 4, T] Z, float[1, 4, T] Z)
+        { Y = Conv <pads = [1, 1]> (X, kernel) Z = Relu (X) }
+        """,
+        time_axes={"X": 2},
+        allow_delay=True,
+    )
+    assert [value.name for value in proto.graph.output][:3] == ["Y", "Z", "Z"]
+
+
+def test_an_input_that_is_an_output_cannot_be_late() -> None:
+    text = """
+        main (float[1, 4, T] X) => (float[1, 4, T] Y, float[1, 4, T] X)
+        { Y = Conv <pads = [1, 1]> (X, kernel) }
+    """
+    message = refusal(text, time_axes={"X": 2}, allow_delay=True)
+    assert "output 'X' is an input, too, and would be 1 frame late" in message
+
+
 def test_frames_behind_the_last_one_are_refused_or_left_out() -> None:
     text = """
         main (float[1, 4, T] X) => (float[1, 4, S] Y) <int64[6] behind = {0, 0, 0, 0, 0, 1}>
