@@ -294,6 +294,21 @@ def test_an_input_that_is_an_output_cannot_be_late() -> None:
     assert "output 'X' is an input, too, and would be 1 frame late" in message
 
 
+@pytest.mark.parametrize("chunk", [1, 3, None])
+@pytest.mark.parametrize(
+    ("before", "after", "delay"), [(1, -1, 0), (3, -1, 0), (0, -2, 0), (-1, 1, 1), (-2, -1, 2)]
+)
+def test_a_pad_by_less_than_zero_shifts_or_cuts(
+    before: int, after: int, delay: int, chunk: int | None
+) -> None:
+    text = f"""
+        main (float[1, 4, T] X) => (float[1, 4, S] Y) <int64[6] pads = {{0, 0, {before}, 0, 0, {after}}}>
+        {{ x = Pad (X, pads) Y = Relu (x) }}
+    """
+    proto = stream(text, chunk, time_axes={"X": 2}, allow_delay=True)
+    assert metadata_entry(proto, "stream")["delay"] == delay
+
+
 def test_frames_behind_the_last_one_are_refused_or_left_out() -> None:
     text = """
         main (float[1, 4, T] X) => (float[1, 4, S] Y) <int64[6] behind = {0, 0, 0, 0, 0, 1}>
