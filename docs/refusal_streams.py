@@ -278,6 +278,16 @@ PADDING = [
         PAD,
         model=text(17, "float[T, 3] X", "n = Constant <value = int64[1, 2] {0, 1}> () Y = GatherND (X, n)"),
     ),
+    Case(
+        "positions from the end as an output",
+        PAD,
+        model=text(
+            17,
+            "float[T, 3] X",
+            "n = Shape <end = 1> (X) z = Constant <value_ints = [0]> () t = Squeeze (n, z) "
+            "o = Constant <value_int = -1> () s = Add (t, o) r = Range (s, o, o) Y = Cast <to = 1> (r)",
+        ),
+    ),
     Case("several models on standard output", "pad model.onnx -o - --max T=8,16"),
     Case(
         "a source of one length",

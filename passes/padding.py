@@ -152,7 +152,9 @@ class PadLengthsPass(Pass):
                 value.shape = ir.Shape(
                     [
                         # A declaration may name the length where another size is.
-                        flow.shape(value)[place] if place in axes or dim_name(dim) in self.maxima else dim
+                        flow.static_size(value, place)
+                        if place in axes or dim_name(dim) in self.maxima
+                        else dim
                         for place, dim in enumerate(value.shape)
                     ]
                 )

@@ -114,21 +114,28 @@ class PadFlow(Examples):
         for node in reversed(dict.fromkeys(self._replaced)):
             if not any(map(is_read, node.outputs)):
                 self.model.graph.remove(node, safe=True)
-        outputs = self.model.graph.outputs
-        for index, value in enumerate(outputs):
+        for value in dict.fromkeys(self.model.graph.outputs):
             if self.origin(value) in self._sized:
-                if self.rows is not None:
-                    raise UnsupportedModelError(
-                        f"output {value.name!r} is a number of steps, which differs from row to row",
-                        remedy="pad without lengths of rows",
-                    )
-                emitter = self.graph.emitter("output")
-                number = emitter.op("Identity", self._content_at_length(value))
-                self.model.graph.extend(emitter.nodes)
-                name, value.name = value.name, self.graph.names.fresh(f"{value.name}_padded")
-                number.name, number.type, number.shape = name, value.type, value.shape
-                outputs[index] = number
+                self._give_number_of_steps(value)
         return self
+
+    def _give_number_of_steps(self, output: ir.Value) -> None:
+        """Let an output that follows from a length be as it is for the actual one."""
+        if self.rows is not None:
+            raise UnsupportedModelError(
+                f"output {output.name!r} is a number of steps, which differs from row to row",
+                remedy="pad without lengths of rows",
+            )
+        emitter = self.graph.emitter("output")
+        try:
+            number = emitter.op("Identity", self._content_at_length(output))
+        except NoRuleError as error:
+            raise UnsupportedModelError(
+                f"output {output.name!r} follows from the number of steps, and {error}",
+                remedy="take it out of the model",
+            ) from None
+        self.model.graph.extend(emitter.nodes)
+        take_place_of(number, output, old_name=self.graph.names.fresh(f"{output.name}_padded"), readers=())
 
     # Parts that several rules share.
 
@@ -312,7 +319,8 @@ class PadFlow(Examples):
             elif node.op_type == "Shape":
                 self._at_length[value] = self._shape_of_length(emitter, node)
             elif node.op_type == "Size":
-                raise NoRuleError(f"reads {value.name!r}, a product of sizes")
+                shape = self._shape_of_length(emitter, node)
+                self._at_length[value] = emitter.op("ReduceProd", shape, keepdims=0)
             else:
                 self._at_length[value] = self._emit_again(emitter, node)
             self.graph.insert(emitter, node, after=True)
