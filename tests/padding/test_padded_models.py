@@ -220,6 +220,13 @@ def test_positions_that_count_from_the_end_are_refused_as_an_output() -> None:
         rnnlower.pad(source, max={"T": MOST})
 
 
+@pytest.mark.parametrize("shape", ["T, N", "N, T"])
+@pytest.mark.parametrize("mask", [False, True])
+def test_embedded_rows_may_have_lengths_of_their_own(shape: str, mask: bool) -> None:
+    source = model(f"(int64[{shape}] x) => (float[{shape}, 4] y) {{ y = Gather (P, x) }}")
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=True))
+
+
 def test_an_output_may_be_declared_by_the_length_where_its_size_is_another() -> None:
     source = model(
         "(float[T, 3] x, float[4] c, float[N] d) => (float[T, 3] y, int64[1, T] r, float[T] s) "
