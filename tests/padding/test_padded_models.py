@@ -227,6 +227,26 @@ def test_embedded_rows_may_have_lengths_of_their_own(shape: str, mask: bool) -> 
     assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=True))
 
 
+@pytest.mark.parametrize(
+    ("shape", "nodes"),
+    [
+        ("T, 2, M, 3", LSTM_BOTH),
+        (
+            "M, T, 3",
+            "t = Transpose <perm = [1, 0, 2]> (x) "
+            "y = com.microsoft.MultiHeadAttention <num_heads = 1> (t, t, t)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("mask", [False, True])
+def test_heads_folded_into_rows_have_the_length_of_their_row(shape: str, nodes: str, mask: bool) -> None:
+    source = model(
+        f"(float[T, N, 6] X) => (float[{shape}] y) <int64[3] sizes = {{0, -1, 3}}> "
+        f"{{ x = Reshape (X, sizes) {nodes} }}"
+    )
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=True))
+
+
 def test_an_output_may_be_declared_by_the_length_where_its_size_is_another() -> None:
     source = model(
         "(float[T, 3] x, float[4] c, float[N] d) => (float[T, 3] y, int64[1, T] r, float[T] s) "
@@ -235,3 +255,15 @@ def test_an_output_may_be_declared_by_the_length_where_its_size_is_another() -> 
     padded = rnnlower.pad(source, max={"T": MOST})
     shapes = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in padded.graph.output]
     assert shapes == [[MOST, 3], [1, 0], [0]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[N, 4, T] x) => (float[N, 4, T] y) { y = InstanceNormalization (x, b, b) }",
+        "(float[T, 2, 4] x) => (float[T, 8] y) <int64[2] sizes = {0, -1}> { y = Reshape (x, sizes) }",
+    ],
+)
+def test_verify_allows_for_rounding_and_features_of_single_rows(text: str) -> None:
+    source = model(text)
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, per_row=True))
