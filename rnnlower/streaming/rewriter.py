@@ -157,8 +157,7 @@ class StreamRewriter:
             self._add_state_output(final, name, value, calls)
 
     def _cache(self, edit: edits.CacheInput) -> None:
-        outputs = self._graph.outputs
-        value = outputs[edit.index] if edit.node is None else edit.node.inputs[edit.index]
+        value = self._graph.outputs[edit.index] if edit.node is None else edit.node.inputs[edit.index]
         assert value is not None
         start = edit.start.tobytes() if isinstance(edit.start, np.ndarray) else edit.start
         key = (value, edit.axis, edit.cache, edit.drop, start, edit.calls, edit.repeats, edit.repeated)
@@ -167,10 +166,8 @@ class StreamRewriter:
         if edit.node is not None:
             edit.node.replace_input_with(edit.index, self._shared[key])
             return
-        late = self._shared[key]
-        name, value.name = value.name, self._names.fresh(f"{value.name}_early")
-        late.name, late.type, late.shape = name, value.type, value.shape
-        outputs[:] = [late if each is value else each for each in outputs]
+        early = self._names.fresh(f"{value.name}_early")
+        take_place_of(self._shared[key], value, old_name=early, readers=())
 
     def _with_cache(self, edit: edits.CacheInput, value: ir.Value) -> ir.Value:
         name = f"{edit.value.name or value.name}_cache"
