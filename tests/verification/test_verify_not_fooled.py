@@ -354,3 +354,10 @@ def test_an_output_that_no_comparison_sees_is_told() -> None:
     assert not verify(
         model, _elementwise("e = Constant <value = float {2e-9}> ()  Y = Mul (X, e)"), rtol=1e-4
     )
+
+
+def test_an_optional_value_that_differs() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 18]> main (float[T] x) => (optional(float[T]) y) {{ {} }}'
+    source = onnx.parser.parse_model(text.format("y = Optional (x)"))
+    assert verify(source, source)
+    assert not verify(source, onnx.parser.parse_model(text.format("z = Neg (x) y = Optional (z)")))
