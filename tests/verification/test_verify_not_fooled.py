@@ -361,3 +361,11 @@ def test_an_optional_value_that_differs() -> None:
     source = onnx.parser.parse_model(text.format("y = Optional (x)"))
     assert verify(source, source)
     assert not verify(source, onnx.parser.parse_model(text.format("z = Neg (x) y = Optional (z)")))
+
+
+def test_an_output_that_is_no_longer_there_twice() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 18]> main (float[T] x) => ({}) {{ y = Neg (x) }}'
+    source = onnx.parser.parse_model(text.format("float[T] y, float[T] y"))
+    assert verify(source, source)
+    result = verify(source, onnx.parser.parse_model(text.format("float[T] y")))
+    assert "the outputs are ordered ['y'] instead of ['y', 'y']" in str(result)
