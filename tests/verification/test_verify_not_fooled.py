@@ -369,3 +369,21 @@ def test_an_output_that_is_no_longer_there_twice() -> None:
     assert verify(source, source)
     result = verify(source, onnx.parser.parse_model(text.format("float[T] y")))
     assert "the outputs are ordered ['y'] instead of ['y', 'y']" in str(result)
+
+
+def _of_function(call: str, function: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : 18, "own" : 1]> main (float[T, 4] x) => (float[T, 4] y) '
+        f'{{ {call} }} <domain: "own", opset_import: ["" : 18]> {function}'
+    )
+
+
+def test_a_constant_of_a_function_by_reference() -> None:
+    function = (
+        "F <by: float = 2.0, axes: ints = [0]> (x) => (y) { k = Constant <value_float: float = @by> () "
+        "a = Constant <value_ints: ints = @axes> () m = ReduceMean (x, a) s = Sub (x, m) y = Mul (s, k) }"
+    )
+    models = [_of_function(call, function) for call in ("y = own.F (x)", "y = own.F <by = 2.5> (x)")]
+    assert verify(models[0], models[0])
+    assert verify(models[0], models[0], tolerance="float16")
+    assert not verify(*models)
