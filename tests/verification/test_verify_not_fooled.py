@@ -387,3 +387,21 @@ def test_a_constant_of_a_function_by_reference() -> None:
     assert verify(models[0], models[0])
     assert verify(models[0], models[0], tolerance="float16")
     assert not verify(*models)
+
+
+@pytest.mark.parametrize(
+    "limited",
+    [
+        "l = Constant <value_float = 3000.0> () y = Clip (r, , l)",
+        "l = Constant <value_floats = [3000.0]> () y = Min (r, l)",
+        "c = Constant <value = double[1] {3000}> () l = Cast <to = 1> (c) y = Min (r, l)",
+        "y = own.F <most = 3000.0> (r)",
+    ],
+)
+def test_a_limit_in_any_form(limited: str) -> None:
+    function = (
+        "F <most: float = 1.0> (x) => (y) { l = Constant <value_float: float = @most> () y = Min (x, l) }"
+    )
+    models = [_of_function(f"r = Relu (x) {nodes}", function) for nodes in ("y = Identity (r)", limited)]
+    assert not verify(*models)
+    assert not verify(*reversed(models))
