@@ -239,7 +239,7 @@ def _size_expression(value: ir.Value, size: Size, flow: PadFlow) -> str:
         return size.expression(flow.least[size.symbol])
     except NoRuleError as error:
         raise UnsupportedModelError(
-            f"output {value.name!r} {error}", remedy="choose another maximum"
+            f"output {value.name!r} {error}", remedy="make the model return a value computed from it"
         ) from None
 
 
