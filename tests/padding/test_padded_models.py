@@ -267,3 +267,14 @@ def test_an_output_may_be_declared_by_the_length_where_its_size_is_another() -> 
 def test_verify_allows_for_rounding_and_features_of_single_rows(text: str) -> None:
     source = model(text)
     assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, per_row=True))
+
+
+def test_an_if_of_known_condition_is_its_branch() -> None:
+    source = model(
+        "(float[T, 1, 3] x) => (float[1, 1, 3] z) <bool c = {1}> { z = If (c) "
+        "<then_branch = p () => (float[1, 1, 3] a) { a = ReduceMean <axes = [0]> (x) }, "
+        "else_branch = q () => (float[1, 1, 3] b) { b = ReduceMax <axes = [0]> (x) }> }"
+    )
+    padded = rnnlower.pad(source, max={"T": MOST})
+    assert "If" not in {node.op_type for node in padded.graph.node}
+    assert rnnlower.verify(source, padded)
