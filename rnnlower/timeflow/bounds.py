@@ -137,6 +137,8 @@ def _concat_constants(flow: Flow, node: ir.Node, axis: int, tracks: Mapping[int,
     fronts = [content for content in others[:index] if content is not None]
     front = sum(content.shape[axis] for content in fronts)
     back = sum(content.shape[axis] for content in others[index + 1 :] if content is not None)
+    if back:
+        track.require_end()
     later = track.resampled(more=front + back)
     if front:
         start = np.concatenate(fronts, axis)
@@ -185,6 +187,8 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("pads an axis in which time is folded")
     pads[where] = pads[where + len(axes)] = 0
     flow.set_ints(node, name, 1, pads)
+    if after > 0:
+        track.require_end()
     later = track.resampled(more=before + after)
     if before < 0:
         return _skip_frames(flow, node, later, -before)

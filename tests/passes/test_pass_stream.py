@@ -309,6 +309,25 @@ def test_a_pad_by_less_than_zero_shifts_or_cuts(
     assert metadata_entry(proto, "stream")["delay"] == delay
 
 
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "Y = Pad (short, pads)",
+        "Y = Concat <axis = 2> (short, last)",
+        "Y = Conv <pads = [1, 1]> (short, kernel)",
+    ],
+)
+def test_frames_behind_an_end_that_was_cut_off_are_refused(behind: str) -> None:
+    """The stream has frames there."""
+    text = f"""
+        main (float[1, 4, T] X) => (float[1, 4, S] Y)
+        <int64[6] pads = {{0, 0, 0, 0, 0, 1}}, float[1, 4, 1] last = {{1, 2, 3, 4}},
+         int64[1] start = {{0}}, int64[1] end = {{-1}}, int64[1] time = {{2}}>
+        {{ short = Slice (X, start, end, time) {behind} }}
+    """
+    assert "puts frames behind the end" in refusal(text, time_axes={"X": 2}, allow_delay=True)
+
+
 def test_frames_behind_the_last_one_are_refused_or_left_out() -> None:
     text = """
         main (float[1, 4, T] X) => (float[1, 4, S] Y) <int64[6] behind = {0, 0, 0, 0, 0, 1}>
