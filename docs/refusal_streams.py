@@ -54,6 +54,11 @@ def only_steps(model: ModelProto) -> None:
     del model.graph.output[1:]
 
 
+def input_as_output(model: ModelProto) -> None:
+    """Make X an output, too."""
+    model.graph.output.append(model.graph.input[0])
+
+
 def more(steps: int) -> object:
     """Return another input over time."""
     value = helper.make_tensor_value_info("Z", TensorProto.FLOAT, [steps, 3])
@@ -122,6 +127,11 @@ STREAMS = [
     ),
     Case("an operator that nothing is known of", STREAM, before(node("Einstein", ["X"], ["x"], name="odd"))),
     Case("a convolution that looks ahead", STREAM, conv(1, 1)),
+    Case(
+        "an output that is an input, beside a convolution that looks ahead",
+        f"{STREAM} --allow-delay",
+        then(conv(1, 1), only_steps, input_as_output),
+    ),
     Case(
         "a reflected start that is longer than a chunk",
         f"{STREAM} --allow-delay",
@@ -267,6 +277,16 @@ PADDING = [
         "positions of several numbers",
         PAD,
         model=text(17, "float[T, 3] X", "n = Constant <value = int64[1, 2] {0, 1}> () Y = GatherND (X, n)"),
+    ),
+    Case(
+        "positions from the end as an output",
+        PAD,
+        model=text(
+            17,
+            "float[T, 3] X",
+            "n = Shape <end = 1> (X) z = Constant <value_ints = [0]> () t = Squeeze (n, z) "
+            "o = Constant <value_int = -1> () s = Add (t, o) r = Range (s, o, o) Y = Cast <to = 1> (r)",
+        ),
     ),
     Case("several models on standard output", "pad model.onnx -o - --max T=8,16"),
     Case(

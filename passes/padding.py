@@ -153,7 +153,9 @@ class PadLengthsPass(Pass):
                 value.shape = ir.Shape(
                     [
                         # A declaration may name the length where another size is.
-                        flow.shape(value)[place] if place in axes or dim_name(dim) in self.maxima else dim
+                        flow.static_size(value, place)
+                        if place in axes or dim_name(dim) in self.maxima
+                        else dim
                         for place, dim in enumerate(value.shape)
                     ]
                 )
@@ -238,7 +240,7 @@ def _size_expression(value: ir.Value, size: Size, flow: PadFlow) -> str:
         return size.expression(flow.least[size.symbol])
     except NoRuleError as error:
         raise UnsupportedModelError(
-            f"output {value.name!r} {error}", remedy="choose another maximum"
+            f"output {value.name!r} {error}", remedy="make the model return a value computed from it"
         ) from None
 
 
@@ -296,7 +298,7 @@ PAD: Sequence[Step[PadWork, PadOptions]] = (
     Step(shared.freeze_dims, "Later steps know more if sizes are static.", when=lambda o: o.fixes_sizes),
     Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
     Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
-    Step(shared.simplify_model, "Branches that never run need no rule.", when=lambda o: o.folds),
+    Step(shared.simplify_to_follow_time, "Branches that never run need no rule."),
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
     Step(lifting_steps.lift, "A recurrent node has a rule; a Loop has none.", when=lambda o: o.lift),
     Step(_pad, "It is known which values are constant and which nodes run."),

@@ -11,7 +11,7 @@ from rnnlower.errors import OptionError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import dim_name, walk
+from rnnlower.graph.walk import dim_name
 from rnnlower.passes.base import Pass
 from rnnlower.passes.command_options import StreamOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass
@@ -191,17 +191,6 @@ def _lift(work: StreamWork) -> None:
     lifting_steps.lift_all(work, convolutions=True)
 
 
-def _simplify(work: StreamWork) -> None:
-    """Simplify as `shared.simplify_model` does, also where time must be followed through an If.
-
-    Before: Ifs of known condition. After: a branch each.
-    """
-    if work.options.folds or any(
-        node.op_type == "If" and not node.domain for node, _ in walk(work.model.graph)
-    ):
-        shared.simplify_model(work)
-
-
 def _find_nodes(work: StreamWork) -> None:
     """Find the recurrent nodes. The graph stays as it is."""
     work.nodes = find_recurrent(work.model)
@@ -242,7 +231,7 @@ STREAM: Sequence[Step[StreamWork, StreamOptions]] = (
     Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
     Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
-    Step(_simplify, "Nodes that never run need no state."),
+    Step(shared.simplify_to_follow_time, "Nodes that never run need no state."),
     Step(
         shared.assume_linear_before_reset,
         "The warnings are about nodes as they are read.",

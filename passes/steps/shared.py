@@ -104,6 +104,17 @@ def simplify_model(work: Work) -> None:
     ]
 
 
+def simplify_to_follow_time(work: Work) -> None:
+    """Simplify as `simplify_model` does, also where time must be followed through an If.
+
+    Before: Ifs of known condition. After: a branch each.
+    """
+    if work.options.folds or any(
+        node.op_type == "If" and not node.domain for node, _ in walk(work.model.graph)
+    ):
+        simplify_model(work)
+
+
 def lift_constants(work: Work) -> None:
     """Make initializers of Constants if the target has no Constant, as a lowering does.
 

@@ -138,6 +138,12 @@ class Examples:
         shape = self._other.shape(self.origin(value))
         return shape is None or shape[axis] != self.shape(value)[axis]
 
+    def static_size(self, value: ir.Value, axis: int) -> int | None:
+        """Return the size of an axis at the maximum; ``None`` if it is chosen by the caller, or not known."""
+        shapes = [facts.shape(self.origin(value)) for facts in (self._worlds[0], self._other)]
+        sizes = {None if shape is None else shape[axis] for shape in shapes}
+        return sizes.pop() if len(sizes) == 1 else None
+
     def contents(self, value: ir.Value | None) -> list[Array] | None:
         """Return the contents of a value at the example lengths, if they follow from constants and sizes."""
         if value is None:

@@ -15,7 +15,7 @@ def _gather(flow: PadFlow, node: ir.Node) -> Axes:
     if along in axes:
         _gather_steps(flow, node, along, axes)
     elif flow.contents(indices) is None:
-        for axis in own:
+        for axis in flow.lengths_of(indices):
             # Any number may stand there; the data has no such position.
             flow.fill(node, 1, axis, 0)
     more = len(flow.shape(indices)) - 1

@@ -72,6 +72,8 @@ def _attention_with_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
             if flow.rows is None:
                 rows = emitter.dim(value, 0) if flow.is_dynamic(value, 0) else flow.shape(value)[0]
                 count = emitter.op("Expand", count, emitter.size_vector([rows]))
+            else:
+                count = flow.masks.per_row(emitter, count, of_keys, 1)
             emitter.insert_before(node)
             set_input(node, lengths, count)
         return axes
@@ -103,10 +105,12 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
         count = emitter.cast(flow.masks.count(axes[time]), ir.DataType.INT32)
         size = flow.shape(value)[batch]
         rows = emitter.dim(value, batch) if flow.is_dynamic(value, batch) or batch in axes else size
-        single = rows == 1 or flow.rows is not None
-        lens = count if single else emitter.op("Expand", count, emitter.size_vector([rows]), since=8)
+        if flow.rows is not None:
+            count = flow.masks.per_row(emitter, count, axes, batch + 1)
+        elif rows != 1:
+            count = emitter.op("Expand", count, emitter.size_vector([rows]), since=8)
         emitter.insert_before(node)
-        set_input(node, _LENGTHS, lens)
+        set_input(node, _LENGTHS, count)
     steps = {} if time not in axes else {(1 if layout else 0): axes[time]}
     rows_of_y = {} if batch not in axes else {(0 if layout else 2): axes[batch]}
     rows_of_state = {} if batch not in axes else {(0 if layout else 1): axes[batch]}

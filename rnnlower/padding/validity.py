@@ -131,6 +131,8 @@ class MaskEmitter:
         assert place is not None
         if repeats > 1:
             number = emitter.op("Expand", emitter.reshape(number, [-1, 1]), emitter.integers(1, repeats))
+        elif place == rank - 1:
+            return number
         return emitter.reshape(number, [-1, *[1] * (rank - place - 1)])
 
     def mean(

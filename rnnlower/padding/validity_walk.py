@@ -115,19 +115,29 @@ class PadFlow(Examples):
         for node in reversed(dict.fromkeys(self._replaced)):
             if not any(map(is_read, node.outputs)):
                 self.model.graph.remove(node, safe=True)
-        for value in list(self.model.graph.outputs):
+        for value in dict.fromkeys(self.model.graph.outputs):
             if self.origin(value) in self._sized:
-                if self.rows is not None:
-                    raise UnsupportedModelError(
-                        f"output {value.name!r} is a number of steps, which differs from row to row",
-                        remedy="pad without lengths of rows",
-                    )
-                emitter = self.emitters.at("output", ir.DataType.FLOAT)
-                number = emitter.op("Identity", self._content_at_length(value))
-                self.model.graph.extend(emitter.nodes)
-                old_name = self.emitters.names.fresh(f"{value.name}_padded")
-                take_place_of(number, value, old_name=old_name, readers=())
+                self._give_number_of_steps(value)
         return self
+
+    def _give_number_of_steps(self, output: ir.Value) -> None:
+        """Let an output that follows from a length be as it is for the actual one."""
+        if self.rows is not None:
+            raise UnsupportedModelError(
+                f"output {output.name!r} is a number of steps, which differs from row to row",
+                remedy="pad without lengths of rows",
+            )
+        emitter = self.emitters.at("output", ir.DataType.FLOAT)
+        try:
+            number = emitter.op("Identity", self._content_at_length(output))
+        except NoRuleError as error:
+            raise UnsupportedModelError(
+                f"output {output.name!r} follows from the number of steps, and {error}",
+                remedy="take it out of the model",
+            ) from None
+        self.model.graph.extend(emitter.nodes)
+        old_name = self.emitters.names.fresh(f"{output.name}_padded")
+        take_place_of(number, output, old_name=old_name, readers=())
 
     # Parts that several rules share.
 
@@ -301,7 +311,8 @@ class PadFlow(Examples):
             elif node.op_type == "Shape":
                 self._at_length[value] = self._shape_of_length(emitter, node)
             elif node.op_type == "Size":
-                raise NoRuleError(f"reads {value.name!r}, a product of sizes")
+                shape = self._shape_of_length(emitter, node)
+                self._at_length[value] = emitter.op("ReduceProd", shape, keepdims=0)
             else:
                 self._at_length[value] = self._emit_again(emitter, node)
             emitter.insert_after(node)

@@ -116,7 +116,8 @@ class Recordings:
 
     def _sequences(self, given: Given) -> list[Feeds]:
         label = "the recording" if isinstance(given, Mapping) else str(given)
-        arrays = dict(given) if isinstance(given, Mapping) else _read(pathlib.Path(given))
+        found = given if isinstance(given, Mapping) else _read(pathlib.Path(given))
+        arrays = {name: np.asarray(array) for name, array in found.items()}
         unknown = sorted(arrays.keys() - self._inputs.keys())
         if unknown:
             names = ", ".join(map(repr, self._inputs))

@@ -204,6 +204,11 @@ def _finish(flow: Flow, steps: int | None, allow_delay: bool) -> Analysis:
     names = [value.name for value in outputs]
     for name, track in tracks.items():
         late = -(-delay * track.chunk // chunk)
+        if late != track.lag and outputs[names.index(name)].is_graph_input():
+            raise CoupledError(
+                f"output {name!r} is an input, too, and would be {counted(late, 'frame')} late",
+                "give the output a name of its own (Identity)",
+            )
         tracks[name] = flow.delay_to(None, names.index(name), late)
         if track.outer != 1:
             raise CoupledError(
@@ -230,12 +235,12 @@ def _refuse_delay(flow: Flow, tracks: Mapping[str, Track], allow_delay: bool) ->
     for name, track in tracks.items():
         if track.lag > 0:
             raise CoupledError(
-                f"output {name!r} would be {track.lag} frames late after {flow.shifts()}",
+                f"output {name!r} would be {counted(track.lag, 'frame')} late after {flow.shifts()}",
                 f"{option('allow-delay', True)} takes that",
             )
         if _count_unreached(track) > 0 and flow.sample.steps > flow.sample.chunk:
             raise CoupledError(
-                f"output {name!r} has {track.tail} frames more than the input, from pads of the "
+                f"output {name!r} has {counted(track.tail, 'frame')} more than the input, from pads of the "
                 "sequence or overlaps, which a stream never reaches",
                 f"cut them off; {option('allow-delay', True)} leaves them out",
             )

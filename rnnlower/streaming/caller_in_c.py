@@ -131,7 +131,7 @@ def generate_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> s
         parameters.append(f"{const}{kind} v{number}{dims}")
         state = taken.get(name if is_input else stream.states.get(name, ""))
         if state is None:
-            values.append(f", {const}{kind} v{number}{dims} /* {name} */")
+            values.append(f", {const}{kind} v{number}{dims} {_comment(name)}")
             arguments.append(f"v{number}")
             flushed.append(f", v{number}")
             if is_input and name in stream.inputs:
@@ -141,7 +141,7 @@ def generate_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> s
             continue
         arguments.append(f"{'state->' if is_input else 'next.'}{state}")
         if is_input:
-            fields.append(f"    {kind} {state}{dims}; /* {name} */")
+            fields.append(f"    {kind} {state}{dims}; {_comment(name)}")
             reset += _state_start_lines(stream.start.get(name, 0.0), kind, state, shape)
     text = _add_test(_C, model, stream, open_model)
     text = text.replace("@CHUNK@", str(stream.chunk)).replace("@DELAY@", str(stream.delay))
@@ -149,6 +149,11 @@ def generate_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> s
     text = text.replace("@RESET@", "\n".join(reset)).replace("@VALUES@", "".join(values))
     text = text.replace("@ARGUMENTS@", ", ".join(arguments)).replace("@REST@", "".join(rest))
     return text.replace("@ZEROS@", "\n".join(zeros)).replace("@FLUSHED@", "".join(flushed))
+
+
+def _comment(name: str) -> str:
+    """Return a comment in C; a name may hold what ends one."""
+    return f"/* {name.replace('*/', '* /')} */"
 
 
 def _state_start_lines(start: object, kind: str, state: str, shape: list[int]) -> list[str]:
@@ -180,7 +185,7 @@ def _add_test(text: str, model: ir.Model, stream: StreamMetadata, open_model: Op
         dims = "".join(f"[{size}]" for size in shape)
         rows = ",\n    ".join(_c_initializer(call[name]) for call in calls)
         given.append(
-            f"static const {kind} test_{place}[{len(calls)}]{dims} = {{\n    {rows}\n}}; /* {name} */"
+            f"static const {kind} test_{place}[{len(calls)}]{dims} = {{\n    {rows}\n}}; {_comment(name)}"
         )
         tested.append(f", test_{place}[call]" if number < count else f", {place}")
         if number >= count:

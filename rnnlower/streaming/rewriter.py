@@ -153,8 +153,7 @@ class StreamRewriter:
             self._add_state_output(final, name, value, calls)
 
     def _cache(self, edit: edits.CacheInput) -> None:
-        holder = self._graph.outputs if edit.node is None else edit.node.inputs
-        value = holder[edit.index]
+        value = self._graph.outputs[edit.index] if edit.node is None else edit.node.inputs[edit.index]
         assert value is not None
         start = edit.start.tobytes() if isinstance(edit.start, np.ndarray) else edit.start
         key = (value, edit.axis, edit.cache, edit.drop, start, edit.calls, edit.repeats, edit.repeated)

@@ -15,6 +15,7 @@ from rnnlower.timeflow.pointwise import combine_tracks
 from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest, slice_table
 from rnnlower.timeflow.reshaping import moved_track
 from rnnlower.timeflow.tracks import CoupledError, Track
+from rnnlower.wording import counted
 
 _END = np.iinfo(np.int64).max
 _FROM_THE_END = 11
@@ -49,12 +50,16 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("cuts an axis in which time is folded")
     if start or end != track.size:
         _set_bounds(flow, node, where, (starts, 0), (ends, _END))
-    skipped = start // track.inner
-    lag = track.lag + skipped
+    frames = (end - start) // track.inner
+    return _skip_frames(flow, node, track.resampled(more=frames - track.frames), start // track.inner)
+
+
+def _skip_frames(flow: Flow, node: ir.Node, later: Track, skipped: int) -> Track:
+    """Handle a sequence without its first frames: what remains comes late."""
+    lag = later.lag + skipped
     if min(skipped, lag) > 0:
         flow.ahead[node] = min(skipped, lag)
-    frames = (end - start) // track.inner
-    return track.resampled(more=frames - track.frames).with_(lag=lag)
+    return later.with_(lag=lag)
 
 
 def _set_bounds(
@@ -132,6 +137,8 @@ def _concat_constants(flow: Flow, node: ir.Node, axis: int, tracks: Mapping[int,
     fronts = [content for content in others[:index] if content is not None]
     front = sum(content.shape[axis] for content in fronts)
     back = sum(content.shape[axis] for content in others[index + 1 :] if content is not None)
+    if back:
+        track.require_end()
     later = track.resampled(more=front + back)
     if front:
         start = np.concatenate(fronts, axis)
@@ -174,16 +181,20 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
     if not before and not after:
         return moved_track(flow, node)
     mode, fill = node.attributes.get_string("mode", "constant"), _pad_value(flow, node)
-    if mode == "wrap" or min(before, after) < 0 or fill is None:
+    if mode == "wrap" or fill is None:
         raise CoupledError("pads the sequence with its last frames, or with values that are not constant")
     if track.is_folded:
         raise CoupledError("pads an axis in which time is folded")
     pads[where] = pads[where + len(axes)] = 0
     flow.set_ints(node, name, 1, pads)
+    if after > 0:
+        track.require_end()
     later = track.resampled(more=before + after)
+    if before < 0:
+        return _skip_frames(flow, node, later, -before)
     if mode != "constant" and before:
         needed = before + 1 if mode == "reflect" else 1
-        flow.require_frames(node, track, needed, f"reflects {before} frames at the start")
+        flow.require_frames(node, track, needed, f"reflects {counted(before, 'frame')} at the start")
         track, calls = flow.delay_by_chunks(node, 0, track)
         if not calls:
             return later.with_(lag=-before, fill=mode)

@@ -116,6 +116,8 @@ def _time_window(flow: Flow, node: ir.Node, track: Track) -> Window:
 def apply_window(flow: Flow, node: ir.Node, window: Window, track: Track, pad: float) -> Track:
     span, stride, left = window.span, window.stride, window.left
     flow.require_multiple(node, track, stride, f"moves by {stride} frames")
+    if window.right:
+        track.require_end()
     calls = 0
     if left and track.lag > 0:
         track, calls = flow.fill_before_start(node, 0, track, pad)

@@ -130,6 +130,13 @@ class Track:
             length = (length * factor + more) // stride
         return length
 
+    def require_end(self) -> None:
+        """Refuse frames behind the last one where the stream goes on, because the last ones were cut off."""
+        if self.tail + self.lag < 0:
+            raise CoupledError(
+                "puts frames behind the end of a sequence that was cut off before its last ones"
+            )
+
     def is_aligned_with(self, other: Track) -> bool:
         """Return whether another value has its frames in the same places."""
         mine, its = ((each.axis, each.outer, each.inner, each.chunk) for each in (self, other))

@@ -222,7 +222,7 @@ def interface_problems(
     expected, found = [o.name for o in reference.graph.output], [o.name for o in candidate.graph.output]
     problems += [f"the candidate has no output {name!r}" for name in expected if name not in found]
     problems += [f"the candidate has an additional output {name!r}" for name in found if name not in expected]
-    if sorted(expected) == sorted(found) and expected != found:
+    if {*expected} == {*found} and expected != found:
         problems.append(f"the outputs are ordered {found} instead of {expected}")
     return problems, runnable
 

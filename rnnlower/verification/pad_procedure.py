@@ -123,16 +123,22 @@ class PadProcedure(LengthProcedure):
             found = run(select_feeds(runner.candidate.proto, self._pad(trial, lengths, rows)))
             valid = {name: self._valid_part(name, array, lengths) for name, array in found.items()}
             if rows > 1:
-                # Only one row has the trial's length.
-                trial = dataclasses.replace(trial, outputs=self._select_row(trial.outputs, row % rows))
-                valid = self._select_row(valid, row % rows)
+                valid = {
+                    name: self._with_other_rows(name, array, trial.outputs, row % rows, rows)
+                    for name, array in valid.items()
+                }
             yield trial, valid
 
-    def _select_row(self, outputs: Mapping[str, Any], row: int) -> dict[str, Any]:
-        axes = self.padding.rows
-        return {
-            name: array.take([row], axes[name]) if name in axes else array for name, array in outputs.items()
-        }
+    def _with_other_rows(self, name: str, found: Any, outputs: Mapping[str, Any], row: int, rows: int) -> Any:
+        """Replace the rows of an output that do not have the trial's length by those of the reference."""
+        expected, axis = outputs.get(name), self.padding.rows.get(name)
+        if axis is None or expected is None:
+            return found
+        if (expected.shape, expected.dtype) != (found.shape, found.dtype):
+            return found
+        size = found.shape[axis]
+        is_row = np.arange(size) // (size // rows) == row
+        return np.where(is_row.reshape(-1, *[1] * (found.ndim - axis - 1)), found, expected)
 
     def _lengths_of(self, feeds: Feeds) -> dict[str, int]:
         found: dict[str, int] = {}

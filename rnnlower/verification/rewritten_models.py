@@ -336,6 +336,8 @@ def _map_tensors(
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 change_one(attribute.t)
+            elif attribute.ref_attr_name:
+                continue
             elif TensorProto.FLOAT in kinds and attribute.name in ("value_float", "value_floats"):
                 values = change(np.array(helper.get_attribute_value(attribute), np.float32))
                 attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(values)))

@@ -472,6 +472,24 @@ def test_nodes_may_stand_in_any_order() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+def test_optional_values_are_elements_or_none() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 18]>
+        main (float[2] X) => (optional(float[2]) full, optional(float[2]) empty, float[2] Y, bool a, bool b) {
+            full = Optional (X)
+            empty = Optional <type: type_proto = float[2]> ()
+            Y = OptionalGetElement (full)
+            a = OptionalHasElement (full)
+            b = OptionalHasElement (empty)
+        }
+    """)
+    x = _x(2)
+    found = evaluate(model, {"X": x})
+    np.testing.assert_equal(
+        found, {"full": x, "empty": None, "Y": x, "a": np.array(True), "b": np.array(False)}
+    )
+
+
 def test_a_missing_operator_is_named() -> None:
     with pytest.raises(UnsupportedModelError, match="GlobalLpPool"):
         evaluate(_one_node("GlobalLpPool", {"x": _x(1, 1, 2, 2)}, 2), {"x": _x(1, 1, 2, 2)})

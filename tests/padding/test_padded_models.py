@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx
 import pytest
 from support.padded_models import LSTM_BOTH, MODELS, MOST, differences, padded_case, session, with_weights
 
@@ -196,3 +197,86 @@ def test_padded_positions_may_be_any_number() -> None:
         whole = np.concatenate([x, np.full((1, MOST - 3), fill)], 1)
         (found,) = session(padded).run(None, {"x": whole, "length": np.array([3])})
         np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def model(text: str) -> onnx.ModelProto:
+    """Return the model, with random weights."""
+    return with_weights(f'<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> main {text}')
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_numbers_of_steps_as_outputs_keep_their_names(mask: bool) -> None:
+    source = model("(float[T, N, 3] x) => (int64 n, int64[3] s, int64[3] s) { n = Size (x) s = Shape (x) }")
+    padded = rnnlower.pad(source, max={"T": MOST}, mask=mask)
+    assert [value.name for value in padded.graph.output] == ["n", "s", "s"]
+    assert rnnlower.verify(source, padded)
+
+
+def test_positions_that_count_from_the_end_are_refused_as_an_output() -> None:
+    source = model(
+        "(float[T, 3] x) => (int64[T] r) <int64[1] place = {0}, int64 before = {-1}> "
+        "{ s = Shape <start = 0, end = 1> (x) n = Squeeze (s, place) "
+        "last = Add (n, before) r = Range (last, before, before) }"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="output 'r' follows from the number of steps"):
+        rnnlower.pad(source, max={"T": MOST})
+
+
+@pytest.mark.parametrize("shape", ["T, N", "N, T"])
+@pytest.mark.parametrize("mask", [False, True])
+def test_embedded_rows_may_have_lengths_of_their_own(shape: str, mask: bool) -> None:
+    source = model(f"(int64[{shape}] x) => (float[{shape}, 4] y) {{ y = Gather (P, x) }}")
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=True))
+
+
+@pytest.mark.parametrize(
+    ("shape", "nodes"),
+    [
+        ("T, 2, M, 3", LSTM_BOTH),
+        (
+            "M, T, 3",
+            "t = Transpose <perm = [1, 0, 2]> (x) "
+            "y = com.microsoft.MultiHeadAttention <num_heads = 1> (t, t, t)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("mask", [False, True])
+def test_heads_folded_into_rows_have_the_length_of_their_row(shape: str, nodes: str, mask: bool) -> None:
+    source = model(
+        f"(float[T, N, 6] X) => (float[{shape}] y) <int64[3] sizes = {{0, -1, 3}}> "
+        f"{{ x = Reshape (X, sizes) {nodes} }}"
+    )
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=True))
+
+
+def test_an_output_may_be_declared_by_the_length_where_its_size_is_another() -> None:
+    source = model(
+        "(float[T, 3] x, float[4] c, float[N] d) => (float[T, 3] y, int64[1, T] r, float[T] s) "
+        "{ y = Softmax <axis = 0> (x) r = NonZero (c) s = Relu (d) }"
+    )
+    padded = rnnlower.pad(source, max={"T": MOST})
+    shapes = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in padded.graph.output]
+    assert shapes == [[MOST, 3], [1, 0], [0]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[N, 4, T] x) => (float[N, 4, T] y) { y = InstanceNormalization (x, b, b) }",
+        "(float[T, 2, 4] x) => (float[T, 8] y) <int64[2] sizes = {0, -1}> { y = Reshape (x, sizes) }",
+    ],
+)
+def test_verify_allows_for_rounding_and_features_of_single_rows(text: str) -> None:
+    source = model(text)
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, per_row=True))
+
+
+def test_an_if_of_known_condition_is_its_branch() -> None:
+    source = model(
+        "(float[T, 1, 3] x) => (float[1, 1, 3] z) <bool c = {1}> { z = If (c) "
+        "<then_branch = p () => (float[1, 1, 3] a) { a = ReduceMean <axes = [0]> (x) }, "
+        "else_branch = q () => (float[1, 1, 3] b) { b = ReduceMax <axes = [0]> (x) }> }"
+    )
+    padded = rnnlower.pad(source, max={"T": MOST})
+    assert "If" not in {node.op_type for node in padded.graph.node}
+    assert rnnlower.verify(source, padded)

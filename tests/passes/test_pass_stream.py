@@ -273,6 +273,61 @@ def test_frames_padded_in_front_of_a_delayed_stream_come_right_before_its_first_
     stream(text, chunk, time_axes={"X": 2}, allow_delay=True)
 
 
+def test_a_value_that_is_two_outputs_is_late_in_both() -> None:
+    proto = stream(
+        """
+        main (float[1, 4, T] X) => (float[1, 4, T] Y, float[1, 4, T] Z, float[1, 4, T] Z)
+        { Y = Conv <pads = [1, 1]> (X, kernel) Z = Relu (X) }
+        """,
+        time_axes={"X": 2},
+        allow_delay=True,
+    )
+    assert [value.name for value in proto.graph.output][:3] == ["Y", "Z", "Z"]
+
+
+def test_an_input_that_is_an_output_cannot_be_late() -> None:
+    text = """
+        main (float[1, 4, T] X) => (float[1, 4, T] Y, float[1, 4, T] X)
+        { Y = Conv <pads = [1, 1]> (X, kernel) }
+    """
+    message = refusal(text, time_axes={"X": 2}, allow_delay=True)
+    assert "output 'X' is an input, too, and would be 1 frame late" in message
+
+
+@pytest.mark.parametrize("chunk", [1, 3, None])
+@pytest.mark.parametrize(
+    ("before", "after", "delay"), [(1, -1, 0), (3, -1, 0), (0, -2, 0), (-1, 1, 1), (-2, -1, 2)]
+)
+def test_a_pad_by_less_than_zero_shifts_or_cuts(
+    before: int, after: int, delay: int, chunk: int | None
+) -> None:
+    text = f"""
+        main (float[1, 4, T] X) => (float[1, 4, S] Y) <int64[6] pads = {{0, 0, {before}, 0, 0, {after}}}>
+        {{ x = Pad (X, pads) Y = Relu (x) }}
+    """
+    proto = stream(text, chunk, time_axes={"X": 2}, allow_delay=True)
+    assert metadata_entry(proto, "stream")["delay"] == delay
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "Y = Pad (short, pads)",
+        "Y = Concat <axis = 2> (short, last)",
+        "Y = Conv <pads = [1, 1]> (short, kernel)",
+    ],
+)
+def test_frames_behind_an_end_that_was_cut_off_are_refused(behind: str) -> None:
+    """The stream has frames there."""
+    text = f"""
+        main (float[1, 4, T] X) => (float[1, 4, S] Y)
+        <int64[6] pads = {{0, 0, 0, 0, 0, 1}}, float[1, 4, 1] last = {{1, 2, 3, 4}},
+         int64[1] start = {{0}}, int64[1] end = {{-1}}, int64[1] time = {{2}}>
+        {{ short = Slice (X, start, end, time) {behind} }}
+    """
+    assert "puts frames behind the end" in refusal(text, time_axes={"X": 2}, allow_delay=True)
+
+
 def test_frames_behind_the_last_one_are_refused_or_left_out() -> None:
     text = """
         main (float[1, 4, T] X) => (float[1, 4, S] Y) <int64[6] behind = {0, 0, 0, 0, 0, 1}>

@@ -204,3 +204,5 @@ def test_an_array_gives_a_scalar_input_one_value_for_each_sequence() -> None:
     data = {"X": recordings(3, 4), "factor": np.array([1, 2, 3], np.float32)}
     calls = rnnlower.calibrate(source, data).calls
     assert [call["factor"].tolist() for call in calls] == [1, 2, 3]
+    (call,) = rnnlower.calibrate(source, {"X": recordings(3, 4)[0].tolist(), "factor": np.float32(2)}).calls
+    assert call["factor"].tolist() == 2

@@ -16,6 +16,7 @@ from support.cli_helpers import rnnlower as command
 from support.cli_helpers import save
 from support.streamed import model
 
+import rnnlower
 from rnnlower.engines.known import engines
 
 SECONDS, RATE = 3, 1000
@@ -245,6 +246,14 @@ def test_the_emitted_c_test_notices_a_wrong_model(tmp_path: Path, factor: float)
     # The first call starts with the right state.
     assert ("call 1: v2[0] is" in said.stdout, said.returncode) == (factor != 1, int(factor != 1))
     assert "call 0" not in said.stdout
+
+
+def test_names_that_end_a_comment_do_not_end_it_in_c() -> None:
+    source = model(SUM)
+    source.graph.output[0].name = source.graph.node[-1].output[0] = "Y*/ boom"
+    code = rnnlower.stream.with_report(source, time_axes={"X": 1}, emit="c")[1].caller
+    assert "/* Y* / boom */" in code
+    assert "Y*/" not in code
 
 
 def test_emitting_c_needs_static_sizes(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_last_window_that_ceil_mode_adds_is_not_lost() -> None:
         main (float[1, 3, T] X) => (float[1, 3, n] Y)
         { Y = MaxPool <kernel_shape = [3], strides = [2], pads = [1, 1], ceil_mode = 1> (X) }
     """)
-    with pytest.raises(UnsupportedModelError, match="1 frames more than the input"):
+    with pytest.raises(UnsupportedModelError, match="1 frame more than the input"):
         StreamPass(2, {"X": 2})(model)
     streaming = StreamPass(2, {"X": 2}, allow_delay=True)
     streaming(model)

@@ -354,3 +354,54 @@ def test_an_output_that_no_comparison_sees_is_told() -> None:
     assert not verify(
         model, _elementwise("e = Constant <value = float {2e-9}> ()  Y = Mul (X, e)"), rtol=1e-4
     )
+
+
+def test_an_optional_value_that_differs() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 18]> main (float[T] x) => (optional(float[T]) y) {{ {} }}'
+    source = onnx.parser.parse_model(text.format("y = Optional (x)"))
+    assert verify(source, source)
+    assert not verify(source, onnx.parser.parse_model(text.format("z = Neg (x) y = Optional (z)")))
+
+
+def test_an_output_that_is_no_longer_there_twice() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 18]> main (float[T] x) => ({}) {{ y = Neg (x) }}'
+    source = onnx.parser.parse_model(text.format("float[T] y, float[T] y"))
+    assert verify(source, source)
+    result = verify(source, onnx.parser.parse_model(text.format("float[T] y")))
+    assert "the outputs are ordered ['y'] instead of ['y', 'y']" in str(result)
+
+
+def _of_function(call: str, function: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : 18, "own" : 1]> main (float[T, 4] x) => (float[T, 4] y) '
+        f'{{ {call} }} <domain: "own", opset_import: ["" : 18]> {function}'
+    )
+
+
+def test_a_constant_of_a_function_by_reference() -> None:
+    function = (
+        "F <by: float = 2.0, axes: ints = [0]> (x) => (y) { k = Constant <value_float: float = @by> () "
+        "a = Constant <value_ints: ints = @axes> () m = ReduceMean (x, a) s = Sub (x, m) y = Mul (s, k) }"
+    )
+    models = [_of_function(call, function) for call in ("y = own.F (x)", "y = own.F <by = 2.5> (x)")]
+    assert verify(models[0], models[0])
+    assert verify(models[0], models[0], tolerance="float16")
+    assert not verify(*models)
+
+
+@pytest.mark.parametrize(
+    "limited",
+    [
+        "l = Constant <value_float = 3000.0> () y = Clip (r, , l)",
+        "l = Constant <value_floats = [3000.0]> () y = Min (r, l)",
+        "c = Constant <value = double[1] {3000}> () l = Cast <to = 1> (c) y = Min (r, l)",
+        "y = own.F <most = 3000.0> (r)",
+    ],
+)
+def test_a_limit_in_any_form(limited: str) -> None:
+    function = (
+        "F <most: float = 1.0> (x) => (y) { l = Constant <value_float: float = @most> () y = Min (x, l) }"
+    )
+    models = [_of_function(f"r = Relu (x) {nodes}", function) for nodes in ("y = Identity (r)", limited)]
+    assert not verify(*models)
+    assert not verify(*reversed(models))

@@ -8,6 +8,7 @@ Beyond the recurrent operators (:mod:`.recurrent_ops`), Loop and Scan, and older
 * omitted outputs, which it stores under the name ``""`` and then feeds to every omitted input;
 * nodes that stand before those that they read;
 * sparse initializers, which it cannot read;
+* optional values, which it wraps in lists;
 * the attribute ``consumed_inputs`` of opset 1 to 5, and the domain written as ``ai.onnx``.
 """
 
@@ -165,6 +166,17 @@ class Scan_8(_Body):  # noqa: N801 (named after the version)
         return tuple(np.stack(column) for column in zip(*rows, strict=True))
 
 
+class Optional(OpRun):  # type: ignore[misc,unused-ignore]
+    """Optional: the element itself, or None, as onnxruntime returns it; onnx's own version returns a list."""
+
+    def run(self, *inputs: Any, **settings: Any) -> tuple[Any, ...]:
+        # onnx's check of the results does not know None.
+        return self._run(*inputs)
+
+    def _run(self, x: Any = None) -> tuple[Any, ...]:
+        return (x,)
+
+
 FunctionKey = tuple[str, str]
 
 
@@ -298,7 +310,8 @@ class _GraphEvaluator(ReferenceEvaluator):
             return lambda n, run_params: _FunctionCall(n, run_params, type(self)(_bind_call(function, n)))
         if node.domain == "":
             version = self.opsets[""]
-            own: dict[str, Any] = {**self.recurrent, "Loop": Loop, "Scan": Scan_8 if version == 8 else Scan_9}
+            scan = Scan_8 if version == 8 else Scan_9
+            own: dict[str, Any] = {**self.recurrent, "Loop": Loop, "Optional": Optional, "Scan": scan}
             replaced = own.get(node.op_type) or find_old_op(node.op_type, version)
             if replaced is not None:
                 return replaced

@@ -22,6 +22,7 @@ from rnnlower.verification.models import default_opset, drop_large_weights, grap
 _LARGEST_THRESHOLD = 1e8
 _BENDING_ATTRIBUTES = ("clip", "activation_alpha", "activation_beta", "alpha", "min", "max")
 _COMPARING = ("Clip", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where", "Max", "Min")
+_MOVING = ("Cast", "CastLike", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 _RANDOM = ("Random", "Bernoulli", "Multinomial")
 """The prefixes of the names of random operators."""
@@ -91,16 +92,35 @@ def largest_threshold(model: onnx.ModelProto) -> float:
     """
     found = [0.0]
     constants: dict[str, float] = {}
+    functions = {(function.domain, function.name) for function in model.functions}
     for graph in graphs_in(model.graph, *model.functions):
-        for tensor in () if isinstance(graph, onnx.FunctionProto) else graph.initializer:
+        is_function = isinstance(graph, onnx.FunctionProto)
+        for tensor in () if is_function else graph.initializer:
             _record_scalar(tensor.name, tensor, constants)
+        # Any number that a function is given may be a threshold in it.
+        found += _floats_in(graph.attribute_proto) if is_function else []
         for node in graph.node:
-            if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-                _record_scalar(node.output[0], node.attribute[0].t, constants)
+            _record_node(node, constants)
+            found += _floats_in(node.attribute) if (node.domain, node.op_type) in functions else []
             found += _breakpoints(node)
             if node.op_type in _COMPARING:
                 found += [constants[name] for name in node.input if name in constants]
     return max(value for value in map(abs, found) if math.isfinite(value) and value <= _LARGEST_THRESHOLD)
+
+
+def _floats_in(attributes: Iterable[onnx.AttributeProto]) -> list[float]:
+    return [value for attribute in attributes for value in (attribute.f, *attribute.floats)]
+
+
+def _record_node(node: onnx.NodeProto, constants: dict[str, float]) -> None:
+    """Record the scalar that a Constant holds, or that a node moves or converts."""
+    if node.op_type in _MOVING and node.input and node.input[0] in constants:
+        constants[node.output[0]] = constants[node.input[0]]
+    for attribute in node.attribute if node.op_type == "Constant" else ():
+        if attribute.HasField("t"):
+            _record_scalar(node.output[0], attribute.t, constants)
+        elif attribute.name == "value_float" or len(attribute.floats) == 1:
+            constants[node.output[0]] = max(_floats_in([attribute]), key=abs)
 
 
 def _record_scalar(name: str, tensor: onnx.TensorProto, constants: dict[str, float]) -> None:
@@ -111,7 +131,7 @@ def _record_scalar(name: str, tensor: onnx.TensorProto, constants: dict[str, flo
 
 def _breakpoints(node: onnx.NodeProto) -> Iterable[float]:
     """Return the breakpoints of a node's activations that its attributes determine."""
-    values = [v for a in node.attribute if a.name in _BENDING_ATTRIBUTES for v in (a.f, *a.floats)]
+    values = _floats_in(a for a in node.attribute if a.name in _BENDING_ATTRIBUTES)
     names = [s for a in node.attribute if a.name == "activations" for s in a.strings]
     if node.op_type == "HardSigmoid" or any(name.lower() == b"hardsigmoid" for name in names):
         # alpha x + beta bends at 0 and 1.

@@ -167,13 +167,13 @@ class Tracer:
     def _fold(self, node: onnx.NodeProto, scope: _Scope) -> None:
         """Record the values of constants, also after a Cast or a reshape."""
         if node.op_type == "Constant":
-            attribute = node.attribute[0]
-            if attribute.name == "value":
-                scope.types[node.output[0]] = attribute.t.data_type
-                scope.dims[node.output[0]] = tuple(attribute.t.dims)
-                self._record_constant(node.output[0], attribute.t, scope)
-            elif attribute.name in ("value_int", "value_float", "value_ints", "value_floats"):
-                scope.values[node.output[0]] = np.asarray(onnx.helper.get_attribute_value(attribute))
+            for name, attribute in scope.attributes(node).items():
+                if name == "value":
+                    scope.types[node.output[0]] = attribute.t.data_type
+                    scope.dims[node.output[0]] = tuple(attribute.t.dims)
+                    self._record_constant(node.output[0], attribute.t, scope)
+                elif name in ("value_int", "value_float", "value_ints", "value_floats"):
+                    scope.values[node.output[0]] = np.asarray(onnx.helper.get_attribute_value(attribute))
         elif node.op_type in ("Identity", "Cast", "Squeeze", "Unsqueeze") and node.input[0] in scope.values:
             scope.values[node.output[0]] = scope.values[node.input[0]]
 
