@@ -131,7 +131,8 @@ def replace_value(
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     if is_output:
         # A graph output has the declared type and shape.
-        new.type, new.shape = old.type or new.type, old.shape or new.shape
+        new.type = old.type or new.type
+        new.shape = new.shape if old.shape is None else old.shape
     if is_output or is_new:
         new.name, old.name = old.name, None
 

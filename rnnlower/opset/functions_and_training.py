@@ -79,7 +79,8 @@ def _restore_metadata(model: ir.Model, outputs: dict[str, ir.Value]) -> None:
         old = outputs.get(str(value.name))
         if old is None:
             continue
-        value.type, value.shape = value.type or old.type, value.shape or old.shape
+        value.type = value.type or old.type
+        value.shape = old.shape if value.shape is None else value.shape
         value.doc_string = value.doc_string or old.doc_string
         value.metadata_props.update(old.metadata_props)
         value.meta.update(old.meta)

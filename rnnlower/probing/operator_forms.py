@@ -126,6 +126,9 @@ def _forms() -> Iterator[OperatorForm]:
         yield OperatorForm(op_type, text, inputs, ("versions", version), opset)
     yield OperatorForm("Cast", "Y = Cast <to = 6> (X)", {"X": (2, 4)}, ("versions", 13))
     yield OperatorForm("Gather", "Y = Gather (X, s)", {"X": (5, 4), "s": [[3, 1], [0, 2]]}, ("vector", 1))
+    vectors: tuple[Values, Values] = {"X": (4,), "W": (2, 4, 3)}, {"X": (2, 5, 4), "W": (4,)}
+    for index, factors in enumerate(vectors):
+        yield OperatorForm("MatMul", "Y = MatMul (X, W)", factors, ("not_vector", index))
     backward = {"X": (5, 4), "b": [-1], "e": [-(2**62)], "a": [0], "p": [-1]}
     yield OperatorForm("Slice", "Y = Slice (X, b, e, a, p)", backward, ("not_negative", 4))
     # A model of constants alone would have no input.

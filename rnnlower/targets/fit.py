@@ -175,6 +175,9 @@ def _limit_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str
         tensor = constant_of(operand(node, index))
         if tensor is not None and len(tensor.shape) > 1:
             yield f"its constant input {index} has {len(tensor.shape)} axes"
+    for index in limit.not_vector:
+        if len(facts.dims(operand(node, index)) or ()) == 1:
+            yield f"its input {index} has one axis"
     for index in limit.not_negative:
         tensor = constant_of(operand(node, index))
         if tensor is not None and np.any(tensor.numpy() < 0):

@@ -199,6 +199,7 @@ class Limit(Claim, frozen=True):
     dtypes: Annotated[tuple[DType, ...] | None, _key("types of the first input", ["float32"])] = None
     constant: Annotated[tuple[Natural, ...], _key("inputs that must be constants", [1, 2])] = ()
     vector: Annotated[tuple[Natural, ...], _key("constant inputs that must have at most one axis", [1])] = ()
+    not_vector: Annotated[tuple[Natural, ...], _key("inputs that must have more than one axis", [0, 1])] = ()
     not_negative: Annotated[
         tuple[Natural, ...], _key("constant inputs that must not contain negative numbers", [4])
     ] = ()

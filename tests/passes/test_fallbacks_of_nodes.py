@@ -90,6 +90,12 @@ CASES: dict[str, list[str]] = {
     ],
     "LeakyRelu": ["17; float[3, 4] x; LeakyRelu (x)"],
     "Less": ["13; float[3, 4] x, float[4] y; Less (x, y)"],
+    "MatMul": [
+        "13; float[2, 5, 4] a, float[4] b; MatMul (a, b)",
+        "9; float[4] a, float[2, 4, 3] b; MatMul (a, b)",
+        "9; float[4] a, float[4] b; MatMul (a, b)",
+        "13; float[3, 4] a; MatMul (a, {float[4]: 1, 2, 3, 4})",
+    ],
     "MaxPool": [
         "13; float[1, 2, 7] x; MaxPool <ceil_mode = 1, kernel_shape = [3], strides = [2]> (x)",
         "13; float[1, 2, 8] x; MaxPool <ceil_mode = 1, kernel_shape = [3], strides = [2]> (x)",
@@ -301,7 +307,7 @@ CASES: dict[str, list[str]] = {
 """The opset, the inputs, and the call, in which a constant is written in place."""
 
 OUTPUTS = {"Split": 2}
-OTHER_ATTRIBUTES = ("AveragePool", "Gather", "MaxPool", "Reshape")
+OTHER_ATTRIBUTES = ("AveragePool", "Gather", "MatMul", "MaxPool", "Reshape")
 """Operators that are expressed by themselves, with other attributes or inputs."""
 QUANTIZED = ("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm")
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 if TYPE_CHECKING:
@@ -63,6 +64,25 @@ def _gemm(
     a, b = (e.transpose_once(x) if turned else x for x, turned in ((a, transA), (b, transB)))
     product = emit_scaled(e, e.op("MatMul", a, b), alpha)
     return product if c is None else e.op("Add", product, emit_scaled(e, c, beta))
+
+
+def _matmul(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value | None:
+    """Multiply a vector as a matrix of one row or column, which the product loses again."""
+    left, right = e.shape(a), e.shape(b)
+    if left is None or right is None or 1 not in (len(left), len(right)):
+        return None
+    a = _with_axis(e, a, 0) if len(left) == 1 else a
+    b = _with_axis(e, b, 1) if len(right) == 1 else b
+    rank = max(2, len(left), len(right))
+    lost = [axis for axis, each in ((rank - 2, left), (rank - 1, right)) if len(each) == 1]
+    return e.with_axes("Squeeze", e.ops("MatMul", a, b, outputs=1)[0], lost)
+
+
+def _with_axis(e: Emitter, vector: ir.Value, axis: int) -> ir.Value:
+    known = e.content(vector)
+    return (
+        e.with_axes("Unsqueeze", vector, [axis]) if known is None else e.constant(np.expand_dims(known, axis))
+    )
 
 
 def _leaky_relu(e: Emitter, x: ir.Value, *, alpha: float) -> ir.Value:
@@ -145,6 +165,7 @@ ARITHMETIC: Mapping[str, Sequence[Fallback]] = {
     "Identity": [_identity],
     "LeakyRelu": [_leaky_relu],
     "Less": [lambda e, a, b: e.op("Greater", b, a, since=9)],
+    "MatMul": [_matmul],
     "Neg": [_neg],
     "PRelu": [_prelu],
     "Reciprocal": [lambda e, x: e.op("Div", e.scalar(1.0), x)],
