@@ -25,7 +25,7 @@ def pair_states(model: ir.Model, given: Mapping[str, str]) -> dict[str, str]:
         OptionError: A given pair does not fit the model.
         UnsupportedModelError: A recurrent node has a state that no pair of input and output holds.
     """
-    inputs = {str(value.name): value for value in model.graph.inputs if not value.is_initializer()}
+    inputs = {str(value.name): value for value in model.graph.inputs}
     outputs = {str(value.name): value for value in model.graph.outputs}
     pairs = _given(given, inputs, outputs)
     candidates = {

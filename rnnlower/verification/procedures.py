@@ -17,6 +17,7 @@ from typing import Any, get_args
 
 import numpy as np
 import onnx
+from onnx.numpy_helper import to_array
 
 from rnnlower import wording
 from rnnlower.arguments import check_choice, integer
@@ -257,14 +258,17 @@ class StepProcedure(Procedure):
         single = dataclasses.replace(options, trials=trials, states={})
         calls: list[Trial] = []
         made = super().run_reference(runner, single)
+        initializers = runner.reference.proto.graph.initializer
+        defaults = {each.name: to_array(each) for each in initializers if each.name in self.states.values()}
         with report_reference_errors(), runner.open(runner.reference) as run:
             for trial in made:
                 feeds = dict(trial.feeds)
                 for output, name in self.states.items():
-                    before = calls[-1].outputs[output] if calls else np.zeros_like(feeds[name])
+                    start = defaults[name] if name in defaults else np.zeros_like(feeds[name])
+                    before = calls[-1].outputs[output] if calls else start
                     # An infinite state would hide later differences; one of another size begins a new stream.
-                    fits = before.shape == feeds[name].shape and np.isfinite(before).all()
-                    feeds[name] = before if fits else np.zeros_like(feeds[name])
+                    fits = before.shape == start.shape and np.isfinite(before).all()
+                    feeds[name] = before if fits else start
                 calls.append(Trial(trial.number, feeds, run(feeds)))
         runner.states = dict(self.states)
         return calls

@@ -50,6 +50,15 @@ def test_the_state_of_a_recurrent_node_is_found() -> None:
     assert result.states == {"unrelated_name": "h"}
 
 
+def test_inputs_with_a_default_are_weights_or_states() -> None:
+    source = gru("unrelated_name", ", float[1, 18, 6] W")
+    start = onnx.helper.make_tensor("h", onnx.TensorProto.FLOAT, [1, 1, 6], [0.5] * 6)
+    source.graph.initializer.append(start)
+    streamed = rnnlower.stream(source)
+    assert states_of(streamed) == {"unrelated_name": "h"}
+    assert rnnlower.verify(source, streamed)
+
+
 def test_lowered_as_well_over_many_calls() -> None:
     streamed = rnnlower.stream(gru(), strategy="unroll")
     assert "GRU" not in {node.op_type for node in streamed.graph.node}
