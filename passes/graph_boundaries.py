@@ -12,9 +12,11 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_holds
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import prepend, take_place_of
-from rnnlower.graph.walk import default_opset, look_through, walk
+from rnnlower.graph.walk import default_opset, look_through, operand, walk
 from rnnlower.passes.base import Pass, finds_nothing
 
+_FIRST_STATE = 2
+"""The number of the first state among the inputs of a Loop and of its body."""
 # A runtime may fuse these with what computes their input.
 _FUSED = ("Clip", "LeakyRelu", "PRelu", "Relu")
 
@@ -71,7 +73,10 @@ class CopyOutputsPass(Pass):
         if found:
             names = NameSource(all_names(model))
             for graph, index in found:
-                _insert_cast(graph, index, names, self.facts)
+                value = graph.outputs[index]
+                cast = _cast_of(value, names, self.facts)
+                graph.append(cast)
+                take_place_of(cast.outputs[0], value, old_name=names.fresh(f"{value.name}_read"), readers=())
         return ir.passes.PassResult(model, modified=bool(found))
 
 
@@ -93,17 +98,14 @@ def _is_computed_by(value: ir.Value, op_types: Collection[str]) -> bool:
     return node is not None and node.domain == "" and node.op_type in op_types
 
 
-def _insert_cast(graph: ir.Graph, index: int, names: NameSource, facts: Facts) -> None:
-    value = graph.outputs[index]
+def _cast_of(value: ir.Value, names: NameSource, facts: Facts) -> ir.Node:
     type_ = facts.type(value)
     if not isinstance(type_, ir.TensorType):
         raise UnsupportedModelError(
-            f"output {value.name!r} needs a copy, and is not known to be a tensor",
+            f"{value.name!r} needs a copy, and is not known to be a tensor",
             remedy="give the model types, by onnx.shape_inference",
         )
-    cast = ir.node("Cast", [value], {"to": type_.dtype.value}, name=names.fresh(f"{value.name}/Cast"))
-    graph.append(cast)
-    take_place_of(cast.outputs[0], value, old_name=names.fresh(f"{value.name}_read"), readers=())
+    return ir.node("Cast", [value], {"to": type_.dtype.value}, name=names.fresh(f"{value.name}/Cast"))
 
 
 class PlainLoopInputsPass(Pass):
@@ -112,7 +114,8 @@ class PlainLoopInputsPass(Pass):
     Some runtimes pass wrong ones to the body. The number is a scalar. Where a runtime turns it into a matrix,
     a Gather by it and outputs computed from it have too many axes: a Squeeze without axes is right in both
     cases. The condition is true whenever the body runs. A runtime that reads other memory for it ends the
-    Loop too soon.
+    Loop too soon. The initial value of a state that is read elsewhere, as by another state, is copied by a
+    Cast: the runtime computes the state in its memory.
 
     Before::
 
@@ -140,23 +143,41 @@ class PlainLoopInputsPass(Pass):
     KEEPS_FACTS = True
     ENSURES = (finds_nothing,)
 
-    def find(self, model: ir.Model) -> list[tuple[ir.Graph, int]]:
-        """Return the numbers (0) that are read by a node other than their Squeeze, and conditions (1)."""
-        loops = (node for node, _ in walk(model.graph) if node.op_type == "Loop" and not node.domain)
-        bodies = [loop.attributes["body"].as_graph() for loop in loops]
+    def find(self, model: ir.Model) -> list[tuple[ir.Node, int]]:
+        """Return Loops and numbers of inputs.
+
+        These are iteration numbers (0) that are read by a node other than their Squeeze, conditions (1), and
+        states whose initial value is read elsewhere.
+        """
+        loops = [node for node, _ in walk(model.graph) if node.op_type == "Loop" and not node.domain]
         return [
-            (body, index)
-            for body in bodies
-            for index in (0, 1)
-            if _is_read_plainly(body.inputs[index], index)
+            (loop, index)
+            for loop in loops
+            for index, given in enumerate(loop.attributes["body"].as_graph().inputs)
+            if (_is_read_plainly(given, index) if index < _FIRST_STATE else _is_shared(operand(loop, index)))
         ]
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = self.find(model)
         names = NameSource(all_names(model) if found else ())
-        for body, index in found:
-            _replace_loop_input(body, index, names, default_opset(model))
+        for loop, index in found:
+            initial, graph = operand(loop, index), loop.graph
+            if index < _FIRST_STATE:
+                body = loop.attributes["body"].as_graph()
+                _replace_loop_input(body, index, names, default_opset(model))
+            elif initial is not None and graph is not None:
+                cast = _cast_of(initial, names, self.facts)
+                cast.outputs[0].name = names.fresh(f"{initial.name}_copy")
+                graph.insert_before(loop, cast)
+                loop.replace_input_with(index, cast.outputs[0])
         return ir.passes.PassResult(model, modified=bool(found))
+
+
+def _is_shared(initial: ir.Value | None) -> bool:
+    """Return whether a Loop is not the only reader of a computed value, or reads it twice."""
+    if initial is None or initial.producer() is None:
+        return False
+    return len(initial.uses()) > 1 or initial.is_graph_output()
 
 
 def _is_read_plainly(given: ir.Value, index: int) -> bool:

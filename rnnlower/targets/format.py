@@ -131,7 +131,7 @@ class ControlFlow(Claim, frozen=True):
         bool, _key("whether a Scan over no steps runs, so that it needs no If around it")
     ] = False
     keeps_gathered_axis: Annotated[
-        bool, _key("whether a Loop's number has axes, and its condition is lost after 256 iterations")
+        bool, _key("whether a Loop's number has axes, its condition is lost, and its states are overwritten")
     ] = False
 
 

@@ -1,4 +1,4 @@
-"""PlainLoopInputsPass: the number of an iteration is a scalar, and the condition constant."""
+"""PlainLoopInputsPass: the number is a scalar, the condition constant, and a state has its own start."""
 
 from __future__ import annotations
 
@@ -67,3 +67,26 @@ def test_a_body_without_nodes() -> None:
     onnx.checker.check_model(after, full_check=True)
     x, y = np.zeros(2, np.float32), np.ones(2, np.float32)
     np.testing.assert_array_equal(run(after, {"x": x, "y": y})["p"], y)
+
+
+@pytest.mark.parametrize(
+    ("starts", "after", "copies"),
+    [("s, s", "Neg (p)", 2), ("s, e", "Add (p, s)", 1), ("s, e", "Neg (p)", 0), ("x, x", "Add (p, x)", 0)],
+    ids=["two states", "read after the Loop", "one reader", "an input"],
+)
+def test_a_state_starts_from_a_value_of_its_own(starts: str, after: str, copies: int) -> None:
+    own = ir.from_onnx_text(f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[2] x) => (float[2] y, float[2] z) <int64 trips = {{3}}> {{
+            s = Abs (x) e = Exp (x)
+            p, q = Loop (trips, , {starts}) <body = step (int64 i, bool c, float[2] a, float[2] b)
+                => (bool d, float[2] a_out, float[2] b_out) {{
+                    d = Constant <value = bool {{1}}> () a_out = Add (a, b) b_out = Neg (a) }}>
+            y = {after} z = Neg (q)
+        }}""")
+    feeds = {"x": np.array([-1, 2], np.float32)}
+    expected = run(ir.to_proto(own), feeds)
+    assert PlainLoopInputsPass()(own).modified == bool(copies)
+    after_pass = ir.to_proto(own)
+    onnx.checker.check_model(after_pass, full_check=True)
+    assert [node.op_type for node in after_pass.graph.node].count("Cast") == copies
+    np.testing.assert_equal(run(after_pass, feeds), expected)
