@@ -171,6 +171,8 @@ def may_be_sizes(content: Array | ir.TensorProtocol) -> bool:
 
 _DEFAULTS: Mapping[str, Mapping[str, ir.Attr]] = {"STFT": {"onesided": ir.AttrInt64("onesided", 1)}}
 """Default values that onnx's inference gets wrong."""
+_NEGATIVE_AXES_SINCE_11 = ("Concat", "Squeeze", "Unsqueeze")
+"""Operators whose older versions onnx's inference gets wrong for axes below 0, which runtimes take."""
 
 
 def infer_outputs(
@@ -218,6 +220,9 @@ def infer_outputs(
         if attribute.is_ref() or attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
             return unknown
         attributes.append(ir.serde.serialize_attribute(attribute).SerializeToString())
+    if not domain and op_type in _NEGATIVE_AXES_SINCE_11:
+        axes = node.attributes.get_int("axis", 0), *node.attributes.get_ints("axes", ())
+        version = max(version, 11 if min(axes) < 0 else 1)
     contents = [
         (array.dtype, array.shape, array.tobytes()) if array is not None else None
         for array in (constants[index] for index in used)

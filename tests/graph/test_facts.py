@@ -438,3 +438,21 @@ def test_sums_of_a_symbol_and_a_number_are_known(text: str) -> None:
     assert (batch, channels) == (1, 2)
     own = size if isinstance(size, int) else size.value
     assert str(own) == SUMS[text] or (SUMS[text] is None and "unknown" in str(own))
+
+
+@pytest.mark.parametrize("opset", [9, 10, 11])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Concat <axis = -1> (x, x)", (2, 3, 2)),
+        ("Squeeze <axes = [-1]> (x)", (2, 3)),
+        ("Unsqueeze <axes = [-1]> (x)", (2, 3, 1, 1)),
+    ],
+)
+def test_axes_below_0_are_known_in_any_version(text: str, expected: tuple[int, ...], opset: int) -> None:
+    """Exporters wrote them before the ONNX spec had them, and runtimes take them."""
+    model = ir.from_onnx_text(f"""<ir_version: 4, opset_import: ["" : {opset}]>
+        main (float[2, 3, 1] x) => (float y) {{ y = {text} }}""")
+    (y,) = model.graph.outputs
+    y.shape = None
+    assert Facts(model).shape(y) == expected
