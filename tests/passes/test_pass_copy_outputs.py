@@ -92,5 +92,5 @@ def test_a_branch_that_reads_an_output_of_the_graph_around_it() -> None:
 def test_an_unknown_type_is_refused() -> None:
     own = main_model("y = Unknown (x) z = Unknown (y)")
     own.graph.outputs[0].type = None
-    with pytest.raises(UnsupportedModelError, match=r"output 'y'"):
+    with pytest.raises(UnsupportedModelError, match=r"'y' needs a copy"):
         CopyOutputsPass()(own)
