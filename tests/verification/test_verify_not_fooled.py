@@ -330,10 +330,45 @@ def test_intended_nan_and_infinity(right: str, wrong: str) -> None:
         ("Y = Identity (X)", "Y = Min (X, ten)"),
         ("Y = Mod (X, ten)", "Y = Mod <fmod = 1> (X, ten)"),
         ("Y = Div (X, ten)", "a = Abs (X)  Y = Div (a, ten)"),
+        ("Y = Identity (X)", "s = Cast <to = 6> (X)  Y = Cast <to = 7> (s)"),
+        ("Y = Identity (X)", "f = Cast <to = 1> (X)  Y = Cast <to = 7> (f)"),
+        ("Y = Identity (X)", "h = Constant <value = int64 {5000}> ()  Y = Min (X, h)"),
+        # A comparison does not limit what else the model does with them.
+        ("l = Less (X, ten)  Y = Where (l, X, ten)", "a = Abs (X)  l = Less (X, ten)  Y = Where (l, a, ten)"),
     ],
 )
 def test_integers_of_either_sign(right: str, wrong: str) -> None:
     assert not verify(_elementwise(right, "int64"), _elementwise(wrong, "int64"))
+
+
+def test_rows_of_a_table_that_the_model_compares_with() -> None:
+    """One of 50,000 rows is masked."""
+    models = [
+        onnx.parser.parse_model(f"""
+            <ir_version: 8, opset_import: ["" : 18]>
+            main (int64[N, T] ids) => (float[N, T] Y, bool[N, T] masked) <int64 one = {{{number}}}> {{
+                rows = Constant <value = int64[1] {{50000}}> ()  table = ConstantOfShape (rows)
+                Y = Gather (table, ids)  masked = Equal (ids, one)
+            }}
+        """)
+        for number in (102, 103)
+    ]
+    assert not verify(*models)
+
+
+@pytest.mark.parametrize("steps", ["T", 4])
+def test_a_step_that_is_counted_from_the_end(steps: int | str) -> None:
+    right, wrong = (
+        onnx.parser.parse_model(f"""
+            <ir_version: 8, opset_import: ["" : 18]>
+            main (float[{steps}, 3] X, int64[K] places) => (float[K, 3] Y) <int64 zero = {{0}}> {{
+                steps = Tanh (X)  forward = Max (places, zero)  Y = Gather (steps, {places})
+            }}
+        """)
+        for places in ("places", "forward")
+    )
+    assert verify(right, right)
+    assert not verify(right, wrong)
 
 
 def test_integers_that_become_sizes_stay_small() -> None:

@@ -41,7 +41,8 @@ _SMALL_INPUTS = 16
 _ROUNDS_OF_SMALL_INPUTS = 12
 _UNKNOWN_LIMIT = 2
 # Magnitudes of integers that are never a size or an index, by round; 0: small values that may be one.
-_WIDE = (0, 9, 1000)
+# The last exceeds 32 bits. It is left out where they become floats, whose rounding would decide.
+_WIDE = (0, 9, 1000, 2**33)
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,9 @@ class InputMaker:
         if use.indices:
             limits = [self.plan.size_of(d, turn.recipe) for d in use.indices]
             limit = min(size or _UNKNOWN_LIMIT for size in limits)
-            return np.asarray(rng.integers(0, limit, shape)).astype(dtype)
+            backwards = dtype.kind == "i" and "place" in use.roles and (turn.round + turn.attempt) % 2
+            least = -limit if backwards else 0
+            return _with_compared(rng, rng.integers(least, limit, shape), use, least, limit).astype(dtype)
         if is_inexact(dtype):
             if "weight" in use.roles:
                 factor = _WEIGHT_FACTORS.get(turn.pattern, 0.4)
@@ -185,7 +188,8 @@ class InputMaker:
         if dtype.kind in "iu":
             # An integer may become a size or an index, where a wrong one can end the process.
             may_be_size = self.facts.has_computed_sizes
-            wide = None if may_be_size or turn.attempt else turn.round % len(_WIDE)
+            magnitudes = _WIDE[:-1] if "float" in use.roles else _WIDE
+            wide = 0 if may_be_size or turn.attempt else magnitudes[turn.round % len(magnitudes)]
             return _integers(rng, dtype, shape, use, turn.attempt, wide).astype(dtype)
         if dtype.kind == "c":
             return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
@@ -254,21 +258,25 @@ def _limit_to_role(values: Array, use: Uses) -> Array:
     return values
 
 
+def _with_compared(rng: np.random.Generator, drawn: Array, use: Uses, least: int, end: int) -> Array:
+    """Return the numbers, half of them replaced by ones that the model compares with, if there are any."""
+    known = [value for value in _choices(use) if least <= value < end]
+    return np.where(rng.random(drawn.shape) < 0.5, rng.choice(known, drawn.shape), drawn) if known else drawn
+
+
 def _integers(
-    rng: np.random.Generator,
-    dtype: Any,
-    shape: tuple[int, ...],
-    use: Uses,
-    attempt: int,
-    wide: int | None,
+    rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], use: Uses, attempt: int, wide: int
 ) -> Array:
     if use.roles & {"shape", "count"}:
         return np.asarray(rng.integers(1, 4, shape))
-    if use.equal_to or use.ordered_with:
+    if attempt and (use.equal_to or use.ordered_with):
         return np.asarray(rng.choice(np.array(_choices(use)), shape))
-    top = 256 if dtype.itemsize == 1 and dtype.kind == "u" else 10
+    info = np.iinfo(dtype)
     if wide:
-        last = min(_WIDE[wide], np.iinfo(dtype).max)
-        return np.asarray(rng.integers(-last if dtype.kind == "i" else 0, last + 1, shape))
-    # The model may compute an index into something small from them.
-    return np.asarray(rng.integers(0, max(1, top >> attempt), shape))
+        last = min(wide, info.max)
+        drawn = rng.integers(-last if dtype.kind == "i" else 0, last + 1, shape)
+    else:
+        # The model may compute an index into something small from them.
+        top = 256 if dtype.itemsize == 1 and dtype.kind == "u" else 10
+        drawn = rng.integers(0, max(1, top >> attempt), shape)
+    return _with_compared(rng, np.asarray(drawn), use, info.min, info.max)

@@ -28,7 +28,7 @@ from rnnlower.verification.inputs.uses import (
     Uses,
     dims_of,
 )
-from rnnlower.verification.models import default_opset, required_inputs
+from rnnlower.verification.models import FLOATS, default_opset, required_inputs
 
 _SMALL = 64
 _RANK_OF_X = 3
@@ -101,6 +101,7 @@ class Tracer:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._functions = {(f.domain, f.name): f for f in model.functions}
+        self._weights = {tensor.name for tensor in model.graph.initializer}
         self.facts = GraphFacts()
         names = [value.name for value in required_inputs(model.graph)]
         self.facts.uses = {name: Uses() for name in names}
@@ -225,6 +226,9 @@ class Tracer:
                 use.lengths.append(_axis_size(scope, node.input[0], time_axis))
             elif op_type in _INDEXES and index == 1:
                 use.indices.append(_axis_size(scope, node.input[0], scope.number(node, "axis")))
+                if node.input[0] not in self._weights:
+                    # A row of a table is never counted from its end, a step of a sequence is.
+                    use.roles.add("place")
             elif op_type in ("GatherND", "ScatterND") and index == 1:
                 # The size of the last axis of the indices is the number of indexed axes.
                 indexed = _axis_size(scope, node.input[1], -1)
@@ -234,6 +238,8 @@ class Tracer:
             elif op_type == "OneHot" and index == 0:
                 depth = scope.values.get(node.input[1])
                 use.indices.append(None if depth is None else int(depth.ravel()[0]))
+            elif op_type == "Cast" and scope.number(node, "to") in FLOATS:
+                use.roles.add("float")
             elif op_type in _COMPARISONS:
                 others = scope.values.get(node.input[1 - index])
                 known = set() if others is None else {float(v) for v in others.ravel() if _is_number(v)}
