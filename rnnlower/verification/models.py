@@ -180,8 +180,16 @@ def float_casts(ours: Iterable[onnx.ValueInfoProto], theirs: Iterable[onnx.Value
     }
 
 
-def _type(value: onnx.ValueInfoProto) -> int:
-    return value.type.tensor_type.elem_type
+def _type(value: onnx.ValueInfoProto) -> Any:
+    return _element_type(value.type)
+
+
+def _element_type(kind: onnx.TypeProto) -> Any:
+    """Return a tensor's element type; for a sequence or an optional value, which of them, and of what."""
+    container = kind.WhichOneof("value")
+    if container in ("sequence_type", "optional_type"):
+        return container, _element_type(getattr(kind, container).elem_type)
+    return kind.tensor_type.elem_type
 
 
 def interface_problems(
@@ -219,6 +227,12 @@ def interface_problems(
     theirs_in_order = [value.name for value in candidate.graph.input if value.name in ours_in_order]
     if ours_in_order != theirs_in_order:
         problems.append(f"the inputs are ordered {theirs_in_order} instead of {ours_in_order}")
+    kinds = {value.name: _type(value) for value in candidate.graph.output}
+    for value in reference.graph.output:
+        pair = _type(value), kinds.get(value.name, _type(value))
+        # The element types of tensors are compared once they are computed; 0 is unknown.
+        if all(pair) and pair[0] != pair[1] and not all(isinstance(kind, int) for kind in pair):
+            problems.append(f"output {value.name!r} has another type in the candidate")
     expected, found = [o.name for o in reference.graph.output], [o.name for o in candidate.graph.output]
     problems += [f"the candidate has no output {name!r}" for name in expected if name not in found]
     problems += [f"the candidate has an additional output {name!r}" for name in found if name not in expected]

@@ -398,6 +398,26 @@ def test_an_optional_value_that_differs() -> None:
     assert not verify(source, onnx.parser.parse_model(text.format("z = Neg (x) y = Optional (z)")))
 
 
+@pytest.mark.parametrize(
+    ("kind", "wrapped"),
+    [
+        ("optional(float[T])", "y = Optional (x)"),
+        ("seq(float[T])", "y = SequenceConstruct (x)"),
+        ("seq(int64[T])", "y = SequenceEmpty <dtype = 7> ()"),
+        ("optional(seq(float[T]))", "s = SequenceConstruct (x) y = Optional (s)"),
+    ],
+)
+@pytest.mark.parametrize(
+    "other", [("float[T]", "y = Identity (x)"), ("seq(float[T])", "y = SequenceEmpty ()")]
+)
+def test_a_container_that_another_type_replaces(kind: str, wrapped: str, other: tuple[str, str]) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 18]> main (float[T] x) => ({} y) {{ {} }}'
+    models = [onnx.parser.parse_model(text.format(*each)) for each in ((kind, wrapped), other)]
+    assert verify(models[0], models[0])
+    assert not verify(*models)
+    assert not verify(*models[::-1])
+
+
 def test_an_output_that_is_no_longer_there_twice() -> None:
     text = '<ir_version: 8, opset_import: ["" : 18]> main (float[T] x) => ({}) {{ y = Neg (x) }}'
     source = onnx.parser.parse_model(text.format("float[T] y, float[T] y"))
