@@ -188,7 +188,7 @@ class InputMaker:
         if dtype.kind in "iu":
             # An integer may become a size or an index, where a wrong one can end the process.
             may_be_size = self.facts.has_computed_sizes
-            magnitudes = _WIDE[:-1] if "float" in use.roles else _WIDE
+            magnitudes = _WIDE[:-1] if "narrow" in use.roles else _WIDE
             wide = 0 if may_be_size or turn.attempt else magnitudes[turn.round % len(magnitudes)]
             return _integers(rng, dtype, shape, use, turn.attempt, wide).astype(dtype)
         if dtype.kind == "c":

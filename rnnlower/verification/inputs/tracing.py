@@ -239,7 +239,7 @@ class Tracer:
                 depth = scope.values.get(node.input[1])
                 use.indices.append(None if depth is None else int(depth.ravel()[0]))
             elif op_type == "Cast" and scope.number(node, "to") in FLOATS:
-                use.roles.add("float")
+                use.roles.add("narrow")
             elif op_type in _COMPARISONS:
                 others = scope.values.get(node.input[1 - index])
                 known = set() if others is None else {float(v) for v in others.ravel() if _is_number(v)}
