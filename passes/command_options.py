@@ -61,7 +61,7 @@ class StreamOptions(RecurrentOptions):
                 remedy=f"give the number of steps per second ({wording.option('rate', 16000)})",
             )
         steps = seconds * self.rate
-        if steps < 1 or not math.isclose(steps, round(steps)):
+        if not 1 <= steps < math.inf or not math.isclose(steps, round(steps)):
             raise OptionError(
                 f"{self.chunk} is {steps:g} steps at {self.rate:g} per second; "
                 "it must be a whole number, at least 1"

@@ -108,7 +108,7 @@ class LowerRecurrentPass(Pass):
     def __post_init__(self) -> None:
         if isinstance(self.strategy, str):
             check_choice("the strategy is", self.strategy, [*STRATEGIES])
-        integer("unroll factor", self.unroll_factor, least=1)
+        self.unroll_factor = integer("unroll factor", self.unroll_factor, least=1)
         check_semantics(self.semantics)
         self._dialect = self.dialect or find_target("onnxruntime")
 

@@ -86,7 +86,7 @@ class LowerStateOperatorsPass(Pass):
 
     def __post_init__(self) -> None:
         check_choice("the strategy is", self.strategy, [*STRATEGIES])
-        integer("unroll factor", self.unroll_factor, least=1)
+        self.unroll_factor = integer("unroll factor", self.unroll_factor, least=1)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lower the nodes.

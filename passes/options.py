@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rnnlower.arguments import plain
 from rnnlower.errors import OptionError
 
 if TYPE_CHECKING:
@@ -111,6 +112,9 @@ HELP = {
 }
 """The description of each option, by its name, and by its class where it means something else."""
 
+# The options whose values may be arrays, which keep their types.
+_OF_ARRAYS = {"sets", "recordings", "calibration", "inputs"}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
@@ -176,6 +180,8 @@ class Options:
     def __post_init__(self) -> None:
         from rnnlower.recurrent.node import check_semantics
 
+        for name in {each.name for each in dataclasses.fields(self)} - _OF_ARRAYS:
+            object.__setattr__(self, name, plain(getattr(self, name)))
         if self.sets is not None and not isinstance(self.sets, Mapping):
             raise OptionError(f"sets is {self.sets!r}; it must be a dictionary")
         check_semantics(self.semantics)

@@ -13,7 +13,7 @@ from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.facts import Facts, trip_count
-from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
+from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature, counters
 from rnnlower.graph.rewiring import replace_with_values
 from rnnlower.graph.walk import LocatedNode, default_opset, display_name, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitters
@@ -173,8 +173,8 @@ class _Writer:
         for step in range(count):
             given: list[ir.Value | None] = [*values, *(each[step] for each in series)]
             if is_loop:
-                number = self._pool.intern(ir.Tensor(np.array(step, np.int64)))
-                given = [number, self._pool.intern(ir.Tensor(np.array(True))), *values]
+                first = [self._pool.intern(ir.Tensor(array)) for array in counters(loop.body, step)]
+                given = [*first, *values]
             results = self._copy(node, loop.body, given, step)[is_loop:]
             values = list(results[: loop.states])
             for pile, result in zip(stacked, results[loop.states :], strict=True):

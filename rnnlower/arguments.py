@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rnnlower.errors import OptionError
@@ -23,6 +23,20 @@ def integer(name: str, value: Any, least: int | None = None) -> int:
     if least is not None and number < least:
         raise OptionError(f"the {name} is {value}; it must be at least {least}")
     return number
+
+
+def plain(value: Any) -> Any:
+    """Return integers, such as NumPy's, as int and iterators as tuples, also among a dictionary's values."""
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, Iterator):
+        return tuple(map(plain, value))
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:  # An array.
+        return value
 
 
 def check_strings(name: str, values: Any) -> None:

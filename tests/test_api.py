@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import generate
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -279,6 +280,30 @@ def test_numbers_of_constants_are_not_rounded() -> None:
     stored = [onnx.numpy_helper.to_array(tensor) for tensor in lowered.graph.initializer]
     rows = {array.tobytes() for tensor in stored if tensor.ndim == 2 for array in tensor}
     assert rows >= {row.tobytes() for row in exact["W"][0]}
+
+
+@pytest.mark.parametrize(
+    ("call", "plain", "other"),
+    [
+        (rnnlower.unroll, {"nodes": ["*"]}, {"nodes": iter(["*"])}),
+        (rnnlower.scan, {"unroll_factor": 2}, {"unroll_factor": np.int32(2)}),
+        (rnnlower.unroll, {"opset": 15}, {"opset": np.array(15)}),
+        (rnnlower.pad, {"max": {"T": 24}}, {"max": {"T": np.int64(24)}}),
+        (rnnlower.stream, {"chunk": 2}, {"chunk": np.int8(2)}),
+        (rnnlower.stream, {"time_axes": {"X": 0}}, {"time_axes": {"X": np.int64(0)}}),
+    ],
+)
+def test_options_may_be_iterators_and_numpy_integers(
+    call: Callable[..., Any], plain: dict[str, Any], other: dict[str, Any]
+) -> None:
+    model = MODELS / "lstm14_dynamic.onnx"
+    sizes = {} if call in (rnnlower.pad, rnnlower.stream) else {"dims": {"T": 4}}
+    assert call(model, **sizes, **other) == call(model, **sizes, **plain)
+
+
+def test_forms_of_bench_may_be_iterators() -> None:
+    result = rnnlower.bench(static_model(), runs=1, strategies=iter(["scan"]), unroll_factors=iter([2]))
+    assert len(result.variants) == 3
 
 
 def test_notes_are_logged(caplog: pytest.LogCaptureFixture) -> None:

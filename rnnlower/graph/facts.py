@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array, Dims
-from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
+from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature, counters
 from rnnlower.graph.node_facts import NodeFacts
 from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.graph.walk import (
@@ -179,9 +178,9 @@ class Facts(NodeFacts):
 
     def _visit_loop(self, node: ir.Node) -> None:
         body = node.attributes["body"].as_graph()
-        number, condition, *states = body.inputs
-        self._learn(number, ir.TensorType(ir.DataType.INT64), ())
-        self._learn(condition, ir.TensorType(ir.DataType.BOOL), ())
+        for value, array in zip(body.inputs, counters(body, 0), strict=False):
+            self._learn(value, ir.TensorType(ir.DataType.from_numpy(array.dtype)), array.shape)
+        states = body.inputs[2:]
         results = body.outputs[1:]
         before = [self.dims(source) for source in node.inputs[2:]]
         shapes = self._visit_body(body, states, node.inputs[2:], results, before)
@@ -308,13 +307,12 @@ def _scan_trip_count(facts: Facts, node: ir.Node) -> int | None:
 def _simulate_loop(facts: Facts, node: ir.Node, limit: int | None) -> int | None:
     """Count the iterations of a Loop whose condition follows from constants, by running it."""
     body = node.attributes["body"].as_graph()
-    number, condition, *states = body.inputs
+    states = body.inputs[2:]
     values = [facts.constant(source) for source in node.inputs[2:]]
     count: int | None = None
     for step in range(min(_MOST_ITERATIONS if limit is None else limit, _MOST_ITERATIONS)):
         known = {state: value for state, value in zip(states, values, strict=True) if value is not None}
-        given = {number: np.array(step, np.int64), condition: np.array(True), **known}
-        facts.run_iteration(body, given)
+        facts.run_iteration(body, dict(zip(body.inputs, counters(body, step), strict=False)) | known)
         goes_on = facts.constant(body.outputs[0])
         if goes_on is None:
             break

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 FIRST_SCAN_WITHOUT_BATCH = 9
 """The opset below which a Scan takes the lengths of its sequences first, and has a batch axis."""
@@ -34,3 +38,12 @@ class LoopSignature:
         self.input_backward = node.attributes.get_ints("scan_input_directions", given)
         self.output_axes = node.attributes.get_ints("scan_output_axes", made)
         self.output_backward = node.attributes.get_ints("scan_output_directions", made)
+
+
+def counters(body: ir.Graph, step: int) -> list[NDArray[Any]]:
+    """Return the iteration number and the condition that the body of a Loop gets in an iteration.
+
+    They are scalars, or have one axis where the body declares that.
+    """
+    pairs = zip(body.inputs, (np.array(step, np.int64), np.array(True)), strict=False)
+    return [array.reshape(1) if value.shape else array for value, array in pairs]

@@ -1,4 +1,4 @@
-"""The placement of a DequantizeLinear whose result is read in a body or branch.
+"""The placement of a DequantizeLinear whose result is read in a body or branch, or only moved.
 
 onnxruntime (1.31) moves a DequantizeLinear behind the Reshape that follows it, and aborts its process if an
 If captures the result: QDQPropagationTransformer takes what a branch captures for an input of the If.
@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.initializers import new_initializer
 from rnnlower.graph.names import NameSource, all_names
-from rnnlower.graph.rewiring import prepend
+from rnnlower.graph.rewiring import prepend, take_place_of
 from rnnlower.graph.walk import RESHAPING, is_read, walk
 
 COMMUTING = RESHAPING | {"Slice", "Transpose"}
@@ -35,6 +35,37 @@ def capture_integers(model: ir.Model) -> None:
                     made[graph, value] = _dequantize_inside(graph, chain, names)
                 node.replace_input_with(index, made[graph, value])
     _remove_unread(model.graph)
+
+
+def quantize_moved(model: ir.Model) -> None:
+    """Quantize int8 again behind an operator that moves it, which changes no number.
+
+    onnxruntime inserts these quantizers otherwise. From version 1.32 on it then refuses its own graph: it
+    makes uint8 of int8, and leaves the attribute output_dtype.
+    """
+    names = NameSource(all_names(model))
+    for node in [node for node, _ in walk(model.graph) if node.op_type in COMMUTING]:
+        source = node.inputs[0]
+        first = None if source is None else source.producer()
+        if first is None or first.op_type != "DequantizeLinear" or first.graph is not node.graph:
+            continue
+        constants = [None if value is None else value.const_value for value in first.inputs]
+        scale, zero = (*constants, None)[1:3]
+        if scale is None or scale.size != 1 or zero is None or zero.dtype != ir.DataType.INT8:
+            continue
+        moved, graph = node.outputs[0], node.graph
+        assert graph is not None
+        if not moved.is_graph_output() and all(each.op_type == "QuantizeLinear" for each, _ in moved.uses()):
+            continue
+        result, integers = ir.Value(), ir.Value(name=names.fresh(f"{moved.name}/integers"))
+        take_place_of(result, moved, names.fresh(f"{moved.name}/moved"))
+        pair = [
+            ir.node("QuantizeLinear", [moved, *first.inputs[1:]], outputs=[integers]),
+            ir.node("DequantizeLinear", [integers, *first.inputs[1:]], outputs=[result]),
+        ]
+        for each in pair:
+            each.name = names.fresh(f"{result.name}/{each.op_type}")
+        graph.insert_after(node, pair)
 
 
 def localize_constants(model: ir.Model) -> None:

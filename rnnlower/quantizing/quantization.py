@@ -27,7 +27,7 @@ from rnnlower.quantizing.integer_states import carry_integers
 from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_steps, measure
 from rnnlower.quantizing.model_preparation import prepare
 from rnnlower.quantizing.observing import Ranges, Role, find_ranges, read_ranges
-from rnnlower.quantizing.placement import capture_integers, localize_constants
+from rnnlower.quantizing.placement import capture_integers, localize_constants, quantize_moved
 from rnnlower.quantizing.quantizers import Quantization, Quantizers
 from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, as_list, open_model, open_source
 from rnnlower.quantizing.rest import quantize_rest
@@ -274,6 +274,7 @@ def _lower_quantized(
     )
     lower_model(model, options, functools.partial(Quantizers, quantization))
     capture_integers(model)
+    quantize_moved(model)
     localize_constants(model)
     # onnxruntime looks for the integers of a product in the body that reads them.
     sink_initializers(model.graph, list(model.graph.initializers.values()), least_depth=1)

@@ -32,6 +32,8 @@ def test_a_duration_is_a_number_of_steps(tmp_path: Path, chunk: str, rate: str |
         (["--chunk", "10ms"], "a chunk of 10ms needs a rate to be converted to time steps; give the number"),
         (["--chunk", "10ms", "--rate", "16010"], "10ms is 160.1 steps at 16010 per second"),
         (["--chunk", "0ms", "--rate", "16000"], "it must be a whole number, at least 1"),
+        (["--chunk", "infs", "--rate", "16000"], "infs is inf steps at 16000 per second"),
+        (["--chunk", "10ms", "--rate", "inf"], "10ms is inf steps at inf per second"),
         (["--chunk", "4", "--rate", "16000"], "--rate is for a chunk in ms or s; leave it out"),
         (
             ["--chunk", "all"],

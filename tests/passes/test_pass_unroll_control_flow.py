@@ -53,6 +53,35 @@ def test_a_loop_that_passes_its_state_on(count: int) -> None:
     assert "Loop" not in ops(own)
 
 
+_NUMBER_WITH_AN_AXIS = """
+    main (float[3, 2] x, float[2] h0) => (float[2] y, float[m, 2] all) <int64 n = {3}, bool on = {1}>
+    {
+        y, all = Loop (n, on, h0) <
+            body = b (int64[1] i, bool c, float[2] h) => (bool d, float[2] g, float[2] s)
+            {
+                d = Identity (c)
+                axis = Constant <value_ints = [0]> ()
+                number = Squeeze (i, axis)
+                row = Gather (x, number)
+                g = Mul (h, row)
+                s = Identity (g)
+            }
+        >
+    }
+"""
+
+
+def test_an_iteration_number_with_an_axis() -> None:
+    """onnxruntime gives the body the number in the shape that the body declares."""
+    assert "Loop" not in ops(unrolled(_NUMBER_WITH_AN_AXIS))
+
+
+def test_the_squeeze_of_an_iteration_number_with_an_axis_stays() -> None:
+    text = _NUMBER_WITH_AN_AXIS.replace("Squeeze (i, axis)", "Squeeze <axes = [0]> (i)")
+    source = onnx.parser.parse_model(HEADER.replace("17", "12") + text)
+    assert rnnlower.verify(source, rnnlower.unroll(source, fold=True))
+
+
 def test_a_loop_without_a_limit_that_a_counter_ends() -> None:
     own = unrolled("""
         main (float[2] x) => (float[2] y) <int64 zero = {0}, int64 one = {1}, int64 four = {4}>

@@ -356,3 +356,22 @@ def test_a_model_without_states_has_no_integer_states() -> None:
         rnnlower.quantize(
             LongMemory("GRU", 8).build(), calibration={"X": recordings(2, 3)}, integer_states=True
         )
+
+
+@pytest.mark.parametrize("strategy", ["unroll", "scan"])
+@pytest.mark.parametrize("options", [{"scheme": "tflite"}, {"scheme": "pow2", "activations": "int8-only"}])
+def test_int8_states_that_are_outputs_load_on_onnxruntime(options: dict[str, Any], strategy: str) -> None:
+    """Version 1.32 refuses the quantizers that it inserts behind an Unsqueeze or Reshape itself."""
+    source = model_of(
+        "(float[5, 2, 3] X) => (float[5, 1, 2, 4] Y, float[1, 2, 4] Y_h) "
+        "{ Y, Y_h = LSTM <hidden_size = 4> (X, W, R) }",
+        W=(1, 16, 3),
+        R=(1, 16, 4),
+    )
+    X = np.random.default_rng(0).normal(size=(6, 5, 2, 3)).astype(np.float32)
+    given = {"calibration": {"X": X}, "strategy": strategy, "verify": True}
+    result, report = rnnlower.quantize.with_report(source, **given, **options)
+    got = run(result, {"X": X[0]})
+    assert (got["Y"][-1] == got["Y_h"]).all()
+    assert report.sqnr is not None
+    assert report.sqnr > 15
