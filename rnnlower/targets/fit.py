@@ -178,10 +178,21 @@ def _limit_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str
     for index in limit.not_vector:
         if len(facts.dims(operand(node, index)) or ()) == 1:
             yield f"its input {index} has one axis"
+    if version is not None and version.since in limit.last_axis:
+        axis = node.attributes.get_int("axis", version.attributes["axis"].default)
+        if any(dim != 1 for dim in (facts.dims(first) or ())[axis:][1:]):
+            yield f"axes follow its attribute axis, {axis}"
+    for index in limit.ones:
+        tensor = constant_of(operand(node, index))
+        if tensor is not None and np.any(tensor.numpy() != 1):
+            yield f"its constant input {index} is not 1"
     for index in limit.not_negative:
         tensor = constant_of(operand(node, index))
         if tensor is not None and np.any(tensor.numpy() < 0):
             yield f"its constant input {index} is negative"
+    dims = facts.dims(first)
+    if limit.ranks and dims is not None and len(dims) not in limit.ranks:
+        yield f"its input has rank {len(dims)}, not {' or '.join(map(str, limit.ranks))}"
     for what, value in (("input", first), ("output", node.outputs[0])):
         if limit.max_rank is None or value is None:
             continue

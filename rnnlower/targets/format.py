@@ -200,9 +200,15 @@ class Limit(Claim, frozen=True):
     constant: Annotated[tuple[Natural, ...], _key("inputs that must be constants", [1, 2])] = ()
     vector: Annotated[tuple[Natural, ...], _key("constant inputs that must have at most one axis", [1])] = ()
     not_vector: Annotated[tuple[Natural, ...], _key("inputs that must have more than one axis", [0, 1])] = ()
+    last_axis: Annotated[
+        tuple[Positive, ...],
+        _key("versions in which axes of more than one element must not follow the attribute axis", [1, 11]),
+    ] = ()
     not_negative: Annotated[
         tuple[Natural, ...], _key("constant inputs that must not contain negative numbers", [4])
     ] = ()
+    ones: Annotated[tuple[Natural, ...], _key("constant inputs that must contain nothing but 1", [4])] = ()
+    ranks: Annotated[tuple[Natural, ...], _key("supported ranks of the first input", [4])] = ()
     max_rank: Annotated[Natural | None, _key("maximum rank of the first input and the first output", 4)] = (
         None
     )

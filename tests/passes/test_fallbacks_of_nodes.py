@@ -28,6 +28,8 @@ CASES: dict[str, list[str]] = {
         "17; float[1, 2, 7] x; AveragePool <ceil_mode = 1, kernel_shape = [3], strides = [2]> (x)",
         "19; float[1, 2, 8, 9] x; AveragePool <ceil_mode = 1, kernel_shape = [3, 2], strides = [2, 3],"
         " pads = [1, 0, 1, 1]> (x)",
+        '13; float[1, 2, 7] x; AveragePool <auto_pad = "SAME_LOWER", kernel_shape = [2]> (x)',
+        "13; float[N, 2, T] x; AveragePool <kernel_shape = [3], pads = [1, 0]> (x)",
     ],
     "Clip": [
         "9; float[3, 4] x; Clip <min = -0.5, max = 0.25> (x)",
@@ -48,6 +50,21 @@ CASES: dict[str, list[str]] = {
         "13; float x; ConstantOfShape <value = bool[1] {1}> ({int64[1]: 4})",
         # The bits of 1.5.
         "13; float x; ConstantOfShape <value = float16[1] {15872}> ({int64[1]: 4})",
+    ],
+    "Conv": [
+        "13; float[1, 2, 7, 8] x, float[3, 2, 3, 4] w, float[3] b;"
+        ' Conv <auto_pad = "SAME_LOWER", strides = [2, 1]> (x, w, b)',
+        '9; float[2, 4, 8] x, float[4, 1, 2] w; Conv <auto_pad = "SAME_UPPER", group = 4> (x, w)',
+    ],
+    "ConvTranspose": [
+        "13; float[1, 2, 5, 4] x, float[2, 3, 3, 4] w, float[3] b;"
+        ' ConvTranspose <auto_pad = "SAME_LOWER", strides = [2, 3]> (x, w, b)',
+        "9; float[1, 2, 5] x, float[2, 3, 3] w;"
+        ' ConvTranspose <auto_pad = "SAME_UPPER", strides = [2]> (x, w)',
+        "13; float[1, 2, 5] x, float[2, 3, 4] w; ConvTranspose <output_shape = [9], strides = [2]> (x, w)",
+        "13; float[1, 4, 5] x, float[4, 1, 3] w;"
+        " ConvTranspose <output_shape = [12], output_padding = [1], group = 4, strides = [2],"
+        " dilations = [2]> (x, w)",
     ],
     "DFT": [
         "17; float[2, 8, 1] x; DFT <onesided = 1> (x)",
@@ -80,6 +97,7 @@ CASES: dict[str, list[str]] = {
         "9; float[2, 3] a, float[3, 4] b, float[2, 1] c; Gemm (a, b, c)",
     ],
     "Greater": ["13; float[3, 4] x, float[4] y; Greater (x, y)"],
+    "Hardmax": ["11; float[2, 3, 4] x; Hardmax (x)"],
     "HardSigmoid": ["17; float[3, 4] x; HardSigmoid (x)"],
     "Identity": ["17; float[3, 4] x; Identity (x)"],
     "LayerNormalization": [
@@ -90,6 +108,8 @@ CASES: dict[str, list[str]] = {
     ],
     "LeakyRelu": ["17; float[3, 4] x; LeakyRelu (x)"],
     "Less": ["13; float[3, 4] x, float[4] y; Less (x, y)"],
+    "LogSoftmax": ["9; float[2, 3, 4] x; LogSoftmax <axis = 1> (x)"],
+    "LpPool": ["18; float[1, 2, 7] x; LpPool <kernel_shape = [3], p = 3, pads = [1, 0]> (x)"],
     "MatMul": [
         "13; float[2, 5, 4] a, float[4] b; MatMul (a, b)",
         "9; float[4] a, float[2, 4, 3] b; MatMul (a, b)",
@@ -97,6 +117,7 @@ CASES: dict[str, list[str]] = {
         "13; float[3, 4] a; MatMul (a, {float[4]: 1, 2, 3, 4})",
     ],
     "MaxPool": [
+        "11; float[N, 2, T] x; MaxPool <dilations = [2], kernel_shape = [1]> (x)",
         "13; float[1, 2, 7] x; MaxPool <ceil_mode = 1, kernel_shape = [3], strides = [2]> (x)",
         "13; float[1, 2, 8] x; MaxPool <ceil_mode = 1, kernel_shape = [3], strides = [2]> (x)",
         "13; float[1, 2, 8, 9] x; MaxPool <ceil_mode = 1, kernel_shape = [3, 2], strides = [2, 3],"
@@ -107,7 +128,12 @@ CASES: dict[str, list[str]] = {
         "13; float[1, 1, 4] x; MaxPool <ceil_mode = 1, kernel_shape = [1], strides = [3], pads = [0, 0]> (x)",
     ],
     "Neg": ["17; float[3, 4] x; Neg (x)", "17; int64[3, 4] x; Neg (x)"],
-    "Pad": ['13; float[1, 4] x; Pad <mode = "edge"> (x, {int64[4]: 0, 2, 0, 3})'],
+    "Pad": [
+        '13; float[1, 4] x; Pad <mode = "edge"> (x, {int64[4]: 0, 2, 0, 3})',
+        "13; float[3, 4] x; Pad (x, {int64[4]: -1, 2, 1, -3}, {float: 7.5})",
+        "11; float[N, 4] x; Pad (x, {int64[4]: 0, 0, 0, -1})",
+        '19; float[3, 4] x; Pad <mode = "wrap"> (x, {int64[4]: 0, 2, 0, 3})',
+    ],
     "QuantizeLinear": [
         "13; float[2, 3] x, float s, uint8 z; QuantizeLinear (x, s, z)",
         "13; float[2, 3] x, float[2] s, int8[2] z; QuantizeLinear <axis = 0> (x, s, z)",
@@ -126,6 +152,11 @@ CASES: dict[str, list[str]] = {
     "Sigmoid": ["17; float[3, 4] x; Sigmoid (x)"],
     "SimplifiedLayerNormalization": ["17; float[2, 3, 4] x, float[4] s; SimplifiedLayerNormalization (x, s)"],
     "Slice": ["13; float[5] x; Slice (x, {int64[1]: -1}, {int64[1]: -9}, {int64[1]: 0}, {int64[1]: -1})"],
+    "Softmax": [
+        "9; float[2, 3, 4] x; Softmax (x)",
+        "11; float[2, 3, 4] x; Softmax <axis = -2> (x)",
+        "11; float[N, T, 4] x; Softmax <axis = 0> (x)",
+    ],
     "Softplus": ["17; float[3, 4] x; Softplus (x)"],
     "Softsign": ["17; float[3, 4] x; Softsign (x)"],
     "Split": ["13; float[4, 3] x; Split <axis = 0> (x)"],
@@ -307,7 +338,10 @@ CASES: dict[str, list[str]] = {
 """The opset, the inputs, and the call, in which a constant is written in place."""
 
 OUTPUTS = {"Split": 2}
-OTHER_ATTRIBUTES = ("AveragePool", "Gather", "MatMul", "MaxPool", "Reshape")
+OTHER_ATTRIBUTES = (
+    *("AveragePool", "Conv", "ConvTranspose", "Gather", "Hardmax", "LogSoftmax"),
+    *("LpPool", "MatMul", "MaxPool", "Pad", "Reshape", "Softmax"),
+)
 """Operators that are expressed by themselves, with other attributes or inputs."""
 QUANTIZED = ("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm")
 

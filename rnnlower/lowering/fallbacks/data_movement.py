@@ -15,6 +15,7 @@ from rnnlower.lowering.fallbacks.arithmetic import Fallback
 if TYPE_CHECKING:
     from rnnlower.lowering.emitter import Emitter
 
+_MOST = (1 << 31) - 1
 _PAD_MODES = ("reflect", "edge", "wrap")
 """The names used by the standard and by NumPy."""
 
@@ -94,6 +95,20 @@ def _pad_by_gathers(
         indices = np.pad(np.arange(size), (int(first), int(last)), mode=mode)  # type: ignore[call-overload]
         x = _gather(e, x, indices, axis)
     return x
+
+
+def _pad_after_slice(
+    e: Emitter, x: ir.Value, pads: ir.Value, fill: ir.Value | None = None, *, mode: str = "constant"
+) -> ir.Value | None:
+    """Cut off what negative pads remove."""
+    amounts = e.content(pads)
+    if amounts is None or not np.any(amounts < 0):
+        return None
+    (before, after), added = np.split(np.minimum(amounts, 0), 2), np.maximum(amounts, 0)
+    cut = [int(axis) for axis in np.flatnonzero(before + after)]
+    ends = [int(after[axis]) or _MOST for axis in cut]
+    x = e.slice(x, [-int(before[axis]) for axis in cut], ends, cut)
+    return e.op("Pad", x, e.integers(*added.tolist()), fill, mode=mode) if np.any(added) else x
 
 
 def _slice_by_gathers(e: Emitter, x: ir.Value, *bounds: ir.Value | None) -> ir.Value | None:
@@ -208,18 +223,114 @@ def _without_ceil(
     return e.op(op_type, x, **given)
 
 
+def _strides_written(
+    op_type: str, e: Emitter, x: ir.Value, *, kernel_shape: Sequence[int], **attributes: Any
+) -> ir.Value | None:
+    """The strides, left out, are 1."""
+    if "strides" in attributes:
+        return None
+    attributes |= {"kernel_shape": kernel_shape, "strides": [1] * len(kernel_shape)}
+    return e.ops(op_type, x, outputs=1, **attributes)[0]
+
+
+def _pads_written(
+    op_type: str,
+    e: Emitter,
+    x: ir.Value,
+    *weights: ir.Value | None,
+    auto_pad: str,
+    pads: Sequence[int] = (),
+    **attributes: Any,
+) -> ir.Value | None:
+    """The pads follow from the sizes."""
+    sizes, kernel = e.shape(x), attributes.get("kernel_shape")
+    kernel = kernel or ((e.shape(weights[0]) or ())[2:] if weights else ())
+    if auto_pad not in ("SAME_UPPER", "SAME_LOWER") or not kernel or sizes is None:
+        return None
+    if None in (*sizes[2:], *kernel):
+        return None
+    ones = [1] * len(kernel)
+    strides, dilations = (attributes.get(name) or ones for name in ("strides", "dilations"))
+    totals = [
+        max(0, -(size or 0) % stride + (width - 1) * dilation + 1 - stride)
+        for size, width, stride, dilation in zip(sizes[2:], kernel, strides, dilations, strict=True)
+    ]
+    attributes |= {"strides": strides, "pads": _halves(totals, more_at_end=auto_pad == "SAME_UPPER")}
+    return e.ops(op_type, x, *weights, outputs=1, **attributes)[0]
+
+
+def _transposed_pads_written(
+    e: Emitter,
+    x: ir.Value,
+    *weights: ir.Value | None,
+    auto_pad: str,
+    pads: Sequence[int] = (),
+    output_shape: Sequence[int] = (),
+    **attributes: Any,
+) -> ir.Value | None:
+    """The pads follow from the sizes of the output."""
+    sizes, kernel = e.shape(x), attributes.get("kernel_shape") or (e.shape(weights[0]) or ())[2:]
+    same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
+    if not (same or output_shape) or sizes is None or not kernel or None in (*sizes[2:], *kernel):
+        return None
+    ones = [1] * len(kernel)
+    strides, dilations = (attributes.get(name) or ones for name in ("strides", "dilations"))
+    added = attributes.get("output_padding") or [0] * len(kernel)
+    known = [size or 0 for size in sizes[2:]]
+    wanted = output_shape or [size * stride for size, stride in zip(known, strides, strict=True)]
+    rows = zip(known, kernel, strides, dilations, added, wanted[-len(kernel) :], strict=True)
+    totals = [
+        stride * (size - 1) + more + (width - 1) * dilation + 1 - out
+        for size, width, stride, dilation, more, out in rows
+    ]
+    if any(total < 0 for total in totals):
+        return None
+    written = _halves(totals, more_at_end=auto_pad == "SAME_UPPER")
+    return e.ops("ConvTranspose", x, *weights, outputs=1, pads=written, **attributes)[0]
+
+
+def _halves(totals: Sequence[int], *, more_at_end: bool) -> list[int]:
+    less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return [*less, *more] if more_at_end else [*more, *less]
+
+
+def _of_rows(op_type: str, e: Emitter, x: ir.Value, *, axis: int) -> ir.Value | None:
+    """Below opset 13, the axes from the attribute axis on are one."""
+    dims = e.shape(x)
+    if e.opset >= 13 or dims is None:
+        return None
+    rows = e.ops(op_type, e.op("Flatten", x, axis=axis), outputs=1, axis=1)[0]
+    sizes = [-1 if dim is None else dim for dim in dims]
+    shape = e.op("Shape", x) if sizes.count(-1) > 1 or 0 in sizes else e.integers(*sizes)
+    return e.op("Reshape", rows, shape, since=5)
+
+
 SHAPING: Mapping[str, Sequence[Fallback]] = {
-    "AveragePool": [partial(_without_ceil, "AveragePool")],
+    "AveragePool": [
+        partial(_without_ceil, "AveragePool"),
+        partial(_pads_written, "AveragePool"),
+        partial(_strides_written, "AveragePool"),
+    ],
     "ConstantOfShape": [_value_written, _constant_of_shape_by_expand],
+    "Conv": [partial(_pads_written, "Conv")],
+    "ConvTranspose": [_transposed_pads_written],
     "Einsum": [lambda e, *operands, equation: write_einsum(e, equation, operands)],
     "Flatten": [partial(_as_reshape, "Flatten")],
     "Gather": [_gather_by_vector],
-    "MaxPool": [partial(_without_ceil, "MaxPool")],
-    "Pad": [_pad_by_gathers],
+    "Hardmax": [partial(_of_rows, "Hardmax")],
+    "LogSoftmax": [partial(_of_rows, "LogSoftmax")],
+    "MaxPool": [
+        partial(_without_ceil, "MaxPool"),
+        partial(_pads_written, "MaxPool"),
+        partial(_strides_written, "MaxPool"),
+    ],
+    "LpPool": [partial(_strides_written, "LpPool")],
+    "Pad": [_pad_by_gathers, _pad_after_slice],
     "Reshape": [partial(_as_reshape, "Reshape")],
     "ReverseSequence": [_reverse_by_gather],
     "ScatterND": [_scatter_around_box],
     "Slice": [_slice_by_gathers],
+    "Softmax": [partial(_of_rows, "Softmax")],
     "Split": [_split],
     "Squeeze": [_squeeze_named, partial(_as_reshape, "Squeeze")],
     "Unsqueeze": [partial(_as_reshape, "Unsqueeze")],
