@@ -141,6 +141,8 @@ def _write_files(calibration: Calibration, path: pathlib.Path, listed: str, suff
 
 def _write_python(calibration: Calibration, path: pathlib.Path) -> None:
     data = path.with_suffix(".npz")
+    if path == data:
+        raise OptionError(f"{path} is where the reader's data goes; give the reader a name that ends in .py")
     calls = calibration.calls
     arrays = {f"{number}/{name}": array for number, call in enumerate(calls) for name, array in call.items()}
     text = _READER.format(data=data.name, names=list(calls[0]), count=len(calls))

@@ -204,7 +204,7 @@ def read_ranges(paths: Iterable[pathlib.Path]) -> Ranges:
                 role = Role(entry["node"], entry["direction"], entry["role"])
                 found = Range(float(entry["min"]), float(entry["max"]))
                 ranges[role] = found.union(ranges.get(role, found))
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise OptionError(
                 f"{path} is no file of ranges ({error!r}); `rnnlower calibrate --ranges` writes one"
             ) from error

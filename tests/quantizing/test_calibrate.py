@@ -189,6 +189,22 @@ def test_nothing_is_written_if_the_ranges_cannot_be(tmp_path: Path) -> None:
     result = command(*line, "--ranges", tmp_path / "absent" / "ranges.json", code=2)
     assert "there is no folder" in result.stderr
     assert not (tmp_path / "out.npz").exists()
+    one = tmp_path / "one.json"
+    result = command(*line[:-1], one, "--ranges", one, code=2)
+    assert "that is the output's file" in result.stderr
+    assert not one.exists()
+
+
+def test_a_reader_in_the_place_of_its_data(tmp_path: Path) -> None:
+    found = rnnlower.calibrate(LongMemory("GRU", 8).build(), {"X": recordings(2, 5)})
+    with pytest.raises(OptionError, match=r"ends in \.py"):
+        found.save(tmp_path / "calls.npz", "python")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_file_of_ranges_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="is no file of ranges"):
+        rnnlower.quantize(LongMemory("GRU", 8).build(), calibration=tmp_path / "absent.json")
 
 
 def test_an_array_gives_a_scalar_input_one_value_for_each_sequence() -> None:

@@ -10,7 +10,7 @@ from rnnlower.cli import running
 from rnnlower.cli.defining import Display, check_verifying, command
 from rnnlower.cli.running import Phases, progress
 from rnnlower.cli.values import check_external_data
-from rnnlower.errors import VerificationError
+from rnnlower.errors import OptionError, VerificationError
 from rnnlower.passes.command_options import CalibrateOptions, QuantizeOptions
 from rnnlower.wording import counted
 
@@ -39,6 +39,8 @@ def calibrate(
     quiet, json_ = display.quiet, display.json_
     if ranges is not None:
         check_companion("--ranges", ranges, (".json",), "the ranges are a .json file")
+        if ranges.resolve() == output.resolve():
+            raise OptionError(f"--ranges {ranges}: that is the output's file; give another one")
     with progress("reading", quiet, Phases(False)) as tell:
         calibration = calibrate_model(
             read_model(model), dataclasses.replace(options, ranges=ranges is not None, progress=tell)
