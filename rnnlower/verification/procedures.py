@@ -165,9 +165,9 @@ class Procedure:
                 uses[name] = dataclasses.replace(uses[name], lengths=other.lengths)
                 runner.notes.append(f"input {name!r} was given lengths only, as the candidate needs them")
         if runner.runtime is not None:
-            # Many runtimes have integers of 32 bits, and no indices that count from the end.
-            roles = {name: use.roles - {"place"} | {"narrow"} for name, use in uses.items()}
-            uses = {name: dataclasses.replace(use, roles=roles[name]) for name, use in uses.items()}
+            # Many runtimes have no indices that count from the end.
+            for name, use in uses.items():
+                uses[name] = dataclasses.replace(use, roles=use.roles - {"place"})
         threshold = max(runner.reference_facts.threshold, largest_threshold(candidate))
         facts = dataclasses.replace(runner.reference_facts, uses=uses, threshold=threshold)
         maker = input_maker(graph, candidate.graph, facts, options.seed, runner.sets)

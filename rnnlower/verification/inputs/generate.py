@@ -41,8 +41,8 @@ _SMALL_INPUTS = 16
 _ROUNDS_OF_SMALL_INPUTS = 12
 _UNKNOWN_LIMIT = 2
 # Magnitudes of integers that are never a size or an index, by round; 0: small values that may be one.
-# The last exceeds 32 bits. It is left out where they become floats, whose rounding would decide.
-_WIDE = (0, 9, 1000, 2**33)
+# Larger ones would be endless as the counter of a Loop, or infinite in float16.
+_WIDE = (0, 9, 1000, 30_000)
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,7 @@ class InputMaker:
         if dtype.kind in "iu":
             # An integer may become a size or an index, where a wrong one can end the process.
             may_be_size = self.facts.has_computed_sizes
-            magnitudes = _WIDE[:-1] if "narrow" in use.roles else _WIDE
-            wide = 0 if may_be_size or turn.attempt else magnitudes[turn.round % len(magnitudes)]
+            wide = 0 if may_be_size or turn.attempt else _WIDE[turn.round % len(_WIDE)]
             return _integers(rng, dtype, shape, use, turn.attempt, wide).astype(dtype)
         if dtype.kind == "c":
             return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)

@@ -28,7 +28,7 @@ from rnnlower.verification.inputs.uses import (
     Uses,
     dims_of,
 )
-from rnnlower.verification.models import FLOATS, default_opset, required_inputs
+from rnnlower.verification.models import default_opset, required_inputs
 
 _SMALL = 64
 _RANK_OF_X = 3
@@ -238,8 +238,6 @@ class Tracer:
             elif op_type == "OneHot" and index == 0:
                 depth = scope.values.get(node.input[1])
                 use.indices.append(None if depth is None else int(depth.ravel()[0]))
-            elif op_type == "Cast" and scope.number(node, "to") in FLOATS:
-                use.roles.add("narrow")
             elif op_type in _COMPARISONS:
                 others = scope.values.get(node.input[1 - index])
                 known = set() if others is None else {float(v) for v in others.ravel() if _is_number(v)}

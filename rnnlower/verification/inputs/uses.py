@@ -22,8 +22,8 @@ RECURRENT = ("LSTM", "GRU", "RNN", QUANTIZED_LSTM)
 class Uses:
     """The uses of a graph input. Limits are exclusive sizes: an int, a dimension's name or ``None``.
 
-    ``roles`` are words: ``weight``, ``state``, ``decay``, ``rate``, ``key``, ``shape``, ``count``, ``place``
-    (an index that may count from the end) or ``narrow`` (an integer that becomes a float or has 32 bits).
+    ``roles`` are words: ``weight``, ``state``, ``decay``, ``rate``, ``key``, ``shape``, ``count`` or
+    ``place`` (an index that may count from the end).
     A linear attention grows without bounds unless its decays are at most 0 (they are logarithms), its rates
     from 0 to 1, and its keys of length 1.
     """
