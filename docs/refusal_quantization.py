@@ -89,6 +89,8 @@ QUANTIZATION = [
     ),
     Case("a format that does not exist", f"{CALIBRATE} --format csv"),
     Case("a folder that exists", "calibrate model.onnx good.npz -o nothing --format qnn"),
+    Case("a reader in the place of its data", f"{CALIBRATE} --format python"),
+    Case("ranges in the place of the data", "calibrate model.onnx good.npz -o out.json --ranges out.json"),
     Case("a Loop", CALIBRATE, model=text(17, "float[2, 1, 3] X, int64 n, bool c", LOOP)),
     Case("no recurrent node", CALIBRATE, model=text(17, "float[2, 1, 3] X", "Y = Neg (X)")),
     Case(
