@@ -183,20 +183,30 @@ def _is_shared(initial: ir.Value | None) -> bool:
 def _is_read_plainly(given: ir.Value, index: int) -> bool:
     readers = [node for node, _ in given.uses()]
     if index == 0:
-        readers = [node for node in readers if node.op_type != "Squeeze" or len(node.inputs) > 1]
+        readers = [
+            node
+            for node in readers
+            if (node.op_type, len(node.inputs)) != (("Reshape", 2) if given.shape else ("Squeeze", 1))
+        ]
     return bool(readers) or given.is_graph_output()
 
 
 def _replace_loop_input(body: ir.Graph, index: int, names: NameSource, opset: int) -> None:
     given = body.inputs[index]
-    plain = ir.Value(name=names.fresh(f"{given.name}_plain"), type=given.type, shape=ir.Shape([]))
+    # A body may declare scalars with an axis, and then gets that.
+    axes = [1] if given.shape else []
+    plain = ir.Value(name=names.fresh(f"{given.name}_plain"), type=given.type, shape=ir.Shape(axes))
     given.replace_all_uses_with(plain, replace_graph_outputs=True)
-    if index == 0:
+    if index == 0 and axes:
+        size = ir.node("Constant", [], {"value": ir.tensor(np.array(axes))})
+        size.outputs[0].name = names.fresh(f"{given.name}_shape")
+        nodes = [size, ir.node("Reshape", [given, *size.outputs], outputs=[plain])]
+    elif index == 0:
         nodes = [ir.node("Squeeze", [given], outputs=[plain])]
     elif constant_holds(ir.DataType.BOOL, opset):
-        nodes = [ir.node("Constant", [], {"value": ir.tensor(np.array(True))}, outputs=[plain])]
+        nodes = [ir.node("Constant", [], {"value": ir.tensor(np.ones(axes, bool))}, outputs=[plain])]
     else:
-        one = ir.node("Constant", [], {"value": ir.tensor(np.array(1, np.float32))})
+        one = ir.node("Constant", [], {"value": ir.tensor(np.ones(axes, np.float32))})
         one.outputs[0].name = names.fresh(f"{given.name}_one")
         nodes = [one, ir.node("Cast", one.outputs, {"to": int(ir.DataType.BOOL)}, outputs=[plain])]
     for node in nodes:

@@ -90,3 +90,17 @@ def test_a_state_starts_from_a_value_of_its_own(starts: str, after: str, copies:
     onnx.checker.check_model(after_pass, full_check=True)
     assert [node.op_type for node in after_pass.graph.node].count("Cast") == copies
     np.testing.assert_equal(run(after_pass, feeds), expected)
+
+
+@pytest.mark.parametrize("opset", [8, 13])
+def test_a_number_that_is_declared_with_an_axis_keeps_it(opset: int) -> None:
+    own = ir.from_onnx_text(f"""<ir_version: 8, opset_import: ["" : {opset}]>
+        main (float[3, 2] x, float[2] h) => (float[1, 2] last) <int64 trips = {{3}}> {{
+            last = Loop (trips, , h) <body = step (int64[1] i, bool[1] c, float[n, 2] a)
+                => (bool[1] d, float[1, 2] b) {{ b = Gather (x, i) d = Identity (c) }}>
+        }}""")
+    feeds = {"x": np.arange(6, dtype=np.float32).reshape(3, 2), "h": np.ones(2, np.float32)}
+    expected = run(ir.to_proto(own), feeds)
+    assert PlainLoopInputsPass()(own).modified
+    np.testing.assert_equal(run(ir.to_proto(own), feeds), expected)
+    assert not PlainLoopInputsPass()(own).modified
