@@ -251,6 +251,8 @@ def _pads_written(
         return None
     ones = [1] * len(kernel)
     strides, dilations = (attributes.get(name) or ones for name in ("strides", "dilations"))
+    if not weights and any(dilation != 1 for dilation in dilations):
+        return None  # The ONNX spec and onnxruntime disagree on the pads of a pool with dilations.
     totals = [
         max(0, -(size or 0) % stride + (width - 1) * dilation + 1 - stride)
         for size, width, stride, dilation in zip(sizes[2:], kernel, strides, dilations, strict=True)
