@@ -65,7 +65,7 @@ def _position_nodes(graph: ir.Graph) -> list[str]:
 def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool, headroom: float) -> bytes:
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.calibrate import create_calibrator
-    from onnxruntime.quantization.registry import QDQRegistry
+    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
     class Calls(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -77,7 +77,7 @@ def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool, hea
     model = onnx.load_model_from_string(data)
     graph = load_model(model).graph
     # A MatMul is quantized by a class of its own.
-    kinds = {node.op_type for node in model.graph.node} & {*QDQRegistry, "MatMul"}
+    kinds = {node.op_type for node in model.graph.node} & {*QDQRegistry, *QLinearOpsRegistry, "MatMul"}
     if not kinds:
         return data
     logging.disable(logging.WARNING)

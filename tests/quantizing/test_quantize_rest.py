@@ -105,3 +105,32 @@ def test_a_transposed_convolution_in_groups_stays_in_floats() -> None:
     source = surrounded(*lines, constants=constants, output="result")
     report = rnnlower.quantize.with_report(source, calibration={"X": recordings(4, 40)}, verify=True)[1]
     assert report.sqnr > 25
+
+
+@pytest.mark.parametrize("line", ["Add (scores, scores)", "Concat <axis = 2> (scores, scores)"])
+def test_a_sum_and_joined_values_have_headroom(line: str) -> None:
+    source = surrounded(f"result = {line}", constants={}, output="result")
+    data = {"X": recordings(8, 40)}
+    narrow, wide = (
+        rnnlower.quantize(source, calibration=data, activations="int16", headroom=headroom)
+        for headroom in (1.0, 2.0)
+    )
+    assert scale_of_output(wide) == pytest.approx(2 * scale_of_output(narrow))
+
+
+def scale_of_output(model: onnx.ModelProto) -> float:
+    name = model.graph.output[0].name
+    (last,) = (node for node in model.graph.node if name in node.output)
+    (scale,) = (each for each in model.graph.initializer if each.name == last.input[1])
+    return float(numpy_helper.to_array(scale))
+
+
+def test_a_model_whose_rest_is_a_sum_is_quantized_as_a_whole() -> None:
+    source = LongMemory("GRU", 16).build()
+    source.graph.node.append(helper.make_node("Add", ["Y", "Y"], ["twice"], name="sum"))
+    del source.graph.output[:]
+    source.graph.output.append(helper.make_tensor_value_info("twice", TensorProto.FLOAT, ["T", 1, 1, 16]))
+    result = rnnlower.quantize(source, calibration={"X": recordings(8, 40)}, activations="int16")
+    (sum_,) = (node for node in result.graph.node if node.name == "sum")
+    producers = {node.output[0]: node.op_type for node in result.graph.node}
+    assert [producers[name] for name in sum_.input] == ["DequantizeLinear"] * 2
