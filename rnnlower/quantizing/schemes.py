@@ -147,17 +147,21 @@ def _power_of_two_encoding(dtype: ir.DataType, bounds: Range) -> Encoding:
 
 def symmetric(dtype: ir.DataType, seen: Range) -> Encoding:
     """Return the symmetric encoding that covers a range."""
-    steps = np.iinfo(dtype.numpy()).max
-    return Encoding(dtype, float(np.float32(max(-seen.least, seen.largest) / steps)) or 1.0 / steps, 0)
+    return Encoding(dtype, _scale(max(-seen.least, seen.largest), np.iinfo(dtype.numpy()).max), 0)
 
 
 def asymmetric(dtype: ir.DataType, seen: Range) -> Encoding:
     """Return the asymmetric encoding of a range, extended to include 0."""
     least, largest = min(seen.least, 0.0), max(seen.largest, 0.0)
     info = np.iinfo(dtype.numpy())
-    steps = info.max - info.min
-    scale = float(np.float32((largest - least) / steps)) or 1.0 / steps
+    scale = _scale(largest - least, info.max - info.min)
     return Encoding(dtype, scale, info.min + round(-least / scale))
+
+
+def _scale(size: float, steps: int) -> float:
+    """Return the scale of a range of this size; values too small for one are 0."""
+    scale = float(np.float32(size / steps))
+    return scale if scale >= np.finfo(np.float32).tiny else 1.0 / steps
 
 
 def _next_power_of_two(scale: Any) -> Any:

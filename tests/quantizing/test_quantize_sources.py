@@ -250,3 +250,9 @@ def test_quantizers_that_a_target_leaves_out_are_told() -> None:
 
     assert "target openvino leaves out quantizers of uint16: it computes in floats there" in notes("uint16")
     assert not notes("int8-only")
+
+
+@pytest.mark.parametrize(("activations", "value"), [("int8", -5e-43), ("uint16", -6.5e-41)])
+def test_values_below_the_smallest_scale_are_zeros(activations: str, value: float) -> None:
+    data = {"X": np.full_like(recordings(4, 5), value)}
+    assert sqnr_of(LongMemory("GRU", 4).build(), data, activations=activations) > 20
