@@ -20,6 +20,7 @@ from rnnlower.engines.session import IsolatedSession
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.model_io import to_proto
 from rnnlower.graph.initializers import constant_of
+from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.walk import LocatedNode, subgraphs_of, walk
 from rnnlower.lowering.node_emitter import Listener, NodeEmitter
 from rnnlower.passes.lowering_options import LoweringOptions
@@ -64,6 +65,8 @@ Ranges = dict[Role, Range]
 
 _SMALLEST = 2.0**-20
 """Where halving ends: all values may be 0."""
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 COMPLEMENT = "1-"
 """The prefix of the role of 1 minus a gate; its range follows from the gate's."""
@@ -137,6 +140,7 @@ def _expose_roles(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tu
     """Make values of the main graph and of the bodies of its Scans graph outputs; yield their names."""
     owners = {body: node for node in model.graph for body in subgraphs_of(node)}
     produced = {value for node, _ in walk(model.graph) for value in node.outputs}
+    names = NameSource(all_names(model))
     for number, (value, role) in enumerate(seen.items()):
         node = value.producer()
         if node is None and value not in model.graph.inputs:
@@ -145,7 +149,7 @@ def _expose_roles(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tu
         if graph is None or (node is not None and value not in produced):
             # It was emitted to measure names, and is not part of the model.
             continue
-        copy = _make_identity(value, f"rnnlower.role.{number}")
+        copy = _make_identity(value, names.fresh(f"rnnlower.role.{number}"))
         outer = copy.outputs[0]
         graph.append(copy)
         if graph is not model.graph:
@@ -159,7 +163,7 @@ def _expose_roles(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tu
                     f"or unroll Loops first: `{unrolling}`",
                 )
             graph.outputs.append(outer)
-            outer = _add_scan_output(owner, f"rnnlower.role.{number}.steps")
+            outer = _add_scan_output(owner, names.fresh(f"rnnlower.role.{number}.steps"))
         model.graph.outputs.append(outer)
         yield str(outer.name), role
 
@@ -203,8 +207,12 @@ def read_ranges(paths: Iterable[pathlib.Path]) -> Ranges:
             for entry in json.loads(path.read_text(encoding="utf-8"))["ranges"]:
                 role = Role(entry["node"], entry["direction"], entry["role"])
                 found = Range(float(entry["min"]), float(entry["max"]))
+                if not -_LARGEST <= found.least <= found.largest <= _LARGEST:
+                    raise ValueError(
+                        f"{role.name!r} of node {role.node!r} is from {found.least} to {found.largest}"
+                    )
                 ranges[role] = found.union(ranges.get(role, found))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise OptionError(
                 f"{path} is no file of ranges ({error!r}); `rnnlower calibrate --ranges` writes one"
             ) from error

@@ -29,6 +29,8 @@ Array = NDArray[Any]
 Feeds = dict[str, Array]
 Session = IsolatedSession | OpenedModel
 
+_NO_SEQUENCE = "the recordings hold no sequence; give an .npz file with at least one"
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -58,7 +60,7 @@ class Recordings:
         self.stream = StreamMetadata.read({entry.key: entry.value for entry in model.metadata_props})
         self.sequences = [feeds for each in given for feeds in self._sequences(each)]
         if given and not self.sequences:
-            raise OptionError("the recordings hold no sequence; give an .npz file with at least one")
+            raise OptionError(_NO_SEQUENCE)
 
     @property
     def states(self) -> Mapping[str, str]:
@@ -158,8 +160,15 @@ class Recordings:
 
 
 def as_list(given: Given | Sequence[Given]) -> list[Given]:
-    """Return recordings as a list, even if there is only one."""
-    return [given] if isinstance(given, str | os.PathLike | Mapping) else list(given)
+    """Return recordings as a list, even if there is only one.
+
+    Raises:
+        OptionError: There is none.
+    """
+    found = [given] if isinstance(given, str | os.PathLike | Mapping) else list(given)
+    if not found:
+        raise OptionError(_NO_SEQUENCE)
+    return found
 
 
 def open_source(model: onnx.ModelProto) -> Session:

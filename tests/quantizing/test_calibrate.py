@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -205,6 +206,22 @@ def test_a_reader_in_the_place_of_its_data(tmp_path: Path) -> None:
 def test_a_file_of_ranges_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is no file of ranges"):
         rnnlower.quantize(LongMemory("GRU", 8).build(), calibration=tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize(("least", "largest"), [(np.nan, 1), (0, np.inf), (1, 0), (0, 1e300)])
+def test_a_file_of_ranges_that_are_none(least: float, largest: float, tmp_path: Path) -> None:
+    entry = {"node": "first", "direction": "", "role": "x", "min": least, "max": largest}
+    (tmp_path / "ranges.json").write_text(json.dumps({"ranges": [entry]}))
+    with pytest.raises(OptionError, match=r"is no file of ranges .*'x' of node 'first' is from"):
+        rnnlower.quantize(LongMemory("GRU", 8).build(), calibration=tmp_path / "ranges.json")
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"), [(rnnlower.calibrate, "recordings"), (rnnlower.quantize, "calibration")]
+)
+def test_an_empty_list_of_recordings(function: Callable[..., object], argument: str) -> None:
+    with pytest.raises(OptionError, match="hold no sequence"):
+        function(LongMemory("GRU", 8).build(), **{argument: []})
 
 
 def test_an_array_gives_a_scalar_input_one_value_for_each_sequence() -> None:

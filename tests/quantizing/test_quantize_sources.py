@@ -256,3 +256,10 @@ def test_quantizers_that_a_target_leaves_out_are_told() -> None:
 def test_values_below_the_smallest_scale_are_zeros(activations: str, value: float) -> None:
     data = {"X": np.full_like(recordings(4, 5), value)}
     assert sqnr_of(LongMemory("GRU", 4).build(), data, activations=activations) > 20
+
+
+def test_names_that_observed_values_would_get() -> None:
+    source = LongMemory("GRU", 4).build()
+    source.graph.input[0].name = source.graph.node[0].input[0] = "rnnlower.role.0"
+    source.graph.output[0].name = source.graph.node[0].output[0] = "rnnlower.role.1.steps"
+    assert sqnr_of(source, {"rnnlower.role.0": recordings(4, 5)}) > 20
