@@ -48,6 +48,13 @@ def in_branch() -> onnx.ModelProto:
     )
 
 
+def strings(model: onnx.ModelProto) -> None:
+    """Add an output that holds no numbers."""
+    words = helper.make_tensor("words", TensorProto.STRING, [1], [b"cell"])
+    model.graph.node.append(helper.make_node("Constant", [], ["words"], value=words))
+    model.graph.output.append(helper.make_tensor_value_info("words", TensorProto.STRING, [1]))
+
+
 QUANTIZATION = [
     Case("a file that is no archive", CALIBRATE.replace("good.npz", "model.onnx")),
     Case("a single array", CALIBRATE.replace("good.npz", "plain.npz")),
@@ -129,6 +136,7 @@ QUANTIZATION = [
     Case("a target that keeps recurrent nodes", f"{QUANTIZE} good.npz --target sonnx"),
     Case("a target without such products", f"{QUANTIZE} good.npz --no-verify --target ort-qnn"),
     Case("a target without integers", f"{QUANTIZE} good.npz --no-verify --target mnn"),
+    Case("an output of strings", f"{QUANTIZE} many_recordings.npz", strings),
     Case("less than no headroom", f"{QUANTIZE} good.npz --headroom 0.5"),
     Case("ranges alone", f"{QUANTIZE} ranges.json"),
     Case("ranges of another model", f"{QUANTIZE} ranges.json --no-verify"),

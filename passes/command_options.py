@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from rnnlower.targets.choosing import Native
     from rnnlower.targets.format import Activations
 
+_LARGEST_HEADROOM = 2**15
+"""Beyond it, 16 bits hold nothing of what was seen."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamOptions(RecurrentOptions):
@@ -219,8 +222,8 @@ class QuantizeOptions(RecordedOptions):
                 f"the scheme tflite has integers of its own, and the activations are {self.activations}",
                 remedy=f"leave out {wording.option('activations')}",
             )
-        if not self.headroom >= 1:
-            raise OptionError(f"the headroom is {self.headroom}; it must be at least 1")
+        if not 1 <= self.headroom <= _LARGEST_HEADROOM:
+            raise OptionError(f"the headroom is {self.headroom}; it must be from 1 to {_LARGEST_HEADROOM}")
 
 
 BENCH_STRATEGIES = ("adapt", "unroll", "scan", "loop", "lower")

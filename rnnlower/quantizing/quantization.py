@@ -286,9 +286,17 @@ def _prove_placement(floats: Session, fine: onnx.ModelProto, feeds: Feeds) -> No
 
     Raises:
         UnsupportedModelError: They differ, and so does the float model from itself.
+        UnverifiableError: An output holds no numbers.
         VerificationError: They differ: a quantizer is not where it belongs.
     """
     wanted = floats.run(feeds)
+    for name, array in wanted.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+            raise UnverifiableError(
+                f"output {name!r} is no tensor of numbers, and has no ratio of signal to noise",
+                remedy="take it out of the model, or write the result unmeasured "
+                f"({wording.option('no-verify')})",
+            )
     with contextlib.closing(open_model(fine, optimize=False)) as session:
         got = session.run(feeds)
     for name, array in wanted.items():

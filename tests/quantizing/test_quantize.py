@@ -251,7 +251,9 @@ def test_one_recording_cannot_be_set_aside(tmp_path: Path) -> None:
     assert (report.calibrated, report.measured) == (1, 1)
 
 
-@pytest.mark.parametrize("option", [{"activations": "int4"}, {"strategy": "lower"}, {"headroom": 0.5}])
+@pytest.mark.parametrize(
+    "option", [{"activations": "int4"}, {"strategy": "lower"}, {"headroom": 0.5}, {"headroom": np.inf}]
+)
 def test_options_out_of_range_are_refused(option: dict[str, object]) -> None:
     with pytest.raises(OptionError, match="must be"):
         rnnlower.quantize(LongMemory("GRU", 4).build(), calibration={"X": recordings(2, 3)}, **option)

@@ -15,7 +15,7 @@ from support.cli_helpers import rnnlower as command
 from support.cli_helpers import save
 
 import rnnlower
-from rnnlower.errors import UnsupportedModelError
+from rnnlower.errors import UnsupportedModelError, UnverifiableError
 
 
 def sqnr_of(source: onnx.ModelProto, data: dict[str, np.ndarray], **options: object) -> float:
@@ -256,6 +256,22 @@ def test_quantizers_that_a_target_leaves_out_are_told() -> None:
 def test_values_below_the_smallest_scale_are_zeros(activations: str, value: float) -> None:
     data = {"X": np.full_like(recordings(4, 5), value)}
     assert sqnr_of(LongMemory("GRU", 4).build(), data, activations=activations) > 20
+
+
+@pytest.mark.parametrize("kind", ["string", "sequence"])
+def test_an_output_without_numbers_cannot_be_measured(kind: str) -> None:
+    source, data = LongMemory("GRU", 4).build(), {"X": recordings(4, 5)}
+    if kind == "string":
+        words = helper.make_tensor("words", onnx.TensorProto.STRING, [1], [b"a"])
+        source.graph.node.append(helper.make_node("Constant", [], ["other"], value=words))
+        value = helper.make_tensor_value_info("other", onnx.TensorProto.STRING, [1])
+    else:
+        source.graph.node.append(helper.make_node("SequenceConstruct", ["Y", "Y"], ["other"]))
+        value = helper.make_tensor_sequence_value_info("other", onnx.TensorProto.FLOAT, None)
+    source.graph.output.append(value)
+    with pytest.raises(UnverifiableError, match="'other' is no tensor of numbers"):
+        rnnlower.quantize(source, calibration=data, verify=True)
+    assert len(rnnlower.quantize(source, calibration=data).graph.output) == 2
 
 
 def test_names_that_observed_values_would_get() -> None:
