@@ -12,15 +12,19 @@ def _gather(flow: PadFlow, node: ir.Node) -> Axes:
     data, indices = node.inputs[:2]
     rank, axes, own = len(flow.shape(data)), flow.axes_of(data), flow.axes_of(indices)
     along = node.attributes.get_int("axis", 0) % rank
+    _fill_positions(flow, node)
     if along in axes:
         _gather_steps(flow, node, along, axes)
-    elif flow.contents(indices) is None:
-        for axis in flow.lengths_of(indices):
-            # Any number may stand there; the data has no such position.
-            flow.fill(node, 1, axis, 0)
     more = len(flow.shape(indices)) - 1
     found = {axis + (more if axis > along else 0): size for axis, size in axes.items() if axis != along}
     return found | {along + axis: size for axis, size in own.items()}
+
+
+def _fill_positions(flow: PadFlow, node: ir.Node) -> None:
+    """Fill positions over time: any number may stand there, and the data has no such position."""
+    if flow.contents(node.inputs[1]) is None:
+        for axis in flow.lengths_of(node.inputs[1]):
+            flow.fill(node, 1, axis, 0)
 
 
 def _gather_elements(flow: PadFlow, node: ir.Node) -> Axes:
@@ -28,6 +32,7 @@ def _gather_elements(flow: PadFlow, node: ir.Node) -> Axes:
     data, indices = node.inputs[:2]
     axes, own = flow.axes_of(data), flow.axes_of(indices)
     along = node.attributes.get_int("axis", 0) % len(flow.shape(data))
+    _fill_positions(flow, node)
     for axis, size in axes.items():
         if axis == along and flow.rows is not None:
             raise NoRuleError("reads steps at positions that differ from row to row")
@@ -50,6 +55,7 @@ def _gather_nd(flow: PadFlow, node: ir.Node) -> Axes:
         raise NoRuleError("reads steps at positions that consist of several numbers")
     if any(own.get(axis, size) != size for axis, size in axes.items() if axis < batch):
         raise NoRuleError("combines values of different lengths")
+    _fill_positions(flow, node)
     return own | {axis - first + len(shape) - 1: size for axis, size in axes.items() if axis >= first}
 
 

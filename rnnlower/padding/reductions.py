@@ -33,6 +33,10 @@ _FILLS = {
 
 
 def elementwise(flow: PadFlow, node: ir.Node) -> Axes:
+    if node.op_type in ("Div", "Mod") and flow.dtype(flow.operand(node, 1)).is_integer():
+        # Runtimes stop at an integer zero.
+        for axis in flow.lengths_of(node.inputs[1]):
+            flow.fill(node, 1, axis, 1)
     return flow.broadcast(node, [index for index, value in enumerate(node.inputs) if value is not None])
 
 

@@ -177,8 +177,17 @@ class PadFlow(Examples):
             emitter = self.emitters.at(f"{value.name}_valid", self.dtype(value))
             mask = self.masks.mask(axes[axis], axis, axes, len(self.shape(value)))
             if not isinstance(fill, ir.Value):
-                fill = emitter.scalar(_clamp_to_type(fill, emitter.dtype.numpy()))
-            made = emitter.op("Where", mask, value, fill, since=9)
+                fill = _clamp_to_type(fill, emitter.dtype.numpy())
+            if isinstance(fill, bool):
+                # onnxruntime has no Where of booleans.
+                made = (
+                    emitter.op("Or", value, emitter.op("Not", mask))
+                    if fill
+                    else emitter.op("And", value, mask)
+                )
+            else:
+                filling = fill if isinstance(fill, ir.Value) else emitter.scalar(fill)
+                made = emitter.op("Where", mask, value, filling, since=9)
             made.dtype = emitter.dtype
             emitter.insert_before(node)
             self.record_origin(made, value)
@@ -373,9 +382,9 @@ class PadFlow(Examples):
 
 def _clamp_to_type(fill: float, dtype: np.dtype[np.generic]) -> float | int | bool:
     """Return a number; in a type without infinities, an infinite one becomes the extreme of the type."""
-    if np.isfinite(fill) or dtype.kind not in "iub":
-        return fill
     if dtype.kind == "b":
         return fill > 0
+    if np.isfinite(fill) or dtype.kind not in "iu":
+        return fill
     limits = np.iinfo(dtype.name)
     return int(limits.max if fill > 0 else limits.min)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
-from support.padded_models import MODELS, MOST, differences, padded_case
+from support.padded_models import MODELS, MOST, differences, padded_case, session
 from support.padded_operators import OPERATORS, operator_case
 
 import rnnlower
@@ -56,3 +57,45 @@ def test_rows_of_different_lengths_are_right(name: str, mask: bool) -> None:
 def test_operators_that_join_rows_are_refused(name: str) -> None:
     with pytest.raises(rnnlower.UnsupportedModelError, match=NOT_PER_ROW[name]):
         rnnlower.pad(operator_case(name, batch="B"), max={"T": MOST}, per_row=True)
+
+
+@pytest.mark.parametrize(
+    ("interface", "nodes"),
+    [
+        ("int64[T, 4] x) => (int64[T, 4] z", "z = Div (twelve, x)"),
+        ("int64[T, 4] x) => (int64[T, 4] z", "z = Mod (twelve, x)"),
+        ("int64[T] x) => (float[T, 5] z", "z = Gather (table, x)"),
+        ("int64[T] x) => (float[T] z", "f = Cast <to = 1> (x) t = Neg (x) z = Gather (f, t)"),
+        ("int64[T, 5] x) => (float[T, 5] z", "z = GatherElements (table, x)"),
+        ("int64[T, 1] x) => (float[T, 5] z", "z = GatherND (table, x)"),
+    ],
+)
+def test_padding_is_no_divisor_and_no_position(interface: str, nodes: str) -> None:
+    """Runtimes stop at a division by an integer zero, and at a position that the data does not have."""
+    constants = f"int64 twelve = {{12}}, float[{MOST}, 5] table = {{{', '.join(map(str, range(5 * MOST)))}}}"
+    source = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 23]> main ({interface}) <{constants}> {{ {nodes} }}'
+    )
+    padded = rnnlower.pad(source, max={"T": MOST})
+    whole, fixed = session(source), session(padded)
+    shape = whole.get_inputs()[0].shape
+    for length in range(1, MOST + 1):
+        x = np.ones([length, *shape[1:]], np.int64)
+        (expected,) = whole.run(None, {"x": x})
+        for fill in (0, -1000, 1000):
+            padding = np.full([MOST - length, *shape[1:]], fill)
+            (actual,) = fixed.run(None, {"x": np.concatenate([x, padding]), "length": np.array([length])})
+            assert (actual[:length] == expected).all()
+
+
+@pytest.mark.parametrize(("op_type", "limit"), [("ReduceMax", 0.5), ("ReduceMin", -0.5)])
+def test_booleans_over_time(op_type: str, limit: float) -> None:
+    source = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 23]> main (float[T, 4] x) => (bool[4] z)
+        <float limit = {{{limit}}}, int64[1] first = {{0}}> {{
+            b = Greater (x, limit) z = {op_type} <keepdims = 0> (b, first)
+        }}
+    """)
+    padded = rnnlower.pad(source, max={"T": MOST})
+    for fill in (-3.0, 3.0):
+        assert not any(differences(source, padded, fill).values())
