@@ -147,6 +147,9 @@ CASES: dict[str, list[str]] = {
     "ScatterND": ["16; float[3, 2] x, float[1, 2] u; ScatterND (x, {int64[1, 1]: 1}, u)"],
     "STFT": [
         "17; float[2, 20, 1] x; STFT (x, {int64: 4}, , {int64: 8})",
+        "17; float[2, 20] x; STFT (x, {int64: 4}, , {int64: 8})",
+        "17; float[N, 20] x; STFT (x, {int64: 4}, , {int64: 8})",
+        "17; double[2, 20] x; STFT (x, {int64: 4}, , {int64: 8})",
         "17; float[N, 20, 1] x; STFT <onesided = 0> (x, {int64: 4}, {float[4]: 0.1, 0.7, 1.0, 0.7})",
     ],
     "Sigmoid": ["17; float[3, 4] x; Sigmoid (x)"],

@@ -124,7 +124,8 @@ def _stft(
     if (form is None) != (window is None) or (given is None) != (frame_length is None):
         return None
     length = int(given) if given is not None else shape[1] if form is None else form.size
-    parts, size, hop = shape[2], shape[1], int(step)
+    # onnxruntime takes a real signal without the axis of its parts, too.
+    parts, size, hop = shape[2] if len(shape) == 3 else 1, shape[1], int(step)
     if length is None or parts is None or (onesided and parts != 1) or hop < 1:
         return None
     if (form is not None and form.size != length) or length * length * parts * 2 > _LARGEST:
@@ -141,7 +142,9 @@ def _stft(
         cut = e.op("Gather", signal, e.constant(places), axis=1)
         made = _product(e, e.reshape(cut, [batch, frames, length * parts]), matrix)
     else:
-        made = _emit_convolution(e, signal, matrix.reshape(length, parts, -1), hop)
+        samples = e.dim(signal, 1) if size is None else size
+        whole = signal if len(shape) == 3 else e.reshape(signal, [batch, samples, 1])
+        made = _emit_convolution(e, whole, matrix.reshape(length, parts, -1), hop)
     count = e.dim(made, 1) if frames is None else frames
     return e.reshape(made, [batch, count, matrix.shape[1] // 2, 2])
 
