@@ -191,6 +191,9 @@ def _existing_state(
         for out in move_targets(final)
         if out.is_graph_output() and (wanted is None or out.shape is None or len(wanted) == len(out.shape))
     ]
+    if value is inputs[0] and final in outputs:
+        # Others are copies of it.
+        outputs = [final]
     if len(outputs) == 1:
         return inputs[0], outputs[0]
     if value is not inputs[0] or len(value.uses()) > 1 or value.is_graph_output() or outputs:

@@ -102,6 +102,16 @@ def test_states_that_are_inputs_and_outputs_stay() -> None:
     assert metadata_entry(proto, "state") == {"h_new": "h"}
 
 
+def test_a_final_state_that_two_outputs_hold() -> None:
+    proto = stream("""
+        main (float[T, B, 4] X, float[1, B, 8] h)
+            => (float[1, B, 8] copy, float[T, 1, B, 8] Y, float[1, B, 8] h_new)
+        { Y, h_new = GRU <hidden_size = 8> (X, W, R, , , h) copy = Identity (h_new) }
+    """)
+    assert metadata_entry(proto, "state") == {"h_new": "h"}
+    assert [value.name for value in proto.graph.output] == ["copy", "Y", "h_new"]
+
+
 def test_a_state_input_without_an_output_gets_one() -> None:
     proto = stream("""
         main (float[T, B, 4] X, float[1, B, 8] h) => (float[T, 1, B, 8] Y)
