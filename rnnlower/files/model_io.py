@@ -78,14 +78,22 @@ def _own_copy(model: ir.Model) -> ir.Model:
     """Return a copy whose tensors can be renamed."""
     own = model.clone(deep_copy=True)
     for value in _initializers(own):
-        tensor = value.const_value
-        if isinstance(tensor, ir.TensorProtoTensor):
-            value.const_value = ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
-        elif tensor is not None:
-            value.const_value = copy.copy(tensor)
+        if value.const_value is not None:
+            value.const_value = _copy_tensor(value.const_value)
+    for node, attribute in list(_tensor_attributes(own)):
+        node.attributes[attribute.name] = ir.AttrTensor(
+            attribute.name, _copy_tensor(attribute.as_tensor()), attribute.doc_string
+        )
     normalize_opset_imports(own, "the model")
     _pack_bools(own)
     return own
+
+
+def _copy_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a tensor of the same data with a name of its own."""
+    if isinstance(tensor, ir.TensorProtoTensor):
+        return ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
+    return copy.copy(tensor)
 
 
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
