@@ -283,7 +283,9 @@ def _rewriting(kind: type[Options], words: str) -> Callable[..., None]:
         provenance: bool = True,
         display: Display,
     ) -> None:
-        buckets = _buckets(options, output, display)
+        source = model.resolve()
+        # The result that takes the place of the source comes last: the others are made of the source, too.
+        buckets = sorted(_buckets(options, output, display), key=lambda each: each[1].resolve() == source)
         results = []
         for number, (each, path, shown) in enumerate(buckets):
             if number and not display.quiet and not display.json_:
