@@ -330,6 +330,7 @@ CALLS = [
     Case("sizes without names", 'rnnlower.unroll(model, dims=["T"])'),
     Case("a shape that is no list", 'rnnlower.unroll(model, input_shapes={"X": 5})'),
     Case("values without names", 'rnnlower.unroll(model, sets=["X"])'),
+    Case("inputs without names", "rnnlower.verify(model, model, inputs=[])"),
     Case("values of a pass without names", 'SetInputsPass(["X"])'),
     Case("a pattern that is not in a list", 'rnnlower.unroll(model, nodes="lstm*")'),
     Case("the unroll factor", "rnnlower.scan(model, unroll_factor=0)"),

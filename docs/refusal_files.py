@@ -148,6 +148,7 @@ TENSORS = [
     Case("no such file", SCAN, external("weights.bin")),
     Case("outside of the folder", SCAN, external("../weights.bin")),
     Case("a symbolic link", SCAN, external("link.bin", length=96)),
+    Case("a hard link", SCAN, external("one.bin", length=96)),
     Case("a file too short", SCAN, external("short.bin")),
     Case("another length", SCAN, external("short.bin", length=4)),
     Case("an offset below 0", SCAN, external("short.bin", offset=-1)),

@@ -217,6 +217,7 @@ STREAMS = [
     Case("code for a dynamic batch", f"{STREAM} --time-axis X:0 --emit c", model=relu_of("float[T, B] X")),
     Case("code for a type", f"{STREAM} --time-axis X:0 --emit c", model=relu_of("float16[T, 3] X")),
     Case("code in a language", f"{STREAM} --emit java"),
+    Case("code in the place of the model", "stream model.onnx -o model.c --emit c"),
     Case("code next to standard output", "stream model.onnx -o - --emit c"),
     Case("one file, and a connection", f"{STREAM} --connect Y=X"),
     Case("one file twice", "stream model.onnx model.onnx -o out.onnx --connect Y=X"),

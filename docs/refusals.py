@@ -182,10 +182,11 @@ def _write_models(folder: pathlib.Path, case: Case) -> None:
 
 
 def _write_data(folder: pathlib.Path) -> None:
-    for name, size in (("short.bin", 40), ("weights.data", 96), ("large.bin", 2**31)):
+    for name, size in (("short.bin", 40), ("weights.data", 96), ("one.bin", 96), ("large.bin", 2**31)):
         with (folder / name).open("wb") as file:
             file.truncate(size)
     (folder / "link.bin").symlink_to("short.bin")
+    (folder / "other.bin").hardlink_to(folder / "one.bin")
 
 
 def _write_inputs(folder: pathlib.Path) -> None:

@@ -43,13 +43,13 @@ class StreamOptions(RecurrentOptions):
     @functools.cached_property
     def steps(self) -> int | None:
         """The time steps per call; ``None``: any number."""
-        if not isinstance(self.chunk, str):
+        if self.chunk == "any" or not isinstance(self.chunk, str):
             if self.rate is not None:
                 raise OptionError(
                     f"{wording.option('rate')} is for a chunk in ms or s",
                     remedy=f"leave it out, or give a duration ({wording.option('chunk', '10ms')})",
                 )
-            return self.chunk
+            return None if isinstance(self.chunk, str) else self.chunk
         unit = "ms" if self.chunk.endswith("ms") else "s"
         try:
             seconds = float(self.chunk.removesuffix(unit)) / (1000 if unit == "ms" else 1)

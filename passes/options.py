@@ -59,7 +59,7 @@ HELP = {
     "emit": "The language of the caller's code in the report: ``python``, ``js`` or ``c``.",
     "states": "States that a model of one step per call has already: ``{output: input}``.",
     "connect": "Of several models: ``{input: output}`` where an output feeds an input of another name.",
-    "chunk": "Time steps per call, or with a rate a duration as ``10ms``; ``None``: any number of steps, "
+    "chunk": "Time steps per call, or with a rate a duration as ``10ms``; ``any``, ``None``: any number, "
     "different in each call.",
     "rate": "Time steps per second, such as 16000 samples.",
     "time_axes": "Time axes of inputs, ``{name: axis}``, where they do not follow from the recurrent nodes.",

@@ -116,9 +116,9 @@ def _read_array(place: str, option: str) -> Any:
     return arrays[key]
 
 
-def parse_chunk(chunk: str) -> int | str | None:
-    """Return the time steps per call; ``None``: any number; a string: a duration."""
-    return None if chunk == "any" else int(chunk) if chunk.isdecimal() else chunk
+def parse_chunk(chunk: str) -> int | str:
+    """Return the time steps per call; a string: a duration, or any number."""
+    return int(chunk) if chunk.isdecimal() else chunk
 
 
 def check_external_data(mode: str) -> None:

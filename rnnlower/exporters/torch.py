@@ -16,6 +16,8 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import onnx
 import onnx.shape_inference
 import onnxruntime
@@ -24,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 from rnnlower import api
 from rnnlower.arguments import check_choice
+from rnnlower.engines.session import Array, prepare_run, to_array
 from rnnlower.errors import OptionError, RnnLowerError, UnverifiableError, VerificationError
 from rnnlower.exporters.aten import STRATEGIES, Translation
 from rnnlower.files.model_io import load_model, stage_model
@@ -204,11 +207,10 @@ def _compare_with_module(
                 f"{len(names)} and {len(outputs)}",
                 remedy="pass tensors that the module reads, and return tensors that differ",
             )
-        results = session.run(
-            outputs, {name: each.numpy() for name, each in zip(names, tensors, strict=True)}
-        )
+        feeds = {name: _array(each) for name, each in zip(names, tensors, strict=True)}
+        results = map(to_array, prepare_run(session, feeds)())
         for name, reference, candidate in zip(outputs, expected, results, strict=True):
-            array = reference.numpy()
+            array = _array(reference)
             tolerance = tolerance_for(array.dtype, (), *limits)
             compared = compare_values(name, array, candidate, tolerance)
             worst[name] = merge(worst.get(name), compared, trial)
@@ -220,6 +222,14 @@ def _compare_with_module(
         versions={"torch": torch.__version__, "onnxruntime": onnxruntime.__version__},
         tolerances={"atol": limits[0], "rtol": limits[1]},
     )
+
+
+def _array(tensor: Any) -> Array:
+    """Return a tensor as an array; PyTorch gives no bfloat16 to NumPy, and nothing that needs a gradient."""
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        return np.asarray(tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16))
+    return np.asarray(tensor.numpy())
 
 
 def _trial_arguments(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:

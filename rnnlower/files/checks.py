@@ -244,7 +244,7 @@ def check_external_data(model: onnx.ModelProto, folder: pathlib.Path) -> None:
     """Refuse external data that is outside of the model's folder or incomplete, without reading it.
 
     Raises:
-        InvalidModelError: A file is missing, too short, a symbolic link or outside of the folder.
+        InvalidModelError: A file is missing, too short, a link or outside of the folder.
     """
     for owner, tensor in stored_tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
@@ -286,6 +286,9 @@ def _check_external_tensor(owner: str, tensor: TensorProto, root: pathlib.Path) 
         raise InvalidModelError(f"{label} is a symbolic link; put a copy of the file in its place")
     if not path.is_file():
         raise InvalidModelError(f"{label} is missing; put the file next to the model")
+    if path.stat().st_nlink > 1:
+        # onnx and onnx_ir read no such file, as it may be one of another folder.
+        raise InvalidModelError(f"{label} has several hard links; put a copy of the file in its place")
     numbers = [entries.get("offset", "0"), entries.get("length", "")]
     if not numbers[0].isdecimal() or not (numbers[1] or "0").isdecimal():
         raise InvalidModelError(

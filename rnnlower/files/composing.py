@@ -42,8 +42,8 @@ def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | N
             "two of the files have the same name, which goes in front of those of their nodes",
             remedy="rename one of them",
         )
-    if len(models) == 1:
-        raise OptionError("there is one file, and nothing to connect it with")
+    if len(models) < 2:
+        raise OptionError("there are fewer than two files, and nothing to connect")
     makers = {out.name: name for name, model in models.items() for out in model.graph.output}
     given = {name: _find_connections(models, makers, name, connections or {}) for name in models}
     _check(models, makers, given, connections or {})

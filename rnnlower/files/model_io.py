@@ -44,7 +44,7 @@ def load_model(model: ModelLike) -> ir.Model:
     """Return a copy of a model that may be changed.
 
     Raises:
-        InvalidModelError: The file cannot be read, is not ONNX, or is broken.
+        InvalidModelError: The file cannot be read, is not ONNX, or is broken, or external data is missing.
         OptionError: The argument is neither a model nor a path.
         UnsupportedModelError: A Constant holds a sparse tensor.
     """
@@ -78,14 +78,28 @@ def _own_copy(model: ir.Model) -> ir.Model:
     """Return a copy whose tensors can be renamed."""
     own = model.clone(deep_copy=True)
     for value in _initializers(own):
-        tensor = value.const_value
-        if isinstance(tensor, ir.TensorProtoTensor):
-            value.const_value = ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
-        elif tensor is not None:
-            value.const_value = copy.copy(tensor)
+        if value.const_value is not None:
+            value.const_value = _copy_tensor(value.const_value)
+    for node, attribute in list(_tensor_attributes(own)):
+        node.attributes[attribute.name] = ir.AttrTensor(
+            attribute.name, _copy_tensor(attribute.as_tensor()), attribute.doc_string
+        )
+    for stored in _external(own):
+        if not os.path.isfile(stored.path):
+            raise InvalidModelError(
+                f"initializer {stored.name!r}: its external data {str(stored.location)!r} is missing; "
+                "put the file next to the model"
+            )
     normalize_opset_imports(own, "the model")
     _pack_bools(own)
     return own
+
+
+def _copy_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a tensor of the same data with a name of its own."""
+    if isinstance(tensor, ir.TensorProtoTensor):
+        return ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
+    return copy.copy(tensor)
 
 
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:

@@ -10,6 +10,8 @@ import pytest
 from support.cli_helpers import rnnlower, save
 from support.small_models import recurrent_model
 
+from rnnlower import stream
+
 
 def streamed(tmp_path: Path, *options: str) -> object:
     """Return the chunk in the metadata of the result."""
@@ -45,3 +47,9 @@ def test_an_invalid_chunk_is_refused(tmp_path: Path, options: list[str], message
     model = save(recurrent_model(), tmp_path)
     run = rnnlower("stream", model, "-o", tmp_path / "out.onnx", *options, code=2)
     assert message in run.stderr
+
+
+def test_any_number_of_steps_has_the_same_name_in_python(tmp_path: Path) -> None:
+    assert streamed(tmp_path, "--chunk", "any") is None
+    model = recurrent_model()
+    assert stream(model, chunk="any") == stream(model, chunk=None)

@@ -116,3 +116,11 @@ def test_check_and_inspect_know_padding(tagger: Path, tmp_path: Path) -> None:
     rnnlower("pad", tagger, "-o", tmp_path / "out.onnx", "--max", "T=20")
     assert rnnlower("inspect", tmp_path / "out.onnx", "--json").json["pad"]["max"] == {"T": 20}
     assert "the length is given in length (T)" in rnnlower("inspect", tmp_path / "out.onnx").stdout
+
+
+def test_the_result_in_the_place_of_the_source_comes_last(tagger: Path, tmp_path: Path) -> None:
+    source = tmp_path / "out-8.onnx"
+    source.write_bytes(tagger.read_bytes())
+    rnnlower("pad", source, "-o", tmp_path / "out.onnx", "--max", "T=8,12")
+    for size in (8, 12):
+        assert rnnlower("verify", tagger, tmp_path / f"out-{size}.onnx", "--json").json["equal"]

@@ -254,6 +254,9 @@ def test_external_data_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "model.data").symlink_to("real.data")
     every_command(path, 3, "symbolic link")
     (tmp_path / "model.data").unlink()
+    (tmp_path / "model.data").hardlink_to(tmp_path / "real.data")
+    every_command(path, 3, "hard links")
+    (tmp_path / "model.data").unlink()
     (tmp_path / "model.data").symlink_to("/etc/passwd")
     every_command(path, 3, "outside")
 

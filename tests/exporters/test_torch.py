@@ -140,6 +140,13 @@ def test_the_reference_is_the_module_itself(tmp_path: Path, monkeypatch: pytest.
     assert not list(tmp_path.iterdir())
 
 
+def test_bfloat16_and_arguments_with_gradients_are_compared(tmp_path: Path) -> None:
+    x = torch.randn(3, 1, 4).requires_grad_()
+    assert export(made("gru"), (x,), tmp_path / "m.onnx")
+    module = made("gru").bfloat16()
+    assert export(module, (x.bfloat16(),), tmp_path / "b.onnx", exporter={"opset_version": 22})
+
+
 def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     x, path = (torch.randn(5, 2, 4),), tmp_path / "m.onnx"
     with pytest.raises(rnnlower.OptionError, match=r"module\.eval\(\)"):

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 from support.judge import recurrent_left
+from support.places import MODELS
 from support.small_models import recurrent_model
 
 import rnnlower
@@ -83,6 +84,24 @@ def test_ir_model_and_its_tensors_stay_as_they_are() -> None:
     rnnlower.unroll(own)
     assert {name: value.const_value for name, value in own.graph.initializers.items()} == tensors
     assert [tensor.name for tensor in tensors.values() if tensor is not None] == list(tensors)
+
+
+@pytest.mark.parametrize("kind", ["lstm13_in_if_in_loop_captured", "lstm18_function_absent_ref_attr"])
+def test_an_ir_model_and_the_tensors_of_its_constants_stay_as_they_are(kind: str) -> None:
+    """Constants that become initializers elsewhere get other names."""
+    own = ir.load(MODELS / f"{kind}.onnx")
+    before = ir.to_proto(own)
+    rnnlower.lower(own, target="tract")
+    assert ir.to_proto(own) == before
+
+
+def test_an_ir_model_whose_data_file_is_gone_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    ir.save(ir.from_proto(static_model()), path, external_data="weights.bin", size_threshold_bytes=0)
+    own = ir.load(path)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(rnnlower.InvalidModelError, match=r"'weights\.bin' is missing"):
+        rnnlower.inspect(own)
 
 
 @pytest.mark.parametrize("suffix", ["onnx", "textproto", "json", "onnxtxt"])

@@ -269,3 +269,13 @@ def test_emitting_c_needs_static_sizes(tmp_path: Path) -> None:
 def test_an_unknown_language_is_refused(tmp_path: Path) -> None:
     said = command("stream", save(model(SUM), tmp_path), "-o", tmp_path / "o.onnx", "--emit", "java", code=2)
     assert "java" in said.stderr
+
+
+@pytest.mark.parametrize("place", ["m.c", "folder.onnx"])
+def test_the_emitted_code_takes_no_place_of_a_model_or_folder(place: str, tmp_path: Path) -> None:
+    (tmp_path / "folder.c").mkdir()
+    source = save(model(SUM), tmp_path)
+    options = ["-o", tmp_path / place, "--time-axis", "X:1", "--emit", "c"]
+    said = command("stream", source, *options, code=2).stderr
+    assert ("one of the models" if place == "m.c" else "a directory") in said
+    assert not (tmp_path / place).exists()

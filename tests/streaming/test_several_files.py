@@ -94,6 +94,11 @@ def test_the_order_of_the_files_does_not_matter(files: list[str]) -> None:
     assert len(third.graph.output) == len(one.graph.output)
 
 
+def test_no_files_are_refused() -> None:
+    with pytest.raises(rnnlower.OptionError, match="nothing to connect"):
+        rnnlower.stream([])
+
+
 @pytest.mark.parametrize(
     ("chosen", "connect", "problem"),
     [

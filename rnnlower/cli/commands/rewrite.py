@@ -16,6 +16,7 @@ from rnnlower.cli.defining import Comparison, Display, command
 from rnnlower.cli.running import Phases, progress
 from rnnlower.cli.values import check_external_data, restore_stream_names
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
+from rnnlower.folders import whole_file
 from rnnlower.passes.command_options import ConvertOptions, LiftOptions, PadOptions, StreamOptions
 from rnnlower.passes.lowering_options import (
     LoopOptions,
@@ -105,6 +106,7 @@ class Rewriting:
 
         check_external_data(self.external_data)
         require_report_path(self.display.report, self.source, self.output)
+        self._caller = self._path_of_caller()
         self._settings = self.comparison.settings()
         runtime = self._settings.pop("on", None)
         self._absent: RuntimeTrial | None = None
@@ -169,14 +171,27 @@ class Rewriting:
         result = self._finished(report.to_dict(), verification)
         wrote = f"rnnlower: wrote {self.output} ({_describe_size(stage)}; the source has {size:,})"
         running.say(wrote, not self._shows_words)
-        if report.caller is not None:
-            from rnnlower.streaming.callers import SUFFIXES
-
-            assert isinstance(self.options, StreamOptions)
-            path = self.output.with_suffix(SUFFIXES[str(self.options.emit)])
-            path.write_text(report.caller, encoding="utf-8")
-            running.say(f"rnnlower: wrote {path}", not self._shows_words)
+        if report.caller is not None and self._caller is not None:
+            with whole_file(self._caller) as part:
+                part.write_text(report.caller, encoding="utf-8")
+            running.say(f"rnnlower: wrote {self._caller}", not self._shows_words)
         return result
+
+    def _path_of_caller(self) -> pathlib.Path | None:
+        """Return where the caller's code goes if it is wanted."""
+        from rnnlower.files.publishing import check_destination
+        from rnnlower.streaming.callers import SUFFIXES
+
+        emit = self.options.emit if isinstance(self.options, StreamOptions) else None
+        if emit not in SUFFIXES:
+            return None
+        path = self.output.with_suffix(SUFFIXES[emit])
+        if path.resolve() in (self.source.resolve(), self.output.resolve()):
+            raise OptionError(
+                f"--emit {emit} writes {path}, which is one of the models", remedy="rename the result"
+            )
+        check_destination(path)
+        return path
 
     def _write(self, model: ir.Model, report: CommandReport) -> tuple[Stage, VerificationResult | None]:
         """Write the model, unless the verification finds it different from the source."""
@@ -283,7 +298,9 @@ def _rewriting(kind: type[Options], words: str) -> Callable[..., None]:
         provenance: bool = True,
         display: Display,
     ) -> None:
-        buckets = _buckets(options, output, display)
+        source = model.resolve()
+        # The result that takes the place of the source comes last: the others are made of the source, too.
+        buckets = sorted(_buckets(options, output, display), key=lambda each: each[1].resolve() == source)
         results = []
         for number, (each, path, shown) in enumerate(buckets):
             if number and not display.quiet and not display.json_:

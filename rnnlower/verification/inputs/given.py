@@ -32,13 +32,15 @@ def read_inputs(
     the inputs, or several such folders ``test_data_set_N``. Inputs that are in ``sets`` may be left out.
 
     Raises:
-        OptionError: Unreadable, an unknown or missing name, a wrong dtype or rank, or a value other than the
-            one that is set.
+        OptionError: Neither of these, unreadable, an unknown or missing name, a wrong dtype or rank, or a
+            value other than the one that is set.
     """
     fixed = sets or {}
     values = required_inputs(graph)
     if isinstance(given, Mapping):
         found = [dict(given)]
+    elif not isinstance(given, str | os.PathLike):
+        raise OptionError(f"inputs is of type {type(given).__name__}; it must be a dictionary or a path")
     else:
         path = Path(given)
         found = _read_folder(path, values) if path.is_dir() else [_read_npz(path)]
