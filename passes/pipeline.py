@@ -71,6 +71,13 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
         "The assumption concerns the exporter's nodes, not lifted ones.",
         when=lambda o: o.assume_linear_before_reset,
     ),
+    Step(shared.freeze_dims, "Later steps know more if sizes are static."),
+    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
+    Step(
+        shared.freeze_initializers,
+        "Later steps know constants. At a higher IR version these initializers would be defaults.",
+        when=lambda o: o.may_freeze,
+    ),
     Step(lifting_steps.lift, "Lifted nodes can be selected.", when=lambda o: o.lift),
     Step(
         lifting_steps.lift_lines,
@@ -79,16 +86,9 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
     ),
     Step(preparing.pad, "The added nodes are lowered, too.", when=lambda o: o.max),
     Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),
-    Step(shared.freeze_dims, "Later steps know more if sizes are static."),
     Step(
         shared.warn_of_suspicions,
         "Names are still those that the user knows, and fixed sizes make some warnings unnecessary.",
-    ),
-    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
-    Step(
-        shared.freeze_initializers,
-        "Later steps know constants. At a higher IR version these initializers would be defaults.",
-        when=lambda o: o.may_freeze,
     ),
     Step(
         preparing.prepare_model_format,

@@ -164,3 +164,16 @@ def test_a_lifted_line_has_the_common_name_of_its_steps() -> None:
     for node in source.graph.node:
         node.name = f"decoder/cell/{node.name.replace('/', '_')}"
     assert lifted_names(source) == ["decoder/cell"]
+
+
+@pytest.mark.parametrize("options", [{"sets": {"go_on": True}}, {"freeze": True}])
+@pytest.mark.parametrize("command", [rnnlower.scan, rnnlower.lift])
+def test_loops_are_lifted_by_what_the_options_make_constant(command: Any, options: dict[str, Any]) -> None:
+    source = rnnlower.loop(recurrent_model("GRU"), dims={"T": 4, "N": 2})
+    (loop,) = (node for node in source.graph.node if node.op_type == "Loop")
+    (condition,) = (tensor for tensor in source.graph.initializer if tensor.name == loop.input[1])
+    loop.input[1] = condition.name = "go_on"
+    source.graph.input.append(onnx.helper.make_tensor_value_info("go_on", onnx.TensorProto.BOOL, []))
+    if "sets" in options:
+        source.graph.initializer.remove(condition)
+    assert "Loop" not in op_counts(command(source, **options))

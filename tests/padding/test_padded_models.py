@@ -280,3 +280,15 @@ def test_an_if_of_known_condition_is_its_branch() -> None:
     padded = rnnlower.pad(source, max={"T": MOST})
     assert "If" not in {node.op_type for node in padded.graph.node}
     assert rnnlower.verify(source, padded)
+
+
+def test_a_shape_that_callers_may_override_is_known_with_freeze() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        main (float[T, 1, 2] x, int64[2] shape) => (float[T, 2] y)
+        <int64[2] shape = {0, 2}> { y = Reshape (x, shape) }"""
+    source = onnx.parser.parse_model(text)
+    assert [tensor.name for tensor in source.graph.initializer] == ["shape"]
+    with pytest.raises(rnnlower.UnsupportedModelError, match="freeze=True makes a constant of input 'shape'"):
+        rnnlower.pad(source, max={"T": MOST})
+    padded = rnnlower.pad(source, max={"T": MOST}, freeze=True)
+    assert max(differences(source, padded, 5.0).values()) == 0

@@ -220,6 +220,37 @@ def test_below_the_least_ratio_nothing_is_written(tmp_path: Path) -> None:
     assert "dB" in command(*(each for each in arguments if each != "--json")).stdout
 
 
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ([], "give more recordings, --activations int16, or --recurrent-only: the rest in float32"),
+        (["--scheme", "tflite"], "give more recordings, or --recurrent-only: the rest in float32"),
+        (["--activations", "int16", "--recurrent-only"], "give more recordings, or keep the float model"),
+    ],
+)
+def test_the_remedy_for_a_low_ratio_names_no_option_that_is_given(
+    tmp_path: Path, options: list[str], remedy: str
+) -> None:
+    np.savez(tmp_path / "rec.npz", X=recordings())
+    arguments = ("quantize", save(LongMemory("LSTM").build(), tmp_path), "--min-sqnr", "500", *options)
+    run = command(*arguments, "--calibration", tmp_path / "rec.npz", "-o", tmp_path / "out.onnx", code=1)
+    assert remedy in run.stderr
+
+
+def test_the_remedy_for_clipping_by_a_fixed_range_is_another_scheme(tmp_path: Path) -> None:
+    model = LongMemory("LSTM").build()
+    # Products beyond 8, and a state that inputs do not move.
+    weights = {weight.name: weight for weight in model.graph.initializer}
+    for name, factor in zip(model.graph.node[0].input[1:3], (0, 1), strict=True):
+        array = np.full(weights[name].dims, factor, np.float32)
+        weights[name].CopyFrom(numpy_helper.from_array(array, name))
+    np.savez(tmp_path / "rec.npz", X=recordings())
+    arguments = ("quantize", save(model, tmp_path), "--min-sqnr", "500", "--scheme", "tflite")
+    run = command(*arguments, "--calibration", tmp_path / "rec.npz", "-o", tmp_path / "out.onnx", code=1)
+    assert "choose another scheme (--scheme qdq)" in run.stderr
+    assert "beyond the fixed range of --scheme tflite" in run.stderr
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "options", [{}, {"per_tensor": True}, {"activations": "int8-only"}, {"scheme": "pow2"}]

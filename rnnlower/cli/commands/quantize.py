@@ -99,7 +99,7 @@ def quantize(
         name = min(report.outputs, key=lambda each: each.least).name
         error = VerificationError(
             f"output {name!r} has {worst:.1f} dB, --min-sqnr is {min_sqnr:g}; {output} was not written",
-            remedy=_remedy(report),
+            remedy=_remedy(report, options),
         )
     with stage_model(own, output, external_data) as stage:
         size = stage.size
@@ -116,15 +116,27 @@ def quantize(
     running.say(wrote, quiet or json_)
 
 
-def _remedy(report: QuantizeReport) -> str:
-    """Return a remedy for a low ratio: what is clipped needs other recordings than what is rounded."""
+def _remedy(report: QuantizeReport, options: QuantizeOptions) -> str:
+    """Return a remedy for a low ratio: what is clipped needs other ranges, what is rounded finer ones."""
+    from rnnlower.quantizing.quantization import SCHEMES
+
     worst = max(report.scales, key=lambda entry: entry["clipped"] or 0)
     if (worst["clipped"] or 0) > _MUCH:
-        return (
-            f"give recordings that span those set aside: of {worst['role']!r} of node {worst['node']!r}, "
-            f"{worst['clipped']:.0%} of the values are beyond the range of the calibration"
-        )
-    return "give more recordings, --activations int16, or --recurrent-only: the rest in float32"
+        share = f"{worst['clipped']:.0%} of the values are beyond"
+        where = f"of {worst['role']!r} of node {worst['node']!r}, {share}"
+        if SCHEMES[options.scheme].of(options).fixed(worst["role"]) is not None:
+            fixed = f"the fixed range of --scheme {options.scheme}"
+            return f"choose another scheme (--scheme qdq): {where} {fixed}"
+        return f"give recordings that span those set aside: {where} the range of the calibration"
+    finer = {
+        "--activations int16": options.scheme != "tflite" and options.activations in ("int8", "int8-only"),
+        "a run without --per-tensor": options.per_tensor,
+        "--recurrent-only: the rest in float32": not options.recurrent_only,
+    }
+    ways = [way for way, is_left in finer.items() if is_left]
+    kept = "keep the float model, whose weights may need more than 8 bits"
+    *first, last = ["give more recordings", *(ways or [kept])]
+    return f"{', '.join(first)}, or {last}"
 
 
 def _print(report: QuantizeReport, verbose: bool) -> None:
