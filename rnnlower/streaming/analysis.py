@@ -16,7 +16,14 @@ from rnnlower.timeflow.edits import CacheInput, Edit
 from rnnlower.timeflow.flow import Flow, locate
 from rnnlower.timeflow.recurrence import require_states_returned
 from rnnlower.timeflow.rules import follow
-from rnnlower.timeflow.tracks import ChunkError, CoupledError, Track, batch_remedy, length_remedy
+from rnnlower.timeflow.tracks import (
+    ChunkError,
+    CoupledError,
+    StateFormError,
+    Track,
+    batch_remedy,
+    length_remedy,
+)
 from rnnlower.wording import counted, option
 
 _PROBE_CHUNKS = (11, 7)
@@ -136,6 +143,8 @@ def _follow(
         try:
             flow = follow(model, sample, strict=True)
             return _finish(flow, steps, allow_delay)
+        except StateFormError:
+            raise
         except CoupledError as error:
             errors.append(error)
     raise next((error for error in errors if isinstance(error, ChunkError)), errors[0])
