@@ -22,6 +22,7 @@ from refusal_models import (
     sparse,
     sparse_initializer,
     tensor,
+    text,
     then,
     valueless,
     x,
@@ -44,6 +45,14 @@ FILES = [
     Case("truncated", SCAN, model=cell().SerializeToString()[:-30]),
     Case("empty", SCAN, model=b""),
 ]
+TOO_MANY_INPUTS = text(
+    17,
+    "float[2] h, float[3, 2] X",
+    """last, Y = Scan <num_scan_inputs = 1, body = b (float[2] s, float[2] x) => (float[2] t, float[2] y) {
+        t = Add (s, x)
+        y = Neg (t)
+    }> (h, X, X)""",
+)
 GRAPHS = [
     Case(
         "a cycle",
@@ -89,6 +98,7 @@ GRAPHS = [
     Case("a Constant without a value", SCAN, valueless),
     Case("a body that returns what is not its own", SCAN, outer_output, branches()),
     Case("an initializer of a body that hides a value", SCAN, inner_weight, branches()),
+    Case("a Scan or Loop that does not fit its body", SCAN, model=TOO_MANY_INPUTS),
     Case(
         "a function that calls itself",
         SCAN,

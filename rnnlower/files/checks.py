@@ -86,6 +86,7 @@ def check_proto(model: onnx.ModelProto, label: str) -> None:
             _check_attributes(function.attribute_proto, where)
             scopes.check_function_scope(function, where)
         scopes.check_calls(model, label)
+        scopes.check_loops(model, label)
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is not UTF-8") from error
 

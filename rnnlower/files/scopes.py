@@ -14,9 +14,11 @@ import onnx
 from onnx import AttributeProto, TensorProto, numpy_helper
 
 from rnnlower.errors import InvalidModelError
+from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH
 from rnnlower.graph.versions import Version, history
 
 _Nodes = Sequence[onnx.NodeProto]
+_DEFAULT = ("", "ai.onnx")
 
 
 def check_function_scope(function: onnx.FunctionProto, label: str) -> None:
@@ -42,6 +44,59 @@ def check_calls(model: onnx.ModelProto, label: str) -> None:
     if calls:
         domain, name = next(iter(calls))
         raise InvalidModelError(f"{label}: function {domain}::{name} calls itself, directly or indirectly")
+
+
+def check_loops(model: onnx.ModelProto, label: str) -> None:
+    """Refuse Loops and Scans that do not fit their bodies: later code pairs the values of the two.
+
+    Raises:
+        InvalidModelError: There is such a node.
+    """
+    for owner, nodes in (model, model.graph.node), *((each, each.node) for each in model.functions):
+        version = max((each.version for each in owner.opset_import if each.domain in _DEFAULT), default=0)
+        for node in (*nodes, *(node for graph in subgraphs(nodes) for node in graph.node)):
+            if node.domain not in _DEFAULT or node.op_type not in ("Loop", "Scan"):
+                continue
+            misfit = _misfit_of_body(node, version)
+            if misfit:
+                raise InvalidModelError(f"{label}: {display_name(node)}: {misfit}")
+
+
+def _misfit_of_body(node: onnx.NodeProto, version: int) -> str:
+    """Describe the misfit between a Loop or Scan and its body; empty if they fit."""
+    given = {each.name: each for each in node.attribute}
+    if any(each.ref_attr_name for each in node.attribute):
+        return ""
+    body = given["body"].g
+    is_loop = node.op_type == "Loop"
+    # A Loop takes two inputs that are no states, as its body does; Scan-8 takes one that its body does not.
+    before = 2 if is_loop else int(version == FIRST_SCAN_WITHOUT_BATCH - 1)
+    scanned = 0 if is_loop else given["num_scan_inputs"].i
+    states = len(body.input) - (before if is_loop else scanned)
+    if not is_loop and not 1 <= scanned <= len(body.input):
+        return f"attribute 'num_scan_inputs' is {scanned}, but its body has {len(body.input)} inputs"
+    if max(len(node.input), before) != before + states + scanned:
+        return f"has {len(node.input)} inputs, which do not fit the {len(body.input)} of its body"
+    stacked = len(body.output) - is_loop - states
+    if stacked < 0 or len(node.output) > states + stacked:
+        return f"has {len(node.output)} outputs, which do not fit the {len(body.output)} of its body"
+    for name, count in (
+        ()
+        if is_loop
+        else (
+            ("directions", scanned),
+            ("scan_input_axes", scanned),
+            ("scan_input_directions", scanned),
+            ("scan_output_axes", stacked),
+            ("scan_output_directions", stacked),
+        )
+    ):
+        values = list(given[name].ints) if name in given else [0] * count
+        if len(values) != count:
+            return f"attribute {name!r} has {len(values)} elements, but needs {count}"
+        if name.endswith("directions") and not {0, 1}.issuperset(values):
+            return f"attribute {name!r} is {values}; a direction is 0 or 1"
+    return ""
 
 
 def display_name(node: onnx.NodeProto) -> str:
@@ -209,7 +264,7 @@ def misfit_of_every_version(node: onnx.NodeProto) -> str:
 
     Nodes of other domains, and operators that onnx does not know, are not checked.
     """
-    if node.domain not in ("", "ai.onnx"):
+    if node.domain not in _DEFAULT:
         return ""
     attributes = tuple((each.name, each.type) for each in node.attribute)
     return _misfit(_Form(node.op_type, tuple(map(bool, node.input)), len(node.output), attributes))

@@ -76,10 +76,11 @@ def lower_state_operator(e: Emitter, node: StateNode, form: ChunkForm | None) ->
         node: The node, all of whose sizes are known.
         form: How it is repeated, if it is a LinearAttention.
     """
-    inputs = {
-        name: value if value.dtype == e.dtype else e.cast(value, e.dtype)
-        for name, value in node.inputs.items()
-    }
+    inputs = {}
+    for name, value in node.inputs.items():
+        # The type of a computed value may not be declared.
+        dtype = value.dtype or (node.state_dtype if name == "past_state" else node.dtype)
+        inputs[name] = value if dtype == e.dtype else e.cast(value, e.dtype)
     if isinstance(node, AttentionNode):
         assert form is not None
         run = None if form.strategy is None else STRATEGIES[form.strategy].run

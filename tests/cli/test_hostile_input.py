@@ -356,12 +356,33 @@ def test_a_loop_that_lacks_a_first_state(tmp_path: Path) -> None:
             }>
         }""")
     path = saved(model, tmp_path)
-    expect(invoke("inspect", path), 0, "Loop")
-    expect(
-        invoke("lift", path, "-o", tmp_path / "out.onnx"),
-        4,
-        "loop 'Loop_0' stays: its inputs, body and outputs",
-    )
+    expect(invoke("inspect", path), 3, "has 2 inputs, which do not fit the 3 of its body")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("h0, X)", "h0, X, X)", "has 3 inputs, which do not fit the 2 of its body"),
+        ("last, Y =", "last, Y, Z =", "has 3 outputs, which do not fit the 2 of its body"),
+        ("=> (n, y)", "=> ()", "has 2 outputs, which do not fit the 0 of its body"),
+        ("inputs = 1", "inputs = 3", "attribute 'num_scan_inputs' is 3, but its body has 2 inputs"),
+        ("inputs = 1", "inputs = 1, scan_input_axes = [0, 0]", "has 2 elements, but needs 1"),
+        ("inputs = 1", "inputs = 1, scan_output_axes = [0, 0]", "has 2 elements, but needs 1"),
+        ("inputs = 1", "inputs = 1, scan_output_directions = [0, 0]", "has 2 elements, but needs 1"),
+        ("inputs = 1", "inputs = 1, scan_input_directions = [2]", "[2]; a direction is 0 or 1"),
+    ],
+)
+def test_a_scan_that_does_not_fit_its_body(tmp_path: Path, old: str, new: str, why: str) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 13]>
+        main (float[3, 2] X, float[2] h0) => (float[2] last, float[3, 2] Y) {
+            last, Y = Scan <num_scan_inputs = 1, body = b (float[2] h, float[2] x) => (n, y) {
+                n = Add (h, x)
+                y = Identity (n)
+            }> (h0, X)
+        }"""
+    path = saved(onnx.parser.parse_model(text.replace(old, new)), tmp_path)
+    expect(invoke("inspect", path), 3, why)
+    expect(invoke("convert", path, "--opset", 16, "-o", tmp_path / "out.onnx"), 3, why)
 
 
 def test_a_scan_that_omits_an_output_stays(tmp_path: Path) -> None:

@@ -138,6 +138,20 @@ def test_bfloat16_is_computed_in_float32() -> None:
         assert np.abs(value.astype("f") - want[name].astype("f")).max() < 1e-2
 
 
+@pytest.mark.parametrize("case", [AttentionCase(), ConvolutionCase()])
+def test_an_input_whose_type_is_not_declared_needs_no_cast(case: Case) -> None:
+    model = case.model()
+    (node,) = model.graph.node
+    for number, name in enumerate(node.input):
+        if name:
+            model.graph.node.insert(0, onnx.helper.make_node("Identity", [name], [f"computed_{name}"]))
+            node.input[number] = f"computed_{name}"
+    result = lowered(model, "unroll")
+    assert "Cast" not in [each.op_type for each in result.graph.node]
+    feeds = case.feeds(0)
+    check(case, result, feeds)
+
+
 def _bfloat16(array: np.ndarray) -> np.ndarray:
     dtype = onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16)
     return array.astype(dtype)
