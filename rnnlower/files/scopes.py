@@ -80,16 +80,14 @@ def _misfit_of_body(node: onnx.NodeProto, version: int) -> str:
     stacked = len(body.output) - is_loop - states
     if stacked < 0 or len(node.output) > states + stacked:
         return f"has {len(node.output)} outputs, which do not fit the {len(body.output)} of its body"
+    if is_loop:
+        return ""
     for name, count in (
-        ()
-        if is_loop
-        else (
-            ("directions", scanned),
-            ("scan_input_axes", scanned),
-            ("scan_input_directions", scanned),
-            ("scan_output_axes", stacked),
-            ("scan_output_directions", stacked),
-        )
+        ("directions", scanned),
+        ("scan_input_axes", scanned),
+        ("scan_input_directions", scanned),
+        ("scan_output_axes", stacked),
+        ("scan_output_directions", stacked),
     ):
         values = list(given[name].ints) if name in given else [0] * count
         if len(values) != count:
