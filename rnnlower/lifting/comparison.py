@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rnnlower.lifting.affine_forms import AffineForm, Atoms, Monomial, Polynomial
 
 
-def are_equivalent(atoms: Atoms, first: AffineForm, second: AffineForm) -> bool:
-    """Return whether two forms are equal, where activations of equal arguments are equal."""
-    one, other = first.flatten().simplify(), second.flatten().simplify()
-    if one.constant.shape != other.constant.shape:
-        return False
-    keys: dict[int, object] = {}
+def are_equivalent(atoms: Atoms, pairs: Iterable[tuple[AffineForm, AffineForm]]) -> bool:
+    """Return whether the two forms of each pair are equal, where activations of equal arguments are equal."""
+    keys: dict[int, int] = {}
     names: dict[object, int] = {}
 
-    def key(atom: int) -> object:
+    def key(atom: int) -> int:
         if atom not in keys:
             block = atoms.block(atom)
             content: object = atom
@@ -28,11 +25,15 @@ def are_equivalent(atoms: Atoms, first: AffineForm, second: AffineForm) -> bool:
     def terms(form: AffineForm, place: int) -> object:
         found: dict[object, float] = {}
         for monomial, coef in atoms.polynomial(form, place).items():
-            term = tuple(sorted((key(atom) for atom in monomial), key=str))
+            term = tuple(sorted(map(key, monomial)))
             found[term] = found.get(term, 0.0) + coef
         return frozenset((term, float(f"{coef:.6g}")) for term, coef in found.items() if coef)
 
-    return all(terms(one, j) == terms(other, j) for j in range(one.constant.size))
+    return all(
+        one.constant.shape == other.constant.shape
+        and all(terms(one, j) == terms(other, j) for j in range(one.constant.size))
+        for one, other in ([form.flatten().simplify() for form in pair] for pair in pairs)
+    )
 
 
 def is_close(first: Mapping[Monomial, float], second: Mapping[Monomial, float]) -> bool:

@@ -329,8 +329,7 @@ class _FirstStep:
             expected = [again.form(value) for value in following.unmasked]
         except NotLiftableError:
             return False
-        pairs = zip(forms, expected, strict=True)
-        return not again.leaves and all(are_equivalent(evaluator.atoms, *pair) for pair in pairs)
+        return not again.leaves and are_equivalent(evaluator.atoms, zip(forms, expected, strict=True))
 
 
 def _make_step(
