@@ -72,6 +72,8 @@ class LiftRecurrentPass(Pass):
         frames: Whether to lift Loops and Scans, and to look into functions.
         convolutions: Whether to lift causal convolutions.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
+        empty: Whether to lift also what has no steps, where onnxruntime's operators do not return the
+            initial state: if they are lowered.
 
     Attributes:
         lifted: All recurrences that were examined, with the reason for each that was not lifted.
@@ -85,6 +87,7 @@ class LiftRecurrentPass(Pass):
     frames: bool = True
     convolutions: bool = True
     semantics: Semantics = "ort"
+    empty: bool = False
     lifted: list[LiftedNode] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -133,7 +136,7 @@ class LiftRecurrentPass(Pass):
         """Lift recurrences outside functions; return whether there were any."""
         names = NameSource(all_names(model))
         self._names = node_names(model)
-        lifter = FrameLifter(self.facts, names, self.semantics)
+        lifter = FrameLifter(self.facts, names, self.semantics, empty=self.empty)
         lifted: list[Lifted] = []
         kept: list[LiftedNode] = []
         states: list[LiftedNode] = []

@@ -27,17 +27,24 @@ def lift(work: Work) -> None:
     that they cost more.
     """
     target = work.options.runtime
-    lift_all(work, convolutions=target is not None and target.has_foreign("com.microsoft", CAUSAL_CONV))
+    lift_all(
+        work,
+        convolutions=target is not None and target.has_foreign("com.microsoft", CAUSAL_CONV),
+        empty=True,
+    )
 
 
-def lift_all(work: Work, *, convolutions: bool) -> None:
-    """Lift Loops and Scans, and if asked for, convolutions over a past that is not zero."""
+def lift_all(work: Work, *, convolutions: bool, empty: bool = False) -> None:
+    """Lift Loops and Scans, and if asked for those without steps, and convolutions over a nonzero past."""
     if not {"Loop", "Scan", *(["Conv"] if convolutions else [])} & op_types(work.model):
         return
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 
     names, semantics = getattr(work.options, "nodes", None), work.options.semantics
-    _lift(work, LiftRecurrentPass(names, steps=None, convolutions=convolutions, semantics=semantics))
+    lifting = LiftRecurrentPass(
+        names, steps=None, convolutions=convolutions, semantics=semantics, empty=empty
+    )
+    _lift(work, lifting)
 
 
 def lift_lines(work: LoweringWork) -> None:

@@ -68,8 +68,8 @@ class Lifted:
 class FrameLifter:
     """A rewriter of frames."""
 
-    def __init__(self, facts: Facts, names: NameSource, semantics: Semantics) -> None:
-        self._facts, self._names, self._semantics = facts, names, semantics
+    def __init__(self, facts: Facts, names: NameSource, semantics: Semantics, *, empty: bool) -> None:
+        self._facts, self._names, self._semantics, self._empty = facts, names, semantics, empty
 
     def lift(self, located: LocatedNode, frame: Frame) -> list[Lifted]:
         """Replace a frame by nodes.
@@ -80,7 +80,7 @@ class FrameLifter:
         if located.opset < _FIRST_OPSET:
             raise NotLiftableError(f"runtimes do not know the recurrent operators of opset {located.opset}")
         found = find_cells(self._facts, frame, self._semantics)
-        for each in found:
+        for each in found if not self._empty or found[0].steps != 0 else ():
             require_steps(self._facts, each, self._semantics)
         results = find_results(self._facts, frame, found)
         dtype = self._facts.dtype(found[0].states[0].start)
@@ -90,7 +90,7 @@ class FrameLifter:
             raise NotLiftableError("recurrent operators take bfloat16 only from opset 22 on")
         with open_emitter(self._facts, self._names, located, dtype) as e:
             nodes, replaced = self._emit(e, located, frame, found, results)
-        if found[0].steps is None:
+        if not found[0].steps:
             for each, lifted in zip(found, nodes, strict=True):
                 unguarded = unguarded_states(self._facts, each, frame.inputs)
                 lifted.emitted.node.meta[KEEPS_INITIAL] = any(True for _ in unguarded)
