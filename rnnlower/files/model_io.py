@@ -44,7 +44,7 @@ def load_model(model: ModelLike) -> ir.Model:
     """Return a copy of a model that may be changed.
 
     Raises:
-        InvalidModelError: The file cannot be read, is not ONNX, or is broken, or external data is missing.
+        InvalidModelError: The file cannot be read, is not ONNX, or is broken.
         OptionError: The argument is neither a model nor a path.
         UnsupportedModelError: A Constant holds a sparse tensor.
     """
@@ -84,12 +84,6 @@ def _own_copy(model: ir.Model) -> ir.Model:
         node.attributes[attribute.name] = ir.AttrTensor(
             attribute.name, _copy_tensor(attribute.as_tensor()), attribute.doc_string
         )
-    for stored in _external(own):
-        if not os.path.isfile(stored.path):
-            raise InvalidModelError(
-                f"initializer {stored.name!r}: its external data {str(stored.location)!r} is missing; "
-                "put the file next to the model"
-            )
     normalize_opset_imports(own, "the model")
     _pack_bools(own)
     return own

@@ -95,15 +95,6 @@ def test_an_ir_model_and_the_tensors_of_its_constants_stay_as_they_are(kind: str
     assert ir.to_proto(own) == before
 
 
-def test_an_ir_model_whose_data_file_is_gone_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    ir.save(ir.from_proto(static_model()), path, external_data="weights.bin", size_threshold_bytes=0)
-    own = ir.load(path)
-    (tmp_path / "weights.bin").unlink()
-    with pytest.raises(rnnlower.InvalidModelError, match=r"'weights\.bin' is missing"):
-        rnnlower.inspect(own)
-
-
 @pytest.mark.parametrize("suffix", ["onnx", "textproto", "json", "onnxtxt"])
 def test_a_file_that_is_no_model_is_refused_in_every_format(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"model.{suffix}"
