@@ -77,22 +77,23 @@ def _channel_norm(flow: PadFlow, node: ir.Node) -> Axes:
     if not any(axis >= 2 for axis in axes):
         return axes
     emitter, spatial = flow.emitter_for(node), [1] * (len(shape) - 2)
+    sizes = flow.sizes(emitter, value, range(len(shape)))
     groups = node.attributes.get_int("num_groups", 0)
     each_has = not groups or flow.shape(node.inputs[1]) == (shape[1],)
     if groups:
-        value = emitter.reshape(value, [0, groups, shape[1] // groups, *shape[2:]])
+        value = emitter.reshape(value, [sizes[0], groups, shape[1] // groups, *sizes[2:]])
         axes_of_groups = {axis + (axis >= 2): size for axis, size in axes.items()}
         result = _emit_normalized(flow, node, emitter, value, axes_of_groups, range(2, len(shape) + 1))
     else:
         result = _emit_normalized(flow, node, emitter, value, axes, range(2, len(shape)))
     if groups and each_has:
-        result = emitter.reshape(result, [0, *shape[1:]])
+        result = emitter.reshape(result, sizes)
     for op_type, each in zip(("Mul", "Add"), node.inputs[1:], strict=True):
         assert each is not None
         # Up to opset 20 the parameters belong to groups.
         each = emitter.reshape(each, [-1, *spatial] if each_has else [-1, 1, *spatial])
         result = emitter.op(op_type, result, each)
-    flow.replace(node, result if each_has else emitter.reshape(result, [0, *shape[1:]]), emitter)
+    flow.replace(node, result if each_has else emitter.reshape(result, sizes), emitter)
     return axes
 
 

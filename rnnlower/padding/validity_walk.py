@@ -7,7 +7,7 @@ size) are those that the source computes on the unpadded input. The elements aft
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.rewiring import take_place_of
 from rnnlower.graph.walk import RESHAPING, LocatedNode, captured_values, default_opset, is_read, operand
-from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.lowering.emitter import Dim, Emitter, Emitters
 from rnnlower.padding.examples import Examples
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size, add_axis
 from rnnlower.padding.validity import MaskEmitter
@@ -153,6 +153,17 @@ class PadFlow(Examples):
 
     # Parts that several rules share.
 
+    def is_fixed(self, value: ir.Value | None) -> bool:
+        """Return whether the contents of a value are known, where it is read in the result as well."""
+        return (
+            value is not None and self.contents(value) is not None and self.origin(value) not in self._counted
+        )
+
+    def sizes(self, emitter: Emitter, value: ir.Value, axes: Iterable[int]) -> list[Dim]:
+        """Return the sizes of axes in the result: numbers, or values where the caller chooses them."""
+        shape = self.shape(value)
+        return [emitter.dim(value, axis) if self.is_dynamic(value, axis) else shape[axis] for axis in axes]
+
     def broadcast(self, node: ir.Node, indices: Sequence[int]) -> Axes:
         """Return the axes of operands that are aligned at their ends."""
         axes, rank = dict[int, Size](), len(self.shape(node.outputs[0]))
@@ -266,6 +277,8 @@ class PadFlow(Examples):
                 continue
             if size is None:
                 raise NoRuleError("makes a length the size of another axis")
+            if size.symbol != ROWS and self.is_dynamic(out, axis):
+                raise NoRuleError("makes an axis whose size follows from a length and from another open size")
             if not size.fits(self._lengths, sizes):
                 raise NoRuleError("changes the number of steps in an unsupported way")
         # An axis that every sequence fills has no padding.
@@ -306,8 +319,8 @@ class PadFlow(Examples):
             value = operand(node, index)
             if value is None or self.origin(value) not in self._counted:
                 continue
-            contents, other = self.contents(value), self._other.constant(self.origin(value))
-            if contents is None or other is None or not np.array_equal(contents[0], other):
+            contents = self.contents(value)
+            if contents is None or self.follows_from_other_sizes(value):
                 raise NoRuleError("takes a shape from a number of steps and from another open size")
             emitter = self.emitter_for(node)
             constant = emitter.constant(contents[0])

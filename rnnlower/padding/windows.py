@@ -101,15 +101,17 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
     if not over or ((is_same or not ceil) and (counts or not around)):
         # Valid windows have no padding, or it counts.
         return found
-    emitter, shape = flow.emitter_for(node), flow.shape(node.inputs[0])
+    emitter, rank = flow.emitter_for(node), len(flow.shape(node.inputs[0]))
+    sizes = [1, 1, *flow.sizes(emitter, flow.operand(node), range(2, rank))]
     if counts and around:
-        shape = _around(shape, node)
+        pads = node.attributes.get_ints("pads") or ()
+        more = [0, 0, *map(sum, zip(pads[: rank - 2], pads[rank - 2 :], strict=True))]
+        sizes = [emitter.dim_arithmetic("Add", size, each) for size, each in zip(sizes, more, strict=True)]
+        axes = {axis: size.affine(1, more[axis]) for axis, size in axes.items()}
         _pad_with_zeros(flow, node)
-        axes = {axis: size.affine(1, shape[axis] - size.full) for axis, size in axes.items()}
-    mask = emitter.constant(np.ones([1, 1, *shape[2:]], emitter.dtype.numpy()))
-    zero = emitter.scalar(0)
+    mask, zeros = emitter.scalar(1), emitter.zeros(sizes)
     for axis in over:
-        mask = emitter.op("Where", flow.masks.mask(axes[axis], axis, axes, len(shape)), mask, zero)
+        mask = emitter.op("Where", flow.masks.mask(axes[axis], axis, axes, rank), mask, zeros)
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     share = emitter.op("AveragePool", mask, **attributes)
     least = emitter.scalar(1e-6)
@@ -120,12 +122,6 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
             mean = emitter.slice(mean, [0], [found[axis].full], [axis])
     flow.replace(node, mean, emitter)
     return found
-
-
-def _around(shape: tuple[int, ...], node: ir.Node) -> tuple[int, ...]:
-    pads = node.attributes.get_ints("pads") or ()
-    half = len(pads) // 2
-    return (*shape[:2], *(s + a + b for s, a, b in zip(shape[2:], pads[:half], pads[half:], strict=True)))
 
 
 def _pad_with_zeros(flow: PadFlow, node: ir.Node) -> None:
