@@ -183,6 +183,9 @@ def _rotary(flow: PadFlow, node: ir.Node) -> Axes:
     axes = flow.axes_of(node.inputs[0])
     if len(flow.shape(node.inputs[0])) - 1 in axes:
         raise NoRuleError("has features over time")
+    positions = 1 if node.domain else 3
+    if operand(node, positions) is not None:
+        flow.fill_positions(node, positions)
     return axes
 
 

@@ -96,6 +96,8 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
         flow.fill(node, 0, time, 0.0)
     if 2 in axes or any(map(flow.axes_of, node.inputs[1:4])):
         raise NoRuleError("has features or weights over time")
+    if len(node.inputs) > _LENGTHS:
+        flow.fill_positions(node, _LENGTHS)
     forward = node.attributes.get_string("direction", "forward") == "forward"
     finals = any(map(is_read, node.outputs[1:]))
     lengths = operand(node, _LENGTHS)

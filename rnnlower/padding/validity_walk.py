@@ -217,6 +217,12 @@ class PadFlow(Examples):
             self._filled[key] = made
         node.replace_input_with(index, self._filled[key])
 
+    def fill_positions(self, node: ir.Node, index: int) -> None:
+        """Fill positions over time: any number may stand there, and the data has no such position."""
+        if not self.is_fixed(node.inputs[index]):
+            for axis in self.lengths_of(node.inputs[index]):
+                self.fill(node, index, axis, 0)
+
     def replace(self, node: ir.Node, value: ir.Value, emitter: Emitter, index: int = 0) -> None:
         """Replace a node's output by a value; the nodes emitted for it follow the node."""
         self._replaced.append(node)

@@ -25,6 +25,7 @@ def model(text: str) -> onnx.ModelProto:
         "(float[N, 4, T, W] x, float[4] s) => (float[N, 4, T, W] z) "
         "{ z = GroupNormalization <num_groups = 2> (x, s, s) }",
         "(float[1, 2, W, 4] q, float[1, 2, T, 4] x) => (float[1, 2, W, 4] z) { z = Attention (q, x, x) }",
+        "(float[T, 4] x, float[W] w) => (float[1, 4] z) { k = Shape (w) z = Gather (x, k) }",
     ],
 )
 def test_an_open_size_is_no_example(text: str) -> None:
