@@ -112,7 +112,8 @@ def unfold_groups(model: ir.Model) -> None:
         if shape is None or folded is None or len(folded) != 3 or folded[1] <= 0 or folded[2] != -1:
             continue
         sizes = [-1 if each is None else each for each in shape]
-        if sizes[1] > 0 and sizes[2:].count(-1) <= 1:
+        is_grouped = folded[0] in (0, sizes[0]) and sizes[1] > 0 and sizes[1] % folded[1] == 0
+        if is_grouped and sizes[2:].count(-1) <= 1:
             new = (int(folded[0]), int(folded[1]), sizes[1] // int(folded[1]), *sizes[2:])
             before.replace_input_with(1, pool.integers(new))
             before.outputs[0].shape = node.outputs[0].shape = None

@@ -354,7 +354,7 @@ class PadFlow(Examples):
                 shape = self._shape_of_length(emitter, node)
                 self._at_length[value] = emitter.op("ReduceProd", shape, keepdims=0)
             else:
-                self._at_length[value] = self._emit_again(emitter, node)
+                self._at_length[value] = self._emit_again(emitter, value, node)
             emitter.insert_after(node)
         return self._at_length[value]
 
@@ -388,27 +388,25 @@ class PadFlow(Examples):
             return self._content_at_length(operands[0])
         if node.op_type not in POINTWISE or any(math.prod(self.shape(each)) != 1 for each in operands):
             raise NoRuleError(f"reads {value.name!r}, which differs from row to row")
-        return self._emit_again(emitter, node)
+        return self._emit_again(emitter, value, node)
 
     def _shape_of_length(self, emitter: Emitter, node: ir.Node) -> ir.Value:
         source = self.operand(node)
-        shape, axes = self.shape(source), self.axes_of(source)
-        places = range(len(shape))[node.attributes.get_int("start", 0) : node.attributes.get_int("end", 99)]
-        dims = [
-            self.masks.count(axes[axis])
-            if axis in axes
-            else emitter.dim(source, axis)
-            if self.is_dynamic(source, axis)
-            else shape[axis]
-            for axis in places
-        ]
-        return emitter.size_vector(dims)
+        axes, start = self.axes_of(source), node.attributes.get_int("start", 0)
+        places = range(len(self.shape(source)))[start : node.attributes.get_int("end", 99)]
+        return emitter.size_vector(
+            [
+                self.masks.count(axes[axis]) if axis in axes else self.sizes(emitter, source, [axis])[0]
+                for axis in places
+            ]
+        )
 
-    def _emit_again(self, emitter: Emitter, node: ir.Node) -> ir.Value:
-        """Emit a copy of a node that reads contents at the length."""
+    def _emit_again(self, emitter: Emitter, value: ir.Value, node: ir.Node) -> ir.Value:
+        """Emit a copy of a value's node that reads contents at the length."""
         inputs = [None if each is None else self._content_at_length(each) for each in node.inputs]
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-        return emitter.op(node.op_type, *inputs, **attributes)
+        made = emitter.ops(node.op_type, *inputs, outputs=len(node.outputs), **attributes)
+        return made[node.outputs.index(value)]
 
 
 def _clamp_to_type(fill: float, dtype: np.dtype[np.generic]) -> float | int | bool:

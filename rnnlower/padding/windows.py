@@ -188,10 +188,10 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
         found[axis] = axes[axis].affine(1, begin + end)
         if mode == "reflect":
             flow.require(axes[axis], max(begin, end) + 1)
-        if end <= 0:
+        if end <= 0 and (mode != "wrap" or begin <= 0):
             continue
         if mode != "constant":
-            if len([each for each in pads[0] if each]) != bool(begin) + 1:
+            if len([each for each in pads[0] if each]) != bool(begin) + bool(end):
                 raise NoRuleError(f"repeats the end of the sequence, and pads other axes (mode {mode})")
             _mirror(flow, node, axis, begin, found[axis], mode)
             continue
@@ -234,10 +234,11 @@ def _resize(flow: PadFlow, node: ir.Node) -> Axes:
         excludes = node.attributes.get_int("antialias", 0) or node.attributes.get_int("exclude_outside", 0)
         if by_length or excludes or "axes" in node.attributes:
             raise NoRuleError("stretches time in a way that depends on the length, or reads beyond the end")
-        if where == "pytorch_half_pixel":
-            flow.require(size, 2)
         _repeat_last_step(flow, node, axis, size)
         found[axis] = size.affine(scale.numerator, 0, scale.denominator)
+        if where == "pytorch_half_pixel":
+            # A single step is read from another place.
+            flow.require(found[axis], 2)
     return found
 
 

@@ -40,6 +40,14 @@ def model(text: str) -> onnx.ModelProto:
         f"(float[T] x) => (float[T] z) {{ {_RANGE} l = Sub (n, one) i = Sub (l, r) z = Gather (x, i) }}",
         f"(float[T] x) => (float[T] z) {{ {_RANGE} q = Mul (r, r) i = Mod (q, n) "
         "z = GatherElements (x, i) }",
+        "(float[4, T] x) => (float[4, T] z) "
+        "{ s = Shape (x) a, b = Split <num_outputs = 2> (s) d = Cast <to = 1> (b) z = Div (x, d) }",
+        '(float[T, 4] x) => (float[U, 4] z) { z = Pad <mode = "wrap"> (x, wrap) }',
+        '(float[1, 1, T] x) => (float[1, 1, U] z) { z = Resize <mode = "linear", '
+        'coordinate_transformation_mode = "pytorch_half_pixel"> (x, "", half) }',
+        "(float[T, 4] x) => (float[T, 4] z) "
+        "{ g = Reshape (w, group) n = InstanceNormalization (g, ones, ones) "
+        "b = Reshape (n, back) m = ReduceMean <keepdims = 0> (b) z = Add (x, m) }",
     ],
 )
 def test_the_valid_steps_are_read_at_every_length(text: str, mask: bool) -> None:
