@@ -83,6 +83,7 @@ QUANTIZATION = [
     ),
     Case("a recording of another size", CALIBRATE.replace("good.npz", "shape.npz")),
     Case("stacks of different heights", CALIBRATE.replace("good", "stacks"), lens(TensorProto.INT32)),
+    Case("lengths beyond the input's type", CALIBRATE.replace("good", "beyond"), lens(TensorProto.INT32)),
     Case("an empty stack", CALIBRATE.replace("good", "empty")),
     Case(
         "calls of different lengths",

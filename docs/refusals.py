@@ -195,6 +195,7 @@ def _write_inputs(folder: pathlib.Path) -> None:
     sets |= {"name": {"X": X, "Z": X}, "none": {}, "shape": {"X": np.ones((2, 1, 4), np.float32)}}
     sets |= {"integers": {"X": X.astype(np.int64)}, "empty": {"X": np.ones((0, 2, 1, 3), np.float32)}}
     sets["stacks"] = {"X": np.stack([X, X]), "lens": np.full((3, 1), 2, np.int32)}
+    sets["beyond"] = {"X": X, "lens": np.array([2**40])}
     sets |= {"longer": {"X": np.ones((3, 1, 3), np.float32)}, "many_recordings": {"X": np.stack([X] * 4)}}
     sets["with_states"] = {"X": np.stack([X] * 4)} | {
         f"cell_{letter}_in": np.zeros((4, 1, 1, 2), np.float32) for letter in "hc"

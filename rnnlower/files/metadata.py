@@ -118,6 +118,17 @@ class PadMetadata:
     form: str
     rows: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        lengths = self.max.keys()
+        if not (lengths == self.least.keys() == self.lengths.keys() == {*self.symbols.values()}):
+            raise ValueError("its parts name different lengths")
+        if self.inputs.keys() != self.symbols.keys():
+            raise ValueError("its parts name different inputs")
+        if not all(1 <= self.least[name] <= most for name, most in self.max.items()):
+            raise ValueError("the least length is not from 1 to the maximum")
+        if not all(isinstance(each.get("axis"), int) and "size" in each for each in self.outputs.values()):
+            raise ValueError("an output has no axis or no size")
+
     def write(self, properties: MutableMapping[str, str]) -> None:
         """Write the entry into the metadata of a model."""
         properties[PAD_KEY] = json.dumps(dataclasses.asdict(self))

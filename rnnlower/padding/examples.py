@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError
@@ -137,6 +138,18 @@ class Examples:
         """Return whether the caller chooses the size of an axis that is not over time."""
         shape = self._other.shape(self.origin(value))
         return shape is None or shape[axis] != self.shape(value)[axis]
+
+    def follows_from_other_sizes(self, value: ir.Value | None) -> bool:
+        """Return whether contents at the maximum differ with open sizes that are not lengths."""
+        contents = self.contents(value)
+        if value is None or contents is None:
+            return False
+        other = self._other.constant(self.origin(value))
+        return other is None or not np.array_equal(contents[0], other)
+
+    def numbers(self, value: ir.Value | None) -> list[Array] | None:
+        """Return the contents of a value at the example lengths, if they follow from nothing else."""
+        return None if self.follows_from_other_sizes(value) else self.contents(value)
 
     def static_size(self, value: ir.Value, axis: int) -> int | None:
         """Return the size of an axis at the maximum; ``None`` if it is chosen by the caller, or not known."""

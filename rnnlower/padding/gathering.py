@@ -12,7 +12,7 @@ def _gather(flow: PadFlow, node: ir.Node) -> Axes:
     data, indices = node.inputs[:2]
     rank, axes, own = len(flow.shape(data)), flow.axes_of(data), flow.axes_of(indices)
     along = node.attributes.get_int("axis", 0) % rank
-    _fill_positions(flow, node)
+    flow.fill_positions(node, 1)
     if along in axes:
         _gather_steps(flow, node, along, axes)
     more = len(flow.shape(indices)) - 1
@@ -20,19 +20,12 @@ def _gather(flow: PadFlow, node: ir.Node) -> Axes:
     return found | {along + axis: size for axis, size in own.items()}
 
 
-def _fill_positions(flow: PadFlow, node: ir.Node) -> None:
-    """Fill positions over time: any number may stand there, and the data has no such position."""
-    if flow.contents(node.inputs[1]) is None:
-        for axis in flow.lengths_of(node.inputs[1]):
-            flow.fill(node, 1, axis, 0)
-
-
 def _gather_elements(flow: PadFlow, node: ir.Node) -> Axes:
     """Take single elements; the axes of the result are those of the indices."""
     data, indices = node.inputs[:2]
     axes, own = flow.axes_of(data), flow.axes_of(indices)
     along = node.attributes.get_int("axis", 0) % len(flow.shape(data))
-    _fill_positions(flow, node)
+    flow.fill_positions(node, 1)
     for axis, size in axes.items():
         if axis == along and flow.rows is not None:
             raise NoRuleError("reads steps at positions that differ from row to row")
@@ -55,7 +48,7 @@ def _gather_nd(flow: PadFlow, node: ir.Node) -> Axes:
         raise NoRuleError("reads steps at positions that consist of several numbers")
     if any(own.get(axis, size) != size for axis, size in axes.items() if axis < batch):
         raise NoRuleError("combines values of different lengths")
-    _fill_positions(flow, node)
+    flow.fill_positions(node, 1)
     return own | {axis - first + len(shape) - 1: size for axis, size in axes.items() if axis >= first}
 
 
@@ -73,10 +66,15 @@ def _scatter_nd(flow: PadFlow, node: ir.Node) -> Axes:
 def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
     """Make positions that count from the end count from the last valid step."""
     data, value = flow.operand(node), flow.operand(node, 1)
-    size, contents = axes[along], flow.contents(value)
+    size, contents = axes[along], flow.numbers(value)
     if size.symbol == ROWS:
         raise NoRuleError("takes single rows, each of which has a length of its own")
     counts = [shape[along] for shape in flow.shapes(data)]
+    if flow.lengths_of(value):
+        if contents is not None and flow.is_fixed(value) and (contents[0] >= 0).all():
+            # As many positions as steps, each of which is a number of the source.
+            return
+        contents = None
     if contents is not None and any((each != contents[0]).any() for each in contents):
         # A position that follows from the length is that number already, unless rows have their own.
         behind = [each - count for each, count in zip(contents, counts, strict=True)]

@@ -77,22 +77,23 @@ def _channel_norm(flow: PadFlow, node: ir.Node) -> Axes:
     if not any(axis >= 2 for axis in axes):
         return axes
     emitter, spatial = flow.emitter_for(node), [1] * (len(shape) - 2)
+    sizes = flow.sizes(emitter, value, range(len(shape)))
     groups = node.attributes.get_int("num_groups", 0)
     each_has = not groups or flow.shape(node.inputs[1]) == (shape[1],)
     if groups:
-        value = emitter.reshape(value, [0, groups, shape[1] // groups, *shape[2:]])
+        value = emitter.reshape(value, [sizes[0], groups, shape[1] // groups, *sizes[2:]])
         axes_of_groups = {axis + (axis >= 2): size for axis, size in axes.items()}
         result = _emit_normalized(flow, node, emitter, value, axes_of_groups, range(2, len(shape) + 1))
     else:
         result = _emit_normalized(flow, node, emitter, value, axes, range(2, len(shape)))
     if groups and each_has:
-        result = emitter.reshape(result, [0, *shape[1:]])
+        result = emitter.reshape(result, sizes)
     for op_type, each in zip(("Mul", "Add"), node.inputs[1:], strict=True):
         assert each is not None
         # Up to opset 20 the parameters belong to groups.
         each = emitter.reshape(each, [-1, *spatial] if each_has else [-1, 1, *spatial])
         result = emitter.op(op_type, result, each)
-    flow.replace(node, result if each_has else emitter.reshape(result, [0, *shape[1:]]), emitter)
+    flow.replace(node, result if each_has else emitter.reshape(result, sizes), emitter)
     return axes
 
 
@@ -111,7 +112,8 @@ def unfold_groups(model: ir.Model) -> None:
         if shape is None or folded is None or len(folded) != 3 or folded[1] <= 0 or folded[2] != -1:
             continue
         sizes = [-1 if each is None else each for each in shape]
-        if sizes[1] > 0 and sizes[2:].count(-1) <= 1:
+        is_grouped = folded[0] in (0, sizes[0]) and sizes[1] > 0 and sizes[1] % folded[1] == 0
+        if is_grouped and sizes[2:].count(-1) <= 1:
             new = (int(folded[0]), int(folded[1]), sizes[1] // int(folded[1]), *sizes[2:])
             before.replace_input_with(1, pool.integers(new))
             before.outputs[0].shape = node.outputs[0].shape = None

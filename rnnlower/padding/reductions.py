@@ -71,7 +71,7 @@ def _arg_min_max(flow: PadFlow, node: ir.Node) -> Axes:
 def _top_k(flow: PadFlow, node: ir.Node) -> list[Axes]:
     fill = -math.inf if node.attributes.get_int("largest", 1) else math.inf
     along = axes_along(node, len(flow.shape(node.inputs[0])), flow.opset)
-    size, count = flow.axes_of(node.inputs[0]).get(along[0]), flow.contents(node.inputs[1])
+    size, count = flow.axes_of(node.inputs[0]).get(along[0]), flow.numbers(node.inputs[1])
     if size is not None and count is not None and len({each.item() for each in count}) == 1:
         flow.require(size, count[0].item())
     axes = flow.fill_along(node, along, fill)
@@ -183,6 +183,9 @@ def _rotary(flow: PadFlow, node: ir.Node) -> Axes:
     axes = flow.axes_of(node.inputs[0])
     if len(flow.shape(node.inputs[0])) - 1 in axes:
         raise NoRuleError("has features over time")
+    positions = 1 if node.domain else 3
+    if operand(node, positions) is not None:
+        flow.fill_positions(node, positions)
     return axes
 
 

@@ -39,7 +39,7 @@ def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
         if own is not None and flow.dtype(own) == ir.DataType.BOOL:
             mask = emitter.op("And", own, valid)
         else:
-            none = emitter.zeros([flow.shape(query)[time], size.full])
+            none = emitter.zeros([*flow.sizes(emitter, flow.operand(node), [time]), size.full])
             lowest = emitter.scalar(-math.inf)
             mask = emitter.op("Where", valid, none if own is None else own, lowest)
         emitter.insert_before(node)
@@ -70,8 +70,7 @@ def _attention_with_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
             emitter, value = flow.emitter_for(node), flow.operand(node)
             count = emitter.cast(flow.masks.count(of_keys[1]), ir.DataType.INT32)
             if flow.rows is None:
-                rows = emitter.dim(value, 0) if flow.is_dynamic(value, 0) else flow.shape(value)[0]
-                count = emitter.op("Expand", count, emitter.size_vector([rows]))
+                count = emitter.op("Expand", count, emitter.size_vector(flow.sizes(emitter, value, [0])))
             else:
                 count = flow.masks.per_row(emitter, count, of_keys, 1)
             emitter.insert_before(node)
@@ -97,6 +96,8 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
         flow.fill(node, 0, time, 0.0)
     if 2 in axes or any(map(flow.axes_of, node.inputs[1:4])):
         raise NoRuleError("has features or weights over time")
+    if len(node.inputs) > _LENGTHS:
+        flow.fill_positions(node, _LENGTHS)
     forward = node.attributes.get_string("direction", "forward") == "forward"
     finals = any(map(is_read, node.outputs[1:]))
     lengths = operand(node, _LENGTHS)
@@ -136,10 +137,10 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
         raise NoRuleError(f"has unsupported attributes: {', '.join(unknown)}")
     time = 1 if node.attributes.get_int("channels_last", 0) else 2
     if time in axes and _is_output_read(node, 1):
-        shape, steps = flow.shape(value), flow.shape(node.outputs[1])[time]
+        steps = flow.shape(node.outputs[1])[time]
         emitter, past = flow.emitter_for(node), operand(node, 3)
         if past is None:
-            sizes = [emitter.dim(value, 0) if flow.is_dynamic(value, 0) else shape[0], *shape[1:]]
+            sizes = flow.sizes(emitter, value, range(3))
             sizes[time] = steps
             past = emitter.zeros(sizes)
         whole = emitter.op("Concat", past, value, axis=time)

@@ -7,7 +7,7 @@ size) are those that the source computes on the unpadded input. The elements aft
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.rewiring import take_place_of
 from rnnlower.graph.walk import RESHAPING, LocatedNode, captured_values, default_opset, is_read, operand
-from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.lowering.emitter import Dim, Emitter, Emitters
 from rnnlower.padding.examples import Examples
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size, add_axis
 from rnnlower.padding.validity import MaskEmitter
@@ -153,6 +153,17 @@ class PadFlow(Examples):
 
     # Parts that several rules share.
 
+    def is_fixed(self, value: ir.Value | None) -> bool:
+        """Return whether the contents of a value are known, where it is read in the result as well."""
+        return (
+            value is not None and self.contents(value) is not None and self.origin(value) not in self._counted
+        )
+
+    def sizes(self, emitter: Emitter, value: ir.Value, axes: Iterable[int]) -> list[Dim]:
+        """Return the sizes of axes in the result: numbers, or values where the caller chooses them."""
+        shape = self.shape(value)
+        return [emitter.dim(value, axis) if self.is_dynamic(value, axis) else shape[axis] for axis in axes]
+
     def broadcast(self, node: ir.Node, indices: Sequence[int]) -> Axes:
         """Return the axes of operands that are aligned at their ends."""
         axes, rank = dict[int, Size](), len(self.shape(node.outputs[0]))
@@ -205,6 +216,12 @@ class PadFlow(Examples):
             self.record_origin(made, value)
             self._filled[key] = made
         node.replace_input_with(index, self._filled[key])
+
+    def fill_positions(self, node: ir.Node, index: int) -> None:
+        """Fill positions over time: any number may stand there, and the data has no such position."""
+        if not self.is_fixed(node.inputs[index]):
+            for axis in self.lengths_of(node.inputs[index]):
+                self.fill(node, index, axis, 0)
 
     def replace(self, node: ir.Node, value: ir.Value, emitter: Emitter, index: int = 0) -> None:
         """Replace a node's output by a value; the nodes emitted for it follow the node."""
@@ -266,6 +283,8 @@ class PadFlow(Examples):
                 continue
             if size is None:
                 raise NoRuleError("makes a length the size of another axis")
+            if size.symbol != ROWS and self.is_dynamic(out, axis):
+                raise NoRuleError("makes an axis whose size follows from a length and from another open size")
             if not size.fits(self._lengths, sizes):
                 raise NoRuleError("changes the number of steps in an unsupported way")
         # An axis that every sequence fills has no padding.
@@ -306,8 +325,8 @@ class PadFlow(Examples):
             value = operand(node, index)
             if value is None or self.origin(value) not in self._counted:
                 continue
-            contents, other = self.contents(value), self._other.constant(self.origin(value))
-            if contents is None or other is None or not np.array_equal(contents[0], other):
+            contents = self.contents(value)
+            if contents is None or self.follows_from_other_sizes(value):
                 raise NoRuleError("takes a shape from a number of steps and from another open size")
             emitter = self.emitter_for(node)
             constant = emitter.constant(contents[0])
@@ -335,7 +354,7 @@ class PadFlow(Examples):
                 shape = self._shape_of_length(emitter, node)
                 self._at_length[value] = emitter.op("ReduceProd", shape, keepdims=0)
             else:
-                self._at_length[value] = self._emit_again(emitter, node)
+                self._at_length[value] = self._emit_again(emitter, value, node)
             emitter.insert_after(node)
         return self._at_length[value]
 
@@ -369,27 +388,25 @@ class PadFlow(Examples):
             return self._content_at_length(operands[0])
         if node.op_type not in POINTWISE or any(math.prod(self.shape(each)) != 1 for each in operands):
             raise NoRuleError(f"reads {value.name!r}, which differs from row to row")
-        return self._emit_again(emitter, node)
+        return self._emit_again(emitter, value, node)
 
     def _shape_of_length(self, emitter: Emitter, node: ir.Node) -> ir.Value:
         source = self.operand(node)
-        shape, axes = self.shape(source), self.axes_of(source)
-        places = range(len(shape))[node.attributes.get_int("start", 0) : node.attributes.get_int("end", 99)]
-        dims = [
-            self.masks.count(axes[axis])
-            if axis in axes
-            else emitter.dim(source, axis)
-            if self.is_dynamic(source, axis)
-            else shape[axis]
-            for axis in places
-        ]
-        return emitter.size_vector(dims)
+        axes, start = self.axes_of(source), node.attributes.get_int("start", 0)
+        places = range(len(self.shape(source)))[start : node.attributes.get_int("end", 99)]
+        return emitter.size_vector(
+            [
+                self.masks.count(axes[axis]) if axis in axes else self.sizes(emitter, source, [axis])[0]
+                for axis in places
+            ]
+        )
 
-    def _emit_again(self, emitter: Emitter, node: ir.Node) -> ir.Value:
-        """Emit a copy of a node that reads contents at the length."""
+    def _emit_again(self, emitter: Emitter, value: ir.Value, node: ir.Node) -> ir.Value:
+        """Emit a copy of a value's node that reads contents at the length."""
         inputs = [None if each is None else self._content_at_length(each) for each in node.inputs]
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-        return emitter.op(node.op_type, *inputs, **attributes)
+        made = emitter.ops(node.op_type, *inputs, outputs=len(node.outputs), **attributes)
+        return made[node.outputs.index(value)]
 
 
 def _clamp_to_type(fill: float, dtype: np.dtype[np.generic]) -> float | int | bool:

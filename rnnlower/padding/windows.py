@@ -101,15 +101,17 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
     if not over or ((is_same or not ceil) and (counts or not around)):
         # Valid windows have no padding, or it counts.
         return found
-    emitter, shape = flow.emitter_for(node), flow.shape(node.inputs[0])
+    emitter, rank = flow.emitter_for(node), len(flow.shape(node.inputs[0]))
+    sizes = [1, 1, *flow.sizes(emitter, flow.operand(node), range(2, rank))]
     if counts and around:
-        shape = _around(shape, node)
+        pads = node.attributes.get_ints("pads") or ()
+        more = [0, 0, *map(sum, zip(pads[: rank - 2], pads[rank - 2 :], strict=True))]
+        sizes = [emitter.dim_arithmetic("Add", size, each) for size, each in zip(sizes, more, strict=True)]
+        axes = {axis: size.affine(1, more[axis]) for axis, size in axes.items()}
         _pad_with_zeros(flow, node)
-        axes = {axis: size.affine(1, shape[axis] - size.full) for axis, size in axes.items()}
-    mask = emitter.constant(np.ones([1, 1, *shape[2:]], emitter.dtype.numpy()))
-    zero = emitter.scalar(0)
+    mask, zeros = emitter.scalar(1), emitter.zeros(sizes)
     for axis in over:
-        mask = emitter.op("Where", flow.masks.mask(axes[axis], axis, axes, len(shape)), mask, zero)
+        mask = emitter.op("Where", flow.masks.mask(axes[axis], axis, axes, rank), mask, zeros)
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     share = emitter.op("AveragePool", mask, **attributes)
     least = emitter.scalar(1e-6)
@@ -120,12 +122,6 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
             mean = emitter.slice(mean, [0], [found[axis].full], [axis])
     flow.replace(node, mean, emitter)
     return found
-
-
-def _around(shape: tuple[int, ...], node: ir.Node) -> tuple[int, ...]:
-    pads = node.attributes.get_ints("pads") or ()
-    half = len(pads) // 2
-    return (*shape[:2], *(s + a + b for s, a, b in zip(shape[2:], pads[:half], pads[half:], strict=True)))
 
 
 def _pad_with_zeros(flow: PadFlow, node: ir.Node) -> None:
@@ -192,10 +188,10 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
         found[axis] = axes[axis].affine(1, begin + end)
         if mode == "reflect":
             flow.require(axes[axis], max(begin, end) + 1)
-        if end <= 0:
+        if end <= 0 and (mode != "wrap" or begin <= 0):
             continue
         if mode != "constant":
-            if len([each for each in pads[0] if each]) != bool(begin) + 1:
+            if len([each for each in pads[0] if each]) != bool(begin) + bool(end):
                 raise NoRuleError(f"repeats the end of the sequence, and pads other axes (mode {mode})")
             _mirror(flow, node, axis, begin, found[axis], mode)
             continue
@@ -238,10 +234,11 @@ def _resize(flow: PadFlow, node: ir.Node) -> Axes:
         excludes = node.attributes.get_int("antialias", 0) or node.attributes.get_int("exclude_outside", 0)
         if by_length or excludes or "axes" in node.attributes:
             raise NoRuleError("stretches time in a way that depends on the length, or reads beyond the end")
-        if where == "pytorch_half_pixel":
-            flow.require(size, 2)
         _repeat_last_step(flow, node, axis, size)
         found[axis] = size.affine(scale.numerator, 0, scale.denominator)
+        if where == "pytorch_half_pixel":
+            # A single step is read from another place.
+            flow.require(found[axis], 2)
     return found
 
 

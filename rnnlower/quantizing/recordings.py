@@ -130,7 +130,7 @@ class Recordings:
         counts: dict[str, int | None] = {}
         for name, array in arrays.items():
             tensor = self._inputs[name].type.tensor_type
-            rank = len(tensor.shape.dim)
+            rank = len(tensor.shape.dim) if tensor.HasField("shape") else array.ndim
             if array.ndim not in (rank, rank + 1):
                 raise OptionError(
                     f"{label}: {name!r} has {array.ndim} axes; it must have the {rank} of the input, or one "
@@ -140,13 +140,16 @@ class Recordings:
             wanted = tensor_dtype_to_np_dtype(tensor.elem_type)
             if array.dtype != wanted and array.dtype.kind != np.dtype(wanted).kind:
                 raise OptionError(f"{label}: {name!r} is {array.dtype}; the input takes {wanted}")
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                place = [int(index) for index in np.argwhere(~np.isfinite(array))[0]]
+            with np.errstate(over="ignore"):
+                arrays[name] = array.astype(wanted, copy=False)
+            if array.dtype.kind == "f" and not np.isfinite(arrays[name]).all():
+                place = [int(index) for index in np.argwhere(~np.isfinite(arrays[name]))[0]]
                 raise OptionError(
                     f"{label}: {name!r} holds {array[tuple(place)]} at {place}",
                     remedy="leave out recordings with NaN or infinity, which have no range",
                 )
-            arrays[name] = array.astype(wanted, copy=False)
+            if array.dtype.kind in "iu" and (arrays[name] != array).any():
+                raise OptionError(f"{label}: {name!r} holds numbers beyond {arrays[name].dtype}")
         stacks = {count for count in counts.values() if count is not None}
         if len(stacks) > 1:
             raise OptionError(

@@ -204,8 +204,10 @@ def _limit_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str
     if op_type := find_repeating_op(first, limit.alone_behind, alone=True):
         yield f"its input is what {op_type} repeats, and nothing else reads that"
     for name, allowed in limit.attributes.items():
-        if name in node.attributes and _as_list(node.attributes[name].value) not in allowed:
-            given = _as_list(node.attributes[name].value)
+        known = version.attributes.get(name) if version is not None and allowed else None
+        default = None if known is None else known.default
+        given = _as_list(node.attributes[name].value if name in node.attributes else default)
+        if (name in node.attributes or default is not None) and given not in allowed:
             yield f"attribute {name} is {given!r}, not {' or '.join(map(repr, allowed)) or 'absent'}"
     for name in limit.written:
         if name not in node.attributes and version is not None and name in version.attributes:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs, options_for_sizes
 from rnnlower.graph.versions import version_at
-from rnnlower.graph.walk import place_name
+from rnnlower.graph.walk import default_opset, place_name
 from rnnlower.recurrent.state_operators import is_state_operator
 from rnnlower.targets.format import Claim, Limit
 from rnnlower.targets.reading import find_target, target_names
@@ -79,7 +79,11 @@ def remedy_for(model: ir.Model, node: ir.Node, target: Target, claim: Claim) -> 
     that has the operator; ``""`` if nothing is known.
     """
     if isinstance(claim, Limit):
-        return claim.remedy or _opset_remedy(node, target, claim) or _set_inputs(model, node, claim.constant)
+        return (
+            claim.remedy
+            or _opset_remedy(model, node, target, claim)
+            or _set_inputs(model, node, claim.constant)
+        )
     if claim is target.control_flow:
         return _control_flow_options(model, node) or _replacement(node, target)
     return _replacement(node, target) if claim is target.ops else ""
@@ -110,13 +114,16 @@ def _set_inputs(model: ir.Model, node: ir.Node, indices: Sequence[int]) -> str:
     return describe_deciding_inputs(model, *inputs)
 
 
-def _opset_remedy(node: ir.Node, target: Target, limit: Limit) -> str:
-    """Return the command that converts to the last opset with a supported version of the operator."""
-    first, last = target.opset.range
-    for opset in range(last, first - 1, -1):
+def _opset_remedy(model: ir.Model, node: ir.Node, target: Target, limit: Limit) -> str:
+    """Return the command that converts to the last opset with a version of the operator that is supported.
+
+    If the node has one, the limit is of something else.
+    """
+    own, (first, last) = default_opset(model), target.opset.range
+    for opset in (own, *range(last, first - 1, -1)):
         version = version_at(node.op_type, opset)
         if version is not None and version.since in (limit.versions or ()):
-            return wording.call("convert", opset=opset)
+            return "" if opset == own else wording.call("convert", opset=opset)
     return ""
 
 

@@ -54,7 +54,17 @@ class PadProcedure(LengthProcedure):
 
     def interface_problems(self, runner: Runner) -> tuple[list[str], bool]:
         """Return differences between the interfaces; a padded model has additional lengths or masks."""
-        return extension_problems(runner, self.padding.lengths.values())
+        problems, _ = extension_problems(runner, self.padding.lengths.values())
+        for name, axis in self.padding.inputs.items():
+            most = self.padding.max[self.padding.symbols[name]]
+            for model in (runner.reference, runner.candidate):
+                dims = next((dims_of(value) for value in model.proto.graph.input if value.name == name), None)
+                if dims is None:
+                    continue
+                size = dims[axis] if 0 <= axis < len(dims) else 0
+                if isinstance(size, int) and (size < 1 or (model.role == "candidate" and size != most)):
+                    problems.append(f"input {name!r} of the {model.role} has no axis {axis} of {most} steps")
+        return problems, not problems
 
     def prepare_reference(self, reference: ParsedModel) -> ParsedModel:
         """Return the reference with its fixed lengths made dynamic."""
@@ -182,7 +192,10 @@ class PadProcedure(LengthProcedure):
         output = self.padding.outputs.get(name)
         if output is None:
             return array
-        return array.take(range(evaluate_size(str(output["size"]), lengths)), output["axis"])
+        axis, size = output["axis"], evaluate_size(str(output["size"]), lengths)
+        fits = -array.ndim <= axis < array.ndim and size <= array.shape[axis]
+        # Another shape is a difference.
+        return array.take(range(size), axis) if fits else array
 
     def locate_difference(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
         """Describe the length and the padding at which an output differs first, and its first step."""
@@ -217,7 +230,7 @@ def evaluate_size(expression: str, lengths: Mapping[str, int]) -> int:
         text = text.replace(symbol, f"({lengths[symbol]})")
     try:
         return max(_value(ast.parse(text, mode="eval").body), 0)
-    except (SyntaxError, KeyError, TypeError):
+    except (SyntaxError, KeyError, TypeError, ZeroDivisionError):
         problem = f"the size {expression!r} in the metadata is not an expression in the lengths"
         raise OptionError(problem) from None
 

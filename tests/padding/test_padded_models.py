@@ -292,3 +292,31 @@ def test_a_shape_that_callers_may_override_is_known_with_freeze() -> None:
         rnnlower.pad(source, max={"T": MOST})
     padded = rnnlower.pad(source, max={"T": MOST}, freeze=True)
     assert max(differences(source, padded, 5.0).values()) == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("least", {"T": MOST + 1}, "the least length"),
+        ("lengths", {}, "different lengths"),
+        ("inputs", {"q": 0}, "different inputs"),
+        ("outputs", {"y": {"size": "T"}}, "no axis"),
+        ("max", {"T": 2**40}, f"no axis 0 of {2**40} steps"),
+        ("inputs", {"x": 3}, "of the reference has no axis 3"),
+        ("outputs", {"y": {"axis": 0, "size": "T + 29"}}, "shape"),
+        ("outputs", {"y": {"axis": 7, "size": "T"}}, "shape"),
+        ("outputs", {"y": {"axis": 0, "size": "T // 0"}}, "not an expression"),
+    ],
+)
+def test_metadata_that_do_not_fit_are_told(key: str, value: object, words: str) -> None:
+    source = model("(float[T, 3] x) => (float[T, 3] y) { y = Relu (x) }")
+    padded = rnnlower.pad(source, max={"T": MOST})
+    told = json.loads(padded.metadata_props[0].value)
+    padded.metadata_props[0].value = json.dumps(told | {key: value})
+    try:
+        result = rnnlower.verify(source, padded)
+        assert not result
+        text = " ".join([*result.problems, *(each.note for each in result.outputs)])
+    except (rnnlower.InvalidModelError, rnnlower.OptionError) as error:
+        text = str(error)
+    assert words in text

@@ -152,6 +152,24 @@ def test_recordings_that_are_not_finite(bad: float) -> None:
         rnnlower.calibrate(LongMemory("GRU", 8).build(), {"X": data})
 
 
+def test_numbers_beyond_the_type_of_an_input() -> None:
+    source = LongMemory("GRU", 8).build()
+    with pytest.raises(OptionError, match=r"'X' holds .*e\+299"):
+        rnnlower.calibrate(source, {"X": np.full((2, 10, 1, 2), 7e299)})
+    lengths = onnx.helper.make_tensor_value_info("lengths", onnx.TensorProto.INT32, [1])
+    source.graph.input.append(lengths)
+    data = {"X": recordings(2, 10), "lengths": np.array([[3], [2**32 + 3]])}
+    with pytest.raises(OptionError, match="'lengths' holds numbers beyond int32"):
+        rnnlower.calibrate(source, data)
+
+
+def test_an_input_of_unknown_rank_takes_one_sequence() -> None:
+    source = LongMemory("GRU", 8).build()
+    source.graph.input[0].type.tensor_type.ClearField("shape")
+    (data,) = recordings(1, 10)
+    assert rnnlower.calibrate(source, {"X": data}).sequences == 1
+
+
 def test_states_have_the_rows_of_the_recording() -> None:
     source = LongMemory("LSTM", 8).build()
     source.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "N"

@@ -262,6 +262,25 @@ def test_violated_limits_are_misfits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("attributes", "reasons"),
+    [
+        ("blocksize = 2", ["attribute mode is 'DCR', not 'CRD'"]),
+        ('blocksize = 2, mode = "DCR"', ["attribute mode is 'DCR', not 'CRD'"]),
+        ('blocksize = 2, mode = "CRD"', []),
+    ],
+)
+def test_a_limit_holds_for_the_default_of_an_attribute(attributes: str, reasons: list[str]) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[1, 4, 2, 2] x) => (float[1, 1, 4, 4] y) {{ y = DepthToSpace <{attributes}> (x) }}
+    """)
+    found = rnnlower.check(model, target="ncnn")
+    assert [each.reason for each in found] == reasons
+    # No other opset has another mode.
+    assert not any(each.remedy for each in found)
+
+
+@pytest.mark.parametrize(
     ("ops", "reasons"),
     [
         ('allowed = ["Gelu", "com.acme.Odd"]', []),

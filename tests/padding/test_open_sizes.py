@@ -1,0 +1,61 @@
+"""Padded models with open sizes that are not lengths, and the values that they decide."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from support.padded_models import MOST, session
+
+import rnnlower
+
+
+def model(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 23]> main {text}')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[1, 2, T, W] x) => (float[1, 2, T, W] z) "
+        "{ z = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x) }",
+        "(float[1, 2, T, W] x) => (float[1, 2, U, V] z) { z = AveragePool "
+        "<kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 1], ceil_mode = 1, "
+        "count_include_pad = 1> (x) }",
+        "(float[N, 4, T, W] x, float[4] s) => (float[N, 4, T, W] z) "
+        "{ z = GroupNormalization <num_groups = 2> (x, s, s) }",
+        "(float[1, 2, W, 4] q, float[1, 2, T, 4] x) => (float[1, 2, W, 4] z) { z = Attention (q, x, x) }",
+        "(float[T, 4] x, float[W] w) => (float[1, 4] z) { k = Shape (w) z = Gather (x, k) }",
+    ],
+)
+def test_an_open_size_is_no_example(text: str) -> None:
+    source = model(text)
+    padded = session(rnnlower.pad(source, max={"T": MOST}))
+    whole, rng = session(source), np.random.default_rng(0)
+    for length, width in ((3, 2), (6, 3), (MOST, 5)):
+        named = {"T": length, "W": width, "N": 2}
+        feeds = {
+            each.name: rng.normal(size=[named.get(dim, dim) for dim in each.shape]).astype(np.float32)
+            for each in whole.get_inputs()
+        }
+        axis = next(each.shape for each in whole.get_inputs() if each.name == "x").index("T")
+        more = [(0, MOST - length if place == axis else 0) for place in range(feeds["x"].ndim)]
+        x = np.pad(feeds["x"], more, constant_values=np.nan)
+        found = padded.run(None, {**feeds, "x": x, "length": np.array([length])})
+        for wanted, got in zip(whole.run(None, feeds), found, strict=True):
+            np.testing.assert_allclose(got[tuple(map(slice, wanted.shape))], wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[T, 4] x, float[W, 4] w) => (float[U, 4] z) { z = Concat <axis = 0> (w, x) }",
+        "(float[T, 4] x, float[W, 4] w) => (float[U, 4] z) { z = Concat <axis = 0> (x, w) }",
+        "(float[T, W, 4] x) => (float[U, 4] z) <int64[2] s = {-1, 4}> { z = Reshape (x, s) }",
+        "(float[T, 4] x, float[W] w) => (float[U, 4] z) <int64[1] o = {0}> "
+        "{ k = Shape (w) z = Slice (x, o, k, o) }",
+    ],
+)
+def test_a_length_with_another_open_size_is_refused(text: str) -> None:
+    with pytest.raises(rnnlower.UnsupportedModelError, match="another open size"):
+        rnnlower.pad(model(text), max={"T": MOST})
