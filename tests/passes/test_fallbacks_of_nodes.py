@@ -95,6 +95,7 @@ CASES: dict[str, list[str]] = {
         "13; float[3, 2] a, float[4, 3] b, float[4] c; Gemm <transA = 1, transB = 1, alpha = 0.5, beta = 2.0>"
         " (a, b, c)",
         "9; float[2, 3] a, float[3, 4] b, float[2, 1] c; Gemm (a, b, c)",
+        "13; float[2, 3] a, float[3, 4] b; Gemm <beta = 0.0> (a, b, {float[4]: nan, inf, 1, 2})",
     ],
     "Greater": ["13; float[3, 4] x, float[4] y; Greater (x, y)"],
     "Hardmax": ["11; float[2, 3, 4] x; Hardmax (x)"],
@@ -452,3 +453,24 @@ def test_a_fallback_is_not_used_where_it_would_compute_something_else(key: str, 
     model = onnx.shape_inference.infer_shapes(model_of(key, case), strict_mode=True)
     onnx.checker.check_model(model, full_check=True)
     assert not AdaptNodesPass(lambda node: node.op_type == key)(ir.from_proto(model)).modified
+
+
+@pytest.mark.parametrize(
+    ("key", "case"),
+    [
+        (
+            "com.microsoft.Attention",
+            "17; float[1, 5, 6] x, float[6, 12] w, float[12] b, float[2, 1, 2, 3, 2] past;"
+            " Attention <num_heads = 2> (x, w, b, , past)",
+        ),
+        (
+            "com.microsoft.MatMulNBits",
+            f"17; float[3, 32] a; MatMulNBits <K = 32, N = 1, bits = 4, block_size = 16>"
+            f" (a, {numbers(16, '1, 2, 8')}, {numbers(2, '1, 2', 'float')}, ,"
+            f" {{int32[32]: {', '.join('01' * 16)}}})",
+        ),
+    ],
+)
+def test_a_fallback_is_not_used_for_an_input_that_it_does_not_read(key: str, case: str) -> None:
+    model = model_of(key, case)
+    assert not AdaptNodesPass(lambda node: bool(node.domain))(ir.from_proto(model)).modified
