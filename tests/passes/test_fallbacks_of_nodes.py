@@ -75,6 +75,8 @@ CASES: dict[str, list[str]] = {
         "13; uint8[2, 3] x, float s, uint8 z; DequantizeLinear (x, s, z)",
         "13; int8[2, 3] x, float[3] s, int8[3] z; DequantizeLinear <axis = 1> (x, s, z)",
         "13; int32[2, 3] x, float s; DequantizeLinear (x, s)",
+        "21; float16 s; DequantizeLinear ({uint16[3]: 3, 40001, 65535}, s)",
+        "23; int8[2, 3] x, float16 s; DequantizeLinear <output_dtype = 1> (x, s)",
     ],
     "Div": ["17; float[3, 4] x, float[4] y; Div (x, y)"],
     "Einsum": [
@@ -139,6 +141,8 @@ CASES: dict[str, list[str]] = {
         "13; float[2, 3] x, float s, uint8 z; QuantizeLinear (x, s, z)",
         "13; float[2, 3] x, float[2] s, int8[2] z; QuantizeLinear <axis = 0> (x, s, z)",
         "13; float[2, 3] x, float s; QuantizeLinear (x, s)",
+        # The bits of 400.25 and 600.
+        "21; float16 s, uint16 z; QuantizeLinear ({float16[2]: 24129, 24752}, s, z)",
     ],
     "PRelu": ["11; float[2, 3, 4] x, float[3, 1] slope; PRelu (x, slope)"],
     "Reciprocal": ["17; float[3, 4] x; Reciprocal (x)"],
