@@ -166,10 +166,15 @@ class _NodeWriter(Emitter):
         self, node: ir.Node, facts: Facts, names: NameSource, pool: InitializerPool, refused: Refused
     ) -> None:
         scope = Scope(names, f"{display_name(node)}/")
-        dtype = facts.dtype(operand(node, 0)) or ir.DataType.FLOAT
+        dtype = facts.dtype(operand(node, 0)) or ir.DataType.UNDEFINED
         super().__init__(facts.opset, scope, dtype, pool)
         self.facts = facts
         self._refused = refused
+
+    def scalar(self, number: float) -> ir.Value:
+        if self.dtype == ir.DataType.UNDEFINED:
+            raise self.missing("Constant")
+        return super().scalar(number)
 
     def has(self, op_type: str) -> bool:
         return not self._refused(ir.node(op_type, []))

@@ -478,3 +478,11 @@ def test_a_fallback_is_not_used_where_it_would_compute_something_else(key: str, 
 def test_a_fallback_is_not_used_for_an_input_that_it_does_not_read(key: str, case: str) -> None:
     model = model_of(key, case)
     assert not AdaptNodesPass(lambda node: bool(node.domain))(ir.from_proto(model)).modified
+
+
+def test_a_value_of_unknown_type_is_not_taken_for_floats() -> None:
+    """onnx does not infer what com.microsoft's operators return: integers here."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        main (int32[3] x) => (int32[3] y)
+        { h = com.microsoft.MurmurHash3 <positive = 0> (x)  y = Neg (h) }""")
+    assert not AdaptNodesPass(lambda node: node.op_type == "Neg")(ir.from_proto(model)).modified
