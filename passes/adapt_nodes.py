@@ -129,7 +129,7 @@ class AdaptNodesPass(Pass):
         replace_with_values(node, results)
         for result, name in zip(results, names, strict=True):
             # The verification follows a value of the model by its name.
-            if result.producer() in writer.nodes and not result.is_graph_output():
+            if name and result.producer() in writer.nodes and not result.is_graph_output():
                 result.name = name
         remove_orphans(out for made in writer.nodes for out in made.outputs)
         return True
