@@ -166,7 +166,8 @@ class _NodeWriter(Emitter):
         self, node: ir.Node, facts: Facts, names: NameSource, pool: InitializerPool, refused: Refused
     ) -> None:
         scope = Scope(names, f"{display_name(node)}/")
-        dtype = facts.dtype(operand(node, 0)) or ir.DataType.UNDEFINED
+        # After an operator of another domain, the weights may be all whose type is known.
+        dtype = next(filter(None, map(facts.dtype, node.inputs)), ir.DataType.UNDEFINED)
         super().__init__(facts.opset, scope, dtype, pool)
         self.facts = facts
         self._refused = refused

@@ -486,6 +486,8 @@ def test_a_value_of_unknown_type_is_not_taken_for_floats() -> None:
         main (int32[3] x) => (int32[3] y)
         { h = com.microsoft.MurmurHash3 <positive = 0> (x)  y = Neg (h) }""")
     assert not AdaptNodesPass(lambda node: node.op_type == "Neg")(ir.from_proto(model)).modified
+    text = onnx.printer.to_text(model).replace("Neg (h)", "Sub (h, x)")
+    assert AdaptNodesPass(lambda node: node.op_type == "Sub")(ir.from_onnx_text(text)).modified
 
 
 def test_an_output_that_a_node_leaves_out_does_not_take_a_name_away() -> None:
