@@ -129,7 +129,7 @@ class AdaptNodesPass(Pass):
         replace_with_values(node, results)
         for result, name in zip(results, names, strict=True):
             # The verification follows a value of the model by its name.
-            if result.producer() in writer.nodes and not result.is_graph_output():
+            if name and result.producer() in writer.nodes and not result.is_graph_output():
                 result.name = name
         remove_orphans(out for made in writer.nodes for out in made.outputs)
         return True
@@ -166,10 +166,16 @@ class _NodeWriter(Emitter):
         self, node: ir.Node, facts: Facts, names: NameSource, pool: InitializerPool, refused: Refused
     ) -> None:
         scope = Scope(names, f"{display_name(node)}/")
-        dtype = facts.dtype(operand(node, 0)) or ir.DataType.FLOAT
+        # After an operator of another domain, the weights may be all whose type is known.
+        dtype = next(filter(None, map(facts.dtype, node.inputs)), ir.DataType.UNDEFINED)
         super().__init__(facts.opset, scope, dtype, pool)
         self.facts = facts
         self._refused = refused
+
+    def scalar(self, number: float) -> ir.Value:
+        if self.dtype == ir.DataType.UNDEFINED:
+            raise self.missing("Constant")
+        return super().scalar(number)
 
     def has(self, op_type: str) -> bool:
         return not self._refused(ir.node(op_type, []))

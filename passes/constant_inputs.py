@@ -18,6 +18,7 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_holds
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import prepend, take_place_of
 from rnnlower.graph.suppression import quiet_libraries
+from rnnlower.graph.walk import default_opset
 from rnnlower.passes.base import Pass, initializers_suit_ir_version
 from rnnlower.passes.declared_sizes import FreezeDimsPass
 from rnnlower.wording import counted
@@ -98,16 +99,13 @@ class LegacyConstantsPass(Pass):
         if model.ir_version >= FREE_INITIALIZERS_IR:
             return ir.passes.PassResult(model, modified=False)
         values = [value for value in graph.initializers.values() if not value.is_graph_input()]
-        nodes = [
-            node
-            for value in values
-            for node in _replace_by_constant_node(value, model.opset_imports.get("", 1))
-        ]
+        opset, names = default_opset(model), NameSource(all_names(model) if values else ())
+        nodes = [node for value in values for node in _replace_by_constant_node(value, opset, names)]
         prepend(graph, nodes)
         return ir.passes.PassResult(model, modified=bool(nodes))
 
 
-def _replace_by_constant_node(value: ir.Value, opset: int) -> list[ir.Node]:
+def _replace_by_constant_node(value: ir.Value, opset: int, names: NameSource) -> list[ir.Node]:
     """Remove the initializer from its graph; return nodes that produce it instead."""
     assert value.graph is not None
     assert value.name is not None
@@ -118,7 +116,7 @@ def _replace_by_constant_node(value: ir.Value, opset: int) -> list[ir.Node]:
         nodes = [ir.node("Constant", [], {"value": tensor}, name="")]
     else:
         floats = ir.node("Constant", [], {"value": ir.Tensor(tensor.numpy().astype(np.float64))}, name="")
-        floats.outputs[0].name = f"{value.name}.float64"
+        floats.outputs[0].name = names.fresh(f"{value.name}.float64")
         nodes = [floats, ir.node("Cast", floats.outputs, {"to": tensor.dtype.value}, name="")]
     take_place_of(nodes[-1].outputs[0], value)
     return nodes

@@ -60,8 +60,8 @@ def _does_nothing(node: ir.Node, facts: Facts) -> bool:
     if node.op_type == "Identity":
         return True
     if node.op_type == "Cast":
-        dtype = facts.dtype(value)
-        return dtype is not None and dtype == node.attributes.get_int("to", 0)
+        # Below opset 6 the type is a name.
+        return bool(node.attributes["to"].value == facts.dtype(value))
     shape = facts.shape(value)
     if shape is None or None in shape or shape != facts.shape(out):
         return False

@@ -85,6 +85,7 @@ def _own_copy(model: ir.Model) -> ir.Model:
             attribute.name, _copy_tensor(attribute.as_tensor()), attribute.doc_string
         )
     normalize_opset_imports(own, "the model")
+    _separate_names(own)
     _pack_bools(own)
     return own
 
@@ -156,20 +157,25 @@ def _is_sorted(graph: ir.Graph, seen: set[ir.Node]) -> bool:
 
 
 def _separate_names(model: ir.Model) -> None:
-    """Rename the initializers of bodies that share their name, and their content, with one outside."""
-    if repeated := [value for graph in root_graphs(model) for value in _shadowing_initializers(graph, set())]:
+    """Rename the inputs and initializers of bodies that share their name with a value outside.
+
+    A node in the body that came to read the one outside would read the wrong one.
+    """
+    if repeated := [value for graph in root_graphs(model) for value in _shadowing_values(graph, set())]:
         names = NameSource(all_names(model))
         for value in repeated:
             value.name = names.fresh(str(value.name))
 
 
-def _shadowing_initializers(graph: ir.Graph, outer: set[str]) -> Iterator[ir.Value]:
-    """Yield the initializers in bodies whose name an initializer outside of the body has, too."""
-    around = outer | graph.initializers.keys()
+def _shadowing_values(graph: ir.Graph, outer: set[str | None]) -> Iterator[ir.Value]:
+    """Yield the inputs and initializers of bodies whose name a value outside of the body has, too."""
+    made = (out for node in graph for out in node.outputs)
+    around = outer | {value.name for value in (*graph.inputs, *graph.initializers.values(), *made)}
     for node in graph:
         for body in subgraphs_of(node):
-            yield from (value for name, value in body.initializers.items() if name in around)
-            yield from _shadowing_initializers(body, around)
+            own = dict.fromkeys((*body.inputs, *body.initializers.values()))
+            yield from (value for value in own if value.name in around)
+            yield from _shadowing_values(body, around)
 
 
 def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:

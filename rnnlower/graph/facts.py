@@ -208,6 +208,8 @@ class Facts(NodeFacts):
                 axis %= len(dims)
                 steps = dims[axis] if steps is None else steps
                 dims = (*dims[:axis], *dims[axis + 1 :])
+            # A Loop around may have been visited with another shape.
+            self._forget(body.inputs[index])
             self._learn(body.inputs[index], self.type(source), dims)
         shapes = self._visit_body(body, scan.before, node.inputs[first:], body.outputs, shapes)
         for out, axis in zip(scan.stacked, scan.output_axes, strict=True):

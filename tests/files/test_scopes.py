@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import onnx
+import onnx_ir as ir
 import pytest
 
 import rnnlower
@@ -106,3 +110,21 @@ def test_an_initializer_that_may_differ_is_refused(inner: str, overridable: str)
     model = onnx.parser.parse_model(REPEATED.format(input=overridable, inner=inner))
     with pytest.raises(rnnlower.InvalidModelError, match="an initializer of a body has the name 'w'"):
         rnnlower.convert(model, opset=18)
+
+
+SHADOWED = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    main (float[2] h, float[2] w, int64 n) => (float[2] y)
+    {
+        y, same = Loop (n, , h, w) <body = b (int64 i, bool c, float[2] w, float[2] h)
+            => (bool d, float[2] next, float[2] h) { d = Identity (c)  next = Mul (w, h) }>
+    }
+"""
+
+
+@pytest.mark.parametrize("given", [lambda model: model, ir.from_proto])
+def test_an_input_of_a_body_with_the_name_of_a_value_outside(given: Callable[..., Any]) -> None:
+    """The state that never changes is captured: under the name that it has outside, the body had another."""
+    model = onnx.parser.parse_model(SHADOWED)
+    lowered = rnnlower.lower(given(model), target="primitive")
+    assert rnnlower.verify(model, lowered)

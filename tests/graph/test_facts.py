@@ -72,6 +72,24 @@ def test_a_state_that_grows_has_no_shape() -> None:
     assert facts.constant(values["c_out"]) is None
 
 
+def test_a_scan_over_a_state_that_gets_axes_has_elements_of_no_known_shape() -> None:
+    facts, values = facts_of(
+        """main (float[3] x, int64 n, int64[1] axes) => (float[k] y)
+        {
+            y = Loop (n, , x) <body = b (int64 i, bool c, float[k] h) => (bool d, float[k] g) {
+                d = Identity (c)  g = Unsqueeze (h, axes)
+                sizes = Scan <num_scan_inputs = 1, body = s (float e) => (int64 size) { size = Size (e) }> (h)
+            }>
+        }"""
+    )
+    body = facts.model.graph[0].attributes["body"].as_graph()
+    elements = body[-1].attributes["body"].as_graph().inputs
+    for value in (*body.inputs, *body.outputs, *elements):
+        value.shape = None
+    assert facts.shape(elements[0]) is None
+    assert facts.constant(values["size"]) is None
+
+
 def test_iterations_are_counted_and_leave_no_trace() -> None:
     facts, values = facts_of("""
         main (float[2] x) => (float[2] y)

@@ -37,3 +37,17 @@ def test_clip_with_min_above_max_runs_in_its_older_form(bounds: tuple[float | No
         convert_opset(work, target)
         (found,) = run_ort(ir.to_proto(work), {"x": x})
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "least", "most"), [("", None, None), (", l", 0, None), (", , l", None, 0)]
+)
+def test_clip_of_doubles_is_not_limited_to_those_of_float32(
+    bounds: str, least: float | None, most: float | None
+) -> None:
+    head = '<ir_version: 6, opset_import: ["" : 11]> g (double[3] x) => (double[3] y)'
+    work = ir.from_proto(onnx.parser.parse_model(f"{head} <double l = {{0}}> {{ y = Clip(x{bounds}) }}"))
+    convert_opset(work, 10)
+    x = np.array([-1e300, 0.5, 1e300])
+    (found,) = run_ort(ir.to_proto(work), {"x": x})
+    np.testing.assert_array_equal(found, np.clip(x, least, most))

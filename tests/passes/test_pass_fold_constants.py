@@ -134,6 +134,13 @@ def test_casts_reshapes_and_identities_without_effect_are_removed() -> None:
     assert ops(own) == ["Abs", "Identity"]
 
 
+def test_a_cast_below_opset_6_names_its_type() -> None:
+    text = """<ir_version: 3, opset_import: ["" : 5]>
+        main (float[2] x, float[2] s) => (float[2] y) { h = Cast <to = "FLOAT"> (x)  y = Mul (h, s) }"""
+    converted = rnnlower.convert(onnx.parser.parse_model(text), opset=13, sets={"s": 2})
+    assert [node.op_type for node in converted.graph.node] == ["Constant", "Cast", "Mul"]
+
+
 DROPOUTS = {
     "no mode": (13, "y = Dropout (x, ratio)", True),
     "inference": (13, "y, mask = Dropout (x, ratio, no)", True),

@@ -57,3 +57,12 @@ def test_a_graph_without_nodes() -> None:
         main (float[2] x) => (float[2] x) <float[2] w = {1, 2}> {}""")
     assert LegacyConstantsPass()(own).modified
     assert [node.op_type for node in own.graph] == ["Constant"]
+
+
+def test_a_value_has_the_name_of_the_numbers_before_a_cast() -> None:
+    own = ir.from_onnx_text("""<ir_version: 3, opset_import: ["" : 7]>
+        main (float[2] x) => (float[4] y) <int64[1] two = {2}>
+        { "two.float64" = Neg (x)  y = Tile ("two.float64", two) }""")
+    assert LegacyConstantsPass()(own).modified
+    (y,) = run(ir.to_proto(own), {"x": np.ones(2, np.float32)}).values()
+    np.testing.assert_array_equal(y, [-1] * 4)

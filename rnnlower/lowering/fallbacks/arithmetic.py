@@ -63,7 +63,7 @@ def _gemm(
 ) -> ir.Value:
     a, b = (e.transpose_once(x) if turned else x for x, turned in ((a, transA), (b, transB)))
     product = emit_scaled(e, e.op("MatMul", a, b), alpha)
-    return product if c is None else e.op("Add", product, emit_scaled(e, c, beta))
+    return product if c is None or not beta else e.op("Add", product, emit_scaled(e, c, beta))
 
 
 def _matmul(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value | None:

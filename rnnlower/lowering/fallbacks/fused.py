@@ -167,7 +167,7 @@ def _matmul_nbits(
     packed: ir.Value,
     scales: ir.Value,
     zeros: ir.Value | None = None,
-    groups: None = None,
+    groups: ir.Value | None = None,
     bias: ir.Value | None = None,
     *,
     K: int,
@@ -180,7 +180,7 @@ def _matmul_nbits(
     stored, scale, zero = e.content(packed), e.content(scales), e.content(zeros)
     if stored is None or scale is None or not stored.size or weight_prepacked or bits not in (2, 4, 8):
         return None
-    if (zero is None) != (zeros is None):
+    if (zero is None) != (zeros is None) or groups is not None:
         return None
     weights = _unpack(stored, bits).reshape(N, -1, block_size).astype(np.float32)
     blocks = weights.shape[1]
@@ -207,7 +207,7 @@ def _attention(
     weights: ir.Value,
     bias: ir.Value | None = None,
     mask: ir.Value | None = None,
-    past: None = None,
+    past: ir.Value | None = None,
     addend: ir.Value | None = None,
     *,
     num_heads: int,
@@ -217,7 +217,12 @@ def _attention(
     unidirectional: int = 0,
 ) -> ir.Value | None:
     form, width = e.shape(mask), (e.shape(weights) or (None,))[-1]
-    if width is None or unidirectional or (mask is not None and (form is None or len(form) not in (2, 3))):
+    if (
+        width is None
+        or past is not None
+        or unidirectional
+        or (mask is not None and (form is None or len(form) not in (2, 3)))
+    ):
         return None
     sizes = list(qkv_hidden_sizes) or [width // 3] * 3
     projected = e.op("MatMul", x, weights)

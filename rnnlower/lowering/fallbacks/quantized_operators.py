@@ -40,18 +40,36 @@ def _dequantized(
 
 
 def _dequantized_by_parts(
-    e: Emitter, x: ir.Value, scale: ir.Value, zero: _Values = None, *, axis: int = 1, block_size: int = 0
+    e: Emitter,
+    x: ir.Value,
+    scale: ir.Value,
+    zero: _Values = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
 ) -> ir.Value | None:
     kind, factor = e.type_of(scale), _broadcast_along(e, scale, x, axis)
     shift = None if zero is None else _broadcast_along(e, zero, x, axis)
     if block_size or e.type_of(x) not in _SINCE or kind is None or factor is None:
         return None
-    made = e.cast(x, kind)
+    wide = _compute_type(kind)
+    made = e.cast(x, wide)
     if zero is not None:
         if shift is None:
             return None
-        made = e.op("Sub", made, e.cast(shift, kind))
-    return e.op("Mul", made, factor)
+        made = e.op("Sub", made, e.cast(shift, wide))
+    made = e.op("Mul", made, _emit_as(e, factor, wide))
+    return _emit_as(e, made, ir.DataType(output_dtype or kind))
+
+
+def _compute_type(kind: ir.DataType) -> ir.DataType:
+    """Return the type to compute in: halves do not hold integers of 16 bits."""
+    return ir.DataType.FLOAT if kind in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else kind
+
+
+def _emit_as(e: Emitter, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    return value if e.type_of(value) == dtype else e.cast(value, dtype)
 
 
 def _quantized(
@@ -102,9 +120,10 @@ def _quantized_by_parts(
         return None
     if kind is None or factor is None or (shift is None) != (zero is None):
         return None
-    e = e.with_dtype(kind)
+    e = e.with_dtype(_compute_type(kind))
+    x, factor = _emit_as(e, x, e.dtype), _emit_as(e, factor, e.dtype)
     made = e.op("Round", e.op("Div", x, factor), since=11)
-    made = made if shift is None else e.op("Add", made, e.cast(shift, kind))
+    made = made if shift is None else e.op("Add", made, e.cast(shift, e.dtype))
     limits = np.iinfo(dtype.numpy())
     return e.cast(e.clip(made, float(limits.min), float(limits.max)), dtype)
 

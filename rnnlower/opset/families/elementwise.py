@@ -32,7 +32,9 @@ def clip_11_down(step: VersionStep) -> None:
     low, high = step.input(1), step.input(2)
     bounds = {name: step.array(value) for name, value in (("min", low), ("max", high)) if value is not None}
     given = {name: float(bound.reshape(-1)[0]) for name, bound in bounds.items() if bound is not None}
-    if len(given) == len(bounds) and all(float(np.float32(each)) == each for each in given.values()):
+    # The default bounds are the limits of float32.
+    most = 2 if step.dtype(step.required_input()) == ir.DataType.DOUBLE else len(bounds)
+    if len(given) >= most and all(float(np.float32(each)) == each for each in given.values()):
         step.set_inputs(step.required_input())
         highest = given.get("max", HIGHEST)
         if given.get("min", LOWEST) > highest:
@@ -46,7 +48,7 @@ def clip_11_down(step: VersionStep) -> None:
         x = step.op("Max", x, low)
     if high is not None:
         x = step.op("Min", x, high)
-    step.replace(x)
+    step.replace(x if bounds else step.op("Identity", x))
 
 
 def clip_12_down(step: VersionStep) -> None:
