@@ -1,0 +1,85 @@
+"""Steps that are legal but odd: they are lifted with the same results, or stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from support.judge import run
+
+import rnnlower
+
+DRAW = np.random.default_rng(0)
+WEIGHTS = {
+    name: DRAW.normal(size=shape).astype(np.float32)
+    for name, shape in {"R": (4, 4), "W": (2, 4), "kernel": (3, 1, 4), "row": (1, 4), "rows": (4, 4)}.items()
+}
+POSITIONS = {"zero": [0], "first": 0, "second": 1, "end": [-3], "time": [2], "flat": [-1, 4], "ending": [-1]}
+WEIGHTS |= {name: np.array(value) for name, value in POSITIONS.items()}
+
+
+def parse(text: str, opset: int = 17, **weights: np.ndarray) -> onnx.ModelProto:
+    """Return the model of a text, with weights for the names that it reads."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {text}')
+    for name, value in {**WEIGHTS, **weights}.items():
+        if name in text.replace("(", " ").replace(")", " ").replace(",", " ").split():
+            model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    return model
+
+
+def lift_and_compare(model: onnx.ModelProto, steps: int = 5, rows: int = 3) -> list[str | None]:
+    """Return the operators that were lifted, ``None`` for what stays, in a model that computes the same."""
+    result, report = rnnlower.lift.with_report(model)
+    for is_first in (False, True):
+        inputs = {}
+        for value in model.graph.input:
+            kind = value.type.tensor_type
+            known = {"T": steps, "B": rows}
+            shape = [dim.dim_value or known[dim.dim_param] for dim in kind.shape.dim]
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            array = DRAW.normal(size=shape) if dtype != np.bool_ else np.array(is_first)
+            inputs[value.name] = array.astype(dtype)
+        got = run(result, inputs)
+        for name, want in run(model, inputs).items():
+            np.testing.assert_allclose(got[name], want, rtol=1e-4, atol=1e-5, err_msg=name)
+    return [node.op_type for node in report.nodes]
+
+
+def scan(
+    step: str, after: str, x: str = "float[B, 4]", h: str = "float[B, 4]", **weights: np.ndarray
+) -> onnx.ModelProto:
+    """Return a Scan over ``X`` whose step computes ``new``."""
+    outer = x.replace("[", "[T, ")
+    text = f"""
+        main ({outer} X, {h} start, bool on) => (float[K, L, M] Y) {{
+            end_h, H = Scan <num_scan_inputs = 1, body = step ({h} h, {x} x) => ({h} new, {h} y) {{
+                hr = MatMul (h, R)  {step}  y = Identity (new)
+            }}> (start, X)
+            {after}
+        }}
+    """
+    return parse(text, **weights)
+
+
+RNN = "sum = Add (x, hr)  new = Tanh (sum)"
+
+
+@pytest.mark.parametrize("forget", ["x", "h", "c"])
+def test_a_cell_state_times_a_variable_stays(forget: str) -> None:
+    model = parse(f"""
+        main (float[T, B, 4] X, float[B, 4] start) => (float[B, 4] last, float[B, 4] cell) {{
+            last, cell = Scan <num_scan_inputs = 1, body = step (float[B, 4] h, float[B, 4] c, float[B, 4] x)
+            => (float[B, 4] h_new, float[B, 4] c_new) {{
+                hr = MatMul (h, R)  i = Sigmoid (hr)  g = Tanh (x)  o = Sigmoid (x)
+                kept = Mul ({forget}, c)  ig = Mul (i, g)  c_new = Add (kept, ig)
+                t = Tanh (c_new)  h_new = Mul (o, t)
+            }}> (start, start, X)
+        }}""")
+    assert lift_and_compare(model) == [None]
+
+
+def test_a_clip_whose_bounds_cross_is_the_upper_one() -> None:
+    step = "sum = Add (x, hr)  cut = Clip (sum, low, high)  new = Tanh (cut)"
+    bounds = {"low": np.float32(1), "high": np.float32(-1)}
+    assert lift_and_compare(scan(step, "Y = Identity (H)", **bounds)) == [None]
