@@ -83,3 +83,60 @@ def test_a_clip_whose_bounds_cross_is_the_upper_one() -> None:
     step = "sum = Add (x, hr)  cut = Clip (sum, low, high)  new = Tanh (cut)"
     bounds = {"low": np.float32(1), "high": np.float32(-1)}
     assert lift_and_compare(scan(step, "Y = Identity (H)", **bounds)) == [None]
+
+
+IN_A_BRANCH = {
+    "results": "y = Identity (H)",
+    "view": "y = Reshape (H, flat)",
+    "reversed": "y = Slice (H, ending, least, zero, ending)",
+}
+
+
+@pytest.mark.parametrize("reader", IN_A_BRANCH)
+def test_results_may_be_read_in_a_branch_alone(reader: str) -> None:
+    text = IN_A_BRANCH[reader]
+    branches = f"""
+        Y = If (on) <then_branch = a () => (float[K, L, M] y) {{ {text} }},
+                     else_branch = b () => (float[K, L, M] y) {{ {text.replace("H", "X")} }}>
+    """
+    assert lift_and_compare(scan(RNN, branches, least=np.array([-(2**62)]))) == ["RNN"]
+
+
+STEPS = """
+    x0 = Gather (X, first)   x1 = Gather (X, second)  a0 = MatMul (x0, W)      a1 = MatMul (x1, W)
+    r0 = MatMul (start, R)   s0 = Add (a0, r0)        n0 = Tanh (s0)           h0 = KEEP0
+    r1 = MatMul (h0, R)      s1 = Add (a1, r1)        n1 = Tanh (s1)           h1 = KEEP1
+"""
+
+
+def line(after: str = "Y = Identity (h1)", inputs: str = "", **weights: np.ndarray) -> onnx.ModelProto:
+    """Return two steps, of which a condition may keep the state."""
+    kept = [f"Where (keep{k}, n{k}, {old})" for k, old in enumerate(("start", "h0"))]
+    steps = STEPS
+    for k in range(2):
+        steps = steps.replace(f"KEEP{k}", kept[k] if "keep0" in weights else f"Identity (n{k})")
+    inputs = inputs or "float[2, B, 2] X, float[B, 4] start, bool on"
+    return parse(f"main ({inputs}) => (float[K, L] Y) {{ {steps} {after} }}", **weights)
+
+
+def test_steps_may_be_joined_in_a_branch() -> None:
+    branches = """
+        z = Unsqueeze (start, zero)
+        V = If (on) <then_branch = a () => (float[2, B, 4] y)
+            { u0 = Unsqueeze (h0, zero)  u1 = Unsqueeze (h1, zero)  y = Concat <axis = 0> (u0, u1) },
+            else_branch = b () => (float[2, B, 4] y) { y = Concat <axis = 0> (z, z) }>
+        Y = Reshape (V, flat)
+    """
+    assert lift_and_compare(line(branches)) == ["RNN"]
+
+
+@pytest.mark.parametrize("text", ["s = Sigmoid (c)  y = Mul (c, s)", "y = Slice (c, zero, end, time)"])
+def test_a_silu_or_slice_may_be_in_a_branch(text: str) -> None:
+    pads = "3, 3" if "Slice" in text else "3, 0"
+    model = parse(f"""
+        main (float[B, 3, T] X, bool on) => (float[B, 3, T] Y) {{
+            c = Conv <group = 3, pads = [{pads}]> (X, kernel)
+            Y = If (on) <then_branch = a () => (float[B, 3, T] y) {{ {text} }},
+                         else_branch = b () => (float[B, 3, T] y) {{ y = Identity (X) }}>
+        }}""")
+    assert lift_and_compare(model) == ["CausalConvWithState"]
