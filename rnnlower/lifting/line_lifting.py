@@ -183,6 +183,8 @@ class LineLifter:
         sizes, dims = facts.dims(whole), facts.dims(part)
         if node is None or node.domain or whole is None or sizes is None or dims is None:
             return None
+        if facts.dtype(whole) != facts.dtype(leaf):
+            return None
         found: _Origin | None = None
         if node.op_type == "Gather":
             axis, index = node.attributes.get_int("axis", 0) % len(sizes), facts.constant(node.inputs[1])

@@ -140,3 +140,15 @@ def test_a_silu_or_slice_may_be_in_a_branch(text: str) -> None:
                          else_branch = b () => (float[B, 3, T] y) {{ y = Identity (X) }}>
         }}""")
     assert lift_and_compare(model) == ["CausalConvWithState"]
+
+
+@pytest.mark.parametrize("dtype", ["double", "int32"])
+def test_steps_may_be_cast_one_by_one(dtype: str) -> None:
+    model = line(inputs=f"{dtype}[2, B, 2] X, float[B, 4] start")
+    text = onnx.printer.to_text(model)
+    for k in range(2):
+        text = text.replace(f"MatMul (x{k}", f"MatMul (f{k}")
+        text = text.replace(f"a{k} =", f"f{k} = Cast <to = 1> (x{k}) a{k} =")
+    cast = onnx.parser.parse_model(text)
+    cast.graph.initializer.extend(model.graph.initializer)
+    assert lift_and_compare(cast) == ["RNN"]
