@@ -152,3 +152,34 @@ def test_steps_may_be_cast_one_by_one(dtype: str) -> None:
     cast = onnx.parser.parse_model(text)
     cast.graph.initializer.extend(model.graph.initializer)
     assert lift_and_compare(cast) == ["RNN"]
+
+
+PREFIXES = np.arange(5)[:, np.newaxis] < [1, 2, 3, 4]
+MASKS = {
+    "each unit": (PREFIXES[:, np.newaxis], None),
+    "each unit, without an axis of rows": (PREFIXES, None),
+    "all rows": (PREFIXES[:, np.newaxis, :1], None),
+    "each row": (PREFIXES[:, :, np.newaxis], "RNN"),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_only_a_mask_of_rows_gives_lengths(name: str) -> None:
+    mask, op_type = MASKS[name]
+    model = parse(
+        f"""main (float[5, 4, 4] X) => (float[4, 4] Y) {{
+            Y = Scan <num_scan_inputs = 2, body = step (float[4, 4] h, float[4, 4] x, bool{[*mask.shape[1:]]} on)
+            => (float[4, 4] new) {{
+                hr = MatMul (h, R)  sum = Add (x, hr)  n = Tanh (sum)  new = Where (on, n, h)
+            }}> (none, X, mask)
+        }}""",
+        mask=mask,
+        none=np.zeros((4, 4), np.float32),
+    )
+    assert lift_and_compare(model) == [op_type]
+
+
+@pytest.mark.parametrize(("shape", "op_type"), [((1, 4), None), ((4,), None), ((4, 1), "RNN")])
+def test_only_conditions_of_rows_give_lengths(shape: tuple[int, ...], op_type: str | None) -> None:
+    keeps = {f"keep{k}": np.reshape([k < 1, True, True, True], shape) for k in range(2)}
+    assert lift_and_compare(line(inputs="float[2, 4, 2] X, float[4, 4] start", **keeps)) == [op_type]
