@@ -166,9 +166,10 @@ MASKS = {
 @pytest.mark.parametrize("name", MASKS)
 def test_only_a_mask_of_rows_gives_lengths(name: str) -> None:
     mask, op_type = MASKS[name]
+    kind = f"bool{[*mask.shape[1:]]}"
     model = parse(
         f"""main (float[5, 4, 4] X) => (float[4, 4] Y) {{
-            Y = Scan <num_scan_inputs = 2, body = step (float[4, 4] h, float[4, 4] x, bool{[*mask.shape[1:]]} on)
+            Y = Scan <num_scan_inputs = 2, body = step (float[4, 4] h, float[4, 4] x, {kind} on)
             => (float[4, 4] new) {{
                 hr = MatMul (h, R)  sum = Add (x, hr)  n = Tanh (sum)  new = Where (on, n, h)
             }}> (none, X, mask)
@@ -183,3 +184,44 @@ def test_only_a_mask_of_rows_gives_lengths(name: str) -> None:
 def test_only_conditions_of_rows_give_lengths(shape: tuple[int, ...], op_type: str | None) -> None:
     keeps = {f"keep{k}": np.reshape([k < 1, True, True, True], shape) for k in range(2)}
     assert lift_and_compare(line(inputs="float[2, 4, 2] X, float[4, 4] start", **keeps)) == [op_type]
+
+
+ROWS = {
+    "an element without rows": ("float[1, 4]", "float[3, 4]", RNN),
+    "an element that is a vector": ("float[4]", "float[3, 4]", RNN),
+    "rows that become features": (
+        "float[4, 1]",
+        "float[1, 4]",
+        "turned = Transpose (x)  sum = Add (turned, hr)  new = Tanh (sum)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_values_without_rows_keep_a_scan(name: str) -> None:
+    x, h, step = ROWS[name]
+    assert lift_and_compare(scan(step, "Y = Identity (H)", x, h)) == [None]
+
+
+@pytest.mark.parametrize("x", ["float[2, 1, 2] X", "float[2, 2] X"])
+def test_elements_without_rows_keep_a_line(x: str) -> None:
+    assert set(lift_and_compare(line(inputs=f"{x}, float[B, 4] start"))) == {None}
+
+
+@pytest.mark.parametrize("start", ["float[1, 4] start", "float[4] start"])
+def test_an_initial_state_without_rows_keeps_a_line(start: str) -> None:
+    assert set(lift_and_compare(line(inputs=f"float[2, B, 2] X, {start}"))) == {None}
+
+
+@pytest.mark.parametrize(("factor", "op_type"), [(0, "RNN"), (1, None)])
+def test_a_state_of_a_loop_may_grow_from_zeros(factor: float, op_type: str | None) -> None:
+    model = parse(
+        """main (float[5, B, 4] X) => (float[B, 4] Y) <int64 count = {5}, bool on = {1}> {
+            Y = Loop <body = step (int64 i, bool go, float[N, M] h) => (bool goes, float[B, 4] new) {
+                goes = Identity (go)  x = Gather (X, i)  hr = MatMul (h, R)  sum = Add (x, hr)
+                new = Tanh (sum)
+            }> (count, on, first_state)
+        }""",
+        first_state=WEIGHTS["row"] * np.float32(factor),
+    )
+    assert lift_and_compare(model) == [op_type]
