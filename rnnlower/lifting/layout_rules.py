@@ -63,7 +63,7 @@ def _reshape(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
 def reshape_form(
     form: AffineForm, before: Sequence[Dim], after: Sequence[Dim], rows: Collection[Dim] = ()
 ) -> AffineForm:
-    """Reshape a form; rows and time steps must not mix with features. `rows` are the sizes of axes of rows."""
+    """Reshape a form; rows and steps must not mix with features. `rows` are the sizes of axes of rows."""
     tagged = [axis for axis, tag in enumerate(form.tags) if tag]
     size = form.constant.size
     front = form.shape[: tagged[-1]] if tagged else ()

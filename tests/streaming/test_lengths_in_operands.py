@@ -1,0 +1,40 @@
+"""Operands whose content follows from the number of steps, or that come at the end: no chunk has them."""
+
+from __future__ import annotations
+
+import pytest
+from support.streamed import model
+
+import rnnlower
+from rnnlower.errors import UnsupportedModelError
+
+LENGTH = """
+    all, state = RNN <hidden_size = 4> (X, W, R)
+    second = Constant <value_ints = [1]> ()  y = Squeeze (all, second)
+    sizes = Shape (X)  first = Constant <value_int = 0> ()  steps = Gather (sizes, first)
+    number = Cast <to = 1> (steps)  scale = Div (vector, number)  matrix = Div (M, number)
+    three = Constant <value_int = 3> ()  rest = Mod (steps, three)  zero = Constant <value_ints = [0]> ()
+    one = Unsqueeze (rest, zero)  next = Add (one, second)  last = Constant <value_ints = [2]> ()
+    count = Unsqueeze (steps, zero)
+"""
+OPERANDS = {
+    "MatMul": "Y = MatMul (y, matrix)",
+    "Einsum": 'Y = Einsum <equation = "tbh,hk->tbk"> (y, matrix)',
+    "Gemm": "rows = Flatten <axis = 2> (y)  Y = Gemm (rows, matrix)",
+    "LayerNormalization": "Y = LayerNormalization (y, scale)",
+    "QuantizeLinear": "q = QuantizeLinear (y, number)  Y = DequantizeLinear (q, number)",
+    "BatchNormalization": "t = Transpose <perm = [1, 2, 0]> (y)  "
+    "n = BatchNormalization (t, scale, vector, vector, vector)  Y = Transpose <perm = [2, 0, 1]> (n)",
+    "Gather": "Y = Gather <axis = 2> (y, rest)",
+    "Gather of positions": "places = Cast <to = 7> (y)  Y = Gather (matrix, places)",
+    "vector": "v = Constant <value_ints = [4]> ()  end = Reshape (state, v)  Y = MatMul (y, end)",
+}
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_an_operand_that_no_chunk_has_is_refused(name: str) -> None:
+    text = f"(float[T, 1, 3] X) => (float Y) {{ {LENGTH} {OPERANDS[name]} }}"
+    source = model(text, W=(1, 4, 3), R=(1, 4, 4), M=(4, 4), vector=(4,))
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(UnsupportedModelError, match=name.split()[0] if name != "vector" else "last one"):
+        rnnlower.stream(source, chunk=1)
