@@ -29,9 +29,11 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     bounds = [flow.ints(node, name, index) for index, name in enumerate(("starts", "ends"), 1)]
     (starts, later), (ends, soon) = (each or ([], []) for each in bounds)
     axes = flow.axes(node, 3) or list(range(len(starts)))
-    if track.axis not in axes:
+    where = axes.index(track.axis) if track.axis in axes else None
+    for index, name in enumerate(("starts", "ends"), 1):
+        flow.require_same_ints(node, name, index, where)
+    if where is None:
         return moved_track(flow, node)
-    where = axes.index(track.axis)
     steps = flow.ints(node, "steps", 4)
     step = 1 if steps is None else steps[0][where]
     if step != 1:
@@ -175,9 +177,11 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
     pads, _ = flow.ints(node, name, 1) or ([], [])
     axes = flow.axes(node, 3)
     axes = list(range(rank)) if axes is None else axes
-    if track.axis not in axes:
+    where = axes.index(track.axis) if track.axis in axes else None
+    flow.require_same_ints(node, name, 1, None if where is None else where + len(axes))
+    refuse_varying(flow, operand(node, 2), track)
+    if where is None:
         return moved_track(flow, node)
-    where = axes.index(track.axis)
     before, after = pads[where], pads[where + len(axes)]
     if not before and not after:
         return moved_track(flow, node)

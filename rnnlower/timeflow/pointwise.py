@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import einsum_terms
+from rnnlower.graph.evaluation import Array
 from rnnlower.graph.operator_axes import axes_along, reduced_axes
 from rnnlower.graph.walk import operand
 from rnnlower.timeflow.edits import ReplaceInput
@@ -214,9 +215,20 @@ def _dynamic_quantize(flow: Flow, node: ir.Node) -> Outcome:
     raise CoupledError("chooses its scale by the largest value of all steps")
 
 
+def _resized_axes(flow: Flow, node: ir.Node) -> Array:
+    """Return the axes to which the scales and sizes of a Resize belong."""
+    rank = len(flow.shape(node))
+    return np.array(node.attributes.get_ints("axes") or range(rank)) % rank
+
+
 def _resize(flow: Flow, node: ir.Node) -> Outcome:
     track = flow.required_track(node)
     size, result = flow.shape(node)[track.axis], flow.result_shape(node)[track.axis]
+    axes = _resized_axes(flow, node)
+    for value in filter(flow.depends_on_length, node.inputs[1:]):
+        whole, chunk = flow.content(value), flow.chunk_content(value)
+        if whole is None or chunk is None or {*axes[whole[: len(axes)] != chunk[: len(axes)]]} - {track.axis}:
+            raise CoupledError("takes sizes of another axis than time from the number of time steps")
     if result != size:
         return _repeat_frames(flow, node, track, result)
     for value in node.inputs[1:]:
@@ -237,14 +249,12 @@ def _repeat_frames(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcom
         raise CoupledError("interpolates between frames", "the mode nearest repeats frames")
     if len(node.inputs) > _SIZES and node.inputs[_SIZES] is not None:
         given, sizes = node.inputs[_SIZES], flow.chunk_content(node.inputs[_SIZES])
-        rank = len(flow.shape(node))
-        axes = [axis % rank for axis in node.attributes.get_ints("axes") or range(rank)]
         if sizes is None or (
             given is not None and given.producer() is not None and not flow.depends_on_length(given)
         ):
             raise CoupledError("takes its sizes from an unsupported computation")
         wanted = np.array(sizes)
-        wanted[axes.index(track.axis)] = track.chunk * factor
+        wanted[_resized_axes(flow, node) == track.axis] = track.chunk * factor
         if not np.array_equal(wanted, sizes):
             flow.edits.append(ReplaceInput(node, _SIZES, wanted))
     track = flow.delay_to(node)

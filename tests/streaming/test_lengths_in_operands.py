@@ -38,3 +38,32 @@ def test_an_operand_that_no_chunk_has_is_refused(name: str) -> None:
     source.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(UnsupportedModelError, match=name.split()[0] if name != "vector" else "last one"):
         rnnlower.stream(source, chunk=1)
+
+
+SIZES = {
+    "Slice": "Y = Slice (y, one, next, last)",
+    "Pad": "sides = Constant <value_ints = [0, 0, 1, 0, 0, 1]> ()  Y = Pad (y, sides, number)",
+    "Pad by the rest": "sides = Concat <axis = 0> (none, one, none, next)  Y = Pad (y, sides)",
+    "Split": "parts = Concat <axis = 0> (next, other)  Y, rest_of_it = Split <axis = 2> (y, parts)",
+    "Expand": "part = Slice (y, zero, second, last)  wide = Concat <axis = 0> (second, second, count)  "
+    "Y = Expand (part, wide)",
+    "Resize": 'wide = Concat <axis = 0> (count, second, count)  Y = Resize <mode = "nearest"> (y, , , wide)',
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_of_another_axis_that_follow_from_the_length_are_refused(name: str) -> None:
+    more = (
+        "none = Constant <value_ints = [0, 0]> ()  h = Constant <value_ints = [4]> ()  other = Sub (h, next)"
+    )
+    source = model(
+        f"(float[T, 1, 3] X) => (float Y) {{ {LENGTH} {more} {SIZES[name]} }}",
+        opset=18,
+        W=(1, 4, 3),
+        R=(1, 4, 4),
+        M=(4, 4),
+        vector=(4,),
+    )
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(UnsupportedModelError, match=f"{name.split()[0]} node.*number of time steps"):
+        rnnlower.stream(source, chunk=1)
