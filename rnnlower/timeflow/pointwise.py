@@ -127,7 +127,12 @@ def batch_norm(flow: Flow, node: ir.Node) -> Outcome:
 def _quantize(flow: Flow, node: ir.Node) -> Outcome:
     scale = flow.shape(node, 1)
     axes = [node.attributes.get_int("axis", 1)] if scale and scale != (1,) else []
-    return _along_axes(axes, flow, node, "has parameters that differ from step to step:")
+    track = _along_axes(axes, flow, node, "has parameters that differ from step to step:")
+    if isinstance(track, Track) and len(scale) > 1:
+        # Numbers of blocks: each step has its own.
+        for index in range(1, len(node.inputs)):
+            accept_constant(flow, node, index, track.axis - len(scale), track)
+    return track
 
 
 def matmul(flow: Flow, node: ir.Node) -> Outcome:
