@@ -231,3 +231,40 @@ def test_a_state_of_a_loop_may_grow_from_zeros(factor: float, op_type: str | Non
 def test_a_reshape_to_swapped_sizes_is_no_transpose(view: str) -> None:
     after = f"sizes = Shape (X)  swapped = Gather (sizes, order)  {view}  Y = Reshape (F, swapped)"
     assert lift_and_compare(scan(RNN, after, order=np.array([1, 0, 2]))) == ["RNN"]
+
+
+INDICES = {
+    "bool": ("place = Cast <to = 9> (i)  number = Cast <to = 7> (place)", "length", None),
+    "int8": ("place = Cast <to = 3> (i)  number = Cast <to = 7> (place)", "length", None),
+    "int32": ("number = Cast <to = 6> (i)", "length", "RNN"),
+    "count": ("number = Identity (i)", "count", None),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_a_cast_that_changes_a_count_keeps_the_loop(name: str) -> None:
+    index, count, op_type = INDICES[name]
+    model = parse(
+        f"""main (float[T, B, 4] X, float[B, 4] start) => (float[B, 4] Y) <bool yes = {{1}}> {{
+            sizes = Shape (X)  length = Gather (sizes, first)  any = Cast <to = 9> (length)
+            count = Cast <to = 7> (any)
+            Y = Loop <body = step (int64 i, bool go, float[B, 4] h) => (bool goes, float[B, 4] new) {{
+                goes = Identity (go)  {index}  x = Gather (X, number)  hr = MatMul (h, R)  {RNN}
+            }}> ({count}, yes, start)
+        }}"""
+    )
+    assert lift_and_compare(model, steps=130) == [op_type]
+
+
+def test_an_infinite_limit_keeps_the_loop() -> None:
+    model = parse(
+        f"""main (float[T, B, 4] X, float[B, 4] start) => (float[B, 4] Y) <bool yes = {{1}}> {{
+            sizes = Shape (X)  length = Gather (sizes, first)
+            Y = Loop <body = step (int64 i, bool go, float[B, 4] h) => (bool goes, float[B, 4] new) {{
+                number = Cast <to = 1> (i)  goes = Less (number, endless)  x = Gather (X, i)
+                hr = MatMul (h, R)  {RNN}
+            }}> (length, yes, start)
+        }}""",
+        endless=np.float32(np.inf),
+    )
+    assert lift_and_compare(model) == [None]
