@@ -67,3 +67,20 @@ def test_sizes_of_another_axis_that_follow_from_the_length_are_refused(name: str
     source.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(UnsupportedModelError, match=f"{name.split()[0]} node.*number of time steps"):
         rnnlower.stream(source, chunk=1)
+
+
+def test_the_scales_of_blocks_are_cut_to_chunks() -> None:
+    source = model(
+        """(float[6, 1, 3] X) => (float[6, 1, 4] Y) {
+            all, state = RNN <hidden_size = 4> (X, W, R)
+            second = Constant <value_ints = [1]> ()  y = Squeeze (all, second)  scales = Abs (S)
+            q = QuantizeLinear <axis = 2, block_size = 2> (y, scales)
+            Y = DequantizeLinear <axis = 2, block_size = 2> (q, scales)
+        }""",
+        opset=21,
+        W=(1, 4, 3),
+        R=(1, 4, 4),
+        S=(6, 1, 2),
+    )
+    streamed = rnnlower.stream(source, chunk=2)
+    assert rnnlower.verify(source, streamed)
