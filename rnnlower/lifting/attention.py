@@ -134,6 +134,8 @@ def _classify_terms(terms: Iterable[Term], state: ir.Value) -> tuple[Term, Term 
     correction: list[Term] = []
     added: list[Term] = []
     for term in terms:
+        if not term.coef:
+            continue
         count = sum(value is state for value, _ in term.factors)
         if count > 1:
             raise NotLiftableError("its state is multiplied by itself")

@@ -142,6 +142,23 @@ def tagged_shape(
     return tags, (*(1 for _ in dims[:-1]), dims[-1])
 
 
+def as_vector(form: AffineForm) -> AffineForm:
+    """Return a new state as a vector.
+
+    Raises:
+        NotLiftableError: Its rows are features, or are on two axes.
+    """
+    if form.tags[-1] or form.tags.count("B") > 1:
+        raise NotLiftableError("a step makes features of rows")
+    return form.flatten()
+
+
+def require_rows(tags: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse a value that is the same for all rows if another one has rows, and the reverse."""
+    if ("B" in tags) != ("B" in wanted):
+        raise NotLiftableError("a step combines values with rows and without")
+
+
 def _find_cell(
     facts: Facts,
     frame: Frame,
@@ -162,7 +179,7 @@ def _find_cell(
     results, mask = _remove_masks(facts, frame, group)
     new = [evaluator.form(result) for result in results]
     blocks = [atoms.block(int(form.ids.flat[0])) for form in states.values()]
-    cell, order = _match_in_any_order(atoms, blocks, [form.flatten() for form in new], semantics)
+    cell, order = _match_in_any_order(atoms, blocks, [as_vector(form) for form in new], semantics)
     parts = []
     for start, W in cell.W.items():
         source = sources[start]
@@ -258,6 +275,7 @@ def _mask_lengths(facts: Facts, found: FoundCell, mask: Series) -> Lengths:
         raise NotLiftableError("the rows that keep their state are selected by a part of a series")
     tags, _ = tagged_shape(facts, mask.inner, found.direction, mask.axis if mask.keeps_axis else None)
     tags = tags[: mask.axis] + tags[mask.axis + 1 :] if mask.keeps_axis else tags
+    require_rows(tags, found.tags)
     time = "T" if mask.reverse == found.reverse else "R"
     return lengths_from_mask(
         facts, mask.outer, (*tags[: mask.axis], time, *tags[mask.axis :]), found.steps, found.direction

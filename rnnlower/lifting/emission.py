@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import trim_omitted
 from rnnlower.lifting.affine_forms import Floats, NotLiftableError
-from rnnlower.lifting.cell_search import FoundCell
+from rnnlower.lifting.cell_search import FoundCell, require_rows, tagged_shape
 from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.hoisting import InputPart
 from rnnlower.lifting.results import Result
@@ -90,6 +90,13 @@ def emit_cell(
     e: Emitter, facts: Facts, found: FoundCell, ready: dict[object, ir.Value], name: str
 ) -> EmittedNode:
     """Emit the node of a cell; `ready` has Y of earlier cells by their indices, and emitted inputs."""
+    nonzero = [state.start for state in found.states if not facts.is_zero(state.start)]
+    # Zeros without rows are zeros for each row.
+    tags = found.tags if nonzero or "B" in found.tags else found.parts[0].tags
+    for each in found.parts:
+        require_rows(each.tags, tags)
+    for start in nonzero:
+        require_rows(tagged_shape(facts, start, found.direction)[0], tags)
     X, W, added = emit_input(e, facts, found.parts, ready)
     bias = found.cell.B + np.pad(added, (0, found.cell.B.size // 2))
     cell = dataclasses.replace(found.cell, W={0: W}, B=bias)

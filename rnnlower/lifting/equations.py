@@ -146,10 +146,11 @@ class StepEquations:
     def gate(self, ids: Sequence[int], scale: float = 1.0, *, keeps_argument: bool = False) -> Gate:
         """Return the gate whose units are these activations, times a factor."""
         functions = {self.activation(atom) for atom in ids}
-        if len(functions) != 1:
+        (function, *others) = functions
+        if others:
             raise NotLiftableError("the units of a gate have different activations")
-        (function,) = functions
-        assert function is not None
+        if function is None:
+            raise NotLiftableError("a gate is not an activation")
         argument, clip = self.atoms.arguments(ids).simplify(), None
         beta = 1.0
         inner = self.atoms.as_activations(argument)

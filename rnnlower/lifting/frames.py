@@ -15,6 +15,8 @@ from rnnlower.lifting.affine_forms import NotLiftableError
 
 LAYOUT = frozenset(("Cast", "Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
 """Operators that only rearrange elements."""
+_COUNTING = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+"""Types that hold every count."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,11 +218,20 @@ def cover_axis(facts: Facts, lengths: ir.Value, tensor: ir.Value | None, axis: i
     return dims is not None and sizes is not None and all(size == dims[axis] for size in sizes.flat)
 
 
+def same_number(value: ir.Value) -> ir.Value:
+    """Return the value at the start of a chain of views and of Casts that change no count."""
+    value = look_through(value, VIEWS - {"Cast"})
+    node = value.producer()
+    if node is None or node.op_type != "Cast" or node.attributes.get_int("to", 0) not in _COUNTING:
+        return value
+    return value if node.inputs[0] is None else same_number(node.inputs[0])
+
+
 def is_axis_size(
     facts: Facts, value: ir.Value | None, tensor: ir.Value | None, axis: int, less: int = 0
 ) -> bool:
     """Return whether a value is the size of an axis, minus a number."""
-    dims, sizes = facts.dims(tensor), None if value is None else facts.sizes(look_through(value))
+    dims, sizes = facts.dims(tensor), None if value is None else facts.sizes(same_number(value))
     if dims is None or sizes is None or sizes.size != 1:
         return False
     (size,), whole = sizes.flat, dims[axis]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,11 +57,13 @@ def _reshape(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     before, after = e.dims(node.inputs[0]), e.dims(node.outputs[0])  # type: ignore[arg-type]
     if before is None or after is None:
         raise NotLiftableError("the output shape of a Reshape is not known")
-    return [reshape_form(form, before, after)]
+    return [reshape_form(form, before, after, e.row_dims)]
 
 
-def reshape_form(form: AffineForm, before: Sequence[Dim], after: Sequence[Dim]) -> AffineForm:
-    """Reshape a form; rows and time steps must not mix with features."""
+def reshape_form(
+    form: AffineForm, before: Sequence[Dim], after: Sequence[Dim], rows: Collection[Dim] = ()
+) -> AffineForm:
+    """Reshape a form; rows and steps must not mix with features. `rows` are the sizes of axes of rows."""
     tagged = [axis for axis, tag in enumerate(form.tags) if tag]
     size = form.constant.size
     front = form.shape[: tagged[-1]] if tagged else ()
@@ -70,13 +72,13 @@ def reshape_form(form: AffineForm, before: Sequence[Dim], after: Sequence[Dim]) 
             tail = after[cut:]
             if not all(isinstance(dim, int) for dim in tail) or math.prod(tail) != size:  # type: ignore[arg-type]
                 continue
-            tags = _retag([(form.tags[axis], before[axis]) for axis in tagged], after[:cut])
+            tags = _retag([(form.tags[axis], before[axis]) for axis in tagged], after[:cut], rows)
             if tags is not None:
                 return form.reshape([*(1 for _ in tags), *tail], [*tags, *("" for _ in tail)])  # type: ignore[list-item]
     raise NotLiftableError("a Reshape mixes rows or time steps with features")
 
 
-def _retag(tags: Sequence[tuple[str, Dim]], lead: Sequence[Dim]) -> list[str] | None:
+def _retag(tags: Sequence[tuple[str, Dim]], lead: Sequence[Dim], rows: Collection[Dim]) -> list[str] | None:
     """Return the tags of the first axes of a shape, or ``None`` if they are not the axes with these tags."""
     places = list(range(len(lead)))
     if len(lead) != len(tags):
@@ -84,15 +86,16 @@ def _retag(tags: Sequence[tuple[str, Dim]], lead: Sequence[Dim]) -> list[str] | 
     names = [tag for tag, _ in tags]
     found = [""] * len(lead)
     if len(places) == len(tags):
-        for place, (tag, dim) in zip(places, tags, strict=True):
-            if isinstance(dim, int) and isinstance(lead[place], int) and dim != lead[place]:
-                return None
+        # One size may be unknown: it follows from the others.
+        if sum(dim != lead[place] for place, (_, dim) in zip(places, tags, strict=True)) > 1:
+            return None
+        for place, (tag, _) in zip(places, tags, strict=True):
             found[place] = tag
         return found
     if names == ["T", "B"] and len(places) == 1:
         found[places[0]] = "TB"
         return found
-    if names == ["TB"] and len(places) == 2:
+    if names == ["TB"] and len(places) == 2 and lead[places[1]] in rows:
         found[places[0]], found[places[1]] = "T", "B"
         return found
     return None

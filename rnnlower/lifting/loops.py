@@ -13,7 +13,7 @@ from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import VIEWS, is_read, look_through, look_through_identities, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.frames import Frame, Series, State, find_states, is_axis_size
+from rnnlower.lifting.frames import Frame, Series, State, find_states, is_axis_size, same_number
 
 _REPEATING = VIEWS | {"Expand", "Tile"}
 
@@ -81,7 +81,7 @@ class _LoopReader:
         most = self._facts.constant(count)
         is_endless = count is None or (most is not None and most > np.iinfo(np.int32).max)
         limits = {limit for index, limit in conditions if index == _Index(1, 1)}
-        limits |= set() if count is None or is_endless else {look_through(count)}
+        limits |= set() if count is None or is_endless else {same_number(count)}
         # A comparison of the iteration itself with the limit holds longer.
         known = {(_Index(*moves), limit) for moves in ((1, 1), (1, 0)) for limit in limits}
         begins = {(_Index(0, 0), limit) for limit in limits}
@@ -104,7 +104,7 @@ class _LoopReader:
         index, limit = self._counters.index(first), self._counters.index(second)
         if index is None or limit is None or limit.value is None or (limit.slope, limit.offset) != (0, 0):
             raise NotLiftableError("its number of iterations is not known")
-        yield index, look_through(limit.value)
+        yield index, same_number(limit.value)
 
     def _read_series(self, reader: ir.Node) -> Iterator[Series]:
         """Yield the series of which an operator reads the element of a step."""
@@ -312,18 +312,19 @@ class _Counters:
         value = self._aliases.get(value, value)
         constant = self._facts.constant(value)
         if constant is not None:
-            return _Index(0, int(constant.reshape(-1)[0])) if constant.size == 1 else None
+            is_count = constant.size == 1 and float(constant.reshape(-1)[0]).is_integer()
+            return _Index(0, int(constant.reshape(-1)[0])) if is_count else None
         if value is self._number:
             return _Index(1, 0)
         if value in self.known:
             return self.known[value]
         if value not in self.own:
             return _Index(0, 0, value)
-        producer = value.producer()
+        producer, source = value.producer(), same_number(value)
         if producer is None or producer.domain:
             return None
-        if producer.op_type in VIEWS:
-            return self.index(producer.inputs[0])
+        if source is not value:
+            return self.index(source)
         if producer.op_type in ("Add", "Sub"):
             first, second = (self.index(each) for each in producer.inputs)
             return None if first is None or second is None else _add_indices(first, second, producer.op_type)

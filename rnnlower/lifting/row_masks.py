@@ -62,13 +62,14 @@ def _constant_lengths(
 ) -> np.ndarray | None:
     if "D" in tags and mask.shape[tags.index("D")] > 1:
         mask = np.take(mask, [direction or 0], tags.index("D"))
+    sizes = zip(mask.shape, tags, strict=True)
     if "TB" in tags:
         by_time = None if steps is None or mask.size % steps else mask.reshape(steps, -1)
     else:
         time = tags.index("R" if "R" in tags else "T")
         by_time = np.moveaxis(mask, time, 0).reshape(mask.shape[time], -1)
-    rows = max(mask.shape[axis] for axis, tag in enumerate(tags) if tag in ("", "B", "D"))
-    if by_time is None or ("TB" not in tags and by_time.shape[1] != rows):
+    # Rows have elements of their own, and features do not.
+    if by_time is None or any((size == 1) == (tag == "B") for size, tag in sizes if tag in ("", "B")):
         return None
     if "R" in tags:
         by_time = by_time[::-1]

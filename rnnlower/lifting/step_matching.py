@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.symbols import UNKNOWN
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
-from rnnlower.lifting.cell_search import match_cell
+from rnnlower.lifting.cell_search import as_vector, match_cell
 from rnnlower.lifting.chains import StepEvaluator
 from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.row_masks import match_where
@@ -168,7 +168,7 @@ class StepMatcher:
     ) -> tuple[Cell, list[int]]:
         """Return the cell of a step, and the numbers of its leaves."""
         evaluator = numbering.evaluator
-        forms = [evaluator.form(value).flatten() for value in new]
+        forms = [as_vector(evaluator.form(value)) for value in new]
         starts = [int(form.ids.flat[0]) for form in evaluator.leaves.values()]
         states = [evaluator.atoms.block(int(evaluator.known[value].ids.flat[0])) for value in old]
         if len({*(block.size for block in states), *(form.constant.size for form in forms)}) != 1:

@@ -164,7 +164,8 @@ def _clip(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
 
 
 def _clip_form(e: Evaluator, form: AffineForm, low: float, high: float) -> AffineForm:
-    """Clip a form to bounds; a clip of a clip becomes one."""
+    """Clip a form to bounds, of which the upper one comes last; a clip of a clip becomes one."""
+    low = min(low, high)
     atoms, factor = e.atoms.as_activations(form) or ([], 0.0)
     functions = {e.atoms.block(atom).function for atom in atoms}
     inner = functions.pop() if factor == 1 and len(functions) == 1 else None

@@ -77,6 +77,12 @@ class Contents:
         chunk = ints_of_attribute_or_input(node, name, index, self.chunk_content, unknown)
         return None if whole is None or chunk is None else (whole, chunk)
 
+    def require_same_ints(self, node: ir.Node, name: str, index: int, but: int | None = None) -> None:
+        """Refuse integers that differ between the sequence and a chunk, except for one of them."""
+        pairs = zip(*(self.ints(node, name, index) or ([], [])), strict=True)
+        if any(whole != chunk and place != but for place, (whole, chunk) in enumerate(pairs)):
+            raise CoupledError(f"takes {name} of another axis than time from the number of time steps")
+
     def axes(self, node: ir.Node, index: int = 1) -> list[int] | None:
         """Return the axes that an operator works on, counted from the start, if they are given."""
         given, rank = self.ints(node, "axes", index), len(self.shape(node))

@@ -44,7 +44,7 @@ def make_window(node: ir.Node, kernel: Sequence[int], place: int) -> Window:
 
 
 def _conv(flow: Flow, node: ir.Node) -> Outcome:
-    if any(flow.is_streamed(value) or flow.depends_on_length(value) for value in node.inputs[1:]):
+    if any(map(flow.varies, node.inputs[1:])):
         raise CoupledError("has weights that follow from the stream")
     return _apply_node_window(flow, node, 0.0)
 
@@ -80,7 +80,7 @@ def _apply_node_window(flow: Flow, node: ir.Node, pad: float) -> Outcome:
 def _stft(flow: Flow, node: ir.Node) -> Outcome:
     """Handle an STFT: its frames are windows over the samples."""
     track = flow.required_track(node).unfolded
-    if any(map(flow.is_streamed, node.inputs[1:])):
+    if any(map(flow.varies, node.inputs[1:])):
         raise CoupledError("has a parameter that follows from the stream")
     hop, _ = flow.ints(node, "frame_step", 1) or ([], [])
     length, _ = flow.ints(node, "frame_length", 3) or ([math.prod(flow.shape(node, 2))], [])
@@ -154,7 +154,7 @@ def _conv_transpose(flow: Flow, node: ir.Node) -> Outcome:
     A chunk is preceded by the frames that reach into it. The part that they alone make is cut off at the
     front, and the part to which following frames will add at the end.
     """
-    if any(flow.is_streamed(value) or flow.depends_on_length(value) for value in node.inputs[1:]):
+    if any(map(flow.varies, node.inputs[1:])):
         raise CoupledError("has weights that follow from the stream")
     track, place = _over_frames(flow, node), flow.required_track(node).axis - 2
     window = _time_window(flow, node, track)

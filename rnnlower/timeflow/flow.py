@@ -110,6 +110,10 @@ class Flow(Contents):
         """Return whether a value follows from the stream."""
         return value in self.tracks or value in self.latest or value in self.scores
 
+    def varies(self, value: ir.Value | None) -> bool:
+        """Return whether a value follows from the stream, or its content from the number of steps."""
+        return self.is_streamed(value) or self.depends_on_length(value)
+
     def is_over_time(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from the stream, or from the number of its steps."""
         return any(

@@ -9,11 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import einsum_terms
+from rnnlower.graph.evaluation import Array
 from rnnlower.graph.operator_axes import axes_along, reduced_axes
 from rnnlower.graph.walk import operand
 from rnnlower.timeflow.edits import ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
-from rnnlower.timeflow.positions import accept_constant, refuse_latest
+from rnnlower.timeflow.positions import accept_constant, refuse_varying
 from rnnlower.timeflow.tracks import CoupledError, Track, opset_remedy
 from rnnlower.timeflow.windowed_attention import compare
 
@@ -91,7 +92,7 @@ def _along_axes(axes: Sequence[int], flow: Flow, node: ir.Node, what: str, keeps
     """Handle an operator that works along these axes; they are removed unless it keeps them."""
     rank = len(flow.shape(node))
     along = {axis % rank for axis in axes}
-    if any(map(flow.is_streamed, node.inputs[1:])):
+    if any(map(flow.varies, node.inputs[1:])):
         raise CoupledError("has a parameter that follows from the stream")
     track = flow.delay_to(node)
     if track.axis in along:
@@ -126,7 +127,12 @@ def batch_norm(flow: Flow, node: ir.Node) -> Outcome:
 def _quantize(flow: Flow, node: ir.Node) -> Outcome:
     scale = flow.shape(node, 1)
     axes = [node.attributes.get_int("axis", 1)] if scale and scale != (1,) else []
-    return _along_axes(axes, flow, node, "has parameters that differ from step to step:")
+    track = _along_axes(axes, flow, node, "has parameters that differ from step to step:")
+    if isinstance(track, Track) and len(scale) > 1:
+        # Numbers of blocks: each step has its own.
+        for index in range(1, len(node.inputs)):
+            accept_constant(flow, node, index, track.axis - len(scale), track)
+    return track
 
 
 def matmul(flow: Flow, node: ir.Node) -> Outcome:
@@ -137,6 +143,9 @@ def matmul(flow: Flow, node: ir.Node) -> Outcome:
     if 1 in ranks:
         if a is None or ranks[1] != 1 or ranks[0] == 1 or a.axis == ranks[0] - 1:
             raise CoupledError("sums over time, or takes products of vectors")
+        if tracks[1] is not None:
+            raise CoupledError("sums over time: a stream has no end")
+        refuse_varying(flow, node.inputs[1], a)
         return flow.delay_to(node)
     places = [None if track is None else track.axis - own for track, own in zip(tracks, ranks, strict=True)]
     if places[0] == -1 or places[1] == -2:
@@ -147,7 +156,7 @@ def matmul(flow: Flow, node: ir.Node) -> Outcome:
         return align_operands(flow, node, (0, 1), rank)
     index, other = (0, 1) if a is not None else (1, 0)
     track = flow.required_track(node, index)
-    refuse_latest(flow, node.inputs[other], track)
+    refuse_varying(flow, node.inputs[other], track)
     place = track.axis - ranks[index]
     if place < -2 and ranks[other] >= -place and flow.shape(node, other)[place] != 1:
         raise CoupledError("multiplies each step by a different matrix: a stream has no positions")
@@ -165,7 +174,7 @@ def gemm(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("adds a value over time to a product without time")
     if track.axis != node.attributes.get_int(("transA", "transB")[index], 0) ^ index:
         raise CoupledError("sums over time: a stream has no end")
-    refuse_latest(flow, node.inputs[1 - index], track)
+    refuse_varying(flow, node.inputs[1 - index], track)
     placed = track.at(index)
     if bias is not None:
         return combine_tracks(
@@ -189,7 +198,7 @@ def einsum(flow: Flow, node: ir.Node) -> Outcome:
             letters.add(term[track.axis])
             tracks[index] = track
     for index, term in enumerate(terms):
-        if index not in tracks and (node.inputs[index] in flow.latest or letters & {*term}):
+        if index not in tracks and (flow.varies(node.inputs[index]) or letters & {*term}):
             raise CoupledError("combines the steps with values that differ from step to step, or come later")
     letter = next(iter(letters))
     if len(letters) > 1 or letter not in right or any(term.count(letter) > 1 for term in terms):
@@ -211,9 +220,20 @@ def _dynamic_quantize(flow: Flow, node: ir.Node) -> Outcome:
     raise CoupledError("chooses its scale by the largest value of all steps")
 
 
+def _resized_axes(flow: Flow, node: ir.Node) -> Array:
+    """Return the axes to which the scales and sizes of a Resize belong."""
+    rank = len(flow.shape(node))
+    return np.array(node.attributes.get_ints("axes") or range(rank)) % rank
+
+
 def _resize(flow: Flow, node: ir.Node) -> Outcome:
     track = flow.required_track(node)
     size, result = flow.shape(node)[track.axis], flow.result_shape(node)[track.axis]
+    axes = _resized_axes(flow, node)
+    for value in filter(flow.depends_on_length, node.inputs[1:]):
+        whole, chunk = flow.content(value), flow.chunk_content(value)
+        if whole is None or chunk is None or {*axes[whole[: len(axes)] != chunk[: len(axes)]]} - {track.axis}:
+            raise CoupledError("takes sizes of another axis than time from the number of time steps")
     if result != size:
         return _repeat_frames(flow, node, track, result)
     for value in node.inputs[1:]:
@@ -234,14 +254,12 @@ def _repeat_frames(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcom
         raise CoupledError("interpolates between frames", "the mode nearest repeats frames")
     if len(node.inputs) > _SIZES and node.inputs[_SIZES] is not None:
         given, sizes = node.inputs[_SIZES], flow.chunk_content(node.inputs[_SIZES])
-        rank = len(flow.shape(node))
-        axes = [axis % rank for axis in node.attributes.get_ints("axes") or range(rank)]
         if sizes is None or (
             given is not None and given.producer() is not None and not flow.depends_on_length(given)
         ):
             raise CoupledError("takes its sizes from an unsupported computation")
         wanted = np.array(sizes)
-        wanted[axes.index(track.axis)] = track.chunk * factor
+        wanted[_resized_axes(flow, node) == track.axis] = track.chunk * factor
         if not np.array_equal(wanted, sizes):
             flow.edits.append(ReplaceInput(node, _SIZES, wanted))
     track = flow.delay_to(node)

@@ -91,15 +91,22 @@ def refuse_latest(flow: Flow, value: ir.Value | None, track: Track) -> None:
         )
 
 
+def refuse_varying(flow: Flow, value: ir.Value | None, track: Track) -> None:
+    """Refuse an operand without frames that follows from the end of the stream, or from its length."""
+    refuse_latest(flow, value, track)
+    if flow.depends_on_length(value) or value in flow.pending:
+        raise CoupledError("computes with the number of time steps, which a stream does not have")
+
+
 def accept_constant(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
     """Accept an operand without frames, if its part for each chunk is known; ``axis`` counts from the end."""
     value = node.inputs[index]
-    refuse_latest(flow, value, track)
     shape = flow.shape(node, index)
     if len(shape) >= -axis and shape[axis] != 1:
+        refuse_latest(flow, value, track)
         cut_to_chunk(flow, node, index, len(shape) + axis, track)
-    elif flow.depends_on_length(value) or value in flow.pending:
-        raise CoupledError("computes with the number of time steps, which a stream does not have")
+    else:
+        refuse_varying(flow, value, track)
 
 
 def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:

@@ -35,7 +35,7 @@ MOVES = REARRANGING | {"Cast", "Concat", "Expand", "Gather", "Slice", "Split"}
 def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
     for index, name in ((1, "W"), (2, "R"), (3, "B"), (7, "P")):
         value = operand(node, index)
-        if flow.is_streamed(value) or flow.depends_on_length(value):
+        if flow.varies(value):
             raise CoupledError(f"has weights ({name}) that follow from the stream")
     resolved = parse_recurrent(locate(flow.model, node))
     time, batch = resolved.layout, 1 - resolved.layout
@@ -332,7 +332,7 @@ def _state_operator(flow: Flow, node: ir.Node) -> list[Outcome]:
     for name, value in parsed.inputs.items():
         track = flow.tracks.get(value)
         if name in ("past_state", "weight", "bias"):
-            if name != "past_state" and flow.is_streamed(value):
+            if name != "past_state" and flow.varies(value):
                 raise CoupledError(f"has a {name} that follows from the stream")
         elif track is None or track.axis != time or track.is_folded:
             raise CoupledError(f"has {name} whose frames do not lie on its axis of time")

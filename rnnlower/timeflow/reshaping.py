@@ -49,6 +49,7 @@ def _split(flow: Flow, node: ir.Node) -> Outcome:
     track = moved_track(flow, node)
     if node.attributes.get_int("axis", 0) % len(flow.shape(node)) == track.axis:
         raise CoupledError("cuts the sequence into parts")
+    flow.require_same_ints(node, "split", 1)
     return track
 
 
@@ -144,6 +145,7 @@ def _expand(flow: Flow, node: ir.Node) -> Outcome:
         return fill_track(flow, rank, whole, chunk)
     placed = track.at(track.axis + rank - len(flow.shape(node)))
     index = placed.axis - (rank - len(whole))
+    flow.require_same_ints(node, "shape", 1, index)
     if index >= 0 and chunk[index] not in (1, placed.chunk_size):
         if chunk[index] != placed.size or flow.depends_on_length(node.inputs[1]):
             raise CoupledError("takes its shape from an unsupported computation")

@@ -27,6 +27,10 @@ STEP = {
     "p = Mul (s2, qw)  o = ReduceSum (p, key)",
     "delta": "d = Mul (s, gw)  m = Mul (d, kw)  rd = ReduceSum (m, key)  e = Sub (v, rd)  be = Mul (b, e) "
     "bw = Unsqueeze (be, key)  w = Mul (kw, bw)  s2 = Add (d, w)  p = Mul (s2, qw)  o = ReduceSum (p, key)",
+    "no correction": "d = Mul (s, gw)  m = Mul (d, kw)  rd = ReduceSum (m, key)  "
+    "none = Constant <value_float = 0.0> ()  zd = Mul (rd, none)  zw = Unsqueeze (zd, key)  "
+    "kz = Mul (kw, zw)  kv = Mul (kw, vw)  w = Sub (kv, kz)  s2 = Add (d, w)  p = Mul (s2, qw)  "
+    "o = ReduceSum (p, key)",
     "skip": "d = Mul (s, gw)  w = Mul (kw, vw)  s2 = Add (d, w)  p = Mul (s2, qw)  t = ReduceSum (p, key) "
     "sk = Tanh (v)  o = Add (t, sk)",
 }

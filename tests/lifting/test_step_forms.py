@@ -79,7 +79,10 @@ def test_time_and_rows_merge_and_split() -> None:
     x = Atoms().variables((1, 1, 4), ("T", "B", ""))
     flat = reshape_form(x, (5, 2, 4), (10, 4))
     assert flat.tags == ("TB", "")
-    assert reshape_form(flat, (10, 4), (5, 2, 2, 2)).tags == ("T", "B", "", "")
+    assert reshape_form(flat, (10, 4), (5, 2, 2, 2), [2]).tags == ("T", "B", "", "")
+    for form, before in ((x, (5, 2, 4)), (flat, (10, 4))):
+        with pytest.raises(NotLiftableError, match="rows"):
+            reshape_form(form, before, (2, 5, 4), [2])
 
 
 @pytest.mark.parametrize(
