@@ -26,6 +26,22 @@ def facts_of(text: str) -> tuple[Facts, dict[str, ir.Value]]:
     return Facts(own), values
 
 
+def test_sizes_are_divided_as_div_divides_them() -> None:
+    facts, values = facts_of("""
+        main (float[n, 2] x) => (int64[5] y)
+            <int64[2] less = {0, 9}, int64[2] d = {2, 2}, int64[2] e = {-2, -2}, int64[1] zero = {0}>
+        {
+            s = Shape (x)
+            lower = Sub (s, less)
+            y = Div (lower, d)
+            z = Div (lower, e)
+            u = Div (lower, zero)
+        }
+    """)
+    found = [[str(size) for size in facts.sizes(values[name])] for name in "yzu"]  # type: ignore[union-attr]
+    assert found == [["floor(n/2)", "-3"], ["-floor(n/2)", "3"], ["None", "None"]]
+
+
 def test_sizes_become_numbers_where_the_inputs_have_them() -> None:
     facts, values = facts_of("""
         main (float[2, 12] x) => (float[a, b] y) <int64[1] zero = {0}, int64[1] rest = {-1}>
