@@ -267,6 +267,17 @@ def test_functions_get_attributes_defaults_and_omissions() -> None:
     )
 
 
+def test_overloads_of_a_function_are_told_apart() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 17, "local" : 1]>
+        main (float[2] x) => (float[2] y) { a = local.F : one (x) y = local.F : two (a) }
+        <domain: "local", overload: "one", opset_import: ["" : 17]> F (x) => (y) { y = Exp (x) }
+        <domain: "local", overload: "two", opset_import: ["" : 17]> F (x) => (y) { y = Neg (x) }
+    """)
+    feeds = {"x": np.array([1, 2], np.float32)}
+    np.testing.assert_allclose(evaluate(model, feeds)["y"], run_onnxruntime(model, feeds)["y"], rtol=1e-6)
+
+
 def test_if_branches_capture_the_outer_scope() -> None:
     def branch(x: str) -> onnx.GraphProto:
         node = helper.make_node("RNN", [x, "W", "R", "B"], ["Y"], hidden_size=4)
