@@ -278,6 +278,16 @@ def test_overloads_of_a_function_are_told_apart() -> None:
     np.testing.assert_allclose(evaluate(model, feeds)["y"], run_onnxruntime(model, feeds)["y"], rtol=1e-6)
 
 
+@pytest.mark.parametrize(("op_type", "weight"), [("Conv", (3, 2, 2)), ("ConvTranspose", (2, 3, 2))])
+def test_convolutions_of_no_rows(op_type: str, weight: tuple[int, ...]) -> None:
+    node = helper.make_node(op_type, ["x", "w"], ["y"])
+    model = model_of(
+        [node], [info("x", FLOAT, ["n", 2, 5])], [info("y", FLOAT, None)], {"w": np.ones(weight, np.float32)}
+    )
+    feeds = {"x": np.ones((0, 2, 5), np.float32)}
+    np.testing.assert_array_equal(evaluate(model, feeds)["y"], run_onnxruntime(model, feeds)["y"])
+
+
 def test_if_branches_capture_the_outer_scope() -> None:
     def branch(x: str) -> onnx.GraphProto:
         node = helper.make_node("RNN", [x, "W", "R", "B"], ["Y"], hidden_size=4)
