@@ -247,12 +247,16 @@ def _as_standard(
         return [types[0]] * 3 + [*types[3:]], [shapes[0], None, None, *shapes[3:]]
     if op_type != "MatMul":
         return types, shapes
-    turns = [node.attributes.get_int(name, 0) for name in ("transA", "transB")]
-    turned = [
-        (*dims[:-2], dims[-1], dims[-2]) if dims and turn else dims
-        for turn, dims in zip(turns, shapes, strict=False)
-    ]
-    return [ir.TensorType(ir.DataType.FLOAT)] * 2, turned
+    turned = []
+    for side, dims in zip("AB", shapes, strict=False):
+        batch, turn = (node.attributes.get_int(f"trans{part}{side}", 0) for part in ("Batch", ""))
+        if dims and len(dims) > 2 and batch:
+            dims = (*dims[1:-1], dims[0], dims[-1])
+        if dims and len(dims) > 1 and turn:
+            dims = (*dims[:-2], dims[-1], dims[-2])
+        turned.append(dims)
+    # The product of integers has the type of their scales.
+    return [types[2 if node.op_type == "MatMulIntegerToFloat" else 0]] * 2, turned
 
 
 def negative_size_error() -> InvalidModelError:

@@ -20,10 +20,25 @@ from rnnlower.graph.walk import walk
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 
-def facts_of(text: str) -> tuple[Facts, dict[str, ir.Value]]:
-    own = ir.from_onnx_text(HEADER + text)
+def facts_of(text: str, header: str = HEADER) -> tuple[Facts, dict[str, ir.Value]]:
+    own = ir.from_onnx_text(header + text)
     values = {str(out.name): out for node, _ in walk(own.graph) for out in node.outputs}
     return Facts(own), values
+
+
+def test_fused_products_have_the_type_and_turns_of_their_operands() -> None:
+    facts, values = facts_of(
+        """
+        main (float16[3, 2, 4] a, float16[4, 5] b, float16 s, int8[2, 4] i, int8[4, 5] j) => (float16[2, 5] y)
+        {
+            f = com.microsoft.FusedMatMul <transBatchA = 1> (a, b)
+            y = com.microsoft.MatMulIntegerToFloat (i, j, s, s)
+        }
+        """,
+        '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n',
+    )
+    found = [(facts.dtype(values[name]), facts.dims(values[name])) for name in "fy"]
+    assert found == [(ir.DataType.FLOAT16, (2, 3, 5)), (ir.DataType.FLOAT16, (2, 5))]
 
 
 def test_sizes_are_divided_as_div_divides_them() -> None:
