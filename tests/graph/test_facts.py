@@ -41,6 +41,23 @@ def test_fused_products_have_the_type_and_turns_of_their_operands() -> None:
     assert found == [(ir.DataType.FLOAT16, (2, 3, 5)), (ir.DataType.FLOAT16, (2, 5))]
 
 
+def test_attention_has_the_features_of_its_values() -> None:
+    facts, values = facts_of(
+        """
+        main (float[b, 3, 4] q, float[b, 5, 4] k, float[b, 5, 6] v, float[b, 2, 5, 3] h,
+              float[b, 3, 2, 3, 4] all)
+            => (float[b, 3, 6] y)
+        {
+            y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, v)
+            z = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, h)
+            u = com.microsoft.MultiHeadAttention <num_heads = 2> (all)
+        }
+        """,
+        '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n',
+    )
+    assert [facts.dims(values[name])[1:] for name in "yzu"] == [(3, 6), (3, 6), (3, 8)]  # type: ignore[index]
+
+
 def test_sizes_are_divided_as_div_divides_them() -> None:
     facts, values = facts_of("""
         main (float[n, 2] x) => (int64[5] y)
