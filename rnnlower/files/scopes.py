@@ -28,10 +28,10 @@ def check_function_scope(function: onnx.FunctionProto, label: str) -> None:
 
 def check_calls(model: onnx.ModelProto, label: str) -> None:
     """Refuse functions that call themselves, directly or indirectly."""
-    functions = {(each.domain, each.name): each for each in model.functions}
+    functions = {(each.domain, each.name, each.overload): each for each in model.functions}
     calls = {
         key: {
-            (node.domain, node.op_type)
+            (node.domain, node.op_type, node.overload)
             for nodes in (each.node, *(graph.node for graph in subgraphs(each.node)))
             for node in nodes
         }
@@ -42,7 +42,7 @@ def check_calls(model: onnx.ModelProto, label: str) -> None:
         for key in leaves:
             del calls[key]
     if calls:
-        domain, name = next(iter(calls))
+        domain, name, _ = next(iter(calls))
         raise InvalidModelError(f"{label}: function {domain}::{name} calls itself, directly or indirectly")
 
 

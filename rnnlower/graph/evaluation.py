@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rnnlower import wording
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.walk import REARRANGING, Dim
+from rnnlower.graph.walk import REARRANGING, Dim, operand
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
@@ -69,7 +69,6 @@ _LIKE_FIRST_INPUT = {
             "BiasGelu",
             "FastGelu",
             "Gelu",
-            "MultiHeadAttention",
             "QLinearLeakyRelu",
             "QLinearSigmoid",
             "QuickGelu",
@@ -203,6 +202,8 @@ def infer_outputs(
         sizes, many = node.attributes.get_ints("qkv_hidden_sizes"), shapes[1][1]
         features = sizes[2] if sizes else many // 3 if isinstance(many, int) else None
         return [(types[0], (*shapes[0][:-1], features)), *unknown[1:]]
+    if (node.domain, node.op_type) == ("com.microsoft", "MultiHeadAttention"):
+        return [(types[0], _multi_head_shape(node, shapes)), *unknown[1:]]
     op_type, domain, used = node.op_type, node.domain, [*range(len(node.inputs))]
     if (domain, op_type) in _LIKE_STANDARD:
         (op_type, read), domain = _LIKE_STANDARD[domain, op_type], ""
@@ -238,6 +239,18 @@ def infer_outputs(
     ]
 
 
+def _multi_head_shape(node: ir.Node, shapes: Sequence[Dims | None]) -> Dims | None:
+    """Return the shape of a MultiHeadAttention's result, which has the features of V or of a packed input."""
+    query, source = shapes[0], shapes[0] if operand(node, 2) is None else shapes[2]
+    if query is None or source is None:
+        return None
+    if len(source) < 4:
+        return (*query[:2], source[-1])
+    # V of four axes has heads, steps and features after the rows; a packed input steps, heads, 3, features.
+    heads, size = (source[1], source[3]) if len(source) == 4 else (source[2], source[4])
+    return (*query[:2], heads * size if isinstance(heads, int) and isinstance(size, int) else None)
+
+
 def _as_standard(
     node: ir.Node, op_type: str, types: Sequence[ir.TypeProtocol | None], shapes: Sequence[Dims | None]
 ) -> tuple[Sequence[ir.TypeProtocol | None], Sequence[Dims | None]]:
@@ -247,12 +260,16 @@ def _as_standard(
         return [types[0]] * 3 + [*types[3:]], [shapes[0], None, None, *shapes[3:]]
     if op_type != "MatMul":
         return types, shapes
-    turns = [node.attributes.get_int(name, 0) for name in ("transA", "transB")]
-    turned = [
-        (*dims[:-2], dims[-1], dims[-2]) if dims and turn else dims
-        for turn, dims in zip(turns, shapes, strict=False)
-    ]
-    return [ir.TensorType(ir.DataType.FLOAT)] * 2, turned
+    turned = []
+    for side, dims in zip("AB", shapes, strict=False):
+        batch, turn = (node.attributes.get_int(f"trans{part}{side}", 0) for part in ("Batch", ""))
+        if dims and len(dims) > 2 and batch:
+            dims = (*dims[1:-1], dims[0], dims[-1])
+        if dims and len(dims) > 1 and turn:
+            dims = (*dims[:-2], dims[-1], dims[-2])
+        turned.append(dims)
+    # The product of integers has the type of their scales.
+    return [types[2 if node.op_type == "MatMulIntegerToFloat" else 0]] * 2, turned
 
 
 def negative_size_error() -> InvalidModelError:

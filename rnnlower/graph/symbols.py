@@ -18,9 +18,17 @@ MOST_SIZES = 64
 """Most elements of a tensor whose elements are followed as sizes."""
 SIZE_TYPES = (ir.DataType.INT32, ir.DataType.INT64)
 FLOAT_SIZE_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+def _divide(size: Any, other: Any) -> Any:
+    """Divide as Div does, which rounds toward zero; a symbol stands for a size of at least 0."""
+    below = [isinstance(each, int) and each < 0 for each in (size, other)]
+    return -(-size // other) if below[0] != below[1] else size // other
+
+
 _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,
-    "Div": operator.floordiv,
+    "Div": _divide,
     "Mul": operator.mul,
     "Sub": operator.sub,
 }
@@ -231,7 +239,7 @@ def _product(sizes: Sequence[Any]) -> Any:
 
 def _apply(operation: Callable[[Any, Any], Any], size: Any, other: Any) -> Any:
     """Apply an operation to two sizes; what cannot be expressed is unknown."""
-    if size is None or other is None or (operation is operator.floordiv and other == 0):
+    if size is None or other is None or (other == 0 and operation in (operator.floordiv, _divide)):
         return None
     try:
         result = operation(size, other)

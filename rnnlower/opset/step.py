@@ -105,6 +105,13 @@ class VersionStep:
             self.refuse(reason)
         return values
 
+    def known_number(self, value: ir.Value, reason: str) -> Any:
+        """Return the number in `value`; refuse if it is empty, or for the reason if it is not constant."""
+        array = self.array(value)
+        if array is None or not array.size:
+            self.refuse(reason if array is None else f"{value.name!r} is empty, and has to hold a number")
+        return array.flat[0].item()
+
     def known_dtype(self, value: ir.Value) -> ir.DataType:
         """Return the element type of `value`; refuse if it is not known."""
         dtype = self.dtype(value)

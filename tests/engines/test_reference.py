@@ -267,6 +267,27 @@ def test_functions_get_attributes_defaults_and_omissions() -> None:
     )
 
 
+def test_overloads_of_a_function_are_told_apart() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 17, "local" : 1]>
+        main (float[2] x) => (float[2] y) { a = local.F : one (x) y = local.F : two (a) }
+        <domain: "local", overload: "one", opset_import: ["" : 17]> F (x) => (y) { y = Exp (x) }
+        <domain: "local", overload: "two", opset_import: ["" : 17]> F (x) => (y) { y = Neg (x) }
+    """)
+    feeds = {"x": np.array([1, 2], np.float32)}
+    np.testing.assert_allclose(evaluate(model, feeds)["y"], run_onnxruntime(model, feeds)["y"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("op_type", "weight"), [("Conv", (3, 2, 2)), ("ConvTranspose", (2, 3, 2))])
+def test_convolutions_of_no_rows(op_type: str, weight: tuple[int, ...]) -> None:
+    node = helper.make_node(op_type, ["x", "w"], ["y"])
+    model = model_of(
+        [node], [info("x", FLOAT, ["n", 2, 5])], [info("y", FLOAT, None)], {"w": np.ones(weight, np.float32)}
+    )
+    feeds = {"x": np.ones((0, 2, 5), np.float32)}
+    np.testing.assert_array_equal(evaluate(model, feeds)["y"], run_onnxruntime(model, feeds)["y"])
+
+
 def test_if_branches_capture_the_outer_scope() -> None:
     def branch(x: str) -> onnx.GraphProto:
         node = helper.make_node("RNN", [x, "W", "R", "B"], ["Y"], hidden_size=4)

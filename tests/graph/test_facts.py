@@ -20,10 +20,58 @@ from rnnlower.graph.walk import walk
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 
-def facts_of(text: str) -> tuple[Facts, dict[str, ir.Value]]:
-    own = ir.from_onnx_text(HEADER + text)
+def facts_of(text: str, header: str = HEADER) -> tuple[Facts, dict[str, ir.Value]]:
+    own = ir.from_onnx_text(header + text)
     values = {str(out.name): out for node, _ in walk(own.graph) for out in node.outputs}
     return Facts(own), values
+
+
+def test_fused_products_have_the_type_and_turns_of_their_operands() -> None:
+    facts, values = facts_of(
+        """
+        main (float16[3, 2, 4] a, float16[4, 5] b, float16 s, int8[2, 4] i, int8[4, 5] j) => (float16[2, 5] y)
+        {
+            f = com.microsoft.FusedMatMul <transBatchA = 1> (a, b)
+            y = com.microsoft.MatMulIntegerToFloat (i, j, s, s)
+        }
+        """,
+        '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n',
+    )
+    found = [(facts.dtype(values[name]), facts.dims(values[name])) for name in "fy"]
+    assert found == [(ir.DataType.FLOAT16, (2, 3, 5)), (ir.DataType.FLOAT16, (2, 5))]
+
+
+def test_attention_has_the_features_of_its_values() -> None:
+    facts, values = facts_of(
+        """
+        main (float[b, 3, 4] q, float[b, 5, 4] k, float[b, 5, 6] v, float[b, 2, 5, 3] h,
+              float[b, 3, 2, 3, 4] all)
+            => (float[b, 3, 6] y)
+        {
+            y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, v)
+            z = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, h)
+            u = com.microsoft.MultiHeadAttention <num_heads = 2> (all)
+        }
+        """,
+        '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n',
+    )
+    assert [facts.dims(values[name])[1:] for name in "yzu"] == [(3, 6), (3, 6), (3, 8)]  # type: ignore[index]
+
+
+def test_sizes_are_divided_as_div_divides_them() -> None:
+    facts, values = facts_of("""
+        main (float[n, 2] x) => (int64[5] y)
+            <int64[2] less = {0, 9}, int64[2] d = {2, 2}, int64[2] e = {-2, -2}, int64[1] zero = {0}>
+        {
+            s = Shape (x)
+            lower = Sub (s, less)
+            y = Div (lower, d)
+            z = Div (lower, e)
+            u = Div (lower, zero)
+        }
+    """)
+    found = [[str(size) for size in facts.sizes(values[name])] for name in "yzu"]  # type: ignore[union-attr]
+    assert found == [["floor(n/2)", "-3"], ["-floor(n/2)", "3"], ["None", "None"]]
 
 
 def test_sizes_become_numbers_where_the_inputs_have_them() -> None:

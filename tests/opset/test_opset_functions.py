@@ -159,3 +159,15 @@ def test_a_node_without_a_name_is_found_by_its_place() -> None:
     where = "the unnamed BitwiseNot that computes 'n' in If_1/then_branch/If_0/then_branch: "
     with pytest.raises(OpsetError, match=f"^{where}"):
         rnnlower.convert(source, opset=13)
+
+
+def test_an_overload_that_calls_another() -> None:
+    source = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 17, "own" : 1]>
+        main (float[2, 3] x) => (float[2, 3] y) { y = own.F : one (x) }
+        <domain: "own", overload: "one", opset_import: ["" : 17, "own" : 1]>
+        F (x) => (y) { z = own.F : two (x) y = Exp (z) }
+        <domain: "own", overload: "two", opset_import: ["" : 17]> F (x) => (y) { y = Neg (x) }
+    """)
+    (y,) = run_ort(rnnlower.convert(source, opset=13), {"x": X})
+    np.testing.assert_allclose(y, np.exp(-X), rtol=1e-6)

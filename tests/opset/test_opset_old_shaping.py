@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 from support.old_forms import DIMS, build, converted, values
 from support.opset_engines import run_ort
+
+import rnnlower
+from rnnlower.errors import OpsetError
 
 
 @pytest.mark.parametrize("dims", DIMS)
@@ -84,3 +87,24 @@ def test_a_missing_import_means_opset_1(dims: str) -> None:
     del model.opset_import[:]
     (result,) = run_ort(converted(model, 13), {"x": x})
     np.testing.assert_array_equal(result, np.concatenate([x, x], axis=1))
+
+
+@pytest.mark.parametrize(
+    ("opset", "target", "node"),
+    [
+        (11, 10, "y = Pad (x, pads, none)"),
+        (10, 9, "y, i = TopK (x, nothing)"),
+        (20, 19, "y = DFT (x, , nothing)"),
+        (11, 10, "y = Resize (x, none, ones, nothing)"),
+    ],
+)
+def test_inputs_without_elements_are_refused(opset: int, target: int, node: str) -> None:
+    model = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : {opset}]>
+        main (float[2, 2] x) => (float[a, b] y)
+            <int64[4] pads = {{0, 0, 0, 0}}, float[2] ones = {{1, 1}}, float[0] none = {{}},
+             int64[0] nothing = {{}}>
+        {{ {node} }}
+    """)
+    with pytest.raises(OpsetError, match=r"is empty|needs scales"):
+        rnnlower.convert(model, opset=target)

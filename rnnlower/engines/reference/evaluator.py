@@ -177,7 +177,7 @@ class Optional(OpRun):  # type: ignore[misc,unused-ignore]
         return (x,)
 
 
-FunctionKey = tuple[str, str]
+FunctionKey = tuple[str, ...]
 
 
 def evaluate(
@@ -230,7 +230,7 @@ class Evaluator:
                 ("com.microsoft", "DynamicQuantizeLSTM"): DynamicQuantizeLSTM,
                 **{("com.microsoft", cls.__name__): cls for cls in STATE_OPS},
             },
-            "local_functions": {_function_key(f.domain, f.name): f for f in model.functions},
+            "local_functions": {_function_key(f.domain, f.name, f.overload): f for f in model.functions},
         }
         # The settings are class attributes, because the evaluator only passes the class to subgraphs.
         evaluator_class = type("_GraphEvaluator", (_GraphEvaluator,), settings)
@@ -268,8 +268,8 @@ def _wrap_errors(op: OpRun, node: onnx.NodeProto, inexact: Elementwise | None) -
     return op
 
 
-def _function_key(domain: str, name: str) -> FunctionKey:
-    return ("" if domain == "ai.onnx" else domain, name)
+def _function_key(domain: str, name: str, overload: str) -> FunctionKey:
+    return ("" if domain == "ai.onnx" else domain, name, overload)
 
 
 def _opset_versions(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
@@ -305,7 +305,7 @@ class _GraphEvaluator(ReferenceEvaluator):
         return lambda _, run_params: _wrap_errors(implementation(changed, run_params), changed, inexact)
 
     def _find(self, node: onnx.NodeProto, input_types: Any) -> Callable[..., OpRun]:
-        function = self.local_functions.get(_function_key(node.domain, node.op_type))
+        function = self.local_functions.get(_function_key(node.domain, node.op_type, node.overload))
         if function is not None:
             return lambda n, run_params: _FunctionCall(n, run_params, type(self)(_bind_call(function, n)))
         if node.domain == "":

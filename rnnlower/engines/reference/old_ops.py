@@ -14,6 +14,7 @@ Add an operator as a function with `_register`, or as a row of :data:`OLD_OPS`: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +50,7 @@ class ConvTranspose(OpRun):  # type: ignore[misc,unused-ignore]
 
         batch, group = len(X), attributes["group"]
         columns = W.reshape(group, len(W) // group, -1).swapaxes(1, 2) @ X.reshape(
-            batch, group, len(W) // group, -1
+            batch, group, len(W) // group, math.prod(sizes)
         )
         columns = columns.reshape(batch, group * W.shape[1], *kernel, *sizes)
         room = [max(f, b + n) for f, b, n in _zip(full, begins, shape)]
@@ -97,7 +98,7 @@ class Conv(OpRun):  # type: ignore[misc,unused-ignore]
         for place, met in _kernel_positions(kernel, dilations, strides, shape):
             columns[_spatial_index(*place)] = padded[_spatial_index(*met)]
         rows = W.reshape(group, len(W) // group, -1)
-        Y = rows @ columns.reshape(len(X), group, rows.shape[2], -1)
+        Y = rows @ columns.reshape(len(X), group, rows.shape[2], math.prod(shape))
         Y = Y.reshape(len(X), len(W), *shape)
         return (Y if B is None else Y + B.reshape(-1, *ones),)
 

@@ -59,7 +59,7 @@ def dft_up(step: VersionStep) -> None:
 def dft_down(step: VersionStep) -> None:
     """A constant axis becomes an attribute."""
     reason = "its axis is not constant, DFT-17 needs an attribute"
-    axis = -2 if step.input(2) is None else step.known_ints(step.input(2), reason)[0]
+    axis = -2 if step.input(2) is None else step.known_number(step.required_input(2), reason)
     step.set("axis", positive_axis(step, axis))
     step.set_inputs(
         *[step.required_input()] if step.input(1) is None else [step.required_input(), step.input(1)]

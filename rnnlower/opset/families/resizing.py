@@ -131,7 +131,7 @@ def _scales_of_11(step: VersionStep) -> list[float]:
     if step.input(3) is None:
         return _scales(step, 2)
     sizes, shape = step.ints(step.input(3)), step.static_shape(step.required_input())
-    if sizes is None or shape is None or 0 in shape:
+    if sizes is None or shape is None or 0 in shape or len(sizes) != len(shape):
         step.refuse(
             "it is given sizes, Resize-10 needs scales, and those are not known before the model runs"
         )

@@ -215,11 +215,9 @@ def pad_11_up(step: VersionStep) -> None:
 def pad_11_down(step: VersionStep) -> None:
     """Constant pads and value become attributes; the value is a float32."""
     pads = step.known_ints(step.required_input(1), "its pads are not constant, Pad-2 needs an attribute")
-    value = step.array(step.input(2))
-    if step.input(2) is not None:
-        if value is None:
-            step.refuse("its value is not constant, Pad-2 needs an attribute")
-        number = float(value.reshape(-1)[0])
+    value = step.input(2)
+    if value is not None:
+        number = float(step.known_number(value, "its value is not constant, Pad-2 needs an attribute"))
         if float(np.float32(number)) != number and not np.isnan(number):
             step.refuse(f"its value {number!r} is not a float32, which Pad-2 needs")
         step.set("value", number)
@@ -267,9 +265,8 @@ def top_k_10_up(step: VersionStep) -> None:
 
 def top_k_10_down(step: VersionStep) -> None:
     """A constant k becomes an attribute."""
-    step.set(
-        "k", step.known_ints(step.required_input(1), "its k is not constant, TopK-1 needs an attribute")[0]
-    )
+    reason = "its k is not constant, TopK-1 needs an attribute"
+    step.set("k", step.known_number(step.required_input(1), reason))
     step.set_inputs(step.required_input())
 
 

@@ -142,7 +142,7 @@ def _breakpoints(node: onnx.NodeProto) -> Iterable[float]:
 def _random_outputs(model: onnx.ModelProto) -> set[str]:
     """Return the graph outputs whose values are random or undefined, and cannot be compared."""
     opset = default_opset(model.opset_import)
-    functions = {(f.domain, f.name): f for f in model.functions}
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     random: set[str] = set()
 
     def draws(node: onnx.NodeProto) -> bool:
@@ -151,7 +151,7 @@ def _random_outputs(model: onnx.ModelProto) -> set[str]:
         if node.op_type == "Dropout":
             tests = any(a.name == "is_test" and a.i for a in node.attribute)
             return (opset < 7 and not tests) or (len(node.input) > 2 and bool(node.input[2]))
-        function = functions.get((node.domain, node.op_type))
+        function = functions.get((node.domain, node.op_type, node.overload))
         inner = [*(function.node if function else ()), *(n for a in node.attribute for n in a.g.node)]
         return any(draws(n) or any(name in random for name in n.input) for n in inner)
 

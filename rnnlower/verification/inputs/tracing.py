@@ -100,7 +100,7 @@ class Tracer:
     """The facts collected from the nodes of a model with inferred shapes."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self._functions = {(f.domain, f.name): f for f in model.functions}
+        self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self._weights = {tensor.name for tensor in model.graph.initializer}
         self.facts = GraphFacts()
         names = [value.name for value in required_inputs(model.graph)]
@@ -157,7 +157,7 @@ class Tracer:
             if node.op_type == "Reshape" and len(node.input) > 1:
                 given = taint.get(node.input[0]) or (), taint.get(node.input[1]) or ()
                 self.facts.reshapes.update((shape, data) for data in given[0] for shape in given[1])
-            function = self._functions.get((node.domain, node.op_type))
+            function = self._functions.get((node.domain, node.op_type, node.overload))
             if function is not None:
                 results = self._trace_call(function, node, scope, taint)
             else:
