@@ -12,8 +12,8 @@ from rnnlower.timeflow.edits import BypassNode, ReplaceInput, Start
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.overlap_add import match_frame_gather
 from rnnlower.timeflow.pointwise import combine_tracks
-from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest, slice_table
-from rnnlower.timeflow.reshaping import moved_track
+from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest, refuse_varying, slice_table
+from rnnlower.timeflow.reshaping import moved_track, require_same
 from rnnlower.timeflow.tracks import CoupledError, Track
 from rnnlower.wording import counted
 
@@ -29,9 +29,11 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     bounds = [flow.ints(node, name, index) for index, name in enumerate(("starts", "ends"), 1)]
     (starts, later), (ends, soon) = (each or ([], []) for each in bounds)
     axes = flow.axes(node, 3) or list(range(len(starts)))
-    if track.axis not in axes:
+    where = axes.index(track.axis) if track.axis in axes else -1
+    require_same(starts, later, [where])
+    require_same(ends, soon, [where])
+    if where < 0:
         return moved_track(flow, node)
-    where = axes.index(track.axis)
     steps = flow.ints(node, "steps", 4)
     step = 1 if steps is None else steps[0][where]
     if step != 1:
@@ -77,7 +79,7 @@ def _gather(flow: Flow, node: ir.Node) -> Outcome:
     if framed is not None:
         return framed
     if flow.track(node, 1) is not None:
-        if flow.is_streamed(node.inputs[0]):
+        if flow.varies(node.inputs[0]):
             raise CoupledError("looks up values of the stream at positions of the stream")
         positions, numbers = flow.delay_to(node, 1), flow.known_content(node.inputs[1])
         if numbers is not None and np.array_equal(numbers.reshape(-1), np.arange(numbers.size)):
@@ -87,6 +89,7 @@ def _gather(flow: Flow, node: ir.Node) -> Outcome:
     if node.inputs[1] in flow.pending:
         raise flow.pending[node.inputs[1]]
     if axis != track.axis:
+        refuse_varying(flow, node.inputs[1], track)
         return track.at(track.axis + (width - 1 if axis < track.axis else 0))
     place = flow.content(node.inputs[1])
     if place is None or place.size != 1:
@@ -171,12 +174,13 @@ def _prepend_frames(flow: Flow, node: ir.Node, index: int, later: Track, frames:
 def _pad(flow: Flow, node: ir.Node) -> Outcome:
     track, rank = moved_track(flow, node).unfolded, len(flow.shape(node))
     name = "pads" if "pads" in node.attributes else "paddings"
-    pads, _ = flow.ints(node, name, 1) or ([], [])
+    pads, of_chunk = flow.ints(node, name, 1) or ([], [])
     axes = flow.axes(node, 3)
     axes = list(range(rank)) if axes is None else axes
-    if track.axis not in axes:
+    where = axes.index(track.axis) if track.axis in axes else -1
+    require_same(pads, of_chunk, [where + len(axes)] if where >= 0 else ())
+    if where < 0:
         return moved_track(flow, node)
-    where = axes.index(track.axis)
     before, after = pads[where], pads[where + len(axes)]
     if not before and not after:
         return moved_track(flow, node)

@@ -80,6 +80,8 @@ class Contents:
     def axes(self, node: ir.Node, index: int = 1) -> list[int] | None:
         """Return the axes that an operator works on, counted from the start, if they are given."""
         given, rank = self.ints(node, "axes", index), len(self.shape(node))
+        if given is not None and given[0] != given[1]:
+            raise CoupledError("takes its axes from the number of time steps")
         return None if given is None else [axis % rank for axis in given[0]]
 
     def dtype(self, value: ir.Value | None) -> ir.DataType:

@@ -80,7 +80,7 @@ def _apply_node_window(flow: Flow, node: ir.Node, pad: float) -> Outcome:
 def _stft(flow: Flow, node: ir.Node) -> Outcome:
     """Handle an STFT: its frames are windows over the samples."""
     track = flow.required_track(node).unfolded
-    if any(map(flow.is_streamed, node.inputs[1:])):
+    if any(map(flow.varies, node.inputs[1:])):
         raise CoupledError("has a parameter that follows from the stream")
     hop, _ = flow.ints(node, "frame_step", 1) or ([], [])
     length, _ = flow.ints(node, "frame_length", 3) or ([math.prod(flow.shape(node, 2))], [])

@@ -116,6 +116,10 @@ class Flow(Contents):
             value in each for each in (self.tracks, self.pending, self.scores)
         ) or self.depends_on_length(value)
 
+    def varies(self, value: ir.Value | None) -> bool:
+        """Return whether a value follows from the stream, from its end, or from the number of its steps."""
+        return self.is_over_time(value) or value in self.latest
+
     def follows_from_size(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from constants and from the sizes of the inputs alone."""
         if value is None or value.producer() is not None:

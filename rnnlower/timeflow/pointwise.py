@@ -13,7 +13,7 @@ from rnnlower.graph.operator_axes import axes_along, reduced_axes
 from rnnlower.graph.walk import operand
 from rnnlower.timeflow.edits import ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
-from rnnlower.timeflow.positions import accept_constant, refuse_latest
+from rnnlower.timeflow.positions import accept_constant, refuse_varying
 from rnnlower.timeflow.tracks import CoupledError, Track, opset_remedy
 from rnnlower.timeflow.windowed_attention import compare
 
@@ -91,7 +91,7 @@ def _along_axes(axes: Sequence[int], flow: Flow, node: ir.Node, what: str, keeps
     """Handle an operator that works along these axes; they are removed unless it keeps them."""
     rank = len(flow.shape(node))
     along = {axis % rank for axis in axes}
-    if any(map(flow.is_streamed, node.inputs[1:])):
+    if any(map(flow.varies, node.inputs[1:])):
         raise CoupledError("has a parameter that follows from the stream")
     track = flow.delay_to(node)
     if track.axis in along:
@@ -147,7 +147,7 @@ def matmul(flow: Flow, node: ir.Node) -> Outcome:
         return align_operands(flow, node, (0, 1), rank)
     index, other = (0, 1) if a is not None else (1, 0)
     track = flow.required_track(node, index)
-    refuse_latest(flow, node.inputs[other], track)
+    refuse_varying(flow, node.inputs[other], track)
     place = track.axis - ranks[index]
     if place < -2 and ranks[other] >= -place and flow.shape(node, other)[place] != 1:
         raise CoupledError("multiplies each step by a different matrix: a stream has no positions")
@@ -165,7 +165,7 @@ def gemm(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("adds a value over time to a product without time")
     if track.axis != node.attributes.get_int(("transA", "transB")[index], 0) ^ index:
         raise CoupledError("sums over time: a stream has no end")
-    refuse_latest(flow, node.inputs[1 - index], track)
+    refuse_varying(flow, node.inputs[1 - index], track)
     placed = track.at(index)
     if bias is not None:
         return combine_tracks(
@@ -189,7 +189,7 @@ def einsum(flow: Flow, node: ir.Node) -> Outcome:
             letters.add(term[track.axis])
             tracks[index] = track
     for index, term in enumerate(terms):
-        if index not in tracks and (node.inputs[index] in flow.latest or letters & {*term}):
+        if index not in tracks and (flow.varies(node.inputs[index]) or letters & {*term}):
             raise CoupledError("combines the steps with values that differ from step to step, or come later")
     letter = next(iter(letters))
     if len(letters) > 1 or letter not in right or any(term.count(letter) > 1 for term in terms):
@@ -216,9 +216,12 @@ def _resize(flow: Flow, node: ir.Node) -> Outcome:
     size, result = flow.shape(node)[track.axis], flow.result_shape(node)[track.axis]
     if result != size:
         return _repeat_frames(flow, node, track, result)
-    for value in node.inputs[1:]:
-        sizes = flow.chunk_content(value) if flow.depends_on_length(value) else None
-        if sizes is not None and (sizes.size <= track.axis or sizes[track.axis] != track.chunk_size):
+    axes = [axis % len(flow.shape(node)) for axis in node.attributes.get_ints("axes", ())]
+    place = axes.index(track.axis) if track.axis in axes else track.axis
+    for value in filter(flow.depends_on_length, node.inputs[1:]):
+        whole, sizes = flow.content(value), flow.chunk_content(value)
+        differ = None if whole is None or sizes is None else [*np.flatnonzero(whole != sizes)]
+        if differ != [place] or sizes[place] != track.chunk_size:  # type: ignore[index]
             raise CoupledError("takes its sizes from the length of the sequence")
     return flow.delay_to(node)
 

@@ -91,6 +91,13 @@ def refuse_latest(flow: Flow, value: ir.Value | None, track: Track) -> None:
         )
 
 
+def refuse_varying(flow: Flow, value: ir.Value | None, track: Track) -> None:
+    """Refuse an operand that follows from the end of the stream, or from the number of its steps."""
+    refuse_latest(flow, value, track)
+    if flow.is_over_time(value):
+        raise CoupledError("computes with the number of time steps, which a stream does not have")
+
+
 def accept_constant(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
     """Accept an operand without frames, if its part for each chunk is known; ``axis`` counts from the end."""
     value = node.inputs[index]
@@ -98,8 +105,8 @@ def accept_constant(flow: Flow, node: ir.Node, index: int, axis: int, track: Tra
     shape = flow.shape(node, index)
     if len(shape) >= -axis and shape[axis] != 1:
         cut_to_chunk(flow, node, index, len(shape) + axis, track)
-    elif flow.depends_on_length(value) or value in flow.pending:
-        raise CoupledError("computes with the number of time steps, which a stream does not have")
+    else:
+        refuse_varying(flow, value, track)
 
 
 def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:

@@ -287,9 +287,7 @@ def move_targets(value: ir.Value | None) -> list[ir.Value]:
 
 
 def _cumsum(flow: Flow, node: ir.Node) -> Outcome:
-    track, given = flow.required_track(node), flow.ints(node, "axes", 1)
-    assert given is not None
-    axis = given[0][0] % len(flow.shape(node))
+    track, (axis,) = flow.required_track(node), flow.axes(node) or [0]
     if axis != track.axis:
         return flow.delay_to(node)
     if node.attributes.get_int("reverse", 0):

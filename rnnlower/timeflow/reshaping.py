@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 
@@ -24,6 +25,12 @@ def moved_track(flow: Flow, node: ir.Node) -> Track:
     if any(map(flow.is_streamed, node.inputs[1:])):
         raise CoupledError("moves values to positions that follow from the stream")
     return track
+
+
+def require_same(whole: Sequence[int], chunk: Sequence[int], but: Collection[int] = ()) -> None:
+    """Refuse sizes or positions, except in these places, that a chunk has others of than the sequence."""
+    if any(a != b for place, (a, b) in enumerate(zip(whole, chunk, strict=True)) if place not in but):
+        raise CoupledError("takes sizes or positions from the number of time steps in an unsupported way")
 
 
 def _move_axes(flow: Flow, node: ir.Node) -> Outcome:
@@ -49,6 +56,7 @@ def _split(flow: Flow, node: ir.Node) -> Outcome:
     track = moved_track(flow, node)
     if node.attributes.get_int("axis", 0) % len(flow.shape(node)) == track.axis:
         raise CoupledError("cuts the sequence into parts")
+    require_same(*(flow.ints(node, "split", 1) or ((), ())))
     return track
 
 
@@ -144,6 +152,7 @@ def _expand(flow: Flow, node: ir.Node) -> Outcome:
         return fill_track(flow, rank, whole, chunk)
     placed = track.at(track.axis + rank - len(flow.shape(node)))
     index = placed.axis - (rank - len(whole))
+    require_same(whole, chunk, [index])
     if index >= 0 and chunk[index] not in (1, placed.chunk_size):
         if chunk[index] != placed.size or flow.depends_on_length(node.inputs[1]):
             raise CoupledError("takes its shape from an unsupported computation")
