@@ -20,12 +20,14 @@ class Contents:
     Attributes:
         opset: The version of the default domain.
         whole, part: The facts about the model for the whole sequence, and for one chunk.
+        longer: The facts for a longer sequence, if the length is dynamic: numbers may agree by chance.
     """
 
     def __init__(self, model: ir.Model, sample: Sample) -> None:
         self.model, self.sample = model, sample
         self.opset = default_opset(model)
         self.whole, self.part = (Facts(model, declared=True) for _ in range(2))
+        self.longer = Facts(model, declared=True) if self.has_dynamic_length else self.whole
         # The values of known content; true if it depends on the length.
         self._is_sized: dict[ir.Value, bool] = {}
 
@@ -75,7 +77,13 @@ class Contents:
         unknown = CoupledError(f"takes its {name} from an unsupported computation")
         whole = ints_of_attribute_or_input(node, name, index, self.content, unknown)
         chunk = ints_of_attribute_or_input(node, name, index, self.chunk_content, unknown)
-        return None if whole is None or chunk is None else (whole, chunk)
+        if whole is None or chunk is None:
+            return None
+        value = operand(node, index)
+        longer = self.longer.constant(value) if self.depends_on_length(value) else whole
+        if longer is None or any(a == b != c for a, b, c in zip(whole, chunk, [*longer], strict=True)):
+            raise unknown
+        return whole, chunk
 
     def axes(self, node: ir.Node, index: int = 1) -> list[int] | None:
         """Return the axes that an operator works on, counted from the start, if they are given."""

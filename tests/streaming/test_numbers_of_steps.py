@@ -71,3 +71,21 @@ def test_a_resize_that_names_the_axis_of_its_size_keeps_the_steps() -> None:
         opset=18,
     )
     stream(source, {"X": 2})
+
+
+@pytest.mark.parametrize("divisor", [2, 10, 13])
+@pytest.mark.parametrize("chunk", [1, None])
+def test_a_number_that_some_lengths_share_is_not_taken_for_a_constant(
+    divisor: int, chunk: int | None
+) -> None:
+    source = model(
+        f"""(float[n, 4] X) => (float[n, 4] Y) {{
+            sizes = Shape <end = 1> (X)
+            divisor = Constant <value_int = {divisor}> ()
+            rest = Mod (sizes, divisor)
+            number = Cast <to = 1> (rest)
+            Y = Mul (X, number)
+        }}"""
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="the number of time steps"):
+        rnnlower.stream(source, chunk=chunk, time_axes={"X": 0})
