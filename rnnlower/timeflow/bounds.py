@@ -18,6 +18,7 @@ from rnnlower.timeflow.tracks import CoupledError, Track
 from rnnlower.wording import counted
 
 _END = np.iinfo(np.int64).max
+_NO_END = np.iinfo(np.int32).max
 _FROM_THE_END = 11
 """The first Gather that takes negative indices."""
 
@@ -42,12 +43,15 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     moves = flow.sample.steps != flow.sample.chunk
     if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and flow.has_dynamic_length:
         raise CoupledError("takes the first steps of the sequence")
-    if start and start == track.size - track.inner and end == track.size and track.frames > 1:
+    is_last = start == track.size - track.inner and end == track.size and track.frames > 1
+    if start and is_last and not (starts[where] == later[where] > 0 and flow.has_dynamic_length):
         _last_only(flow, track, track.frames - 1)
         _set_bounds(flow, node, where, (starts, -1), (ends, _END))
         return LATEST
     if starts[where] < 0 or starts[where] != later[where]:
         raise CoupledError("takes the last steps of the sequence")
+    if flow.has_dynamic_length and track.size <= ends[where] == soon[where] < _NO_END:
+        flow.limit_positions(ends[where] // track.inner, track)
     if start % track.inner or end % track.inner or track.outer != 1:
         raise CoupledError("cuts an axis in which time is folded")
     if start or end != track.size:
@@ -94,7 +98,10 @@ def _gather(flow: Flow, node: ir.Node) -> Outcome:
     place = flow.content(node.inputs[1])
     if place is None or place.size != 1:
         raise CoupledError("picks steps of the sequence")
-    _last_only(flow, track, int(place.reshape(-1)[0]) % track.size)
+    number = int(place.reshape(-1)[0])
+    if number >= 0 and flow.is_fixed(node.inputs[1]):
+        raise CoupledError("picks a step of the sequence that is not the last one")
+    _last_only(flow, track, number % track.size)
     last = -1 if flow.opset >= _FROM_THE_END else track.chunk - 1
     flow.edits.append(ReplaceInput(node, 1, np.full(place.shape, last, place.dtype)))
     return LATEST

@@ -42,6 +42,10 @@ class Contents:
         """Return whether a content depends on the length: a chunk's differs from the whole sequence's."""
         return value is not None and self._is_sized.get(value, False)
 
+    def is_fixed(self, value: ir.Value | None) -> bool:
+        """Return whether positions are the same at any length: where an example ends they do by chance."""
+        return self.has_dynamic_length and not self.depends_on_length(value)
+
     def shape(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an input for the whole sequence."""
         return self._known_shape(operand(node, index), "an input")

@@ -95,7 +95,7 @@ def _check_lengths(flow: Flow, node: ir.Node, track: Track) -> None:
             f"takes sequence_lens at run time (from {lens.name!r}), and a stream never ends",
             "; ".join(filter(None, remedies)),
         )
-    if (content != track.frames).any():
+    if (content != track.frames).any() or flow.is_fixed(lens):
         raise CoupledError("has sequence_lens that are shorter than the sequence")
     makers = {
         made.op_type

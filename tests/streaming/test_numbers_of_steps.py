@@ -7,6 +7,7 @@ from support.streamed import model, stream
 
 import rnnlower
 
+GRU = {"W": (1, 6, 4), "R": (1, 6, 2)}
 COUNT = """
     sizes = Shape <end = 1> (X)
     three = Constant <value_ints = [3]> ()
@@ -89,3 +90,31 @@ def test_a_number_that_some_lengths_share_is_not_taken_for_a_constant(
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="the number of time steps"):
         rnnlower.stream(source, chunk=chunk, time_axes={"X": 0})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "place = Constant <value_int = 130> () Y = Gather (X, place)",
+        "start = Constant <value_ints = [130]> () end = Constant <value_ints = [1000000]> ()"
+        " Y = Slice (X, start, end)",
+        "Y = GRU <hidden_size = 2> (X, W, R, , lengths)",
+    ],
+)
+def test_a_place_where_only_the_example_ends_is_not_the_last_step(body: str) -> None:
+    source = model(f"(float[n, 1, 4] X) => (float[k] Y) <int32[1] lengths = {{131}}> {{ {body} }}", **GRU)
+    del source.graph.output[0].type.tensor_type.shape.dim[:]
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(rnnlower.UnsupportedModelError):
+        rnnlower.stream(source, time_axes={"X": 0})
+
+
+def test_a_slice_that_ends_at_a_step_limits_the_stream() -> None:
+    source = model(
+        """(float[n, 1, 4] X) => (float[k, 1, 4] Y) {
+            start = Constant <value_ints = [0]> ()
+            end = Constant <value_ints = [200]> ()
+            Y = Slice (X, start, end)
+        }"""
+    )
+    assert stream(source, {"X": 0})["limit"] == 200
