@@ -78,7 +78,7 @@ def combine_tracks(flow: Flow, node: ir.Node, tracks: Mapping[int, Track]) -> Tr
     for other in tracks.values():
         if not track.is_aligned_with(other):
             raise CoupledError("combines values whose time lies on different axes, or runs at another rate")
-        if other.tail != track.tail and other.frames > 1 and track.frames > 1:
+        if other.tail != track.tail and max(other.frames, track.frames) > 1:
             raise CoupledError("combines values of different lengths")
     lag = max(0, *(other.lag for other in tracks.values()))
     for index, each in tracks.items():
