@@ -39,7 +39,7 @@ def _move_axes(flow: Flow, node: ir.Node) -> Outcome:
     sources = source_axes(node, shape, given and given[0])
     if track.axis not in sources:
         return _only_frame(flow, track)
-    if node.op_type == "Squeeze" and given is None and track.chunk_size == 1:
+    if node.op_type == "Squeeze" and given is None:
         removed = [axis for axis in range(len(shape)) if axis not in sources]
         flow.set_ints(node, "axes", 1 if flow.opset >= _AXES_AS_INPUT else None, removed)
     return track.at(sources.index(track.axis))
