@@ -144,10 +144,18 @@ class StreamRewriter:
         self._starts[value.name] = (
             self._former_starts.get(value.name, 0.0) if default is None else _as_json(default.numpy())
         )
+        if value.name in self._states.values():
+            return
         if output is not None:
             assert output.name is not None
             self._states[output.name] = value.name
-        elif value.name not in self._states.values():
+            if calls:
+                emitter = self._emitter(value, output.name)
+                held = emitter.op("Where", self._is_ready(calls), output, value, since=9)
+                self._graph.extend(emitter.nodes)
+                early = self._names.fresh(f"{output.name}_early")
+                take_place_of(held, output, old_name=early, readers=())
+        else:
             name = self._names.fresh(f"{value.name}_out")
             self._states[name] = value.name
             self._add_state_output(final, name, value, calls)
