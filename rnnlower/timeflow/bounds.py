@@ -179,19 +179,21 @@ def _prepend_frames(flow: Flow, node: ir.Node, index: int, later: Track, frames:
 
 
 def _pad(flow: Flow, node: ir.Node) -> Outcome:
-    track, rank = moved_track(flow, node).unfolded, len(flow.shape(node))
+    moved, rank = moved_track(flow, node), len(flow.shape(node))
     name = "pads" if "pads" in node.attributes else "paddings"
     pads, of_chunk = flow.ints(node, name, 1) or ([], [])
     axes = flow.axes(node, 3)
     axes = list(range(rank)) if axes is None else axes
-    where = axes.index(track.axis) if track.axis in axes else -1
+    where = axes.index(moved.axis) if moved.axis in axes else -1
     require_same(pads, of_chunk, [where + len(axes)] if where >= 0 else ())
-    if where < 0:
-        return moved_track(flow, node)
-    before, after = pads[where], pads[where + len(axes)]
-    if not before and not after:
-        return moved_track(flow, node)
+    before, after = (pads[where], pads[where + len(axes)]) if where >= 0 else (0, 0)
     mode, fill = node.attributes.get_string("mode", "constant"), _pad_value(flow, node)
+    if before <= 0 and moved.lag < 0 and mode == "constant" and moved.fill not in (fill, "edge", "reflect"):
+        # What is put beside the frames before the stream is not what they are.
+        moved = flow.delay_to(node)
+    if not before and not after:
+        return moved
+    track = moved.unfolded
     if mode == "wrap" or fill is None:
         raise CoupledError("pads the sequence with its last frames, or with values that are not constant")
     if track.is_folded:

@@ -1,11 +1,11 @@
-"""Values with one frame for the whole sequence, and chunks of one step."""
+"""Values with one frame for the whole sequence, chunks of one step, and frames before the stream."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnxruntime
 import pytest
-from support.streamed import model
+from support.streamed import model, stream
 
 import rnnlower
 
@@ -31,3 +31,19 @@ def test_a_squeeze_without_axes_keeps_the_only_step_of_a_chunk_of_any_length() -
     session = onnxruntime.InferenceSession(streamed.SerializeToString())
     for steps in (1, 2):
         assert session.run(None, {"X": np.ones((1, steps, 4), np.float32)})[0].shape == (steps, 4)
+
+
+def test_features_beside_frames_before_the_stream_are_what_a_second_pad_puts_there() -> None:
+    source = model(
+        """(float[n, 1, 2] X) => (float[k, 1, 1, 2] Y) {
+            pads = Constant <value_ints = [2, 0, 0, -2, 0, 0]> ()
+            one = Constant <value_float = 1.0> ()
+            wide = Constant <value_ints = [0, 0, 0, 0, 0, 2]> ()
+            late = Pad (X, pads, one)
+            x4 = Pad (late, wide)
+            Y = GRU <hidden_size = 2> (x4, W, R)
+        }""",
+        W=(1, 6, 4),
+        R=(1, 6, 2),
+    )
+    stream(source, {"X": 0})
