@@ -214,10 +214,15 @@ def _dynamic_quantize(flow: Flow, node: ir.Node) -> Outcome:
 def _resize(flow: Flow, node: ir.Node) -> Outcome:
     track = flow.required_track(node)
     size, result = flow.shape(node)[track.axis], flow.result_shape(node)[track.axis]
+    rank = len(flow.shape(node))
+    axes = [axis % rank for axis in node.attributes.get_ints("axes") or range(rank)]
+    place = axes.index(track.axis) if track.axis in axes else rank
+    index = 1 if node.op_type == "Upsample" or flow.opset < _FIRST_WITH_MODES else 2
+    scales = flow.content(operand(node, index))
+    if scales is not None and scales[place : place + 1].tolist() not in ([], [result / size]):
+        raise CoupledError("interpolates between frames", "the mode nearest repeats frames")
     if result != size:
         return _repeat_frames(flow, node, track, result)
-    axes = [axis % len(flow.shape(node)) for axis in node.attributes.get_ints("axes", ())]
-    place = axes.index(track.axis) if track.axis in axes else track.axis
     for value in filter(flow.depends_on_length, node.inputs[1:]):
         whole, sizes = flow.content(value), flow.chunk_content(value)
         differ = None if whole is None or sizes is None else [*np.flatnonzero(whole != sizes)]

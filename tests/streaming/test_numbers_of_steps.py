@@ -118,3 +118,15 @@ def test_a_slice_that_ends_at_a_step_limits_the_stream() -> None:
         }"""
     )
     assert stream(source, {"X": 0})["limit"] == 200
+
+
+@pytest.mark.parametrize("scale", [1.005, 2.005])
+def test_a_scale_that_repeats_steps_in_the_example_alone_is_refused(scale: float) -> None:
+    how = 'mode = "nearest", nearest_mode = "floor", coordinate_transformation_mode = "asymmetric"'
+    source = model(
+        f"""(float[1, 2, n] X) => (float[1, 2, k] Y) <float[3] scales = {{1, 1, {scale}}}> {{
+            Y = Resize <{how}> (X, , scales)
+        }}"""
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="interpolates between frames"):
+        rnnlower.stream(source, time_axes={"X": 2})
