@@ -151,7 +151,7 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
 
 def _rows_at_positions(flow: Flow, value: ir.Value, frames: Array, track: Track) -> tuple[Array, int | None]:
     """Return the rows for each position, and the first position from which all chunks have the same."""
-    calls = flow.sample.steps // flow.sample.chunk
+    calls = -(-flow.sample.steps // flow.sample.chunk)
     places = np.arange(calls * track.chunk) - max(track.lag, 0)
     rows = frames.take(places.clip(0, track.frames - 1), 0)
     chunks = rows.reshape(calls, -1)
@@ -164,5 +164,5 @@ def _rows_at_positions(flow: Flow, value: ir.Value, frames: Array, track: Track)
             f"combines each step with a different part of {value.name!r}, which depends on the number of "
             "steps"
         )
-    flow.limit_positions(len(rows), track)
+    flow.limit_positions(max(track.frames, track.chunk), track)
     return rows, None
