@@ -362,6 +362,11 @@ class StreamRewriter:
             axis = analysis.axes.get(value.name or "")
             if axis is not None and value.shape is not None and analysis.chunk is not None:
                 value.shape = _with_size(value.shape, axis, analysis.chunk)
+            if analysis.single and value.shape is not None:
+                dims = enumerate(value.shape)
+                value.shape = ir.Shape(
+                    [dim if isinstance(dim, int) or place == axis else 1 for place, dim in dims]
+                )
         for value in self._graph.outputs:
             track = analysis.outputs.get(value.name or "")
             if track is not None and value.shape is not None and analysis.chunk is not None:

@@ -34,3 +34,16 @@ def test_a_state_of_integers_that_is_returned_in_another_order_is_refused(kind: 
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="in different forms"):
         rnnlower.stream(source, time_axes={"X": 0})
+
+
+def test_a_model_that_can_be_streamed_for_a_batch_of_one_alone_declares_it() -> None:
+    source = model(
+        """(float[N, n] X) => (float[k] Y) {
+            flat = Constant <value_ints = [-1]> ()
+            steps = Reshape (X, flat)
+            axis = Constant <value_int = 0> ()
+            Y = CumSum (steps, axis)
+        }"""
+    )
+    streamed, _ = streamed_and_metadata(source, {"X": 1})
+    assert [dim.dim_value for dim in streamed.graph.input[0].type.tensor_type.shape.dim] == [1, 1]
