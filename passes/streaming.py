@@ -209,6 +209,8 @@ def _stream(work: StreamWork) -> None:
     if not work.analysis.axes:
         pairs = ", ".join(f"{output} feeds {name}" for output, name in work.states.items())
         work.notes.append(f"the model takes one step per call already; its metadata says that {pairs}")
+    if work.analysis.single:
+        work.notes.append("the model can be streamed with a batch of 1 alone, and declares that")
     work.notes += [
         f"output {name!r} of a whole sequence has {counted(frames, 'frame')} more at its end, which a stream "
         "never reaches"

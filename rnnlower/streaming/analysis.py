@@ -42,6 +42,7 @@ class Analysis:
         edits: The edits of the graph.
         unreached: The number of frames at the end of an output that the stream never reaches.
         limit: The time steps for which there are positions, if their number is limited.
+        single: Whether the model can be streamed only where all other dynamic sizes, the batch, are 1.
     """
 
     chunk: int | None
@@ -52,6 +53,7 @@ class Analysis:
     edits: list[Edit]
     unreached: Mapping[str, int]
     limit: int | None
+    single: bool = False
 
 
 def analyze(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allow_delay: bool) -> Analysis:
@@ -223,7 +225,17 @@ def _finish(flow: Flow, steps: int | None, allow_delay: bool) -> Analysis:
             raise CoupledError(
                 f"output {name!r} has time folded into an axis after another one", batch_remedy()
             )
-    return Analysis(chunk, flow.sample.axes, steps, tracks, delay, flow.edits, unreached, flow.limits)
+    return Analysis(
+        chunk,
+        flow.sample.axes,
+        steps,
+        tracks,
+        delay,
+        flow.edits,
+        unreached,
+        flow.limits,
+        flow.sample.sizes[""] == 1,
+    )
 
 
 def _count_unreached(track: Track) -> int:

@@ -144,10 +144,18 @@ class StreamRewriter:
         self._starts[value.name] = (
             self._former_starts.get(value.name, 0.0) if default is None else _as_json(default.numpy())
         )
+        if value.name in self._states.values():
+            return
         if output is not None:
             assert output.name is not None
             self._states[output.name] = value.name
-        elif value.name not in self._states.values():
+            if calls:
+                emitter = self._emitter(value, output.name)
+                held = emitter.op("Where", self._is_ready(calls), output, value, since=9)
+                self._graph.extend(emitter.nodes)
+                early = self._names.fresh(f"{output.name}_early")
+                take_place_of(held, output, old_name=early, readers=())
+        else:
             name = self._names.fresh(f"{value.name}_out")
             self._states[name] = value.name
             self._add_state_output(final, name, value, calls)
@@ -354,6 +362,11 @@ class StreamRewriter:
             axis = analysis.axes.get(value.name or "")
             if axis is not None and value.shape is not None and analysis.chunk is not None:
                 value.shape = _with_size(value.shape, axis, analysis.chunk)
+            if analysis.single and value.shape is not None:
+                dims = enumerate(value.shape)
+                value.shape = ir.Shape(
+                    [dim if isinstance(dim, int) or place == axis else 1 for place, dim in dims]
+                )
         for value in self._graph.outputs:
             track = analysis.outputs.get(value.name or "")
             if track is not None and value.shape is not None and analysis.chunk is not None:

@@ -174,7 +174,11 @@ def _example_sizes(model: ir.Model, axes: Mapping[str, int]) -> Iterator[dict[st
         for axis, dim in enumerate(value.shape or ())
         if (name := dim_name(dim)) and axes.get(value.name or "") != axis
     }
-    different = dict(zip(names, itertools.chain(_PRIMES[1:], itertools.repeat(_PRIMES[0])), strict=False))
-    yield {**different, "": _PRIMES[0]}
-    yield {**dict.fromkeys(names, _PRIMES[0]), "": _PRIMES[0]}
+    values = (*model.graph.inputs, *model.graph.initializers.values())
+    static = {dim for value in values for dim in value.shape or () if isinstance(dim, int) and dim > 0}
+    # A static size must not look like a dynamic one.
+    nameless, *primes = [each for each in _PRIMES if all(dim % each for dim in static)] or _PRIMES
+    different = dict(zip(names, itertools.chain(primes, itertools.repeat(nameless)), strict=False))
+    yield {**different, "": nameless}
+    yield {**dict.fromkeys(names, nameless), "": nameless}
     yield {**dict.fromkeys(names, 1), "": 1}

@@ -18,6 +18,7 @@ from rnnlower.timeflow.tracks import CoupledError, Track
 from rnnlower.wording import counted
 
 _END = np.iinfo(np.int64).max
+_NO_END = np.iinfo(np.int32).max
 _FROM_THE_END = 11
 """The first Gather that takes negative indices."""
 
@@ -42,12 +43,15 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     moves = flow.sample.steps != flow.sample.chunk
     if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and flow.has_dynamic_length:
         raise CoupledError("takes the first steps of the sequence")
-    if start and start == track.size - track.inner and end == track.size and track.frames > 1:
+    is_last = start == track.size - track.inner and end == track.size and track.frames > 1
+    if start and is_last and not (starts[where] == later[where] > 0 and flow.has_dynamic_length):
         _last_only(flow, track, track.frames - 1)
         _set_bounds(flow, node, where, (starts, -1), (ends, _END))
         return LATEST
     if starts[where] < 0 or starts[where] != later[where]:
         raise CoupledError("takes the last steps of the sequence")
+    if flow.has_dynamic_length and track.size <= ends[where] == soon[where] < _NO_END:
+        flow.limit_positions(ends[where] // track.inner, track)
     if start % track.inner or end % track.inner or track.outer != 1:
         raise CoupledError("cuts an axis in which time is folded")
     if start or end != track.size:
@@ -94,7 +98,10 @@ def _gather(flow: Flow, node: ir.Node) -> Outcome:
     place = flow.content(node.inputs[1])
     if place is None or place.size != 1:
         raise CoupledError("picks steps of the sequence")
-    _last_only(flow, track, int(place.reshape(-1)[0]) % track.size)
+    number = int(place.reshape(-1)[0])
+    if number >= 0 and flow.is_fixed(node.inputs[1]):
+        raise CoupledError("picks a step of the sequence that is not the last one")
+    _last_only(flow, track, number % track.size)
     last = -1 if flow.opset >= _FROM_THE_END else track.chunk - 1
     flow.edits.append(ReplaceInput(node, 1, np.full(place.shape, last, place.dtype)))
     return LATEST
@@ -172,20 +179,22 @@ def _prepend_frames(flow: Flow, node: ir.Node, index: int, later: Track, frames:
 
 
 def _pad(flow: Flow, node: ir.Node) -> Outcome:
-    track, rank = moved_track(flow, node).unfolded, len(flow.shape(node))
+    moved, rank = moved_track(flow, node), len(flow.shape(node))
     name = "pads" if "pads" in node.attributes else "paddings"
     pads, _ = flow.ints(node, name, 1) or ([], [])
     axes = flow.axes(node, 3)
     axes = list(range(rank)) if axes is None else axes
-    where = axes.index(track.axis) if track.axis in axes else None
+    where = axes.index(moved.axis) if moved.axis in axes else None
     flow.require_same_ints(node, name, 1, None if where is None else where + len(axes))
-    refuse_varying(flow, operand(node, 2), track)
-    if where is None:
-        return moved_track(flow, node)
-    before, after = pads[where], pads[where + len(axes)]
-    if not before and not after:
-        return moved_track(flow, node)
+    refuse_varying(flow, operand(node, 2), moved)
+    before, after = (0, 0) if where is None else (pads[where], pads[where + len(axes)])
     mode, fill = node.attributes.get_string("mode", "constant"), _pad_value(flow, node)
+    if before <= 0 and moved.lag < 0 and mode == "constant" and moved.fill not in (fill, "edge", "reflect"):
+        # What is put beside the frames before the stream is not what they are.
+        moved = flow.delay_to(node)
+    if where is None or not (before or after):
+        return moved
+    track = moved.unfolded
     if mode == "wrap" or fill is None:
         raise CoupledError("pads the sequence with its last frames, or with values that are not constant")
     if track.is_folded:

@@ -20,12 +20,14 @@ class Contents:
     Attributes:
         opset: The version of the default domain.
         whole, part: The facts about the model for the whole sequence, and for one chunk.
+        longer: The facts for a longer sequence, if the length is dynamic: numbers may agree by chance.
     """
 
     def __init__(self, model: ir.Model, sample: Sample) -> None:
         self.model, self.sample = model, sample
         self.opset = default_opset(model)
         self.whole, self.part = (Facts(model, declared=True) for _ in range(2))
+        self.longer = Facts(model, declared=True) if self.has_dynamic_length else self.whole
         # The values of known content; true if it depends on the length.
         self._is_sized: dict[ir.Value, bool] = {}
 
@@ -39,6 +41,10 @@ class Contents:
     def depends_on_length(self, value: ir.Value | None) -> bool:
         """Return whether a content depends on the length: a chunk's differs from the whole sequence's."""
         return value is not None and self._is_sized.get(value, False)
+
+    def is_fixed(self, value: ir.Value | None) -> bool:
+        """Return whether positions are the same at any length: where an example ends they do by chance."""
+        return self.has_dynamic_length and not self.depends_on_length(value)
 
     def shape(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an input for the whole sequence."""
@@ -75,7 +81,13 @@ class Contents:
         unknown = CoupledError(f"takes its {name} from an unsupported computation")
         whole = ints_of_attribute_or_input(node, name, index, self.content, unknown)
         chunk = ints_of_attribute_or_input(node, name, index, self.chunk_content, unknown)
-        return None if whole is None or chunk is None else (whole, chunk)
+        if whole is None or chunk is None:
+            return None
+        value = operand(node, index)
+        longer = self.longer.constant(value) if self.depends_on_length(value) else whole
+        if longer is None or any(a == b != c for a, b, c in zip(whole, chunk, [*longer], strict=True)):
+            raise unknown
+        return whole, chunk
 
     def require_same_ints(self, node: ir.Node, name: str, index: int, but: int | None = None) -> None:
         """Refuse integers that differ between the sequence and a chunk, except for one of them."""
@@ -86,6 +98,8 @@ class Contents:
     def axes(self, node: ir.Node, index: int = 1) -> list[int] | None:
         """Return the axes that an operator works on, counted from the start, if they are given."""
         given, rank = self.ints(node, "axes", index), len(self.shape(node))
+        if given is not None and given[0] != given[1]:
+            raise CoupledError("takes its axes from the number of time steps")
         return None if given is None else [axis % rank for axis in given[0]]
 
     def dtype(self, value: ir.Value | None) -> ir.DataType:

@@ -84,7 +84,7 @@ class Flow(Contents):
                 self.tracks[value] = Track(self.sample.axes[value.name], self.sample)
             if shape is not None:
                 self.whole.assume(value, shape)
-                self.part.assume(value, self._chunk_shape(value, shape))
+                self._assume_lengths(value, shape)
         for node in self.model.graph:
             self._visit(node)
         self._refuse_recorded()
@@ -110,15 +110,15 @@ class Flow(Contents):
         """Return whether a value follows from the stream."""
         return value in self.tracks or value in self.latest or value in self.scores
 
-    def varies(self, value: ir.Value | None) -> bool:
-        """Return whether a value follows from the stream, or its content from the number of steps."""
-        return self.is_streamed(value) or self.depends_on_length(value)
-
     def is_over_time(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from the stream, or from the number of its steps."""
         return any(
             value in each for each in (self.tracks, self.pending, self.scores)
         ) or self.depends_on_length(value)
+
+    def varies(self, value: ir.Value | None) -> bool:
+        """Return whether a value follows from the stream, from its end, or from the number of its steps."""
+        return self.is_over_time(value) or value in self.latest
 
     def follows_from_size(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from constants and from the sizes of the inputs alone."""
@@ -310,11 +310,10 @@ class Flow(Contents):
             if any(value is not None and self._lacks_content(value) for value in node.inputs):
                 return False
         for out in node.outputs:
-            whole = chunk = self.whole.constant(out)
-            if over_time:
-                chunk = self.part.constant(out)
-            if whole is not None and chunk is not None:
-                self._is_sized[out] = over_time and not _are_equal(whole, chunk)
+            whole = self.whole.constant(out)
+            others = [facts.constant(out) for facts in (self.part, self.longer)] if over_time else []
+            if whole is not None and (not others or others[0] is not None):
+                self._is_sized[out] = not all(_are_equal(whole, other) for other in others)
         return node.outputs[0] in self._is_sized
 
     def _spans_time_axis(self, node: ir.Node) -> bool:
@@ -363,12 +362,18 @@ class Flow(Contents):
             elif one == LATEST:
                 self.latest.add(out)
             if shape is not None:
-                self.part.assume(out, self._chunk_shape(out, shape))
+                self._assume_lengths(out, shape)
 
-    def _chunk_shape(self, value: ir.Value, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of a value for a chunk."""
+    def _assume_lengths(self, value: ir.Value, shape: tuple[int, ...]) -> None:
+        """Assume a value to have the shapes that it has for a chunk, and for a longer sequence."""
         track = self.tracks.get(value)
-        return shape if track is None else (*shape[: track.axis], track.chunk_size, *shape[track.axis + 1 :])
+        sizes = None if track is None else (track.chunk_size, track.with_(sample=self.sample.longer).size)
+        for place, facts in enumerate((self.part, self.longer)):
+            own = shape
+            if track is not None and sizes is not None:
+                own = (*shape[: track.axis], sizes[place], *shape[track.axis + 1 :])
+            if facts is not self.whole:
+                facts.assume(value, own)
 
 
 def locate(model: ir.Model, node: ir.Node) -> LocatedNode:
@@ -385,5 +390,5 @@ _POSITIONAL = frozenset(
 _FILLING = {"ConstantOfShape", "Expand", "Range", "Tile"}
 
 
-def _are_equal(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+def _are_equal(a: Array, b: Array | None) -> bool:
+    return b is not None and a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")

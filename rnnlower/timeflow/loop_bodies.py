@@ -64,8 +64,6 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     if len(frames) != 1 or frames != {int(trips.reshape(-1)[0])}:
         raise CoupledError("does not take one step of each sequence in each iteration")
     _refuse_captured(flow, node, readers)
-    if any(each in flow.latest for each in captured_values(node)):
-        raise CoupledError("combines every step with the last one")
     track, calls = delay_all_by_chunks(flow, tracks)
     if int(chunk_trips.reshape(-1)[0]) != track.chunk:
         flow.edits.append(ReplaceInput(node, 0, np.array(track.chunk, np.int64).reshape(trips.shape)))
@@ -98,6 +96,8 @@ def _readers(flow: Flow, body: ir.Graph) -> list[ir.Node]:
 
 def _refuse_captured(flow: Flow, node: ir.Node, readers: Sequence[ir.Node]) -> None:
     """Refuse a body that reads values over time other than step by step."""
+    if any(each in flow.latest for each in captured_values(node)):
+        raise CoupledError("combines every step with the last one")
     body = node.attributes["body"].as_graph()
     read = [
         value

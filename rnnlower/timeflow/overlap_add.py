@@ -19,7 +19,8 @@ def match_frame_gather(flow: Flow, node: ir.Node, axis: int) -> Track | None:
     Indices that are the same for each frame but for a step make windows over the samples.
     """
     track, places = flow.required_track(node).unfolded, flow.known_content(node.inputs[1])
-    if places is None or places.ndim != 2 or axis != track.axis or track.is_folded:
+    is_fixed = flow.has_dynamic_length and not flow.is_over_time(node.inputs[1])
+    if places is None or places.ndim != 2 or axis != track.axis or track.is_folded or is_fixed:
         return None
     # A matrix of one step and one dilation is that of frames either way: those of samples nearby.
     for over in (0, 1) if np.ptp(places[0]) <= np.ptp(places[:, 0]) else (1, 0):

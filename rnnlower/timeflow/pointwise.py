@@ -79,7 +79,7 @@ def combine_tracks(flow: Flow, node: ir.Node, tracks: Mapping[int, Track]) -> Tr
     for other in tracks.values():
         if not track.is_aligned_with(other):
             raise CoupledError("combines values whose time lies on different axes, or runs at another rate")
-        if other.tail != track.tail and other.frames > 1 and track.frames > 1:
+        if other.tail != track.tail and max(other.frames, track.frames) > 1:
             raise CoupledError("combines values of different lengths")
     lag = max(0, *(other.lag for other in tracks.values()))
     for index, each in tracks.items():
@@ -234,11 +234,17 @@ def _resize(flow: Flow, node: ir.Node) -> Outcome:
         whole, chunk = flow.content(value), flow.chunk_content(value)
         if whole is None or chunk is None or {*axes[whole[: len(axes)] != chunk[: len(axes)]]} - {track.axis}:
             raise CoupledError("takes sizes of another axis than time from the number of time steps")
+    place = next(iter(np.flatnonzero(axes == track.axis).tolist()), len(flow.shape(node)))
+    index = 1 if node.op_type == "Upsample" or flow.opset < _FIRST_WITH_MODES else 2
+    scales = flow.content(operand(node, index))
+    if scales is not None and scales[place : place + 1].tolist() not in ([], [result / size]):
+        raise CoupledError("interpolates between frames", "the mode nearest repeats frames")
     if result != size:
         return _repeat_frames(flow, node, track, result)
-    for value in node.inputs[1:]:
-        sizes = flow.chunk_content(value) if flow.depends_on_length(value) else None
-        if sizes is not None and (sizes.size <= track.axis or sizes[track.axis] != track.chunk_size):
+    for value in filter(flow.depends_on_length, node.inputs[1:]):
+        whole, sizes = flow.content(value), flow.chunk_content(value)
+        differ = None if whole is None or sizes is None else [*np.flatnonzero(whole != sizes)]
+        if differ != [place] or sizes[place] != track.chunk_size:  # type: ignore[index]
             raise CoupledError("takes its sizes from the length of the sequence")
     return flow.delay_to(node)
 

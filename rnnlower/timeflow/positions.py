@@ -92,9 +92,9 @@ def refuse_latest(flow: Flow, value: ir.Value | None, track: Track) -> None:
 
 
 def refuse_varying(flow: Flow, value: ir.Value | None, track: Track) -> None:
-    """Refuse an operand without frames that follows from the end of the stream, or from its length."""
+    """Refuse an operand that follows from the end of the stream, or from the number of its steps."""
     refuse_latest(flow, value, track)
-    if flow.depends_on_length(value) or value in flow.pending:
+    if flow.is_over_time(value):
         raise CoupledError("computes with the number of time steps, which a stream does not have")
 
 
@@ -151,7 +151,7 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
 
 def _rows_at_positions(flow: Flow, value: ir.Value, frames: Array, track: Track) -> tuple[Array, int | None]:
     """Return the rows for each position, and the first position from which all chunks have the same."""
-    calls = flow.sample.steps // flow.sample.chunk
+    calls = -(-flow.sample.steps // flow.sample.chunk)
     places = np.arange(calls * track.chunk) - max(track.lag, 0)
     rows = frames.take(places.clip(0, track.frames - 1), 0)
     chunks = rows.reshape(calls, -1)
@@ -164,5 +164,5 @@ def _rows_at_positions(flow: Flow, value: ir.Value, frames: Array, track: Track)
             f"combines each step with a different part of {value.name!r}, which depends on the number of "
             "steps"
         )
-    flow.limit_positions(len(rows), track)
+    flow.limit_positions(max(track.frames, track.chunk), track)
     return rows, None

@@ -95,7 +95,7 @@ def _check_lengths(flow: Flow, node: ir.Node, track: Track) -> None:
             f"takes sequence_lens at run time (from {lens.name!r}), and a stream never ends",
             "; ".join(filter(None, remedies)),
         )
-    if (content != track.frames).any():
+    if (content != track.frames).any() or flow.is_fixed(lens):
         raise CoupledError("has sequence_lens that are shorter than the sequence")
     makers = {
         made.op_type
@@ -211,7 +211,7 @@ def require_states_returned(flow: Flow) -> None:
     rng = np.random.default_rng(0)
     final = {edit.node.outputs[edit.output]: edit for edit in kept}
     after: dict[ir.Value, Array | None] = {
-        value: rng.random(flow.shape(edit.node, edit.index)).astype(edit.dtype.numpy())
+        value: _example_state(rng, flow.shape(edit.node, edit.index), edit.dtype)
         for value, edit in final.items()
     }
     given = {edit.kept[0]: _moved_content(flow, edit.kept[1], after) for edit in kept if edit.kept}
@@ -225,6 +225,12 @@ def require_states_returned(flow: Flow) -> None:
                 edit.node,
             )
     _refuse_other_readers(flow, kept)
+
+
+def _example_state(rng: np.random.Generator, shape: Sequence[int], dtype: ir.DataType) -> Array:
+    """Return a state of random numbers: integers must differ, too."""
+    numbers = rng.random(tuple(shape))
+    return numbers < 1 / 2 if dtype == ir.DataType.BOOL else (100 * numbers).astype(dtype.numpy())
 
 
 def _refuse_other_readers(flow: Flow, kept: Sequence[HoldState]) -> None:
@@ -287,9 +293,7 @@ def move_targets(value: ir.Value | None) -> list[ir.Value]:
 
 
 def _cumsum(flow: Flow, node: ir.Node) -> Outcome:
-    track, given = flow.required_track(node), flow.ints(node, "axes", 1)
-    assert given is not None
-    axis = given[0][0] % len(flow.shape(node))
+    track, (axis,) = flow.required_track(node), flow.axes(node) or [0]
     if axis != track.axis:
         return flow.delay_to(node)
     if node.attributes.get_int("reverse", 0):

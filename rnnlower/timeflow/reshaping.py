@@ -31,11 +31,18 @@ def _move_axes(flow: Flow, node: ir.Node) -> Outcome:
     track, shape, given = moved_track(flow, node), flow.shape(node), flow.ints(node, "axes", 1)
     sources = source_axes(node, shape, given and given[0])
     if track.axis not in sources:
-        return LATEST
-    if node.op_type == "Squeeze" and given is None and track.chunk_size == 1:
+        return _only_frame(flow, track)
+    if node.op_type == "Squeeze" and given is None:
         removed = [axis for axis in range(len(shape)) if axis not in sources]
         flow.set_ints(node, "axes", 1 if flow.opset >= _AXES_AS_INPUT else None, removed)
     return track.at(sources.index(track.axis))
+
+
+def _only_frame(flow: Flow, track: Track) -> Outcome:
+    """Return the outcome for a frame without an axis of its own: it must be the last one of the stream."""
+    if track.tail + track.lag:
+        raise CoupledError(f"picks the only step after {flow.shifts()}")
+    return LATEST
 
 
 def _tile(flow: Flow, node: ir.Node) -> Outcome:
@@ -73,7 +80,7 @@ def _reshaped_track(flow: Flow, node: ir.Node) -> Outcome:
     if places:
         return min(places, key=lambda place: (place.outer != 1) + (place.inner != 1))
     if track.frames == 1:
-        return LATEST
+        return _only_frame(flow, track)
     return _split_into_frames(flow, node, track, ahead, after)
 
 

@@ -12,6 +12,8 @@ from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import dim_name
 from rnnlower.wording import call, option
 
+_LONGER = 479
+
 
 class CoupledError(Exception):
     """A node couples time steps.
@@ -221,6 +223,14 @@ class Sample:
         if value.name is not None and value.name in self.axes:
             shape[self.axes[value.name]] = self.steps
         return tuple(shape)
+
+    @property
+    def longer(self) -> Sample:
+        """The sample with a longer sequence.
+
+        Only numbers that are the same at every multiple of a chunk agree for all three lengths.
+        """
+        return dataclasses.replace(self, steps=self.chunk * ((self.steps // self.chunk - 1) * _LONGER + 2))
 
     def named(self, size: int) -> int | str | None:
         """Return the size as a shape declares it: a number, a dimension's name, or ``None``."""

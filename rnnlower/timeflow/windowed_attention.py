@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -48,13 +49,29 @@ def _elementwise(flow: Flow, node: ir.Node) -> Outcome:
             if not flow.follows_from_size(value) or shape is None or {*shape[-2:]} - {1}:
                 content = None
                 scores = _apply_mask(flow, node, index, scores)
+                content = scores.masks[-1][2]
         numbers.append(content)
     if scores.outside is None:
+        _require_hidden(flow, node, numbers)
         return scores
     results = evaluate(node, numbers, flow.opset) if all(each is not None for each in numbers) else None
     if results is None or results[0].size != 1:
         raise CoupledError("computes with the weights of an attention in an unsupported way")
     return dataclasses.replace(scores, outside=results[0])
+
+
+def _require_hidden(flow: Flow, node: ir.Node, numbers: Sequence[Array | None]) -> None:
+    """Refuse a node that shows what an earlier mask hides."""
+    before = _common_scores(flow, node)
+    if before.visible is None or before.visible.all():
+        return
+    hidden = [
+        np.array([_HIDDEN], flow.dtype(value).numpy()) if value in flow.scores else number
+        for value, number in zip(node.inputs, numbers, strict=True)
+    ]
+    results = None if any(each is None for each in hidden) else evaluate(node, hidden, flow.opset)
+    if results is None or not (results[0] <= _HIDDEN / 1000).all():
+        raise CoupledError("computes with scores that a mask hides, so that they may count")
 
 
 def _common_scores(flow: Flow, node: ir.Node) -> Scores:

@@ -227,3 +227,10 @@ def test_a_step_of_a_sequence_beside_zeros_names_no_axis() -> None:
         }""")
     with pytest.raises(rnnlower.OptionError, match="which axis is time is not clear"):
         rnnlower.stream(source)
+
+
+def test_a_constant_whose_last_row_is_in_an_incomplete_chunk_keeps_it() -> None:
+    source = model(
+        "(float[10, 1] X) => (float[10, 1] Y) <float[10, 1] c = {0,0,0,0,0,0,0,0,0,5}> { Y = Add (X, c) }"
+    )
+    assert stream(source, {"X": 0}, chunk=3)["limit"] == 10

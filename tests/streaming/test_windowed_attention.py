@@ -130,6 +130,16 @@ def test_attention_without_a_window_is_refused(mask: str, words: str) -> None:
         rnnlower.stream(source, time_axes={"X": 1})
 
 
+@pytest.mark.parametrize(
+    "use", ["Tanh (m)", "Neg (m)", "Max (m, half)", "Mul (m, tiny)", "Where (later, half, m)"]
+)
+def test_an_operator_that_shows_what_a_mask_hides_is_refused(use: str) -> None:
+    text = f"""{LENGTH} {QUERIES} {DISTANCES} tiny = Constant <value_float = 1e-9> ()
+        m = Where (hidden, none, s) masked = {use} w = Softmax <axis = -1> (masked)"""
+    with pytest.raises(rnnlower.UnsupportedModelError, match="computes with scores that a mask hides"):
+        rnnlower.stream(model(f"{OPEN} {{ {text} {RESULT} }}", 17, **WEIGHTS), time_axes={"X": 1})
+
+
 def test_scores_as_an_output_are_refused() -> None:
     signature = "(float[b, n, 6] X) => (float[b, n, 6] Y, float[b, n, n] w)"
     text = f"{signature} {{ {LENGTH} {QUERIES} {DISTANCES} {APPLY['chosen']} {RESULT} }}"

@@ -1,0 +1,49 @@
+"""Sizes of states, and states of integers."""
+
+from __future__ import annotations
+
+import pytest
+from support.streamed import model, streamed_and_metadata
+
+import rnnlower
+
+
+@pytest.mark.parametrize("channels", [101, 103, 206])
+def test_a_static_size_is_not_taken_for_that_of_the_batch(channels: int) -> None:
+    source = model(
+        f"""(float[N, {channels}, n] X) => (float[N, 2, n] Y) {{
+            Y = Conv <kernel_shape = [2], pads = [1, 0]> (X, w)
+        }}""",
+        w=(2, channels, 2),
+    )
+    streamed, _ = streamed_and_metadata(source, {"X": 2})
+    (dims,) = [value.type.tensor_type.shape.dim for value in streamed.graph.input[1:]]
+    assert [dim.dim_param or dim.dim_value for dim in dims] == ["N", channels, 1]
+
+
+@pytest.mark.parametrize("kind", ["int64", "bool"])
+def test_a_state_of_integers_that_is_returned_in_another_order_is_refused(kind: str) -> None:
+    operator = "Add" if kind == "int64" else "Xor"
+    source = model(
+        f"""({kind}[n, 7] X, {kind}[7] first) => ({kind}[n, 7] Y, {kind}[7] final)
+        <int64[7] order = {{6, 5, 4, 3, 2, 1, 0}}> {{
+            last, Y = Scan <num_scan_inputs = 1, body = each ({kind}[7] s, {kind}[7] x)
+                => ({kind}[7] t, {kind}[7] y) {{ t = {operator} (s, x) y = Identity (t) }}> (first, X)
+            final = Gather (last, order)
+        }}"""
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="in different forms"):
+        rnnlower.stream(source, time_axes={"X": 0})
+
+
+def test_a_model_that_can_be_streamed_for_a_batch_of_one_alone_declares_it() -> None:
+    source = model(
+        """(float[N, n] X) => (float[k] Y) {
+            flat = Constant <value_ints = [-1]> ()
+            steps = Reshape (X, flat)
+            axis = Constant <value_int = 0> ()
+            Y = CumSum (steps, axis)
+        }"""
+    )
+    streamed, _ = streamed_and_metadata(source, {"X": 1})
+    assert [dim.dim_value for dim in streamed.graph.input[0].type.tensor_type.shape.dim] == [1, 1]
