@@ -367,13 +367,11 @@ class Flow(Contents):
     def _assume_lengths(self, value: ir.Value, shape: tuple[int, ...]) -> None:
         """Assume a value to have the shapes that it has for a chunk, and for a longer sequence."""
         track = self.tracks.get(value)
-        sizes = None if track is None else (track.chunk_size, track.with_(sample=self.sample.longer).size)
-        for place, facts in enumerate((self.part, self.longer)):
-            own = shape
-            if track is not None and sizes is not None:
-                own = (*shape[: track.axis], sizes[place], *shape[track.axis + 1 :])
-            if facts is not self.whole:
-                facts.assume(value, own)
+        before, after = (shape, ()) if track is None else (shape[: track.axis], shape[track.axis + 1 :])
+        self.part.assume(value, (*before, *(() if track is None else (track.chunk_size,)), *after))
+        if self.has_dynamic_length:
+            size = () if track is None else (track.with_(sample=self.sample.longer).size,)
+            self.longer.assume(value, (*before, *size, *after))
 
 
 def locate(model: ir.Model, node: ir.Node) -> LocatedNode:
