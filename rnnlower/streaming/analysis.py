@@ -19,7 +19,6 @@ from rnnlower.timeflow.rules import follow
 from rnnlower.timeflow.tracks import (
     ChunkError,
     CoupledError,
-    StateFormError,
     Track,
     batch_remedy,
     length_remedy,
@@ -145,8 +144,6 @@ def _follow(
         try:
             flow = follow(model, sample, strict=True)
             return _finish(flow, steps, allow_delay)
-        except StateFormError:
-            raise
         except CoupledError as error:
             errors.append(error)
     raise next((error for error in errors if isinstance(error, ChunkError)), errors[0])

@@ -24,7 +24,7 @@ from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.timeflow.edits import ContinueSum, Dims, HoldState, ReplaceInput, Start
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, locate
-from rnnlower.timeflow.tracks import CoupledError, StateFormError, Track
+from rnnlower.timeflow.tracks import CoupledError, Track
 from rnnlower.wording import option
 
 STATES = {"initial_h": (1, 5), "initial_c": (2, 6)}
@@ -218,7 +218,7 @@ def require_states_returned(flow: Flow) -> None:
     for value, edit in final.items():
         before = _moved_content(flow, operand(edit.node, edit.index), {**given})
         if before is None or not np.array_equal(before, after[value]):  # type: ignore[arg-type]
-            raise StateFormError(
+            raise CoupledError(
                 f"has a state {edit.name!r} that an input and an output of the model hold in different "
                 "forms, or together with another state",
                 "make the output exactly what the input takes in the next call",

@@ -35,10 +35,6 @@ class CoupledError(Exception):
         self.also: list[ir.Node] = []
 
 
-class StateFormError(CoupledError):
-    """An input and an output hold a state in different forms, which are alike at some sizes only."""
-
-
 class ChunkError(CoupledError):
     """A node takes several frames at a time, and the chunk is not a multiple of that number.
 
