@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import types
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -139,13 +140,15 @@ class Examples:
         shape = self._other.shape(self.origin(value))
         return shape is None or shape[axis] != self.shape(value)[axis]
 
-    def follows_from_other_sizes(self, value: ir.Value | None) -> bool:
-        """Return whether contents at the maximum differ with open sizes that are not lengths."""
+    def follows_from_other_sizes(
+        self, value: ir.Value | None, places: list[int] | types.EllipsisType = ...
+    ) -> bool:
+        """Return whether contents at the maximum differ there with open sizes that are not lengths."""
         contents = self.contents(value)
         if value is None or contents is None:
             return False
         other = self._other.constant(self.origin(value))
-        return other is None or not np.array_equal(contents[0], other)
+        return other is None or not np.array_equal(contents[0][places], other[places])
 
     def numbers(self, value: ir.Value | None) -> list[Array] | None:
         """Return the contents of a value at the example lengths, if they follow from nothing else."""

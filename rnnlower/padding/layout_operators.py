@@ -152,7 +152,8 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
             axes[axis] = flow.match_size(out[axis])
     if not cut:
         return axes
-    if any(map(flow.follows_from_other_sizes, node.inputs[1:3])):
+    places = [place for place, axis in enumerate(bounds) if axis in cut]
+    if any(flow.follows_from_other_sizes(each, places) for each in node.inputs[1:3]):
         raise NoRuleError("cuts a part whose size follows from another open size")
     for axis in cut:
         sizes = [shape[axis] for shape in flow.shapes(value)]

@@ -24,6 +24,8 @@ def model(text: str) -> onnx.ModelProto:
         "count_include_pad = 1> (x) }",
         "(float[N, 4, T, W] x, float[4] s) => (float[N, 4, T, W] z) "
         "{ z = GroupNormalization <num_groups = 2> (x, s, s) }",
+        "(float[N, T, W] x) => (float[N, U, W] z) <int64[3] o = {0, 1, 0}> "
+        "{ k = Shape (x) z = Slice (x, o, k) }",
         "(float[1, 2, W, 4] q, float[1, 2, T, 4] x) => (float[1, 2, W, 4] z) { z = Attention (q, x, x) }",
         "(float[T, 4] x, float[W] w) => (float[1, 4] z) { k = Shape (w) z = Gather (x, k) }",
     ],
