@@ -78,7 +78,9 @@ def _misfit_of_body(node: onnx.NodeProto, version: int) -> str:
     if max(len(node.input), before) != before + states + scanned:
         return f"has {len(node.input)} inputs, which do not fit the {len(body.input)} of its body"
     stacked = len(body.output) - is_loop - states
-    if stacked < 0 or len(node.output) > states + stacked:
+    results = states + stacked
+    # A Scan may leave out its last results.
+    if stacked < 0 or len(node.output) > results or (is_loop and len(node.output) < results):
         return f"has {len(node.output)} outputs, which do not fit the {len(body.output)} of its body"
     if is_loop:
         return ""

@@ -308,6 +308,9 @@ def _multiplied_states(node: ir.Node) -> Iterator[str]:
     """Yield the states of a Loop or Scan whose next value comes from a product with the previous one."""
     if node.domain or node.op_type not in ("Loop", "Scan") or "body" not in node.attributes:
         return
+    if any(each.is_ref() for each in node.attributes.values()):
+        # The calls of the function decide how its inputs are paired with its body's.
+        return
     loop = LoopSignature(node)
     for before, after in zip(loop.before, loop.after, strict=False):
         if after in _values_after_products(loop.body, before):

@@ -359,6 +359,18 @@ def test_a_loop_that_lacks_a_first_state(tmp_path: Path) -> None:
     expect(invoke("inspect", path), 3, "has 2 inputs, which do not fit the 3 of its body")
 
 
+def test_a_loop_without_one_of_its_outputs(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y) <int64 trips = {2}> {
+            y = Loop (trips, "", x) <body = b (int64 i, bool c, float[2] h) => (d, n, m) {
+                d = Identity (c)
+                n = Neg (h)
+                m = Neg (h)
+            }>
+        }""")
+    expect(invoke("inspect", saved(model, tmp_path)), 3, "has 1 outputs, which do not fit the 3 of its body")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [

@@ -212,3 +212,18 @@ def test_an_unread_input_of_lengths_is_warned_of(path, dtype, shape, lengths, is
     onnx.save(source, path)
     found = [warning["what"] for warning in warnings(path) if "nothing reads" in warning["what"]]
     assert found == (["nothing reads input 'l', and no node has sequence_lens"] if is_suspicious else [])
+
+
+def test_a_scan_of_a_function_whose_number_of_inputs_its_calls_give(path, tmp_path):
+    called = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+        main (float[5, 2] X) => (float[5, 2] Y) { Y = f.sums <n = 1> (X) }
+        <domain: "f", opset_import: ["" : 17]> sums <n> (x) => (y) {
+            s = Constant <value = float[2] {0.0, 0.0}> ()
+            last, y = Scan <num_scan_inputs: int = @n, body = step (float[2] h, float[2] q) => (next, sum) {
+                next = Add (h, q)
+                sum = Identity (next)
+            }> (s, x)
+        }""")
+    onnx.save(called, path)
+    rnnlower("unroll", path, "-o", tmp_path / "out.onnx")
