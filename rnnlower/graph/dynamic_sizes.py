@@ -64,6 +64,19 @@ def _size(dim: int | ir.SymbolicDim, example: int | str) -> int | str:
     return example if dim_name(dim) else "N"
 
 
+def describe_deciding_option(model: ir.Model, node: ir.Node) -> str:
+    """Return the options that make constants of what a node depends on; ``""`` if there are none."""
+    if node.op_type == "If":
+        return describe_deciding_inputs(model, node.inputs[0])
+    for value in node.inputs:
+        # The shape of a Reshape, the ends of a Slice.
+        if value is None or value.dtype is None or not value.dtype.is_integer():
+            continue
+        if value.is_graph_input() and value.is_initializer():
+            return f"{wording.option('freeze', True)} makes a constant of input {value.name!r}"
+    return ""
+
+
 def describe_deciding_inputs(model: ir.Model, *values: ir.Value | None) -> str:
     """Return which inputs determine the values, with the options that set them; ``""`` if there are none."""
     data, sizes = _inputs_that_determine(model, values)

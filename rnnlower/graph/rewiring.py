@@ -121,16 +121,15 @@ def replace_value(
     The name and position of a graph output stay in any case. The old value may be in a subgraph of the graph.
     """
     new, producer, maker = result, result.producer(), old.producer()
-    is_inner = maker is not None and isinstance(maker.graph, ir.Graph) and maker.graph is not graph
-    if is_inner:
-        graph, node = maker.graph, maker  # type: ignore[union-attr,assignment]
+    if maker is not None and isinstance(maker.graph, ir.Graph) and maker.graph is not graph:
+        graph, node, is_new = maker.graph, maker, False
     is_made_here = producer is not None and producer.graph is graph
     if old.is_graph_output() and (not is_made_here or result.is_graph_output()):
         identity = ir.node("Identity", [result], name=f"{old.name}/Identity")
         graph.insert_before(node, identity)
         new = identity.outputs[0]
         new.type, new.shape = old.type, old.shape
-    is_output, is_new = old.is_graph_output(), is_new and not result.is_graph_output() and not is_inner
+    is_output, is_new = old.is_graph_output(), is_new and not result.is_graph_output()
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     if is_output:
         # A graph output has the declared type and shape.

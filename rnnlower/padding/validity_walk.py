@@ -13,9 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
+from rnnlower.graph.dynamic_sizes import describe_deciding_option
 from rnnlower.graph.rewiring import take_place_of
 from rnnlower.graph.walk import RESHAPING, LocatedNode, captured_values, default_opset, is_read, operand
 from rnnlower.lowering.emitter import Dim, Emitter, Emitters
@@ -109,7 +108,7 @@ class PadFlow(Examples):
                 raise UnsupportedModelError(
                     f"{error}: what it computes at the end of a sequence would depend on the padding",
                     node=LocatedNode(node, names[node], "", default_opset(self.model)),
-                    remedy=self._deciding_option(node)
+                    remedy=describe_deciding_option(self.model, node)
                     or "take this part out of the model, or pad to the length that it always has",
                 ) from None
         for node in reversed(dict.fromkeys(self._replaced)):
@@ -119,18 +118,6 @@ class PadFlow(Examples):
             if self.origin(value) in self._sized:
                 self._give_number_of_steps(value)
         return self
-
-    def _deciding_option(self, node: ir.Node) -> str:
-        """Return the options that make constants of what a node depends on; ``""`` if there are none."""
-        if node.op_type == "If":
-            return describe_deciding_inputs(self.model, node.inputs[0])
-        for value in node.inputs:
-            # The shape of a Reshape, the ends of a Slice.
-            if value is None or value.dtype is None or not value.dtype.is_integer():
-                continue
-            if value.is_graph_input() and value.is_initializer():
-                return f"{wording.option('freeze', True)} makes a constant of input {value.name!r}"
-        return ""
 
     def _give_number_of_steps(self, output: ir.Value) -> None:
         """Let an output that follows from a length be as it is for the actual one."""

@@ -230,22 +230,19 @@ def _resize(flow: Flow, node: ir.Node) -> Outcome:
     track = flow.required_track(node)
     size, result = flow.shape(node)[track.axis], flow.result_shape(node)[track.axis]
     axes = _resized_axes(flow, node)
+    place = next(iter(np.flatnonzero(axes == track.axis).tolist()), len(flow.shape(node)))
     for value in filter(flow.depends_on_length, node.inputs[1:]):
         whole, chunk = flow.content(value), flow.chunk_content(value)
-        if whole is None or chunk is None or {*axes[whole[: len(axes)] != chunk[: len(axes)]]} - {track.axis}:
+        if whole is None or chunk is None or np.flatnonzero(whole != chunk).tolist() != [place]:
             raise CoupledError("takes sizes of another axis than time from the number of time steps")
-    place = next(iter(np.flatnonzero(axes == track.axis).tolist()), len(flow.shape(node)))
+        if result == size and chunk[place] != track.chunk_size:
+            raise CoupledError("takes its sizes from the length of the sequence")
     index = 1 if node.op_type == "Upsample" or flow.opset < _FIRST_WITH_MODES else 2
     scales = flow.content(operand(node, index))
     if scales is not None and scales[place : place + 1].tolist() not in ([], [result / size]):
         raise CoupledError("interpolates between frames", "the mode nearest repeats frames")
     if result != size:
         return _repeat_frames(flow, node, track, result)
-    for value in filter(flow.depends_on_length, node.inputs[1:]):
-        whole, sizes = flow.content(value), flow.chunk_content(value)
-        differ = None if whole is None or sizes is None else [*np.flatnonzero(whole != sizes)]
-        if differ != [place] or sizes[place] != track.chunk_size:  # type: ignore[index]
-            raise CoupledError("takes its sizes from the length of the sequence")
     return flow.delay_to(node)
 
 
