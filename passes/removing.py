@@ -129,8 +129,8 @@ class RemoveUnusedPass(Pass):
             remove_orphans(value for value in graph.initializers.values() if value.name not in trained)
             modified |= len(graph.initializers) < before
         for node, _ in walk(model.graph):
-            while node.inputs and node.inputs[-1] is None and not node.domain:
-                # An omitted input at the end is redundant, and some runtimes treat it as present.
+            # Omitted inputs at the end are redundant, and some runtimes treat them as present; a Loop has two.
+            while node.inputs and node.inputs[-1] is None and not node.domain and node.op_type != "Loop":
                 node.resize_inputs(len(node.inputs) - 1)
                 modified = True
         modified |= RemoveUnusedFunctionsPass()(model).modified  # type: ignore[no-untyped-call]

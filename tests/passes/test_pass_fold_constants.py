@@ -134,6 +134,21 @@ def test_casts_reshapes_and_identities_without_effect_are_removed() -> None:
     assert ops(own) == ["Abs", "Identity"]
 
 
+def test_a_loop_keeps_the_place_of_its_condition() -> None:
+    own = after_passes(
+        """
+        main (float[2] x) => (float[n, 2] y) <int64 trips = {3}> {
+            y = Loop (trips, "") <body = step (int64 i, bool c) => (bool go, float[2] z) {
+                go = Identity (c)
+                z = Neg (x)
+            }>
+        }
+        """,
+        RemoveUnusedPass(),
+    )
+    assert len(own.graph[0].inputs) == 2
+
+
 def test_a_cast_below_opset_6_names_its_type() -> None:
     text = """<ir_version: 3, opset_import: ["" : 5]>
         main (float[2] x, float[2] s) => (float[2] y) { h = Cast <to = "FLOAT"> (x)  y = Mul (h, s) }"""
