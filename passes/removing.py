@@ -129,7 +129,7 @@ class RemoveUnusedPass(Pass):
             remove_orphans(value for value in graph.initializers.values() if value.name not in trained)
             modified |= len(graph.initializers) < before
         for node, _ in walk(model.graph):
-            # Omitted inputs at the end are redundant, and some runtimes treat them as present; a Loop has two.
+            # Omitted inputs at the end are redundant, and some runtimes take them as present; a Loop has two.
             while node.inputs and node.inputs[-1] is None and not node.domain and node.op_type != "Loop":
                 node.resize_inputs(len(node.inputs) - 1)
                 modified = True
