@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 from support.opset_engines import outcomes, run_ort
 
+from rnnlower.errors import OpsetError
 from rnnlower.opset import convert_opset
 
 
@@ -37,6 +38,13 @@ def test_clip_with_min_above_max_runs_in_its_older_form(bounds: tuple[float | No
         convert_opset(work, target)
         (found,) = run_ort(ir.to_proto(work), {"x": x})
         np.testing.assert_array_equal(found, expected)
+
+
+def test_a_clip_with_an_empty_bound_is_refused() -> None:
+    head = '<ir_version: 6, opset_import: ["" : 11]> g (float[5] x) => (float[5] y)'
+    work = ir.from_proto(onnx.parser.parse_model(f"{head} <float[0] l = {{}}> {{ y = Clip(x, l) }}"))
+    with pytest.raises(OpsetError, match=r"computes 'y'.*Incompatible dimensions"):
+        convert_opset(work, 10)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def clip_11_down(step: VersionStep) -> None:
     """Constant bounds become attributes, which are float32; other bounds are applied by Max and Min."""
     low, high = step.input(1), step.input(2)
     bounds = {name: step.array(value) for name, value in (("min", low), ("max", high)) if value is not None}
-    given = {name: float(bound.reshape(-1)[0]) for name, bound in bounds.items() if bound is not None}
+    given = {name: float(each.flat[0]) for name, each in bounds.items() if each is not None and each.size}
     # The default bounds are the limits of float32.
     most = 2 if step.dtype(step.required_input()) == ir.DataType.DOUBLE else len(bounds)
     if len(given) >= most and all(float(np.float32(each)) == each for each in given.values()):
