@@ -51,7 +51,9 @@ class Stream:
         return outputs
 
     def write(self, **frames):
-        """Take frames; return the outputs of whole chunks, or nothing yet."""
+        """Take frames, or the inputs of a call where they have none; return the outputs of whole chunks."""
+        if not self.stream["inputs"]:
+            return self.call(**frames)
         for name, axis in self.stream["inputs"].items():
             kept = self.rest.get(name)
             self.rest[name] = frames[name] if kept is None else np.concatenate([kept, frames[name]], axis)
@@ -73,6 +75,7 @@ class Stream:
     def flush(self):
         """Feed zeros until the last frame has left; return the rest of the outputs."""
         if not self.rest:
+            self.reset()
             return {}
         steps = {name: self.rest[name].shape[axis] for name, axis in self.stream["inputs"].items()}
         left = max(steps.values()) + self.stream["delay"]
@@ -154,9 +157,11 @@ class Stream {
     return outputs;
   }
 
-  // Take frames: tensors by input name. Return the outputs of whole chunks, or nothing yet.
+  // Take frames, or the inputs of a call where they have none: tensors by input name. Return the outputs of
+  // whole chunks, or nothing yet.
   async write(frames) {
     const inputs = Object.entries(DESCRIPTION.inputs);
+    if (!inputs.length) return this.call(frames);
     for (const [name, axis] of inputs) {
       this.rest[name] = name in this.rest ? this.join([this.rest[name], frames[name]], axis) : frames[name];
     }
@@ -187,7 +192,10 @@ class Stream {
 
   // Feed zeros until the last frame has left; return the rest of the outputs.
   async flush() {
-    if (!Object.keys(this.rest).length) return {};
+    if (!Object.keys(this.rest).length) {
+      this.reset();
+      return {};
+    }
     const steps = Object.entries(DESCRIPTION.inputs).map(([name, axis]) => this.rest[name].dims[axis]);
     const left = Math.max(...steps) + DESCRIPTION.delay;
     const whole = this.steps + Math.max(...steps);

@@ -55,6 +55,10 @@ MAXIMUM = """(float[1, 4, n] X) => (float[n, 1, 1, 6] Y) {
     steps = Transpose <perm = [2, 0, 1]> (c)
     Y = GRU <hidden_size = 6> (steps, W, R)
 }"""
+COUNTED = """(float[1, 2] X, float[1, 2] before) => (float[1, 2] Y, float[1, 2] after) {
+    after = Add (X, before)
+    Y = Identity (after)
+}"""
 SUM = "(float[1, n] X) => (float[1, n] Y) { one = Constant <value_ints = [1]> () Y = CumSum (X, one) }"
 
 
@@ -109,6 +113,27 @@ def test_the_emitted_code_ends_with_the_last_frame_where_a_step_has_two(tmp_path
     parts = [stream.write(X=recording)["Y"], stream.flush()["Y"]]
     expected = onnxruntime.InferenceSession(source.SerializeToString()).run(None, {"X": recording})[0]
     np.testing.assert_allclose(np.concatenate(parts), expected, atol=1e-5)
+
+
+def test_inputs_of_a_step_model_without_frames_are_a_call(tmp_path: Path) -> None:
+    stream = _python_stream(model(COUNTED), tmp_path, "--state", "after=before")
+    ones = np.ones((1, 2), np.float32)
+    for _ in range(2):
+        assert [stream.write(X=ones)["Y"][0, 0] for _ in range(3)] == [1, 2, 3]
+        assert stream.flush() == {}
+    code = rnnlower.stream.with_report(model(COUNTED), states={"after": "before"}, emit="js")[1].caller
+    (tmp_path / "step.js").write_text(str(code))
+    program = """
+        const { Stream } = require(process.argv[1]);
+        class Tensor { constructor(type, data, dims) { Object.assign(this, { type, data, dims }); } }
+        const session = { run: async ({ X, before }) => ({ Y: X, after: before }) };
+        new Stream({ Tensor }, session).write({ X: 5 }).then(({ Y }) => console.log(Y));
+    """
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("there is no node")
+    call = [node, "-e", program, tmp_path / "step.js"]
+    assert subprocess.run(call, capture_output=True, check=True, timeout=60).stdout == b"5\n"
 
 
 def test_a_recording_of_nothing_gives_nothing(tmp_path: Path) -> None:
