@@ -126,7 +126,7 @@ def generate_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> s
     taken = {name: f"s{number}" for number, name in enumerate(stream.states.values())}
     for number, value in enumerate((*inputs, *outputs)):
         is_input, name = number < len(inputs), str(value.name)
-        kind, shape = _C_TYPES[require_type(value, _C_TYPES)], require_shape(value, "C")
+        kind, shape = _C_TYPES[require_type(value, _C_TYPES)], require_shape(value, "C") or [1]
         dims = "".join(f"[{size}]" for size in shape)
         const = "const " * is_input
         parameters.append(f"{const}{kind} v{number}{dims}")
@@ -179,9 +179,9 @@ def _add_test(text: str, model: ir.Model, stream: StreamMetadata, open_model: Op
         name, place = str(value.name), f"v{number}"
         if name in stream.states or name in stream.states.values():
             continue
-        kind, shape = _C_TYPES[require_type(value, _C_TYPES)], require_shape(value, "C")
+        kind, shape = _C_TYPES[require_type(value, _C_TYPES)], require_shape(value, "C") or [1]
         dims = "".join(f"[{size}]" for size in shape)
-        rows = ",\n    ".join(_c_initializer(call[name]) for call in calls)
+        rows = ",\n    ".join(_c_initializer(np.atleast_1d(call[name])) for call in calls)
         given.append(
             f"static const {kind} test_{place}[{len(calls)}]{dims} = {{\n    {rows}\n}}; {_comment(name)}"
         )

@@ -136,6 +136,25 @@ def test_inputs_of_a_step_model_without_frames_are_a_call(tmp_path: Path) -> Non
     assert subprocess.run(call, capture_output=True, check=True, timeout=60).stdout == b"5\n"
 
 
+def test_a_scalar_is_an_array_of_one_element_in_c(tmp_path: Path) -> None:
+    """As emx-onnx-cgen makes it."""
+    scalars = model("(float x, float before) => (float y, float after) {y = Add (x, before) after = Exp (y)}")
+    code = rnnlower.stream.with_report(scalars, states={"after": "before"}, emit="c")[1].caller
+    (tmp_path / "step.c").write_text(str(code))
+    (tmp_path / "model.c").write_text(
+        """
+        #include <math.h>
+        void model(const float x[1], const float before[1], float y[1], float after[1]) {
+            y[0] = x[0] + before[0];
+            after[0] = expf(y[0]);
+        }
+        """
+    )
+    if shutil.which("cc") is None:
+        pytest.skip("there is no cc")
+    assert _tested(tmp_path, "model.c").returncode == 0
+
+
 def test_a_recording_of_nothing_gives_nothing(tmp_path: Path) -> None:
     assert _python_stream(model(SUM), tmp_path, "--time-axis", "X:1").flush() == {}
 
