@@ -8,7 +8,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,6 +37,8 @@ class StreamMetadata:
         start: For each state input, its value in the first call: a number, or nested lists of its shape
             (a size of 1 stands for any size).
         rates: For each output that does not have one frame per time step, its frames per step.
+        stages: For each output of a whole sequence that has another number of frames than of time steps, the
+            stages ``(factor, more, stride)`` of a `Track` by which the one follows from the other.
         unreached: For each output whose whole sequence has more frames at its end than the stream ever gives,
             their number.
         limit: The time steps of a stream, where there are positions for so many alone.
@@ -50,6 +52,7 @@ class StreamMetadata:
     states: Mapping[str, str]
     start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    stages: Mapping[str, Sequence[tuple[int, int, int]]] = dataclasses.field(default_factory=dict)
     unreached: Mapping[str, int] = dataclasses.field(default_factory=dict)
     limit: int | None = None
     steps: int | None = None
@@ -58,7 +61,7 @@ class StreamMetadata:
         """Write the entries into the metadata of a model."""
         stream = dataclasses.asdict(self)
         properties[STATE_KEY] = json.dumps(stream.pop("states"))
-        for name in ("rates", "unreached", "limit", "steps"):
+        for name in ("rates", "stages", "unreached", "limit", "steps"):
             if not stream[name]:
                 del stream[name]
         properties[STREAM_KEY] = json.dumps(stream)

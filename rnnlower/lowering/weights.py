@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.initializers import constant_of
+from rnnlower.graph.walk import qualified_op_type
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.recurrent.operators import WEIGHT_INPUTS
 
@@ -188,12 +189,13 @@ def _dequantized_rows(e: Emitter, value: ir.Value, direction: int, first: int, l
     """
     if not e.has("DequantizeLinear"):
         return None
-    node = _read_once(value)
-    if node is not None and node.op_type == "Concat" and node.attributes.get_int("axis", -1) == 0:
-        # A Concat of the directions, one after the other.
-        value, direction = node.inputs[direction] or value, 0
-        node = _read_once(value)
-    if node is None or node.op_type != "DequantizeLinear" or "output_dtype" in node.attributes:
+    node, one_each = _read_once(value), False
+    if node is not None and qualified_op_type(node) == "Concat" and node.attributes.get_int("axis", -1) == 0:
+        if len(node.inputs) != 2:
+            return None
+        # A part of one direction is that of its place.
+        node, direction, one_each = _read_once(node.inputs[direction]), 0, True
+    if node is None or qualified_op_type(node) != "DequantizeLinear" or "output_dtype" in node.attributes:
         return None
     tensors = [constant_of(operand) for operand in node.inputs if operand is not None]
     integers = tensors[0]
@@ -204,7 +206,7 @@ def _dequantized_rows(e: Emitter, value: ir.Value, direction: int, first: int, l
         or _count_reads(node.inputs[0]) > 1
     ):
         return None
-    if direction >= integers.shape.numpy()[0]:
+    if direction >= (directions := integers.shape.numpy()[0]) or (one_each and directions > 1):
         return None
     arrays = [tensor.numpy() for tensor in tensors[1:] if tensor is not None]
     axis = node.attributes.get_int("axis", 1) % _RANK
@@ -227,8 +229,8 @@ def _slice_scales(
     arrays: list[np.ndarray], axis: int, block_size: int, direction: int, first: int, last: int
 ) -> tuple[list[np.ndarray], dict[str, int]] | None:
     """Return scale and zero point of the rows `first` to `last` of a direction, and the attributes."""
-    if arrays[0].ndim == 0:
-        return arrays, {}
+    if all(array.size == 1 for array in arrays):
+        return [array.reshape(()) for array in arrays], {}
     if arrays[0].ndim == 1 and axis == 0:
         return [array[direction] for array in arrays], {}
     if arrays[0].ndim == 1:
@@ -241,9 +243,11 @@ def _slice_scales(
     return [array[direction, rows] for array in arrays], {"axis": axis - 1, "block_size": block_size}
 
 
-def _read_once(value: ir.Value) -> ir.Node | None:
+def _read_once(value: ir.Value | None) -> ir.Node | None:
     """Return the producer of a value that has only one reader."""
-    return value.producer() if _count_reads(value) == 1 and not value.is_graph_output() else None
+    if value is None or _count_reads(value) > 1 or value.is_graph_output():
+        return None
+    return value.producer()
 
 
 def _count_reads(value: ir.Value | None) -> int:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.graph.initializers import new_initializer
+from rnnlower.graph.initializers import constant_of, new_initializer
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import prepend, take_place_of
-from rnnlower.graph.walk import RESHAPING, is_read, walk
+from rnnlower.graph.walk import RESHAPING, is_read, qualified_op_type, walk
 
 COMMUTING = RESHAPING | {"Slice", "Transpose"}
 """Operators that commute with DequantizeLinear."""
@@ -88,13 +88,19 @@ def localize_constants(model: ir.Model) -> None:
 
 
 def _trace_to_dequantize(value: ir.Value) -> list[ir.Node] | None:
-    """Return the nodes from a DequantizeLinear to the value, the last one first."""
+    """Return the nodes from a DequantizeLinear to the value, the last one first.
+
+    A move changes the axis of several scales, and onnxruntime wants weights that are constants in front of a
+    MatMul: there it stays behind the DequantizeLinear.
+    """
     nodes: list[ir.Node] = []
     while (node := value.producer()) is not None:
         nodes.append(node)
-        if node.op_type == "DequantizeLinear":
-            return nodes
-        if node.op_type not in COMMUTING or node.inputs[0] is None:
+        if qualified_op_type(node) == "DequantizeLinear":
+            scale = constant_of(node.inputs[1])
+            can_move = constant_of(node.inputs[0]) is None and scale is not None and scale.size == 1
+            return nodes if can_move or len(nodes) == 1 else None
+        if qualified_op_type(node) not in COMMUTING or node.inputs[0] is None:
             return None
         value = node.inputs[0]
     return None
@@ -116,7 +122,8 @@ def _dequantize_inside(graph: ir.Graph, chain: list[ir.Node], names: NameSource)
     name = names.fresh(f"{chain[0].outputs[0].name}/inside")
     end = chain[0].outputs[0]
     value = ir.Value(name=name, shape=end.shape, type=end.type)
-    node = ir.node("DequantizeLinear", [integers, *first.inputs[1:]], outputs=[value], name=name)
+    operands = [integers, *first.inputs[1:]]
+    node = ir.node("DequantizeLinear", operands, first.attributes, outputs=[value], name=name)
     prepend(graph, [node])
     return value
 

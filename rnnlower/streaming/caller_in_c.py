@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -28,6 +29,7 @@ _C = """\
 /* The caller's side of a streamed model that emx-onnx-cgen has compiled: link it with that file.
    After the last chunk, call stream_flush STREAM_FLUSH times: the outputs are late by STREAM_DELAY steps. */
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -67,7 +69,6 @@ int stream_flush(stream_state *state@REST@) {
 
 #ifdef STREAM_TEST
 /* A program that runs a few calls and compares their outputs with those of the model's reference. */
-#include <math.h>
 #include <stdio.h>
 
 @VECTOR@
@@ -125,7 +126,7 @@ def generate_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> s
     taken = {name: f"s{number}" for number, name in enumerate(stream.states.values())}
     for number, value in enumerate((*inputs, *outputs)):
         is_input, name = number < len(inputs), str(value.name)
-        kind, shape = _C_TYPES[require_type(value, _C_TYPES)], require_shape(value, "C")
+        kind, shape = _C_TYPES[require_type(value, _C_TYPES)], require_shape(value, "C") or [1]
         dims = "".join(f"[{size}]" for size in shape)
         const = "const " * is_input
         parameters.append(f"{const}{kind} v{number}{dims}")
@@ -159,15 +160,12 @@ def _comment(name: str) -> str:
 def _state_start_lines(start: object, kind: str, state: str, shape: list[int]) -> list[str]:
     """Return the lines that set a state to its start."""
     size = math.prod(shape)
-    flat = np.broadcast_to(np.array(start, np.float64), shape).reshape(-1).tolist()
-    if len({*flat}) == 1:
-        flat = flat[:1]
-    if len(flat) == 1:
-        target = f"(({kind} *)state->{state})[i]"
-        return [f"    for (int i = 0; i < {size}; i++) {target} = ({kind}){flat[0]!r};"]
-    numbers = ", ".join(repr(number) for number in flat)
+    flat = np.broadcast_to(np.array(start, np.float64), shape).reshape(-1)
+    if len({*flat.tolist()}) == 1:
+        target, number = f"(({kind} *)state->{state})[i]", _c_initializer(flat[0])
+        return [f"    for (int i = 0; i < {size}; i++) {target} = ({kind}){number};"]
     return [
-        f"    static const {kind} start_{state}[{size}] = {{{numbers}}};",
+        f"    static const {kind} start_{state}[{size}] = {_c_initializer(flat)};",
         f"    memcpy(state->{state}, start_{state}, sizeof start_{state});",
     ]
 
@@ -181,9 +179,9 @@ def _add_test(text: str, model: ir.Model, stream: StreamMetadata, open_model: Op
         name, place = str(value.name), f"v{number}"
         if name in stream.states or name in stream.states.values():
             continue
-        kind, shape = _C_TYPES[require_type(value, _C_TYPES)], require_shape(value, "C")
+        kind, shape = _C_TYPES[require_type(value, _C_TYPES)], require_shape(value, "C") or [1]
         dims = "".join(f"[{size}]" for size in shape)
-        rows = ",\n    ".join(_c_initializer(call[name]) for call in calls)
+        rows = ",\n    ".join(_c_initializer(np.atleast_1d(call[name])) for call in calls)
         given.append(
             f"static const {kind} test_{place}[{len(calls)}]{dims} = {{\n    {rows}\n}}; {_comment(name)}"
         )
@@ -218,7 +216,7 @@ def _run_calls(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> I
         yield {**feeds, **outputs}
 
 
-def _c_initializer(array: Array) -> str:
+def _c_initializer(array: Any) -> str:
     """Return an array as an initializer in C."""
     if array.ndim:
         return f"{{{', '.join(map(_c_initializer, array))}}}"

@@ -20,8 +20,6 @@ import json
 import numpy as np
 import onnxruntime
 
-TYPES = {"tensor(float)": "f4", "tensor(float16)": "f2", "tensor(double)": "f8", "tensor(int64)": "i8"}
-
 
 class Stream:
     """One stream. Values that are the same in every call are given to the constructor, by name."""
@@ -35,11 +33,14 @@ class Stream:
 
     def reset(self):
         """Begin a new recording."""
-        self.state, self.rest, self.steps, self.late = {}, {}, 0, self.stream["delay"]
+        self.state, self.rest, self.late = {}, {}, self.stream["delay"]
+        self.steps, self.given = 0, dict.fromkeys(self.stream["outputs"], 0)
         for value in self.session.get_inputs():
             if value.name in self.stream["start"]:
                 shape = [size if isinstance(size, int) else 1 for size in value.shape]
-                start = np.asarray(self.stream["start"][value.name], TYPES[value.type])
+                kind = value.type.removeprefix("tensor(").removesuffix(")")
+                start = self.stream["start"][value.name]
+                start = np.asarray(start, "float32" if kind == "float" else kind)
                 self.state[value.name] = np.ascontiguousarray(np.broadcast_to(start, shape))
 
     def call(self, **chunk):
@@ -50,7 +51,9 @@ class Stream:
         return outputs
 
     def write(self, **frames):
-        """Take frames; return the outputs of whole chunks, or nothing yet."""
+        """Take frames, or the inputs of a call where they have none; return the outputs of whole chunks."""
+        if not self.stream["inputs"]:
+            return self.call(**frames)
         for name, axis in self.stream["inputs"].items():
             kept = self.rest.get(name)
             self.rest[name] = frames[name] if kept is None else np.concatenate([kept, frames[name]], axis)
@@ -63,14 +66,21 @@ class Stream:
             for name, axis in self.stream["outputs"].items():
                 first = outputs[name].shape[axis] * skipped // self.chunk
                 outputs[name] = outputs[name].take(range(first, outputs[name].shape[axis]), axis)
+                self.given[name] += outputs[name].shape[axis]
             self.late -= skipped
+            self.steps += self.chunk
             found.append(outputs)
         return self._joined(found)
 
     def flush(self):
         """Feed zeros until the last frame has left; return the rest of the outputs."""
+        if not self.rest:
+            self.reset()
+            return {}
         steps = {name: self.rest[name].shape[axis] for name, axis in self.stream["inputs"].items()}
         left = max(steps.values()) + self.stream["delay"]
+        whole = self.steps + max(steps.values())
+        missing = {name: self._frames(name, whole) - given for name, given in self.given.items()}
         zeros = {}
         for name, axis in self.stream["inputs"].items():
             shape = list(self.rest[name].shape)
@@ -79,10 +89,15 @@ class Stream:
         outputs = self.write(**zeros)
         for name, axis in self.stream["outputs"].items():
             if name in outputs:
-                frames = round(left * self.stream.get("rates", {}).get(name, 1))
-                outputs[name] = outputs[name].take(range(min(frames, outputs[name].shape[axis])), axis)
+                outputs[name] = outputs[name].take(range(min(missing[name], outputs[name].shape[axis])), axis)
         self.reset()
         return outputs
+
+    def _frames(self, name, steps):
+        """Return the frames of an output for a recording of this many time steps."""
+        for factor, more, stride in self.stream.get("stages", {}).get(name, []):
+            steps = (steps * factor + more) // stride
+        return steps
 
     def _joined(self, found):
         outputs = dict(found[-1]) if found else {}
@@ -97,7 +112,10 @@ _JS = """\
 // number, flush() ends a recording.
 
 const DESCRIPTION = @DESCRIPTION@;
-const ARRAYS = { float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array };
+const ARRAYS = {
+  float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array, int16: Int16Array,
+  int8: Int8Array, uint32: Uint32Array, uint16: Uint16Array, uint8: Uint8Array, bool: Uint8Array,
+};
 
 const product = (sizes) => sizes.reduce((a, b) => a * b, 1);
 
@@ -115,6 +133,8 @@ class Stream {
     this.state = {};
     this.rest = {};
     this.late = DESCRIPTION.delay;
+    this.steps = 0;
+    this.given = Object.fromEntries(Object.keys(DESCRIPTION.outputs).map((name) => [name, 0]));
     for (const [name, { type, shape, start }] of Object.entries(DESCRIPTION.states)) {
       const size = product(shape);
       const flat = [start].flat(Infinity);
@@ -137,9 +157,11 @@ class Stream {
     return outputs;
   }
 
-  // Take frames: tensors by input name. Return the outputs of whole chunks, or nothing yet.
+  // Take frames, or the inputs of a call where they have none: tensors by input name. Return the outputs of
+  // whole chunks, or nothing yet.
   async write(frames) {
     const inputs = Object.entries(DESCRIPTION.inputs);
+    if (!inputs.length) return this.call(frames);
     for (const [name, axis] of inputs) {
       this.rest[name] = name in this.rest ? this.join([this.rest[name], frames[name]], axis) : frames[name];
     }
@@ -155,8 +177,10 @@ class Stream {
       for (const [name, axis] of Object.entries(DESCRIPTION.outputs)) {
         const size = outputs[name].dims[axis];
         outputs[name] = this.cut(outputs[name], axis, (size * skipped) / DESCRIPTION.chunk);
+        this.given[name] += outputs[name].dims[axis];
       }
       this.late -= skipped;
+      this.steps += DESCRIPTION.chunk;
       found.push(outputs);
     }
     const joined = found.length ? { ...found[found.length - 1] } : {};
@@ -168,8 +192,14 @@ class Stream {
 
   // Feed zeros until the last frame has left; return the rest of the outputs.
   async flush() {
+    if (!Object.keys(this.rest).length) {
+      this.reset();
+      return {};
+    }
     const steps = Object.entries(DESCRIPTION.inputs).map(([name, axis]) => this.rest[name].dims[axis]);
     const left = Math.max(...steps) + DESCRIPTION.delay;
+    const whole = this.steps + Math.max(...steps);
+    const given = { ...this.given };
     const zeros = {};
     for (const [name, axis] of Object.entries(DESCRIPTION.inputs)) {
       const { type, dims } = this.rest[name];
@@ -180,11 +210,17 @@ class Stream {
     const outputs = await this.write(zeros);
     for (const [name, axis] of Object.entries(DESCRIPTION.outputs)) {
       if (name in outputs) {
-        outputs[name] = this.cut(outputs[name], axis, 0, Math.round(left * (DESCRIPTION.rates[name] ?? 1)));
+        outputs[name] = this.cut(outputs[name], axis, 0, this.frames(name, whole) - given[name]);
       }
     }
     this.reset();
     return outputs;
+  }
+
+  // Return the frames of an output for a recording of this many time steps.
+  frames(name, steps) {
+    const stages = DESCRIPTION.stages[name] ?? [];
+    return stages.reduce((n, [factor, more, stride]) => Math.floor((n * factor + more) / stride), steps);
   }
 
   // Return the part of a tensor from `first` to `last` on an axis.
@@ -234,23 +270,26 @@ def generate_caller(model: ir.Model, language: str, open_model: Opener) -> str:
 
 
 def _generate_javascript(model: ir.Model, stream: StreamMetadata) -> str:
-    values = {value.name: value for value in model.graph.inputs}
-    names = {"FLOAT": "float32", "DOUBLE": "float64", "INT64": "int64", "INT32": "int32"}
-    states = {}
-    for name in stream.states.values():
-        value = values[name]
-        states[name] = {
-            "type": names[require_type(value, names)],
-            "shape": require_shape(value, "JavaScript"),
-            "start": stream.start.get(name, 0.0),
-        }
+    same = ("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32")
+    names = {"FLOAT": "float32", "DOUBLE": "float64", **{name: name.lower() for name in same}}
+    inputs, states = {*stream.states.values()}, {}
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        name = str(value.name)
+        if name in inputs:
+            states[name] = {
+                "type": names[require_type(value, names)],
+                "shape": require_shape(value, "JavaScript"),
+                "start": stream.start.get(name, 0.0),
+            }
+        elif name in stream.inputs or name in stream.outputs:
+            require_type(value, names)
     description = {
         "chunk": stream.chunk or 1,
         "delay": stream.delay,
-        "inputs": dict(stream.inputs),
-        "outputs": dict(stream.outputs),
-        "rates": dict(stream.rates),
-        "feeds": dict(stream.states),
+        "inputs": stream.inputs,
+        "outputs": stream.outputs,
+        "stages": stream.stages,
+        "feeds": stream.states,
         "states": states,
     }
     return _JS.replace("@DESCRIPTION@", json.dumps(description, indent=2))

@@ -60,14 +60,16 @@ class StreamRewriter:
         for edit in sorted(analysis.edits, key=lambda edit: isinstance(edit, edits.ContinuePositions)):
             steps[type(edit)](edit)
         self._forget_shapes(analysis)
+        tracks = {name: track.unfolded for name, track in analysis.outputs.items()}
         StreamMetadata(
             chunk=analysis.chunk,
             inputs=analysis.axes,
-            outputs={name: track.axis for name, track in analysis.outputs.items()},
+            outputs={name: track.axis for name, track in tracks.items()},
             delay=analysis.delay,
             states=self._states,
             start=self._starts,
-            rates={name: rate for name, track in analysis.outputs.items() if (rate := track.rate) != 1},
+            rates={name: rate for name, track in tracks.items() if (rate := track.rate) != 1},
+            stages={name: track.stages for name, track in tracks.items() if track.stages != ((1, 0, 1),)},
             unreached=analysis.unreached,
             limit=analysis.limit,
             steps=analysis.steps,

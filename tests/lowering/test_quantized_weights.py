@@ -87,3 +87,45 @@ def test_integers_that_something_else_reads_are_not_stored_twice() -> None:
     assert [t.name for t in lowered.graph.initializer].count("R_q") == 1
     assert sum(node.op_type == "DequantizeLinear" for node in all_nodes(lowered)) >= 2
     np.testing.assert_allclose(run(lowered, inputs())["Y"], run(model, inputs())["Y"], atol=2e-6)
+
+
+@pytest.mark.parametrize("gates", ["auto", "separate"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_scale_of_one_element_is_that_of_the_tensor(axis: int, gates: str) -> None:
+    model = network("LSTM", "tensor")
+    for node in model.graph.node[:2]:
+        node.attribute.append(helper.make_attribute("axis", axis))
+    for tensor in model.graph.initializer:
+        if tensor.name.endswith("_scale"):
+            tensor.dims.append(1)
+    lowered = rnnlower.unroll(model, gates=gates)
+    assert products(lowered)[0] == products(lowered)[1]
+    np.testing.assert_allclose(run(lowered, inputs())["Y"], run(model, inputs())["Y"], atol=2e-6)
+
+
+def test_integers_of_another_domain_stay_there() -> None:
+    model = network("LSTM", "rows", TensorProto.UINT16)
+    model.opset_import[0].version = 13
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    for node in model.graph.node[:2]:
+        node.domain = "com.microsoft"
+    lowered = rnnlower.unroll(model)
+    np.testing.assert_allclose(run(lowered, inputs())["Y"], run(model, inputs())["Y"], atol=2e-6)
+
+
+@pytest.mark.parametrize("parts", [[2], [1, 1], [0, 2], [0, 1, 1]])
+def test_directions_are_those_of_their_place_in_a_concat(parts: list[int]) -> None:
+    model = network("LSTM", "direction")
+    dequantize, scale = model.graph.node.pop(0), np.float32(0.01)
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(scale), "scale"))
+    whole = next(tensor for tensor in model.graph.initializer if tensor.name == "W_q")
+    cuts = np.split(numpy_helper.to_array(whole), np.cumsum(parts)[:-1])
+    names = [f"part{number}" for number in range(len(parts))]
+    for name, cut in zip(names, cuts, strict=True):
+        model.graph.initializer.append(numpy_helper.from_array(cut, f"{name}_q"))
+    nodes = [helper.make_node("DequantizeLinear", [f"{name}_q", "scale"], [name]) for name in names]
+    nodes.append(helper.make_node("Concat", names, dequantize.output, axis=0))
+    for node in reversed(nodes):
+        model.graph.node.insert(0, node)
+    lowered = rnnlower.unroll(model)
+    np.testing.assert_allclose(run(lowered, inputs())["Y"], run(model, inputs())["Y"], atol=2e-6)

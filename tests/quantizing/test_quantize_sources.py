@@ -279,3 +279,35 @@ def test_names_that_observed_values_would_get() -> None:
     source.graph.input[0].name = source.graph.node[0].input[0] = "rnnlower.role.0"
     source.graph.output[0].name = source.graph.node[0].output[0] = "rnnlower.role.1.steps"
     assert sqnr_of(source, {"rnnlower.role.0": recordings(4, 5)}) > 20
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_weights_of_the_source_that_a_branch_captures(axis: int | None, moved: bool) -> None:
+    rng = np.random.default_rng(0)
+    at = "" if axis is None else f"<axis = {axis}>"
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[5, 2, 8] X) => (float[5, 2, 8] Y) {{
+            y = GRU <hidden_size = 8> (X, W, R)
+            one = Constant <value_ints = [1]> ()
+            c = Squeeze (y, one)
+            {"whole" if moved else "M"} = DequantizeLinear {at} (q, scale)
+            {"M = Transpose <perm = [1, 0]> (whole)" if moved else ""}
+            sum = ReduceSum <keepdims = 0> (X)
+            zero = Constant <value_float = 0.0> ()
+            positive = Greater (sum, zero)
+            Y = If (positive) <
+                then_branch = then () => (float[5, 2, 8] a) {{ a = MatMul (c, M) }},
+                else_branch = else () => (float[5, 2, 8] b) {{ b = Identity (c) }}>
+        }}""")
+    arrays = {
+        "W": rng.uniform(-0.5, 0.5, (1, 24, 8)).astype(np.float32),
+        "R": rng.uniform(-0.5, 0.5, (1, 24, 8)).astype(np.float32),
+        "q": rng.integers(-100, 101, (8, 8)).astype(np.int8),
+        "scale": rng.uniform(0.001, 0.02, () if axis is None else 8).astype(np.float32),
+    }
+    for name, array in arrays.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    recording = np.abs(rng.standard_normal((20, 5, 2, 8))).astype(np.float32)
+    recording[10:] *= -1
+    assert sqnr_of(model, {"X": recording}) > 25

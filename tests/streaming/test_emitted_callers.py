@@ -8,8 +8,10 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from support.cli_helpers import rnnlower as command
@@ -29,19 +31,51 @@ WAVE = """(float[1, n, 4] X) => (float[1, n, 6] Y) {
     flat = Squeeze (h, one)
     Y = Transpose <perm = [1, 0, 2]> (flat)
 }"""
+STRIDED = """(float[1, 4, n] X) => (float[m, 1, 1, 6] Y) {
+    c = Conv <PADS> (X, K)
+    steps = Transpose <perm = [2, 0, 1]> (c)
+    Y = GRU <hidden_size = 6> (steps, W, R)
+}"""
+TWO = """(float[n, 1, 4] X) => (float[m, 3] Y) {
+    y = GRU <hidden_size = 6> (X, W, R)
+    shape = Constant <value_ints = [-1, 3]> ()
+    Y = Reshape (y, shape)
+}"""
+PASSED = """(float[1, 4, n] X, KIND[1, n] ids) => (float[n, 1, 1, 6] Y, KIND[1, n] same) {
+    c = Conv <pads = [1, 1]> (X, K)
+    steps = Transpose <perm = [2, 0, 1]> (c)
+    Y = GRU <hidden_size = 6> (steps, W, R)
+    same = Identity (ids)
+}"""
+MAXIMUM = """(float[1, 4, n] X) => (float[n, 1, 1, 6] Y) {
+    pads = Constant <value_ints = [0, 0, 2, 0, 0, 0]> ()
+    least = Constant <value_float = -inf> ()
+    padded = Pad (X, pads, least)
+    c = MaxPool <kernel_shape = [3]> (padded)
+    steps = Transpose <perm = [2, 0, 1]> (c)
+    Y = GRU <hidden_size = 6> (steps, W, R)
+}"""
+COUNTED = """(float[1, 2] X, float[1, 2] before) => (float[1, 2] Y, float[1, 2] after) {
+    after = Add (X, before)
+    Y = Identity (after)
+}"""
 SUM = "(float[1, n] X) => (float[1, n] Y) { one = Constant <value_ints = [1]> () Y = CumSum (X, one) }"
 
 
-def test_the_emitted_python_gives_what_the_whole_model_gives(tmp_path: Path) -> None:
-    source = model(WAVE, K=(4, 4, 4), W=(1, 18, 4), R=(1, 18, 6))
+def _python_stream(source: onnx.ModelProto, tmp_path: Path, *options: Any) -> Any:
     path, out = save(source, tmp_path), tmp_path / "step.onnx"
-    command("stream", path, "-o", out, "--chunk", 10, "--allow-delay", "--emit", "python")
+    command("stream", path, "-o", out, *options, "--allow-delay", "--emit", "python")
     spec = importlib.util.spec_from_file_location("step", tmp_path / "step.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    stream = module.Stream(str(out))
+    return module.Stream(str(out))
+
+
+def test_the_emitted_python_gives_what_the_whole_model_gives(tmp_path: Path) -> None:
+    source = model(WAVE, K=(4, 4, 4), W=(1, 18, 4), R=(1, 18, 6))
+    stream = _python_stream(source, tmp_path, "--chunk", 10)
     rng = np.random.default_rng(0)
     recording = rng.standard_normal((1, SECONDS * RATE + 7, 4)).astype(np.float32)
     expected = onnxruntime.InferenceSession(source.SerializeToString()).run(None, {"X": recording})[0]
@@ -53,6 +87,107 @@ def test_the_emitted_python_gives_what_the_whole_model_gives(tmp_path: Path) -> 
         assert joined.shape == expected.shape
         # What the convolution reads behind the end is zeros, as it pads.
         np.testing.assert_allclose(joined, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("window", "stride", "pads"),
+    [(3, 2, "[1, 1]"), (2, 2, "[0, 0]"), (3, 2, "[0, 0]"), (4, 4, "[3, 0]"), (3, 1, "[0, 0]")],
+)
+def test_the_emitted_code_ends_with_the_last_frame_of_any_length(
+    window: int, stride: int, pads: str, tmp_path: Path
+) -> None:
+    text = STRIDED.replace("PADS", f"strides = [{stride}], pads = {pads}")
+    source = model(text, K=(4, 4, window), W=(1, 18, 4), R=(1, 18, 6))
+    stream = _python_stream(source, tmp_path, "--chunk", 4)
+    whole = onnxruntime.InferenceSession(source.SerializeToString())
+    for steps in range(window, 15):
+        recording = np.random.default_rng(steps).standard_normal((1, 4, steps)).astype(np.float32)
+        found = [part["Y"] for part in (stream.write(X=recording), stream.flush()) if "Y" in part]
+        np.testing.assert_allclose(np.concatenate(found), whole.run(None, {"X": recording})[0], atol=1e-5)
+
+
+def test_the_emitted_code_ends_with_the_last_frame_where_a_step_has_two(tmp_path: Path) -> None:
+    source = model(TWO, W=(1, 18, 4), R=(1, 18, 6))
+    stream = _python_stream(source, tmp_path, "--chunk", 4)
+    recording = np.ones((7, 1, 4), np.float32)
+    parts = [stream.write(X=recording)["Y"], stream.flush()["Y"]]
+    expected = onnxruntime.InferenceSession(source.SerializeToString()).run(None, {"X": recording})[0]
+    np.testing.assert_allclose(np.concatenate(parts), expected, atol=1e-5)
+
+
+def test_inputs_of_a_step_model_without_frames_are_a_call(tmp_path: Path) -> None:
+    stream = _python_stream(model(COUNTED), tmp_path, "--state", "after=before")
+    ones = np.ones((1, 2), np.float32)
+    for _ in range(2):
+        assert [stream.write(X=ones)["Y"][0, 0] for _ in range(3)] == [1, 2, 3]
+        assert stream.flush() == {}
+    code = rnnlower.stream.with_report(model(COUNTED), states={"after": "before"}, emit="js")[1].caller
+    (tmp_path / "step.js").write_text(str(code))
+    program = """
+        const { Stream } = require(process.argv[1]);
+        class Tensor { constructor(type, data, dims) { Object.assign(this, { type, data, dims }); } }
+        const session = { run: async ({ X, before }) => ({ Y: X, after: before }) };
+        new Stream({ Tensor }, session).write({ X: 5 }).then(({ Y }) => console.log(Y));
+    """
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("there is no node")
+    call = [node, "-e", program, tmp_path / "step.js"]
+    assert subprocess.run(call, capture_output=True, check=True, timeout=60).stdout == b"5\n"
+
+
+def test_a_scalar_is_an_array_of_one_element_in_c(tmp_path: Path) -> None:
+    """As emx-onnx-cgen makes it."""
+    scalars = model("(float x, float before) => (float y, float after) {y = Add (x, before) after = Exp (y)}")
+    code = rnnlower.stream.with_report(scalars, states={"after": "before"}, emit="c")[1].caller
+    (tmp_path / "step.c").write_text(str(code))
+    (tmp_path / "model.c").write_text(
+        """
+        #include <math.h>
+        void model(const float x[1], const float before[1], float y[1], float after[1]) {
+            y[0] = x[0] + before[0];
+            after[0] = expf(y[0]);
+        }
+        """
+    )
+    if shutil.which("cc") is None:
+        pytest.skip("there is no cc")
+    assert _tested(tmp_path, "model.c").returncode == 0
+
+
+def test_a_recording_of_nothing_gives_nothing(tmp_path: Path) -> None:
+    assert _python_stream(model(SUM), tmp_path, "--time-axis", "X:1").flush() == {}
+
+
+@pytest.mark.parametrize("kind", ["int32", "bool", "uint8", "int16", "float16"])
+def test_the_emitted_python_delays_values_of_any_type(kind: str, tmp_path: Path) -> None:
+    source = model(PASSED.replace("KIND", kind), K=(4, 4, 3), W=(1, 18, 4), R=(1, 18, 6))
+    stream = _python_stream(source, tmp_path, "--chunk", 2)
+    ids = np.arange(6).reshape(1, 6).astype(kind)
+    feeds = {"X": np.zeros((1, 4, 6), np.float32), "ids": ids}
+    found = np.concatenate([stream.write(**feeds)["same"], stream.flush()["same"]], 1)
+    np.testing.assert_array_equal(found, ids)
+
+
+@pytest.mark.parametrize(("kind", "known"), [("int16", True), ("bool", True), ("float16", False)])
+def test_javascript_has_arrays_of_the_types_or_refuses_them(kind: str, known: bool) -> None:
+    source = model(PASSED.replace("KIND", kind), K=(4, 4, 3), W=(1, 18, 4), R=(1, 18, 6))
+    if known:
+        assert f"{kind}:" in str(rnnlower.stream.with_report(source, allow_delay=True, emit="js")[1].caller)
+    else:
+        with pytest.raises(rnnlower.UnsupportedModelError, match="'ids' has type FLOAT16"):
+            rnnlower.stream.with_report(source, allow_delay=True, emit="js")
+
+
+def test_a_state_that_starts_with_infinity_compiles_in_c(tmp_path: Path) -> None:
+    source = model(MAXIMUM, W=(1, 18, 4), R=(1, 18, 6))
+    out = tmp_path / "step.onnx"
+    command("stream", save(source, tmp_path), "-o", out, "--emit", "c")
+    assert "(float)-INFINITY" in out.with_suffix(".c").read_text()
+    cc = shutil.which("cc")
+    if cc is None:
+        pytest.skip("there is no cc")
+    subprocess.run([cc, "-Wall", "-Werror", "-c", "step.c"], cwd=tmp_path, check=True)
 
 
 def _recorded(tmp_path: Path, language: str) -> Path:
@@ -193,6 +328,35 @@ def test_the_emitted_javascript_gives_what_the_whole_model_gives(tmp_path: Path)
         pytest.skip("there is no node")
     said = subprocess.run([node, "-e", program, code], capture_output=True, text=True, check=True)
     assert json.loads(said.stdout) == [0, 1, 3, 6, 7, 1, 9, 12, 13, 15, 1, 18, 19, 21, 24, 1, 31]
+
+
+def test_the_emitted_javascript_ends_with_the_last_frame(tmp_path: Path) -> None:
+    source = model(
+        "(float[1, 1, n] X) => (float[1, 1, m] Y) { Y = Conv <strides = [2]> (X, K) }", K=(1, 1, 2)
+    )
+    out = tmp_path / "step.onnx"
+    command("stream", save(source, tmp_path), "-o", out, "--chunk", 4, "--time-axis", "X:2", "--emit", "js")
+    program = """
+        const { Stream } = require(process.argv[1]);
+        class Tensor { constructor(type, data, dims) { Object.assign(this, { type, data, dims }); } }
+        const session = { run: async ({ X }) =>
+            ({ Y: new Tensor("float32", X.data.filter((_, i) => i % 2 == 0), [1, 1, 2]) }) };
+        (async () => {
+            const stream = new Stream({ Tensor }, session);
+            const found = [Object.keys(await stream.flush()).length];
+            for (let steps = 2; steps < 9; steps++) {
+                const X = new Tensor("float32", new Float32Array(steps), [1, 1, steps]);
+                const parts = [await stream.write({ X }), await stream.flush()];
+                found.push(parts.reduce((sum, { Y }) => sum + (Y?.data.length ?? 0), 0));
+            }
+            console.log(JSON.stringify(found));
+        })();
+    """
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("there is no node")
+    said = subprocess.run([node, "-e", program, out.with_suffix(".js")], capture_output=True, check=True)
+    assert json.loads(said.stdout) == [0, 1, 1, 2, 2, 3, 3, 4]
 
 
 def test_the_emitted_c_gives_what_the_whole_model_gives(tmp_path: Path) -> None:
