@@ -270,6 +270,18 @@ def test_odd_limits(tmp_path: Path) -> None:
     assert second == newest
 
 
+def test_gates_are_sliced_where_a_split_has_too_few_outputs(tmp_path: Path) -> None:
+    ops = "Add Gemm MatMul Mul Reshape Concat Sigmoid Slice Split Squeeze Tanh Unsqueeze"
+    tables = {"ops": f"allowed = {ops.split()}", "shapes": "static = false"}
+    more = '[[limits]]\nops = ["Split"]\nmax_outputs = 2\nsource = "me"\n'
+    model = Config(op_type="LSTM").build()
+    lowered = rnnlower.lower(model, target=write(tmp_path, MINIMAL | tables, more))
+    splits = [len(node.output) for node in lowered.graph.node if node.op_type == "Split"]
+    assert splits
+    assert max(splits) == 2
+    assert rnnlower.verify(model, lowered, trials=1)
+
+
 def test_violated_limits_are_misfits(tmp_path: Path) -> None:
     tables = {
         "shapes": "static = false",
