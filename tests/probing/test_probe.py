@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any, ClassVar
@@ -136,6 +137,27 @@ def test_an_interrupted_probe_resumes(
     (tmp_path / "faulty.toml.partial").write_text('{"of": {"eng')
     probe("rnnlower-reference", output=path)
     assert runtime.asked == first
+
+
+def test_answers_of_a_changed_program_are_asked_again(tmp_path: Path) -> None:
+    script, partial = tmp_path / "run.py", tmp_path / "own.toml.partial"
+    engine = find_engine(f"cmd:false {script} {{model}} {{inputs}} {{outputs}}")
+
+    def ask() -> list[str]:
+        made: list[str] = []
+
+        def make() -> asking.Question:
+            made.append("made")
+            return asking.question("Y = Neg (X)", {"X": np.ones(2, np.float32)}, 13)
+
+        with asking.Asker(engine, partial, lambda key: None) as asker:
+            asker.ask("Neg", make)
+        return made
+
+    script.write_text("")
+    assert [ask(), ask()] == [["made"], []]
+    os.utime(script, (1, 1))
+    assert ask() == ["made"]
 
 
 def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
