@@ -123,12 +123,16 @@ def read_arrays(path: str) -> Arrays:
         with open(path, "rb") as file:
             if not zipfile.is_zipfile(file):
                 raise ValueError("it is not an .npz archive; write one with np.savez")
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
+            with zipfile.ZipFile(file) as archive:
+                return {name.removesuffix(".npy"): _read_array(archive, name) for name in archive.namelist()}
     except Exception as error:
         # NumPy, zipfile and zlib each have their own errors for the ways in which an archive can be damaged.
         raise ValueError(str(error) or type(error).__name__) from error
+
+
+def _read_array(archive: zipfile.ZipFile, name: str) -> Any:
+    with archive.open(name) as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:

@@ -121,7 +121,13 @@ class _CommandModel(OpenedModel):
             except OSError as error:
                 raise EngineError(f"{label} cannot be started: {error.strerror}") from error
             with killed_after(longest_call(), lambda: _kill(process)) as late:
-                status = process.wait()
+                try:
+                    status = process.wait()
+                except BaseException:
+                    # A signal to this process does not reach a session of its own.
+                    _kill(process)
+                    process.wait()
+                    raise
         if late.is_set():
             raise _timeout_error(label, "running")
         if status:
@@ -194,7 +200,7 @@ class _AdapterModel(OpenedModel):
                 dtypes={value.name: _dtype_name(value) for value in model.graph.output},
                 threads=threads,
             )
-        except EngineError:
+        except BaseException:
             self.close()
             raise
         self._seconds = float(answer["seconds"])

@@ -151,12 +151,15 @@ class Emitter(NodeEmitter):
         """Emit a Split of an axis into parts of the given sizes."""
         if len(sizes) < 2:
             return [value] * len(sizes)
-        if not self.has("Split"):
+        if not self._can_split(len(sizes)):
             bounds = [0, *itertools.accumulate(sizes)]
             return [self.slice(value, [a], [b], [axis]) for a, b in itertools.pairwise(bounds)]
         if len(set(sizes)) == 1:
             return self.split_evenly(value, len(sizes), axis, sizes[0])
         return self._split_by(value, sizes, axis)
+
+    def _can_split(self, parts: int) -> bool:
+        return self.has("Split") and parts <= (self.dialect.split_outputs or parts)
 
     def _split_by(self, value: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
         if self.opset < 13:
@@ -167,7 +170,7 @@ class Emitter(NodeEmitter):
         """Emit a Split of an axis into equal parts of the given size."""
         if parts == 1:
             return [value]
-        if not self.has("Split"):
+        if not self._can_split(parts):
             bounds = [self.dim_arithmetic("Mul", size, part) for part in range(parts + 1)]
             return [self.slice(value, [a], [b], [axis]) for a, b in itertools.pairwise(bounds)]
         # The axis is written even if it is the default: OpenCV's dnn module takes 1 as the default.

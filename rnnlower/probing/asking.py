@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -155,6 +156,8 @@ class Asker(contextlib.ExitStack):
             "engine": engine.name,
             "version": engine.version,
             "rnnlower": metadata.version("rnnlower"),
+            # A command has no version: another program in its place would answer otherwise.
+            "changed": [os.path.getmtime(word) for word in engine.command if os.path.isfile(word)],
         }
         self._answers: dict[str, list[str]] = {}
         self._saved = time.monotonic()

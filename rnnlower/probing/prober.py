@@ -18,7 +18,7 @@ from rnnlower.probing.node_probes import probe_recurrent_rules
 from rnnlower.probing.quantized_probes import probe_quantized_rules
 from rnnlower.probing.writing import PROBED, merge_earlier, toml_text
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
-from rnnlower.targets.reading import fill_in_sources, parse_target, read_toml
+from rnnlower.targets.reading import fill_in_sources, find_target, parse_target, read_toml
 from rnnlower.targets.target import Target
 from rnnlower.wording import counted
 
@@ -55,7 +55,7 @@ def probe(
         The target, as :func:`rnnlower.targets.find_target` reads it from the file.
 
     Raises:
-        OptionError: There is no such engine.
+        OptionError: There is no such engine, or the file exists and describes no target.
         UnverifiableError: It is not installed, or does not even run products and sums.
     """
     path = None if output is None else pathlib.Path(output)
@@ -64,7 +64,10 @@ def probe(
         raise UnverifiableError(
             f"{runtime.title} is not installed ({runtime.missing})", remedy=runtime.install
         )
-    before = fill_in_sources(read_toml(path)) if path is not None and path.exists() else {}
+    before: dict[str, Any] = {}
+    if path is not None and path.exists():
+        find_target(path)  # Before the questions: another file would be lost.
+        before = fill_in_sources(read_toml(path))
     # The answers, until they are written.
     partial = None if path is None else path.with_name(f"{path.name}.partial")
     groups = _Progress(progress or (lambda *told: None))

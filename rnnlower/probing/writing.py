@@ -27,7 +27,7 @@ _REMEDY_KEYS = (
 
 def toml_text(data: Mapping[str, Any]) -> str:
     """Return the TOML text of a target file: plain values, tables, and lists of tables."""
-    lines = [f"{key} = {toml_value(value)}" for key, value in data.items() if isinstance(value, str)]
+    lines = [f"{key} = {toml_value(value)}" for key, value in data.items() if isinstance(value, str | bool)]
     source = data.get("source")
     for key, value in data.items():
         tables = [(f"[{key}]", value)] if isinstance(value, dict) else []
@@ -149,7 +149,7 @@ def merge_earlier(
     result["ops"]["allowed"] = sorted(names, key=lambda name: ("." in name, name))
     earlier_limits = before.get("limits", ())
     result["limits"] = _merge_limits([_with_remedy(limit, earlier_limits) for limit in tables["limits"]])
-    known = [caution for caution in before.get("cautions", ()) if PROBED not in caution["source"]]
+    known = [caution for caution in before.get("cautions", ()) if PROBED not in caution.get("source", "")]
     result["cautions"] = [*tables["cautions"], *known]
     # A probe finds out how products are summed and which integers are computed; older claims are dropped.
     found = ("accumulates", "quantized", "unclipped")

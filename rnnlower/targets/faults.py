@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -65,6 +66,8 @@ def _faults(value: Any, expected: inspect.Type, where: str) -> Iterator[str]:
     plain, named = _PLAIN.get(type(expected), (object, ""))
     if not _has_type(value, plain):
         yield f"{where} is {value!r}; it must be {named}"
+    elif isinstance(expected, inspect.FloatType) and not 0 <= value < math.inf:
+        yield f"{where} is {value}; it must be a finite number of at least 0"
     elif isinstance(expected, inspect.IntType) and expected.ge is not None and value < expected.ge:
         yield f"{where} is {value}; it must be at least {expected.ge}"
     elif isinstance(expected, inspect.VarTupleType):

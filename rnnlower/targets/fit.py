@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,7 +20,7 @@ from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.sonnx import find_departures
 from rnnlower.targets.format import CONTROL_FLOW, Limit
 from rnnlower.targets.misfits import Misfit, alternatives, remedy_for
-from rnnlower.targets.native import Reason, find_native_misfits, find_repeating_op
+from rnnlower.targets.native import Reason, as_stored, find_native_misfits, find_repeating_op
 from rnnlower.targets.target import Target
 
 
@@ -178,7 +177,7 @@ def _limit_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str
     for index in limit.not_vector:
         if len(facts.dims(operand(node, index)) or ()) == 1:
             yield f"its input {index} has one axis"
-    if version is not None and version.since in limit.last_axis:
+    if version is not None and version.since in limit.last_axis and "axis" in version.attributes:
         axis = node.attributes.get_int("axis", version.attributes["axis"].default)
         if any(dim != 1 for dim in (facts.dims(first) or ())[axis:][1:]):
             yield f"axes follow its attribute axis, {axis}"
@@ -206,8 +205,8 @@ def _limit_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str
     for name, allowed in limit.attributes.items():
         known = version.attributes.get(name) if version is not None and allowed else None
         default = None if known is None else known.default
-        given = _as_list(node.attributes[name].value if name in node.attributes else default)
-        if (name in node.attributes or default is not None) and given not in allowed:
+        given = as_stored(node.attributes[name].value if name in node.attributes else default)
+        if (name in node.attributes or default is not None) and given not in map(as_stored, allowed):
             yield f"attribute {name} is {given!r}, not {' or '.join(map(repr, allowed)) or 'absent'}"
     for name in limit.written:
         if name not in node.attributes and version is not None and name in version.attributes:
@@ -216,10 +215,6 @@ def _limit_violations(limit: Limit, node: ir.Node, facts: Facts) -> Iterator[str
         yield f"{node.op_type} does not exist at opset {facts.opset}"
     elif limit.versions is not None and version is not None and version.since not in limit.versions:
         yield f"{version} is not one of version {', '.join(map(str, limit.versions))}"
-
-
-def _as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple | list) else value
 
 
 def check_opset(target: Target, opset: int) -> None:

@@ -349,8 +349,9 @@ class Arithmetic(Claim, frozen=True):
     ] = ()
 
 
-_Prices = dict[Annotated[str, _one_of(price_names(native=False))], float]
-_NativePrices = dict[Annotated[str, _one_of(price_names(native=True))], float]
+_Price = Annotated[float, Meta(ge=0)]
+_Prices = dict[Annotated[str, _one_of(price_names(native=False))], _Price]
+_NativePrices = dict[Annotated[str, _one_of(price_names(native=True))], _Price]
 
 
 class Costs(Claim, frozen=True):

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import onnx_ir as ir
+from onnx.defs import onnx_opset_version
 
 from rnnlower import wording
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs, options_for_sizes
@@ -120,7 +121,7 @@ def _opset_remedy(model: ir.Model, node: ir.Node, target: Target, limit: Limit) 
     If the node has one, the limit is of something else.
     """
     own, (first, last) = default_opset(model), target.opset.range
-    for opset in (own, *range(last, first - 1, -1)):
+    for opset in (own, *range(min(last, onnx_opset_version()), first - 1, -1)):
         version = version_at(node.op_type, opset)
         if version is not None and version.since in (limit.versions or ()):
             return "" if opset == own else wording.call("convert", opset=opset)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower import wording
@@ -187,7 +188,8 @@ class NativeCheck:
         for name, allowed in rule.attributes.items():
             value = _effective_attribute(node, name)
             # An attribute that must be absent may not be written with its default either.
-            if (name in node.node.attributes) if not allowed else value not in (None, *allowed):
+            taken = (None, *map(as_stored, allowed))
+            if (name in node.node.attributes) if not allowed else value not in taken:
                 yield name, f"attribute {name} = {value}"
         yield from _activation_violations(rule, node)
 
@@ -222,8 +224,8 @@ def _size_violations(rule: RecurrentRule, node: ResolvedNode, path: str) -> Iter
             yield name, f"a {_SIZES[name]} that is not a number, in a body"
         elif not given and name in rule.static_with_states:
             yield name, f"a {_SIZES[name]} that is not a number, and initial states that are not graph inputs"
-    if rule.max_batch is not None and node.batch_size is not None and node.batch_size > rule.max_batch:
-        yield "batch", f"batch size {node.batch_size}"
+    if rule.max_batch is not None and (node.batch_size is None or node.batch_size > rule.max_batch):
+        yield "batch", f"batch size {'unknown' if node.batch_size is None else node.batch_size}"
     if node.hidden_size < (rule.min_hidden_size or 1):
         yield "hidden_size", f"hidden_size {node.hidden_size}"
     if rule.min_input_size is not None and (node.input_size or 0) < rule.min_input_size:
@@ -260,8 +262,14 @@ def _effective_attribute(node: ResolvedNode, name: str) -> Any:
     if name in resolved:
         return resolved[name]
     attribute = node.node.attributes.get(name)
-    value = None if attribute is None else attribute.value
-    return list(value) if isinstance(value, tuple) else value
+    return None if attribute is None else as_stored(attribute.value)
+
+
+def as_stored(value: Any) -> Any:
+    """Return a value as an attribute stores it, whose floats are float32; tuples become lists."""
+    if isinstance(value, list | tuple):
+        return [as_stored(each) for each in value]
+    return float(np.float32(value)) if isinstance(value, float) else value
 
 
 def find_repeating_op(value: ir.Value | None, op_types: Collection[str], *, alone: bool = False) -> str:

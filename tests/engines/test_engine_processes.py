@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +69,10 @@ def test_an_adapter_returns_the_outputs(name: str) -> None:
         (
             "import sys, numpy; numpy.save(open(sys.argv[3], 'wb'), [1])",
             "write one with np.savez",
+        ),
+        (
+            "import sys, zipfile; zipfile.ZipFile(sys.argv[3], 'w').writestr('Y', b'raw')",
+            "the output of the command",
         ),
         ("raise SystemExit('the board is off')", "with exit status 1: the board is off"),
         ("import os; os.kill(os.getpid(), 11)", "ended by SIGSEGV"),
@@ -135,6 +140,21 @@ def test_an_adapter_that_fails(
     assert words in str(caught.value)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the script is for a shell")
+@pytest.mark.parametrize("kind", ["command", "adapter"])
+def test_no_process_is_left_after_an_interruption(
+    tmp_path: Path, adapter: Callable[[str], Engine], kind: str
+) -> None:
+    said, script = tmp_path / "pid", tmp_path / "hang.sh"
+    script.write_text(f"echo $$ > {said}; kill -INT {os.getpid()}; exec sleep 60")
+    command = find_engine(f"cmd:sh {script} {{model}} {{inputs}} {{outputs}}")
+    engine = command if kind == "command" else adapter(f"os.execlp('sh', 'sh', {str(script)!r})")
+    with pytest.raises(KeyboardInterrupt):
+        open_on(engine, MODEL).run(FEEDS)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(said.read_text()), 0)
+
+
 def test_one_process_takes_model_after_model(adapter: Callable[[str], Engine]) -> None:
     said = "return lambda feeds: {'Y': np.array(os.getpid()), 'j': feeds['i']}"
     crash = "os.path.getsize(model.path) > 500 and os.abort()"
@@ -183,6 +203,7 @@ def test_arrays_of_any_name_and_type(tmp_path: Path) -> None:
     import ml_dtypes
 
     arrays = {"file": np.ones(2), "a/b:0": np.array(True), "arr_0.npy": np.zeros((0, 3), np.float16)}
+    arrays |= {"arr_0": np.ones(1), "": np.ones(3)}
     path = str(tmp_path / "arrays.npz")
     write_arrays(path, arrays)
     found = read_arrays(path)

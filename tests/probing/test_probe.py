@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
+from rnnlower.errors import OptionError
 from rnnlower.probing import (
     asking,
     cases,
@@ -135,6 +137,35 @@ def test_an_interrupted_probe_resumes(
     (tmp_path / "faulty.toml.partial").write_text('{"of": {"eng')
     probe("rnnlower-reference", output=path)
     assert runtime.asked == first
+
+
+def test_answers_of_a_changed_program_are_asked_again(tmp_path: Path) -> None:
+    script, partial = tmp_path / "run.py", tmp_path / "own.toml.partial"
+    engine = find_engine(f"cmd:false {script} {{model}} {{inputs}} {{outputs}}")
+
+    def ask() -> list[str]:
+        made: list[str] = []
+
+        def make() -> asking.Question:
+            made.append("made")
+            return asking.question("Y = Neg (X)", {"X": np.ones(2, np.float32)}, 13)
+
+        with asking.Asker(engine, partial, lambda key: None) as asker:
+            asker.ask("Neg", make)
+        return made
+
+    script.write_text("")
+    assert [ask(), ask()] == [["made"], []]
+    os.utime(script, (1, 1))
+    assert ask() == ["made"]
+
+
+def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text("[project]\nname = 'x'\n")
+    with pytest.raises(OptionError, match="unknown key 'project'"):
+        probe("rnnlower-reference", output=path)
+    assert "[project]" in path.read_text()
 
 
 def test_progress_reaches_its_total(runtime: type[Runtime], tmp_path: Path) -> None:
@@ -416,7 +447,8 @@ def test_earlier_claims_that_a_probe_cannot_check_are_kept() -> None:
         "title": "Made, by us",
         "ops": {"allowed": ["Erf", "RandomNormal", "com.microsoft.Gelu"], "functions": True},
         "limits": [{"ops": ["Squeeze"], "written": ["axes"], "remedy": "convert it"}],
-        "cautions": [{"ops": ["GRU"], "text": "old"} | table, {"ops": ["GRU"], "text": "x", "source": "us"}],
+        "cautions": [{"ops": ["GRU"], "text": "old"} | table, {"ops": ["GRU"], "text": "x", "guess": True}],
+        "runtime": False,
         "costs": {"microseconds": {"nodes": 1}, "source": "us"},
         "arithmetic": {"accumulates": "float32", "source": "us"},
     }
@@ -427,6 +459,7 @@ def test_earlier_claims_that_a_probe_cannot_check_are_kept() -> None:
     assert made["limits"][0]["remedy"] == "convert it"
     assert [caution["text"] for caution in made["cautions"]] == ["new", "x"]
     assert made["costs"] == before["costs"]
+    assert "runtime = false" in toml_text(made)
     assert "arithmetic" not in made
     wished = merge_earlier(
         found | {"arithmetic": {"accumulates": "float16"} | table}, {"arithmetic": {"gates": "fused"}}

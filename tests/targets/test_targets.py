@@ -99,6 +99,11 @@ def rule(*keys: str) -> str:
         ),
         (
             {},
+            '[costs]\nmicroseconds = { nodes = nan }\nsource = "me"\n',
+            "costs.microseconds.nodes is nan; it must be a finite number of at least 0",
+        ),
+        (
+            {},
             limit("Resize", 'written = ["mod"]'),
             "limits[0].written names 'mod', which is unknown; did you mean",
         ),
@@ -225,6 +230,56 @@ def test_every_misfit_is_named(tmp_path: Path) -> None:
     assert reasons["com.acme.Odd"] == ["own has no operators of domain com.acme"]
     assert reasons["Reshape"] == ["own has no Reshape"]
     assert "MatMul" not in reasons
+
+
+def test_odd_limits(tmp_path: Path) -> None:
+    limits = """
+        [[limits]]
+        ops = ["HardSigmoid"]
+        attributes = { alpha = [0.3] }
+        last_axis = [6]
+        [[limits]]
+        ops = ["Tanh"]
+        versions = [6]
+        [[recurrent]]
+        ops = ["RNN"]
+        attributes = { clip = [0.3] }
+        max_batch = 2
+    """
+    tables = {"opset": "range = [7, 2000000000]", "shapes": "static = false"}
+    tables["ops"] = 'allowed = ["HardSigmoid", "Tanh"]'
+    path = write(tmp_path, MINIMAL | tables, limits)
+    path.write_text(f'source = "us"\n{path.read_text()}')
+
+    def reasons(batch: str) -> list[str]:
+        model = onnx.parser.parse_model(f"""
+            <ir_version: 8, opset_import: ["" : 17]>
+            g (float[3, {batch}, 2] x) => (float[3, 1, {batch}, 1] z)
+            <float[1, 1, 2] w = {{1, 2}}, float[1, 1, 1] r = {{1}}> {{
+                y = RNN <hidden_size = 1, clip = 0.3> (x, w, r)
+                t = Tanh (y)
+                z = HardSigmoid <alpha = 0.3> (t)
+            }}
+        """)
+        return [f"{misfit.reason}; {misfit.remedy}" for misfit in rnnlower.check(model, target=path)]
+
+    newest = "Tanh-13 is not one of version 6; rnnlower.convert(model, opset=12)"
+    assert reasons("2") == [newest]
+    unknown, second = reasons("n")
+    assert unknown.startswith("own refuses RNN with batch size unknown;")
+    assert second == newest
+
+
+def test_gates_are_sliced_where_a_split_has_too_few_outputs(tmp_path: Path) -> None:
+    ops = "Add Gemm MatMul Mul Reshape Concat Sigmoid Slice Split Squeeze Tanh Unsqueeze"
+    tables = {"ops": f"allowed = {ops.split()}", "shapes": "static = false"}
+    more = '[[limits]]\nops = ["Split"]\nmax_outputs = 2\nsource = "me"\n'
+    model = Config(op_type="LSTM").build()
+    lowered = rnnlower.lower(model, target=write(tmp_path, MINIMAL | tables, more))
+    splits = [len(node.output) for node in lowered.graph.node if node.op_type == "Split"]
+    assert splits
+    assert max(splits) == 2
+    assert rnnlower.verify(model, lowered, trials=1)
 
 
 def test_violated_limits_are_misfits(tmp_path: Path) -> None:
