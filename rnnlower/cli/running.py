@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from rnnlower.cli.values import connect_models, replace_streams, restore_stream_names
+from rnnlower.cli.values import check_output, connect_models, replace_streams, restore_stream_names
 from rnnlower.errors import (
     OptionError,
     RnnLowerError,
@@ -48,6 +48,7 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
     def guarded(*arguments: Any, **options: Any) -> None:
         json_ = bool(options.get("json_"))
         try:
+            check_output(options)
             with command_line_words(), connect_models(options) as one, replace_streams(one) as given:
                 command(*arguments, **given)
         except RnnLowerError as error:

@@ -130,6 +130,7 @@ def check_external_data(mode: str) -> None:
 _STREAM = "-"
 _STDIN = (_STREAM, "/dev/stdin")
 _MODELS = ("model", "reference", "candidate")
+_DATA = ("recordings", "calibration", "inputs", "target")
 _stream_names: dict[str, str] = {}
 """The names of streams by the paths of their files, for messages."""
 
@@ -139,6 +140,43 @@ def restore_stream_names(text: str) -> str:
     for path, name in _stream_names.items():
         text = text.replace(path, name)
     return text
+
+
+def check_output(options: Mapping[str, Any]) -> None:
+    """Refuse a result in place of a file that the command reads, except a model in place of its source.
+
+    Raises:
+        OptionError: There is such a file.
+        InvalidModelError: The model cannot be read.
+    """
+    output = options.get("output")
+    if output is None or str(output) == _STREAM:
+        return
+    places = [output, *[output.with_suffix(".npz")] * (options.get("format") == "python")]
+    replaced = {path.resolve() for path in places if path.is_file()}
+    if not replaced:
+        return
+    models = {path.resolve(): path for path in _listed(options.get("model")) if path.is_file()}
+    read = {pathlib.Path(each).resolve() for name in _DATA for each in _listed(options.get(name))}
+    for text in options.get("sets") or ():
+        read.add(pathlib.Path(text.partition("=@")[2].rpartition(":")[0]).resolve())
+    if "recordings" in options:
+        read |= models.keys()
+    if replaced - models.keys():
+        from rnnlower.files.checks import external_files, read_proto
+
+        for path in models.values():
+            names = external_files(read_proto(path, str(path)))
+            read.update((path.parent / name).resolve() for name in names)
+    for path in replaced & read:
+        raise OptionError(
+            f"the result would take the place of {path.name}, which the command reads",
+            remedy="give the result another name",
+        )
+
+
+def _listed(values: Any) -> list[Any]:
+    return values if isinstance(values, list) else [] if values is None else [values]
 
 
 @contextlib.contextmanager
