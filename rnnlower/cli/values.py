@@ -13,7 +13,7 @@ import re
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from rnnlower.arguments import check_choice
@@ -192,9 +192,14 @@ def connect_models(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 from rnnlower.files.composing import compose_files
 
                 folder = stack.enter_context(temporary_folder())
-                given["model"] = file = folder / f"{'_'.join(path.stem for path in paths)}.onnx"
+                _check_stdin(paths)
+                files = [
+                    _copy_stream(path, folder / f"model_{number}.onnx") if _is_stream(path) else path
+                    for number, path in enumerate(paths)
+                ]
+                given["model"] = file = folder / f"{'_'.join(each.stem for each in files)}.onnx"
                 given["connect"] = None
-                file.write_bytes(compose_files(paths, connections).SerializeToString())
+                file.write_bytes(compose_files(files, connections).SerializeToString())
                 _stream_names[str(file)] = " + ".join(map(str, paths))
         yield given
 
@@ -213,8 +218,7 @@ def replace_streams(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     to_stdout = str(given.get("output")) == _STREAM
     if to_stdout:
         _check_output(given)
-    if sum(str(given[name]) in _STDIN for name in models) > 1:
-        raise OptionError("standard input can be only one of the two models")
+    _check_stdin([given[name] for name in models])
     with contextlib.ExitStack() as stack:
         if models or to_stdout:
             folder = stack.enter_context(temporary_folder())
@@ -230,6 +234,11 @@ def replace_streams(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         with result.open("rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.buffer.flush()
+
+
+def _check_stdin(models: Sequence[pathlib.Path]) -> None:
+    if sum(str(path) in _STDIN for path in models) > 1:
+        raise OptionError("standard input can be only one of the models")
 
 
 def _is_stream(path: pathlib.Path) -> bool:
