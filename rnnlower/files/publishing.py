@@ -64,7 +64,7 @@ def staging_folder(output: pathlib.Path) -> Iterator[pathlib.Path]:
     with contextlib.ExitStack() as stack:
         with locked(output.parent):
             remove_leftovers(output.parent.glob(f".*{_STAGING}"), _remove_staged)
-            folder = new_folder(_STAGING, f".{output.name}.", output.parent)
+            folder = new_folder(_STAGING, ".", output.parent)
             stack.enter_context(locked(folder))
             # Unlocked, it would be a leftover to another run, which would remove it at the same time.
             stack.callback(_remove_staged, folder)

@@ -85,6 +85,13 @@ def test_the_output_replaces_no_other_file_that_is_read(
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
+def test_a_name_may_be_as_long_as_the_system_allows(tmp_path: Path) -> None:
+    path, name = save(recurrent_model(inputs={"X": (FLOAT, [5, 2, 3])}), tmp_path), "a" * 250
+    report = tmp_path / f"{name}.html"
+    rnnlower("unroll", path, "-o", tmp_path / f"{name}.onnx", "--report", report)
+    assert report.exists()
+
+
 @pytest.mark.parametrize("existing", [False, True])
 @pytest.mark.parametrize("data", ["auto", "always"])
 def test_failed_verification_writes_nothing(data: str, existing: bool, tmp_path: Path) -> None:
