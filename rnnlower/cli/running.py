@@ -6,6 +6,7 @@ Progress is shown for work that takes longer than a second, if stderr is a termi
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -159,7 +160,8 @@ def write_report(
     from rnnlower.reporting.page import Page, write_page
 
     command = shlex.join(["rnnlower", *sys.argv[1:]])
-    write_page(Page(done, *conclusion, sections, command, seconds or {}), report)
+    named = [dataclasses.replace(each, html=restore_stream_names(each.html)) for each in sections]
+    write_page(Page(done, *conclusion, named, command, seconds or {}), report)
     say(f"rnnlower: wrote {report}", quiet)
 
 
