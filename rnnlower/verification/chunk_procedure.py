@@ -52,8 +52,15 @@ class ChunkProcedure(LengthProcedure):
 
     def interface_problems(self, runner: Runner) -> tuple[list[str], bool]:
         """Return differences between the interfaces; a streamed model may have additional states."""
-        states = self.stream.states
-        return extension_problems(runner, states.values(), states, ", which is not a state")
+        states, graph = self.stream.states, runner.candidate.proto.graph
+        problems, _ = extension_problems(runner, states.values(), states, ", which is not a state")
+        for values, axes in ((graph.input, self.stream.inputs), (graph.output, self.stream.outputs)):
+            known = {value.name: dims_of(value) for value in values}
+            for name, axis in axes.items():
+                dims = known.get(name, ())
+                if dims is not None and not 0 <= axis < len(dims):
+                    problems.append(f"the candidate has no {name!r} with an axis {axis}, which is to be time")
+        return problems, not problems
 
     def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
         runner.states = dict(self.stream.states)
