@@ -23,7 +23,14 @@ from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
 from rnnlower.verification.models import Feeds, ParsedModel, RunModel
-from rnnlower.verification.procedures import LengthProcedure, Lengths, Options, Pairs, extension_problems
+from rnnlower.verification.procedures import (
+    LengthProcedure,
+    Lengths,
+    Options,
+    Pairs,
+    axis_problems,
+    extension_problems,
+)
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 
@@ -54,12 +61,8 @@ class ChunkProcedure(LengthProcedure):
         """Return differences between the interfaces; a streamed model may have additional states."""
         states, graph = self.stream.states, runner.candidate.proto.graph
         problems, _ = extension_problems(runner, states.values(), states, ", which is not a state")
-        for values, axes in ((graph.input, self.stream.inputs), (graph.output, self.stream.outputs)):
-            known = {value.name: dims_of(value) for value in values}
-            for name, axis in axes.items():
-                dims = known.get(name, ())
-                if dims is not None and not 0 <= axis < len(dims):
-                    problems.append(f"the candidate has no {name!r} with an axis {axis}, which is to be time")
+        problems += axis_problems(graph.input, self.stream.inputs)
+        problems += axis_problems(graph.output, self.stream.outputs)
         return problems, not problems
 
     def run_reference(self, runner: Runner, options: Options) -> list[Trial]:

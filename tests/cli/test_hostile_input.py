@@ -70,6 +70,17 @@ def test_a_calling_convention_that_does_not_fit(key: str, value: Any, code: int,
     expect(invoke("verify", tmp_path / "source.onnx", tmp_path / "step.onnx"), code)
 
 
+def test_rows_on_an_axis_that_is_not_there(tmp_path: Path) -> None:
+    source = recurrent_model(inputs={"X": (FLOAT, ["T", 2, 3])})
+    padded = rnnlower.pad(source, max={"T": 4}, per_row=True)
+    (entry,) = (each for each in padded.metadata_props if each.key == "rnnlower.pad")
+    entry.value = json.dumps(json.loads(entry.value) | {"rows": {"X": 7}})
+    onnx.save(source, tmp_path / "source.onnx")
+    onnx.save(padded, tmp_path / "padded.onnx")
+    line = ("verify", tmp_path / "source.onnx", tmp_path / "padded.onnx")
+    expect(invoke(*line), 1, "the candidate has no 'X' with an axis 7, which its metadata names")
+
+
 def every_command(path: Path, code: int, *words: str) -> None:
     """Check that each command refuses the model and writes nothing."""
     before = sorted(path.parent.iterdir())
