@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import pathlib
 import re
 import shutil
@@ -166,8 +167,12 @@ def check_output(options: Mapping[str, Any]) -> None:
         from rnnlower.files.checks import external_files, read_proto
 
         for path in models.values():
-            names = external_files(read_proto(path, str(path)))
-            read.update((path.parent / name).resolve() for name in names)
+            with contextlib.suppress(OSError):
+                content = path.read_bytes()
+                # Parsing a large model takes longer than looking for the name.
+                if any(os.fsencode(each.name) in content for each in replaced):
+                    names = external_files(read_proto(path, str(path)))
+                    read.update((path.parent / name).resolve() for name in names)
     for path in replaced & read:
         raise OptionError(
             f"the result would take the place of {path.name}, which the command reads",
