@@ -37,7 +37,7 @@ def temporary_folder() -> Iterator[Path]:
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a path whose file takes the place of `path` at the end, whole or not at all."""
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.absolute().parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=".", dir=path.absolute().parent) as folder:
         part = Path(folder) / path.name
         yield part
         os.replace(part, path)

@@ -119,8 +119,8 @@ def summarize(model: ir.Model) -> ModelSummary:
 
 
 def _port(value: ir.Value) -> Port:
-    dtype = None if value.type is None else str(value.type)
-    if isinstance(value.type, ir.TensorType):
+    dtype = None if value.type is None or value.dtype == ir.DataType.UNDEFINED else str(value.type)
+    if dtype is not None and isinstance(value.type, ir.TensorType):
         dtype = str(value.type.dtype.numpy()) if value.type.dtype != ir.DataType.STRING else "string"
     shape = value.shape
     dims = None if shape is None else [_dimension(shape, axis) for axis in range(len(shape))]

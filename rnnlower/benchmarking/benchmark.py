@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from rnnlower import wording
 from rnnlower.benchmarking.bench_result import BenchResult, BenchVariant, Status, Timing
 from rnnlower.benchmarking.worker import Worker, WorkerError
 from rnnlower.calling import options_function
+from rnnlower.engines.child import versions
 from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.opened import EngineError, OpenedModel, open_on
 from rnnlower.engines.session import Array, LoadError, RunError, brief
@@ -248,7 +248,7 @@ class _Benchmark:
             threads=threads,
             runs=options.runs,
             environment={
-                "onnxruntime": importlib.metadata.version("onnxruntime"),
+                "onnxruntime": versions(["onnxruntime"]).get("onnxruntime", "?"),
                 "machine": platform.machine(),
                 "processors": os.cpu_count() or 0,
             },

@@ -6,6 +6,7 @@ Progress is shown for work that takes longer than a second, if stderr is a termi
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from rnnlower.cli.values import connect_models, replace_streams, restore_stream_names
+from rnnlower.cli.values import check_output, connect_models, replace_streams, restore_stream_names
 from rnnlower.errors import (
     OptionError,
     RnnLowerError,
@@ -48,6 +49,7 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
     def guarded(*arguments: Any, **options: Any) -> None:
         json_ = bool(options.get("json_"))
         try:
+            check_output(options)
             with command_line_words(), connect_models(options) as one, replace_streams(one) as given:
                 command(*arguments, **given)
         except RnnLowerError as error:
@@ -158,7 +160,8 @@ def write_report(
     from rnnlower.reporting.page import Page, write_page
 
     command = shlex.join(["rnnlower", *sys.argv[1:]])
-    write_page(Page(done, *conclusion, sections, command, seconds or {}), report)
+    named = [dataclasses.replace(each, html=restore_stream_names(each.html)) for each in sections]
+    write_page(Page(done, *conclusion, named, command, seconds or {}), report)
     say(f"rnnlower: wrote {report}", quiet)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import pathlib
 import re
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from rnnlower.arguments import check_choice
@@ -130,6 +131,7 @@ def check_external_data(mode: str) -> None:
 _STREAM = "-"
 _STDIN = (_STREAM, "/dev/stdin")
 _MODELS = ("model", "reference", "candidate")
+_DATA = ("recordings", "calibration", "inputs", "target")
 _stream_names: dict[str, str] = {}
 """The names of streams by the paths of their files, for messages."""
 
@@ -139,6 +141,47 @@ def restore_stream_names(text: str) -> str:
     for path, name in _stream_names.items():
         text = text.replace(path, name)
     return text
+
+
+def check_output(options: Mapping[str, Any]) -> None:
+    """Refuse a result in place of a file that the command reads, except a model in place of its source.
+
+    Raises:
+        OptionError: There is such a file.
+        InvalidModelError: The model cannot be read.
+    """
+    output = options.get("output")
+    if output is None or str(output) == _STREAM:
+        return
+    places = [output, *[output.with_suffix(".npz")] * (options.get("format") == "python")]
+    replaced = {path.resolve() for path in places if path.is_file()}
+    if not replaced:
+        return
+    models = {path.resolve(): path for path in _listed(options.get("model")) if path.is_file()}
+    read = {pathlib.Path(each).resolve() for name in _DATA for each in _listed(options.get(name))}
+    for text in options.get("sets") or ():
+        read.add(pathlib.Path(text.partition("=@")[2].rpartition(":")[0]).resolve())
+    if "recordings" in options:
+        read |= models.keys()
+    if replaced - models.keys():
+        from rnnlower.files.checks import external_files, read_proto
+
+        for path in models.values():
+            with contextlib.suppress(OSError):
+                content = path.read_bytes()
+                # Parsing a large model takes longer than looking for the name.
+                if any(os.fsencode(each.name) in content for each in replaced):
+                    names = external_files(read_proto(path, str(path)))
+                    read.update((path.parent / name).resolve() for name in names)
+    for path in replaced & read:
+        raise OptionError(
+            f"the result would take the place of {path.name}, which the command reads",
+            remedy="give the result another name",
+        )
+
+
+def _listed(values: Any) -> list[Any]:
+    return values if isinstance(values, list) else [] if values is None else [values]
 
 
 @contextlib.contextmanager
@@ -154,9 +197,14 @@ def connect_models(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 from rnnlower.files.composing import compose_files
 
                 folder = stack.enter_context(temporary_folder())
-                given["model"] = file = folder / f"{'_'.join(path.stem for path in paths)}.onnx"
+                _check_stdin(paths)
+                files = [
+                    _copy_stream(path, folder / f"model_{number}.onnx") if _is_stream(path) else path
+                    for number, path in enumerate(paths)
+                ]
+                given["model"] = file = folder / f"{'_'.join(each.stem for each in files)}.onnx"
                 given["connect"] = None
-                file.write_bytes(compose_files(paths, connections).SerializeToString())
+                file.write_bytes(compose_files(files, connections).SerializeToString())
                 _stream_names[str(file)] = " + ".join(map(str, paths))
         yield given
 
@@ -175,8 +223,7 @@ def replace_streams(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     to_stdout = str(given.get("output")) == _STREAM
     if to_stdout:
         _check_output(given)
-    if sum(str(given[name]) in _STDIN for name in models) > 1:
-        raise OptionError("standard input can be only one of the two models")
+    _check_stdin([given[name] for name in models])
     with contextlib.ExitStack() as stack:
         if models or to_stdout:
             folder = stack.enter_context(temporary_folder())
@@ -192,6 +239,11 @@ def replace_streams(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         with result.open("rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.buffer.flush()
+
+
+def _check_stdin(models: Sequence[pathlib.Path]) -> None:
+    if sum(str(path) in _STDIN for path in models) > 1:
+        raise OptionError("standard input can be only one of the models")
 
 
 def _is_stream(path: pathlib.Path) -> bool:

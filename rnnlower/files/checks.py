@@ -268,6 +268,12 @@ def stored_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:
                 yield f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}", tensor
 
 
+def external_files(model: onnx.ModelProto) -> set[str]:
+    """Return the files of external data, as the model names them."""
+    entries = (entry for _, tensor in stored_tensors(model) for entry in tensor.external_data)
+    return {entry.value for entry in entries if entry.key == "location"}
+
+
 def _check_sparse_tensor(sparse: onnx.SparseTensorProto, label: str) -> None:
     for tensor in (sparse.values, sparse.indices):
         _check_tensor(tensor, label)

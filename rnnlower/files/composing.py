@@ -51,9 +51,21 @@ def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | N
     result.ir_version = max(model.ir_version for model in models.values())
     result.graph.name = " ".join(models)
     result.opset_import.extend(_opsets(models))
+    for name, model in models.items():
+        for entry in model.metadata_props:
+            taken = {each.key: each.value for each in result.metadata_props}
+            # A calling convention is that of one part alone.
+            if not entry.key.startswith("rnnlower.") and taken.get(entry.key) != entry.value:
+                key = f"{name}/{entry.key}" if entry.key in taken else entry.key
+                result.metadata_props.add(key=key, value=entry.value)
+    for name, out in (connections or {}).items():
+        if name != out:
+            result.graph.node.append(onnx.helper.make_node("Identity", [out], [name]))
     used = {out for inputs in given.values() for out in inputs.values()}
+    outputs = {out.name: out for model in models.values() for out in model.graph.output}
     for name in _topological_order(models, makers, given):
-        _append(result, name, models[name], given[name], used)
+        _append(result, name, models[name], given[name], outputs)
+        result.graph.output.extend(out for out in models[name].graph.output if out.name not in used)
     return result
 
 
@@ -141,24 +153,19 @@ def _append(
     name: str,
     model: onnx.ModelProto,
     given: Mapping[str, str],
-    used: set[str],
+    outputs: Mapping[str, onnx.ValueInfoProto],
 ) -> None:
-    """Append the nodes of a model."""
+    """Append the nodes of a model; ``outputs`` are those of all models."""
     own = onnx.compose.add_prefix(model, f"{name}/", rename_inputs=False, rename_outputs=False)
     graph = own.graph
+    shared = {each.name: each for each in result.graph.input}
     for value in graph.input:
-        outer = {each.name: each for each in result.graph.input}
-        if value.name in given and value.name != given[value.name]:
-            result.graph.node.append(onnx.helper.make_node("Identity", [given[value.name]], [value.name]))
-        elif value.name not in given and value.name not in outer:
+        source = outputs[given[value.name]] if value.name in given else shared.get(value.name)
+        if source is None:
             result.graph.input.append(value)
-        elif (
-            value.name in outer
-            and outer[value.name].type.tensor_type.elem_type != value.type.tensor_type.elem_type
-        ):
+        elif len({each.type.tensor_type.elem_type for each in (source, value)} - {0}) > 1:
             raise InvalidModelError(f"input {value.name!r} has another type in {name}")
     result.graph.node.extend(graph.node)
     for kind in ("initializer", "sparse_initializer", "value_info"):
         getattr(result.graph, kind).extend(getattr(graph, kind))
-    result.graph.output.extend(value for value in graph.output if value.name not in used)
     result.functions.extend(own.functions)

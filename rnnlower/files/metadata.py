@@ -50,12 +50,19 @@ class StreamMetadata:
     outputs: Mapping[str, int]
     delay: int
     states: Mapping[str, str]
-    start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    start: Mapping[str, bool | int | float | list[Any]] = dataclasses.field(default_factory=dict)
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     stages: Mapping[str, Sequence[tuple[int, int, int]]] = dataclasses.field(default_factory=dict)
     unreached: Mapping[str, int] = dataclasses.field(default_factory=dict)
     limit: int | None = None
     steps: int | None = None
+
+    def __post_init__(self) -> None:
+        counts = [count for count in (self.chunk, self.limit, self.steps) if count is not None]
+        if min(counts, default=1) < 1 or self.delay < 0:
+            raise ValueError("a number of time steps is negative, or zero where it cannot be")
+        if not self.start.keys() <= {*self.states.values()}:
+            raise ValueError("a start belongs to no state")
 
     def write(self, properties: MutableMapping[str, str]) -> None:
         """Write the entries into the metadata of a model."""
@@ -175,7 +182,7 @@ def read_provenance(properties: Mapping[str, str]) -> dict[str, Any] | None:
         entry = json.loads(properties.get(PROVENANCE_KEY, "null"))
     except ValueError:
         return None
-    return entry if isinstance(entry, dict) else None
+    return entry if isinstance(entry, dict) and isinstance(entry.get("options", {}), dict) else None
 
 
 def to_json_types(value: Any) -> Any:

@@ -277,12 +277,10 @@ def stage_model(model: ir.Model, output: pathlib.Path, external_data: str = "aut
             (``auto``); ``share``: the source's.
 
     Raises:
-        OptionError: The folder is not writable, the name implies another format or is that of the model's
-            own data, the model is too large for one file, or there is no data file that can be shared.
+        OptionError: The folder is not writable, the name implies another format, the model is too large for
+            one file, or there is no data file that can be shared.
     """
     check_destination(output)
-    if output.resolve() in {file.resolve() for file in data_files(model)}:
-        raise OptionError(f"{output} holds the model's external data; give the result another name")
     written = onnx.serialization.registry.get_format_from_file_extension(output.suffix)
     if written not in (None, "protobuf"):
         raise OptionError(f"{output} would be {written}, which is not written; name it {output.stem}.onnx")

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 import onnx
 
 from rnnlower.errors import OptionError
-from rnnlower.files.checks import stored_tensors
+from rnnlower.files.checks import external_files, stored_tensors
 from rnnlower.folders import locked, new_folder, remove_leftovers
 
 _CHUNK = 2**24
@@ -64,7 +64,7 @@ def staging_folder(output: pathlib.Path) -> Iterator[pathlib.Path]:
     with contextlib.ExitStack() as stack:
         with locked(output.parent):
             remove_leftovers(output.parent.glob(f".*{_STAGING}"), _remove_staged)
-            folder = new_folder(_STAGING, f".{output.name}.", output.parent)
+            folder = new_folder(_STAGING, ".", output.parent)
             stack.enter_context(locked(folder))
             # Unlocked, it would be a leftover to another run, which would remove it at the same time.
             stack.callback(_remove_staged, folder)
@@ -132,8 +132,7 @@ def _own_data(output: pathlib.Path) -> set[str]:
     except Exception:
         # The broken model is about to be replaced; its data files are unknown, and stay.
         return set()
-    entries = (entry for _, tensor in stored_tensors(model) for entry in tensor.external_data)
-    return {entry.value for entry in entries if entry.key == "location" and ours.fullmatch(entry.value)}
+    return {name for name in external_files(model) if ours.fullmatch(name)}
 
 
 def _digest(path: pathlib.Path) -> str:

@@ -293,7 +293,7 @@ def draw_chart(result: BenchResult, path: pathlib.Path, title: str) -> None:
     ]
     with matplotlib.rc_context({"svg.hashsalt": "rnnlower", "svg.fonttype": "none", "font.size": 9}):
         figure = matplotlib.figure.Figure(figsize=(10, 1.3 + 0.35 * len(names)), layout="constrained")
-        figure.suptitle(title)
+        figure.suptitle(title, parse_math=False)
         axes = figure.subplots(1, 3, sharey=True)
         bars = axes[0].barh(names, medians, xerr=spread, capsize=2)
         ratios = ["" if variant.ratio is None else f"{variant.ratio:.2f}x" for variant in variants]

@@ -23,7 +23,14 @@ from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
 from rnnlower.verification.models import Feeds, ParsedModel, RunModel
-from rnnlower.verification.procedures import LengthProcedure, Lengths, Options, Pairs, extension_problems
+from rnnlower.verification.procedures import (
+    LengthProcedure,
+    Lengths,
+    Options,
+    Pairs,
+    axis_problems,
+    extension_problems,
+)
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 
@@ -52,8 +59,11 @@ class ChunkProcedure(LengthProcedure):
 
     def interface_problems(self, runner: Runner) -> tuple[list[str], bool]:
         """Return differences between the interfaces; a streamed model may have additional states."""
-        states = self.stream.states
-        return extension_problems(runner, states.values(), states, ", which is not a state")
+        states, graph = self.stream.states, runner.candidate.proto.graph
+        problems, _ = extension_problems(runner, states.values(), states, ", which is not a state")
+        problems += axis_problems(graph.input, self.stream.inputs)
+        problems += axis_problems(graph.output, self.stream.outputs)
+        return problems, not problems
 
     def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
         runner.states = dict(self.stream.states)

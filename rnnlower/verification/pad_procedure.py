@@ -22,7 +22,14 @@ from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of
 from rnnlower.verification.models import Feeds, ParsedModel, RunModel, select_feeds
-from rnnlower.verification.procedures import LengthProcedure, Lengths, Options, Pairs, extension_problems
+from rnnlower.verification.procedures import (
+    LengthProcedure,
+    Lengths,
+    Options,
+    Pairs,
+    axis_problems,
+    extension_problems,
+)
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.wording import option
@@ -55,6 +62,8 @@ class PadProcedure(LengthProcedure):
     def interface_problems(self, runner: Runner) -> tuple[list[str], bool]:
         """Return differences between the interfaces; a padded model has additional lengths or masks."""
         problems, _ = extension_problems(runner, self.padding.lengths.values())
+        graph = runner.candidate.proto.graph
+        problems += axis_problems((*graph.input, *graph.output), self.padding.rows)
         for name, axis in self.padding.inputs.items():
             most = self.padding.max[self.padding.symbols[name]]
             for model in (runner.reference, runner.candidate):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -28,6 +28,7 @@ from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.given import GivenInputs, read_inputs
 from rnnlower.verification.inputs.graph_facts import gather_facts, largest_threshold
 from rnnlower.verification.inputs.trials import Overrides, Trial, fed_states, generate_trials, input_maker
+from rnnlower.verification.inputs.uses import dims_of
 from rnnlower.verification.models import (
     ParsedModel,
     RunModel,
@@ -245,6 +246,17 @@ def extension_problems(
         more = sorted(theirs - ours - known)
         problems += [f"the candidate has one more {kind} {name!r}{why}" for name in more]
     return problems, not problems
+
+
+def axis_problems(values: Iterable[onnx.ValueInfoProto], axes: Mapping[str, int]) -> list[str]:
+    """Return the axes of time or rows that the candidate's metadata names and its inputs or outputs lack."""
+    known = {value.name: dims_of(value) for value in values}
+    return [
+        f"the candidate has no {name!r} with an axis {axis}, which its metadata names"
+        for name, axis in axes.items()
+        # Some exporters declare outputs without axes.
+        if name not in known or ((dims := known[name]) and not 0 <= axis < len(dims))
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

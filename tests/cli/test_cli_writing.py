@@ -55,6 +55,43 @@ def test_the_output_may_replace_the_model(strategy: str, tmp_path: Path) -> None
     assert recurrent_left(model) == (["LSTM"] if strategy == "convert" else [])
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "unroll model.onnx --inputs data.npz -o data.npz",
+        "unroll model.onnx --set X=@data.npz:X -o data.npz",
+        "lower model.onnx --target own.toml -o own.toml",
+        "stream model.onnx -o weights.bin",
+        "stream model.onnx other.onnx -o weights.bin",
+        "quantize model.onnx --calibration data.npz -o data.npz",
+        "quantize model.onnx --calibration data.npz -o weights.bin",
+        "calibrate model.onnx data.npz -o data.npz",
+        "calibrate model.onnx data.npz -o model.onnx",
+        "calibrate model.onnx data.npz -o weights.bin",
+        "calibrate model.onnx data.npz -o data.py --format python",
+    ],
+)
+def test_the_output_replaces_no_other_file_that_is_read(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model_with_data(tmp_path)
+    save(recurrent_model(), tmp_path, "other.onnx")
+    for name in ("data.npz", "own.toml"):
+        Path(name).write_bytes(name.encode())
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    run = rnnlower(*line.split(), code=2)
+    assert "which the command reads; give the result another name" in run.stderr
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_name_may_be_as_long_as_the_system_allows(tmp_path: Path) -> None:
+    path, name = save(recurrent_model(inputs={"X": (FLOAT, [5, 2, 3])}), tmp_path), "a" * 250
+    report = tmp_path / f"{name}.html"
+    rnnlower("unroll", path, "-o", tmp_path / f"{name}.onnx", "--report", report)
+    assert report.exists()
+
+
 @pytest.mark.parametrize("existing", [False, True])
 @pytest.mark.parametrize("data", ["auto", "always"])
 def test_failed_verification_writes_nothing(data: str, existing: bool, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,51 @@ def expect(result: Any, code: int, *words: str) -> None:
     assert "Traceback" not in result.output
     for word in words:
         assert word in result.output
+
+
+@pytest.mark.parametrize("entry", ['{"options": [1]}', '{"options": null}', "[]", "{"])
+def test_an_origin_in_another_form(entry: str, tmp_path: Path) -> None:
+    model = recurrent_model()
+    helper.set_model_props(model, {"rnnlower.provenance": entry})
+    onnx.save(model, tmp_path / "model.onnx")
+    expect(invoke("inspect", tmp_path / "model.onnx"), 0, "LSTM")
+
+
+def test_an_input_without_an_element_type(tmp_path: Path) -> None:
+    model = recurrent_model(inputs={"X": (FLOAT, [5, 2, 3])})
+    model.graph.input.append(info("other", onnx.TensorProto.UNDEFINED, [2]))
+    onnx.save(model, tmp_path / "model.onnx")
+    expect(invoke("inspect", tmp_path / "model.onnx"), 0, "LSTM")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        *(("chunk", 0, 3), ("chunk", -1, 3), ("delay", -3, 3), ("limit", 0, 3), ("steps", -1, 3)),
+        *(("inputs", {}, 1), ("start", {"absent": 0}, 3), ("inputs", {"absent": 0}, 1)),
+        *(("inputs", {"X": 9}, 1), ("outputs", {"Y": 9}, 1), ("outputs", {"absent": 0}, 1)),
+    ],
+    ids=str,
+)
+def test_a_calling_convention_that_does_not_fit(key: str, value: Any, code: int, tmp_path: Path) -> None:
+    source = recurrent_model(inputs={"X": (FLOAT, ["T", 2, 3])})
+    streamed = rnnlower.stream(source, chunk=2)
+    (entry,) = (each for each in streamed.metadata_props if each.key == "rnnlower.stream")
+    entry.value = json.dumps(json.loads(entry.value) | {key: value})
+    onnx.save(source, tmp_path / "source.onnx")
+    onnx.save(streamed, tmp_path / "step.onnx")
+    expect(invoke("verify", tmp_path / "source.onnx", tmp_path / "step.onnx"), code)
+
+
+def test_rows_on_an_axis_that_is_not_there(tmp_path: Path) -> None:
+    source = recurrent_model(inputs={"X": (FLOAT, ["T", 2, 3])})
+    padded = rnnlower.pad(source, max={"T": 4}, per_row=True)
+    (entry,) = (each for each in padded.metadata_props if each.key == "rnnlower.pad")
+    entry.value = json.dumps(json.loads(entry.value) | {"rows": {"X": 7}})
+    onnx.save(source, tmp_path / "source.onnx")
+    onnx.save(padded, tmp_path / "padded.onnx")
+    line = ("verify", tmp_path / "source.onnx", tmp_path / "padded.onnx")
+    expect(invoke(*line), 1, "the candidate has no 'X' with an axis 7, which its metadata names")
 
 
 def every_command(path: Path, code: int, *words: str) -> None:

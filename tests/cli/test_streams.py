@@ -54,6 +54,19 @@ def test_model_in_and_model_out(command: str, path: Path, tmp_path: Path, out: P
     assert sorted(each.name for each in tmp_path.iterdir()) == ["model.onnx", "out.onnx"]
 
 
+def test_one_of_several_files_comes_from_stdin(tmp_path: Path, out: Path) -> None:
+    first = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n] a) => (float[n] y) {}'
+    )
+    second = onnx.ModelProto.FromString(first.SerializeToString())
+    first.graph.node.add(op_type="Tanh", input=["a"], output=["y"])
+    second.graph.input[0].name, second.graph.output[0].name = "y", "z"
+    second.graph.node.add(op_type="Relu", input=["y"], output=["z"])
+    path = save(second, tmp_path)
+    run("stream", "-", path, "--time-axis", "a:0", "-o", out, stdin=first.SerializeToString())
+    assert [value.name for value in onnx.load(out).graph.output] == ["z"]
+
+
 def test_a_pipeline_of_commands(path: Path, tmp_path: Path) -> None:
     rnn = f"{python()} -m rnnlower"
     line = f"cat model.onnx | {rnn} convert - -o - --opset 17 | {rnn} unroll /dev/stdin -o out.onnx"
@@ -115,7 +128,8 @@ def test_external_data_is_part_of_standard_output(tmp_path: Path) -> None:
     [
         (["scan", "-", "-o", "-", "--json"], "-o - and --json both write to standard output"),
         (["scan", "-", "-o", "-", "--external-data", "always"], "-o - holds one file"),
-        (["verify", "-", "-"], "standard input can be only one of the two models"),
+        (["verify", "-", "-"], "standard input can be only one of the models"),
+        (["stream", "-", "-", "-o", "out.onnx"], "standard input can be only one of the models"),
     ],
     ids=str,
 )

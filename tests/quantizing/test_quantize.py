@@ -237,6 +237,13 @@ def test_the_remedy_for_a_low_ratio_names_no_option_that_is_given(
     assert remedy in run.stderr
 
 
+def test_no_ratio_reaches_a_least_one_that_is_no_number(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rec.npz", X=recordings())
+    arguments = ("--calibration", tmp_path / "rec.npz", "--min-sqnr", "nan", "-o", tmp_path / "out.onnx")
+    command("quantize", save(LongMemory("LSTM").build(), tmp_path), *arguments, code=1)
+    assert not (tmp_path / "out.onnx").exists()
+
+
 def test_the_remedy_for_clipping_by_a_fixed_range_is_another_scheme(tmp_path: Path) -> None:
     model = LongMemory("LSTM").build()
     # Products beyond 8, and a state that inputs do not move.

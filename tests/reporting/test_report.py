@@ -83,6 +83,13 @@ def test_every_command_that_changes_or_compares_writes_a_page(command, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} <= {"out.onnx", "report.html"}
 
 
+def test_the_page_names_streams(tmp_path):
+    model, page = MODELS / "lstm07_reverse.onnx", tmp_path / "report.html"
+    line = ["unroll", "-", "-o", "-", "--report", str(page)]
+    assert CliRunner().invoke(app, line, input=model.read_bytes()).exit_code == 0
+    assert all(f">standard {name}<" in page.read_text("utf-8") for name in ("input", "output"))
+
+
 @pytest.mark.parametrize("command", ["unroll", "scan", "stream", "lower", "convert"])
 def test_the_page_describes_the_result(command, tmp_path, out):
     arguments = [str(out) if text == "OUT" else text for text in COMMANDS[command][0]]

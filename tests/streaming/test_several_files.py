@@ -94,6 +94,33 @@ def test_the_order_of_the_files_does_not_matter(files: list[str]) -> None:
     assert len(third.graph.output) == len(one.graph.output)
 
 
+def small(folder: Path, name: str, body: str) -> Path:
+    """Write a model of opset 17 with an entry in its metadata."""
+    part = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {body}')
+    onnx.helper.set_model_props(part, {"author": name})
+    onnx.save(part, folder / f"{name}.onnx")
+    return folder / f"{name}.onnx"
+
+
+def test_an_output_feeds_two_inputs_of_one_name(tmp_path: Path) -> None:
+    enc = small(tmp_path, "enc", "(float[n, 2] a) => (float[n, 2] y) { y = Tanh (a) }")
+    one = small(tmp_path, "one", "(float[n, 2] x) => (float[n, 2] b) { b = Relu (x) }")
+    two = small(tmp_path, "two", "(float[n, 2] x) => (float[n, 2] c) { c = Neg (x) }")
+    out = tmp_path / "out.onnx"
+    command("stream", enc, one, two, "--connect", "y=x", "--time-axis", "a:0", "-o", out)
+    b, c = onnxruntime.InferenceSession(out).run(None, {"a": np.ones((1, 2), np.float32)})
+    np.testing.assert_allclose([b, c], [np.tanh(np.ones((1, 2))), -np.tanh(np.ones((1, 2)))], rtol=1e-6)
+    entries = {each.key: each.value for each in onnx.load(out).metadata_props}
+    assert [entries[key] for key in ("author", "one/author", "two/author")] == ["enc", "one", "two"]
+
+
+def test_connected_types_agree(tmp_path: Path) -> None:
+    enc = small(tmp_path, "enc", "(float[n, 2] a) => (float[n, 2] y) { y = Tanh (a) }")
+    dec = small(tmp_path, "dec", "(int64[n, 2] x) => (int64[n, 2] b) { b = Abs (x) }")
+    line = ("stream", enc, dec, "--connect", "y=x", "--time-axis", "a:0", "-o", tmp_path / "out.onnx")
+    assert "input 'x' has another type in dec" in command(*line, code=3).stderr
+
+
 def test_no_files_are_refused() -> None:
     with pytest.raises(rnnlower.OptionError, match="nothing to connect"):
         rnnlower.stream([])

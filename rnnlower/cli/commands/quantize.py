@@ -95,7 +95,7 @@ def quantize(
     running.warn(report.warnings)
     worst = report.sqnr
     error = None
-    if worst is not None and worst < min_sqnr:
+    if worst is not None and not worst >= min_sqnr:
         name = min(report.outputs, key=lambda each: each.least).name
         error = VerificationError(
             f"output {name!r} has {worst:.1f} dB, --min-sqnr is {min_sqnr:g}; {output} was not written",
