@@ -98,10 +98,11 @@ class _Budget:
             read = () if node.op_type in ("Shape", "Size") else node.inputs
             for value in filter(None, (*read, *node.outputs)):
                 tensor = constant_of(value)
-                is_freed = all(user in foldable for user, _ in value.uses())
                 if tensor is None:
                     found |= self._sources.get(value.producer(), frozenset())  # type: ignore[arg-type]
-                elif value.producer() is node or (tensor.nbytes > _SLACK_BYTES and is_freed):
+                elif value.producer() is node or (
+                    tensor.nbytes > _SLACK_BYTES and all(user in foldable for user, _ in value.uses())
+                ):
                     self._left[value] = tensor.nbytes
                     found.add(value)
             self._sources[node] = frozenset(found)
