@@ -236,6 +236,7 @@ CASES: dict[str, list[str]] = {
             '"Elu", activation_alpha = 0.3',
             '"LeakyRelu", activation_alpha = 0.3',
             '"HardSigmoid", activation_alpha = 0.3, activation_beta = 0.4',
+            '"Relu", activation_gamma = 2.0',
         )
     ]
     + ['17; float[3, 2] a, float[3, 4] b; FusedGemm <activation = "Relu", transA = 1, alpha = 0.5> (a, b)'],

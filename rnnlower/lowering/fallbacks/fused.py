@@ -67,8 +67,10 @@ def _fused_gemm(
     activation: str = "",
     activation_alpha: float | None = None,
     activation_beta: float | None = None,
+    activation_gamma: float | None = None,
     **gemm: Any,
 ) -> ir.Value | None:
+    # No activation here reads activation_gamma.
     if c is None and e.opset < 11:
         c = e.scalar(0.0)
     made = e.op("Gemm", a, b, *([] if c is None else [c]), **gemm)
