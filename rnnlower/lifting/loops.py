@@ -203,11 +203,11 @@ class _LoopReader:
             # All elements have the same position.
             index = None if place is None else self._counters.index(look_through(place, _REPEATING))
             is_reduced = writer.attributes.get_string("reduction", "none") != "none"
-            if index is None or dims is None or given is None or is_reduced:
+            if index is None or not dims or given is None or is_reduced:
                 raise NotLiftableError("a step writes to positions that are not known")
             given = given if len(given) == len(dims) else (1, *given)
-            pairs = enumerate(zip(dims, given, strict=True))
-            if given[axis] != 1 or any(a != b for at, (a, b) in pairs if at != axis):
+            axis %= len(dims)
+            if (*given[:axis], dims[axis], *given[axis + 1 :]) != (*dims,) or given[axis] != 1:
                 raise NotLiftableError("a step writes to positions that are not known")
             written = self._make_series(
                 update, state.start, axis, index, len(self._facts.dims(update) or ()) == len(dims)

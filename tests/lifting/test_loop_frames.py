@@ -163,7 +163,13 @@ def loop_counting_down(step: str) -> Mapping[str, str]:
     }
 
 
-def loop_with_scatter(index: str = "time") -> Mapping[str, str]:
+SCATTER_ND = "spot = Unsqueeze (placed, front) y = ScatterND (made, spot, row)"
+SCATTER_ELEMENTS = (
+    "size = Shape (row) spot = Expand (placed, size) y = ScatterElements <axis = -3> (made, spot, row)"
+)
+
+
+def loop_with_scatter(index: str = "time", scatter: str = SCATTER_ND) -> Mapping[str, str]:
     return {
         "before": "space = ConstantOfShape (buffer_shape)",
         "loop": replace_text(
@@ -174,8 +180,7 @@ def loop_with_scatter(index: str = "time") -> Mapping[str, str]:
             (
                 "y = Identity (new)",
                 f"place = Cast <to = 7> ({index}) placed = Reshape (place, front_one) "
-                "row = Unsqueeze (new, front) spot = Unsqueeze (placed, front) "
-                "y = ScatterND (made, spot, row)",
+                f"row = Unsqueeze (new, front) {scatter}",
             ),
         ),
     }
@@ -444,6 +449,7 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
         ["RNN"],
     ),
     "a buffer": (loop_with_scatter(), ["RNN"]),
+    "a buffer, element by element": (loop_with_scatter(scatter=SCATTER_ELEMENTS), ["RNN"]),
     "a tensor that grows": (loop_with_concat(), ["RNN"]),
     "a tensor that grows at its start": (loop_with_concat("row, made"), ["RNN"]),
     "a buffer behind whole rows": (loop_with_scatter_behind_rows(), ["RNN"]),
@@ -685,3 +691,10 @@ def test_a_number_of_steps_fixes_an_open_length() -> None:
     (node,) = rnnlower.inspect(rnnlower.lift(model))
     assert node.seq_len == T
     assert recurrent_left(rnnlower.unroll(model)) == []
+
+
+def test_an_update_of_another_rank_is_not_lifted() -> None:
+    scatter = SCATTER_ELEMENTS.replace("spot, row)", "spot, deep)")
+    model = make_model(**loop_with_scatter(scatter=f"deep = Unsqueeze (row, front) {scatter}"))
+    _, report = rnnlower.lift.with_report(add_constants(model))
+    assert any("positions that are not known" in note for note in report.notes)
