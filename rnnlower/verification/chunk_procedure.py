@@ -8,7 +8,6 @@ run interleaved, one chunk of each in turn: if the model kept internal state, th
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +39,6 @@ _PATTERNS, _FEWEST = 8, 2
 # Calls for one length: with sequences of thousands of steps, fewer sequences are enough.
 _MOST_CALLS = 10_000
 _LARGEST_CUT = 9
-_PRODUCT = re.compile(r"(\d+)\*(.+)")
 
 
 @dataclass(frozen=True)
@@ -240,14 +238,10 @@ def initial_states(
 
 
 def _resolve_size(dim: int | str | None, sizes: Mapping[str, int], unnamed: int) -> int:
-    if isinstance(dim, int):
-        return dim
-    if dim is None:
-        return unnamed
-    product = _PRODUCT.fullmatch(dim)
-    if dim not in sizes and product:
-        return int(product[1]) * sizes.get(product[2], unnamed)
-    return sizes.get(dim, unnamed)
+    if dim is None or isinstance(dim, int):
+        return unnamed if dim is None else dim
+    factors = [dim] if dim in sizes else dim.split("*")
+    return math.prod(int(each) if each.isdecimal() else sizes.get(each, unnamed) for each in factors)
 
 
 def _join_inner_values(
