@@ -21,7 +21,7 @@ from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.model_io import to_proto
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource, all_names
-from rnnlower.graph.walk import LocatedNode, subgraphs_of, walk
+from rnnlower.graph.walk import LocatedNode, subgraphs_of
 from rnnlower.lowering.node_emitter import Listener, NodeEmitter
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
@@ -139,16 +139,13 @@ def find_ranges(model: ir.Model, feeds: Iterable[Feeds]) -> Ranges:
 def _expose_roles(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tuple[str, Role]]:
     """Make values of the main graph and of the bodies of its Scans graph outputs; yield their names."""
     owners = {body: node for node in model.graph for body in subgraphs_of(node)}
-    produced = {value for node, _ in walk(model.graph) for value in node.outputs}
     names = NameSource(all_names(model))
     for number, (value, role) in enumerate(seen.items()):
         node = value.producer()
         if node is None and value not in model.graph.inputs:
             continue
         graph = model.graph if node is None else node.graph
-        if graph is None or (node is not None and value not in produced):
-            # It was emitted to measure names, and is not part of the model.
-            continue
+        assert graph is not None
         copy = _make_identity(value, names.fresh(f"rnnlower.role.{number}"))
         outer = copy.outputs[0]
         graph.append(copy)

@@ -38,7 +38,6 @@ _OUTSIDE = {
 }
 """Labels of a step's values in a drawing, by the last part of their names."""
 _PRODUCTS = {"Gemm", "MatMul", "MatMulInteger", "Einsum"}
-_RECURRENT = {"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"}
 _COLORS = {"product": "var(--blue)", "recurrent": "var(--orange)", "other": "var(--dim)"}
 
 
@@ -110,11 +109,9 @@ def draw_step(nodes: Sequence[ir.Node]) -> str:
     outside: dict[ir.Value, int] = {}
     for node in nodes:
         for value in dict.fromkeys(node.inputs):
-            if value is None:
-                continue
             if value in makers:
                 drawing.edges.append((boxes[makers[value]], boxes[node]))
-            elif value.const_value is None and not value.is_initializer():
+            elif value is not None and value.const_value is None and not value.is_initializer():
                 if value not in outside:
                     outside[value] = drawing.add(_outside_label(value), "", "value", depths[node] - 1)
                 drawing.edges.append((outside[value], boxes[node]))
@@ -155,8 +152,6 @@ def _depths(nodes: Sequence[ir.Node], makers: Mapping[ir.Value, ir.Node]) -> dic
 
 
 def _kind(node: ir.Node) -> str:
-    if node.op_type in _RECURRENT:
-        return "recurrent"
     return "product" if node.op_type in _PRODUCTS else "other"
 
 

@@ -16,6 +16,7 @@ _PYTHON = '''\
 """The caller's side of a streamed model: write() takes frames of any number, flush() ends a recording."""
 
 import json
+import math
 
 import numpy as np
 import onnxruntime
@@ -37,7 +38,8 @@ class Stream:
         self.steps, self.given = 0, dict.fromkeys(self.stream["outputs"], 0)
         for value in self.session.get_inputs():
             if value.name in self.stream["start"]:
-                shape = [size if isinstance(size, int) else 1 for size in value.shape]
+                factors = [str(size).split("*") for size in value.shape]
+                shape = [math.prod(int(each) for each in size if each.isdecimal()) for size in factors]
                 kind = value.type.removeprefix("tensor(").removesuffix(")")
                 start = self.stream["start"][value.name]
                 start = np.asarray(start, "float32" if kind == "float" else kind)

@@ -31,7 +31,7 @@ def find_changes(check: NativeCheck) -> frozenset[str] | None:
     if not check.misfits():
         return frozenset()
     node = check.node
-    if check.target.profile or node.is_quantized or node.dtype is None or node.inputs["X"].shape is None:
+    if node.is_quantized or node.dtype is None or node.inputs["X"].shape is None:
         return None
     found = (_changes_for(check, rule) for rule in check.rules if rule.adapt)
     return next((changes for changes in found if changes is not None), None)

@@ -95,8 +95,6 @@ class Chooser:
         if changes is None:
             return Choice("lower")
         own = self._native_candidate(check, changes)
-        if self.target.profile:
-            return Choice("keep", "it conforms")
         reason = _why_kept(check) if own.strategy == "keep" else ""
         if self.native == "keep" or own.price is None:
             return Choice(own.strategy, reason, changes=changes)

@@ -86,8 +86,8 @@ def remedy_for(model: ir.Model, node: ir.Node, target: Target, claim: Claim) -> 
             or _set_inputs(model, node, claim.constant)
         )
     if claim is target.control_flow:
-        return _control_flow_options(model, node) or _replacement(node, target)
-    return _replacement(node, target) if claim is target.ops else ""
+        return _control_flow_options(model, node) or _replacement(model, node, target)
+    return _replacement(model, node, target) if claim is target.ops else ""
 
 
 def alternatives(node: ir.Node, target: Target, claim: Claim) -> tuple[str, ...]:
@@ -128,8 +128,8 @@ def _opset_remedy(model: ir.Model, node: ir.Node, target: Target, limit: Limit) 
     return ""
 
 
-def _replacement(node: ir.Node, target: Target) -> str:
-    if is_state_operator(node):
+def _replacement(model: ir.Model, node: ir.Node, target: Target) -> str:
+    if is_state_operator(node) or node.op_identifier() in model.functions:
         return wording.call("lower", target=target.address)
     if node.domain:
         return "replace it in the model by operators of the ONNX standard"

@@ -296,14 +296,7 @@ def find_repeating_op(value: ir.Value | None, op_types: Collection[str], *, alon
 
 def _may_expand(before: ir.Value | None, after: ir.Value) -> bool:
     """Return whether an axis of size 1 may grow, judging by the known shapes."""
-    if before is None or before.shape is None:
+    if before is None or before.shape is None or after.shape is None or len(after.shape) > len(before.shape):
         return True
-    sizes = list(before.shape)
-    if after.shape is None:
-        return 1 in sizes or not before.shape.is_static()
-    grown = list(after.shape)[len(after.shape) - len(sizes) :]
-    if len(after.shape) > len(sizes):
-        return True
-    return any(
-        old != new and (old == 1 or not isinstance(old, int)) for old, new in zip(sizes, grown, strict=True)
-    )
+    sizes = zip(before.shape, after.shape, strict=True)
+    return any(old != new and (old == 1 or not isinstance(old, int)) for old, new in sizes)

@@ -229,11 +229,15 @@ class Sample:
         return dataclasses.replace(self, steps=self.chunk * ((self.steps // self.chunk - 1) * _LONGER + 2))
 
     def named(self, size: int) -> int | str | None:
-        """Return the size as a shape declares it: a number, a dimension's name, or ``None``."""
+        """Return the size as a shape declares it: a number, a name, a product as in ``2*N``, or ``None``."""
+        names: list[str] = []
         for name, own in self.sizes.items():
-            if own > 1 and size % own == 0:
-                return (name if size == own else f"{size // own}*{name}") if name else None
-        return size
+            while own > 1 and size % own == 0:
+                names.append(name)
+                size //= own
+        if not names:
+            return size
+        return "*".join([*[str(size)] * (size > 1), *names]) if all(names) else None
 
 
 def batch_remedy() -> str:

@@ -8,7 +8,6 @@ run interleaved, one chunk of each in turn: if the model kept internal state, th
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +39,6 @@ _PATTERNS, _FEWEST = 8, 2
 # Calls for one length: with sequences of thousands of steps, fewer sequences are enough.
 _MOST_CALLS = 10_000
 _LARGEST_CUT = 9
-_PRODUCT = re.compile(r"(\d+)\*(.+)")
 
 
 @dataclass(frozen=True)
@@ -221,33 +219,28 @@ def initial_states(
 ) -> Feeds:
     """Return the states for a stream's first call; fed ones are used as they are."""
     sizes: dict[str, int] = {}
-    unnamed = 1
     for name in inputs.keys() & feeds.keys():
         for dim, size in zip(dims_of(inputs[name]) or (), feeds[name].shape, strict=False):
             if isinstance(dim, str):
                 sizes[dim] = size
-            elif dim is None and name in stream.inputs:
-                unnamed = size
     states = {}
     for name in stream.states.values():
         if name in feeds:
             states[name] = feeds[name]
             continue
-        shape = [_resolve_size(dim, sizes, unnamed) for dim in dims_of(inputs[name]) or ()]
+        shape = [_resolve_size(dim, sizes) for dim in dims_of(inputs[name]) or ()]
         dtype = tensor_dtype_to_np_dtype(inputs[name].type.tensor_type.elem_type)
         states[name] = np.full(shape, stream.start.get(name, 0.0), dtype)
     return states
 
 
-def _resolve_size(dim: int | str | None, sizes: Mapping[str, int], unnamed: int) -> int:
-    if isinstance(dim, int):
-        return dim
-    if dim is None:
-        return unnamed
-    product = _PRODUCT.fullmatch(dim)
-    if dim not in sizes and product:
-        return int(product[1]) * sizes.get(product[2], unnamed)
-    return sizes.get(dim, unnamed)
+def _resolve_size(dim: int | str | None, sizes: Mapping[str, int]) -> int:
+    """Return the size of a dimension such as 4, ``N`` or ``2*N``, where N may itself be written ``2*s0``."""
+    text = f"{dim}*"
+    known = (name for name in sizes if text.startswith(f"{name}*"))
+    first = max(known, key=len, default=text.partition("*")[0])
+    size, rest = sizes.get(first, int(first) if first.isdecimal() else 1), text[len(first) + 1 : -1]
+    return size * _resolve_size(rest, sizes) if rest else size
 
 
 def _join_inner_values(

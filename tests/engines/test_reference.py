@@ -410,6 +410,11 @@ def test_old_broadcasting_starts_at_an_axis() -> None:
     np.testing.assert_array_equal(found, a + b[:, None])
 
 
+def test_old_division_of_integers_is_exact() -> None:
+    feeds = {"a": np.array([2**53 + 1, -7, 7]), "b": np.array([1, 2, -2])}
+    assert evaluate(_one_node("Div", feeds, 6), feeds)["o0"].tolist() == [2**53 + 1, -3, -3]
+
+
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
 def test_old_softmax_flattens(op_type: str) -> None:
     x = _x(2, 3, 4)

@@ -73,6 +73,15 @@ def _python_stream(source: onnx.ModelProto, tmp_path: Path, *options: Any) -> An
     return module.Stream(str(out))
 
 
+def test_the_emitted_python_starts_with_a_row_for_each_that_is_folded(tmp_path: Path) -> None:
+    text = """(float[n, N, 2, 3] X) => (float[n, 1, k, 2] Y) <int64[3] rows = {0, -1, 3}> {
+        x = Reshape (X, rows)
+        Y = GRU <hidden_size = 2> (x, W, R)
+    }"""
+    stream = _python_stream(model(text, W=(1, 6, 3), R=(1, 6, 2)), tmp_path)
+    assert stream.write(X=np.zeros((3, 1, 2, 3), np.float32))["Y"].shape == (3, 1, 2, 2)
+
+
 def test_the_emitted_python_gives_what_the_whole_model_gives(tmp_path: Path) -> None:
     source = model(WAVE, K=(4, 4, 4), W=(1, 18, 4), R=(1, 18, 6))
     stream = _python_stream(source, tmp_path, "--chunk", 10)

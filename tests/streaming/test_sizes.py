@@ -21,6 +21,27 @@ def test_a_static_size_is_not_taken_for_that_of_the_batch(channels: int) -> None
     assert [dim.dim_param or dim.dim_value for dim in dims] == ["N", channels, 1]
 
 
+@pytest.mark.parametrize(
+    ("dims", "size"), [("N, 2, 3", "2*N"), ("N, K, 3", "N*K"), ("N, K, 6", "2*N*K"), ("N, N, 3", "N*N")]
+)
+def test_a_batch_of_several_axes_is_their_product(dims: str, size: str) -> None:
+    source = model(
+        f"""(float[n, {dims}] X) => (float[n, 1, k, 2] Y) <int64[3] rows = {{0, -1, 3}}> {{
+            x = Reshape (X, rows)
+            Y = GRU <hidden_size = 2> (x, W, R)
+        }}""",
+        W=(1, 6, 3),
+        R=(1, 6, 2),
+    )
+    # PyTorch's exporter names dimensions so, too.
+    for name in ("N", "2*s0"):
+        source.graph.input[0].type.tensor_type.shape.dim[1].dim_param = name
+        streamed = rnnlower.stream(source)
+        (dim,) = [value.type.tensor_type.shape.dim[1] for value in streamed.graph.input[1:]]
+        assert name == "2*s0" or dim.dim_param == size
+        assert rnnlower.verify(source, streamed)
+
+
 @pytest.mark.parametrize("kind", ["int64", "bool"])
 def test_a_state_of_integers_that_is_returned_in_another_order_is_refused(kind: str) -> None:
     operator = "Add" if kind == "int64" else "Xor"

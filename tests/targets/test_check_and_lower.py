@@ -194,6 +194,17 @@ def test_a_remedy_names_two_targets_and_the_alternatives_list_all() -> None:
     assert {*misfit.alternatives} == have - {"ort-quantization", "primitive", "sonnx"}
 
 
+def test_the_remedy_for_a_model_local_function_is_to_lower() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "own": 1]>
+        main (float[2, 3] x) => (float[2, 3] y) { y = own.twice (x) }
+        <domain: "own", opset_import: ["": 17]> twice (x) => (y) { y = Add (x, x) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    (misfit,) = find_misfits(model, find_target("mnn"))
+    assert misfit.remedy == 'rnnlower.lower(model, target="mnn")'
+    lower_model(model, LoweringOptions("target", target=find_target("mnn")))
+    assert not find_misfits(model, find_target("mnn"))
+
+
 def test_targets_that_are_no_runtime_give_and_get_no_advice_to_change() -> None:
     for name in ("ort-quantization", "primitive", "sonnx"):
         assert not find_target(name).runtime

@@ -97,6 +97,14 @@ def test_indices_stay_within_the_data() -> None:
     assert set(values.tolist()) == set(range(5))
 
 
+@pytest.mark.parametrize("depth", [[], [-5]])
+def test_a_depth_that_is_no_size_limits_nothing(depth: list[int]) -> None:
+    node = helper.make_node("OneHot", ["i", "depth", "values"], ["y"])
+    constants = {"depth": np.array(depth, np.int64), "values": np.float32([0, 1])}
+    model = model_of([node], [info("i", INT64, [4])], [info("y", FLOAT, None)], constants)
+    assert gather_facts(model).uses["i"].indices == [0]
+
+
 def test_a_compared_scalar_takes_the_constant_and_another_value() -> None:
     branch = helper.make_graph([helper.make_node("Neg", ["x"], ["b"])], "b", [], [info("b", FLOAT, None)])
     other = helper.make_graph([helper.make_node("Abs", ["x"], ["c"])], "c", [], [info("c", FLOAT, None)])

@@ -64,6 +64,15 @@ def test_given_states_must_exist() -> None:
         verify(_streaming(), _streaming(), states={"h_out": "nowhere"})
 
 
+def test_a_given_state_may_hold_strings() -> None:
+    nodes = [helper.make_node("Identity", [name], [f"{name}_out"]) for name in ("x", "s")]
+    inputs, outputs = (
+        [info(f"{name}{end}", TensorProto.STRING, [2]) for name in "xs"] for end in ("", "_out")
+    )
+    model = model_of(nodes, inputs, outputs)
+    assert verify(model, model, states={"x_out": "s"})
+
+
 def _chain(second_clip: float | None = None) -> onnx.ModelProto:
     clip = {} if second_clip is None else {"clip": second_clip}
     nodes = [

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnlower.errors import InvalidModelError, UnsupportedModelError
+from rnnlower.errors import UnsupportedModelError
 
 Array = NDArray[Any]
 Semantics = Literal["ort", "spec"]
@@ -125,10 +125,7 @@ def resolve_activations(
 
     Raises:
         UnsupportedModelError: A name is unknown, or a parameter without a default is missing.
-        InvalidModelError: ``semantics`` is neither ``"ort"`` nor ``"spec"``.
     """
-    if semantics not in ("ort", "spec"):
-        raise InvalidModelError(f"semantics must be 'ort' or 'spec', not {semantics!r}")
     alpha_entries, beta_entries = list(alphas), list(betas)
     resolved = []
     for name in names:

@@ -135,7 +135,7 @@ class Scan_9(_Body):  # noqa: N801 (named after the version)
         slices = [np.moveaxis(x, axis, 0) for x, axis in zip(scanned, axes, strict=True)]
         slices = [x[::-1] if back else x for x, back in zip(slices, backwards, strict=True)]
         if len({x.shape[0] for x in slices}) != 1:
-            raise InvalidModelError(f"Scan node {self.onnx_node.name!r}: scan inputs differ in length")
+            raise ValueError("scan inputs differ in length")
         states, stacks = _scan(self, attributes["context"], states, slices, slices[0].shape[0])
         out_axes = _per_value(attributes.get("scan_output_axes"), len(stacks))
         out_backwards = _per_value(attributes.get("scan_output_directions"), len(stacks))
@@ -205,7 +205,7 @@ class Evaluator:
     Raises:
         UnsupportedModelError: An operator, attribute or activation is unknown.
         InvalidModelError: Shapes of weights or states do not fit.
-        ValueError: ``semantics`` is unknown; in ``run``: an input is missing, or sequence_lens outside 0..T.
+        ValueError: In ``run``: an input is missing, or sequence_lens outside 0..T.
         RunError: In ``run``: another node does not run on its inputs.
     """
 
@@ -217,8 +217,6 @@ class Evaluator:
         precise: bool = True,
         inexact: Elementwise | None = None,
     ) -> None:
-        if semantics not in ("ort", "spec"):
-            raise ValueError(f"semantics must be 'ort' or 'spec', not {semantics!r}")
         opsets = _opset_versions(model.opset_import)
         settings = {
             "recurrent": {
@@ -248,6 +246,10 @@ class Evaluator:
         return dict(zip(self._evaluator.output_names, values, strict=True))
 
 
+def _label(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} node {node.name or node.output[0]!r}"
+
+
 def _wrap_errors(op: OpRun, node: onnx.NodeProto, inexact: Elementwise | None) -> OpRun:
     """Make NumPy's errors name the node: alone they speak of arrays that the user has never seen."""
     run: Callable[..., Any] = op.run
@@ -259,8 +261,7 @@ def _wrap_errors(op: OpRun, node: onnx.NodeProto, inexact: Elementwise | None) -
             if str(error).startswith(f"{node.op_type} node"):
                 raise
             shapes = ", ".join(str(list(each.shape)) for each in inputs if isinstance(each, np.ndarray))
-            label = f"{node.op_type} node {node.name or node.output[0]!r}"
-            raise RunError(f"{label} does not run on shapes {shapes}: {error}") from error
+            raise RunError(f"{_label(node)} does not run on shapes {shapes}: {error}") from error
 
         return results if inexact is None else tuple(map(inexact, results))
 
@@ -318,7 +319,7 @@ class _GraphEvaluator(ReferenceEvaluator):
         if (node.domain, node.op_type) in self.foreign:
             return self.foreign[node.domain, node.op_type]
         if node.domain not in self.opsets:
-            raise InvalidModelError(f"node {node.name!r}: no opset import for the domain {node.domain!r}")
+            raise InvalidModelError(f"{_label(node)}: no opset import for the domain {node.domain!r}")
         try:
             return super()._load_impl(node, input_types)  # type: ignore[no-any-return]
         except NotImplementedError as error:

@@ -237,7 +237,7 @@ class Tracer:
                 use.indices += [_axis_size(scope, node.input[0], first + axis) for axis in axes]
             elif op_type == "OneHot" and index == 0:
                 depth = scope.values.get(node.input[1])
-                use.indices.append(None if depth is None else int(depth.ravel()[0]))
+                use.indices.append(None if depth is None else int(depth.max(initial=0)))
             elif op_type in _COMPARISONS:
                 others = scope.values.get(node.input[1 - index])
                 known = set() if others is None else {float(v) for v in others.ravel() if _is_number(v)}

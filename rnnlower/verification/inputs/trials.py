@@ -181,7 +181,7 @@ def _continue_stream(
     for output, name in states.items():
         state, own = previous.outputs[output], feeds[name]
         fits = isinstance(state, np.ndarray) and (state.shape, state.dtype) == (own.shape, own.dtype)
-        if fits and np.isfinite(state.astype(np.float64)).all():
+        if fits and (not is_inexact(state.dtype) or np.isfinite(state.astype(np.float64)).all()):
             feeds[name] = state
             fed += 1
     if not fed:
