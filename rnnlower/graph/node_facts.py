@@ -154,6 +154,8 @@ class NodeFacts:
     def assume(self, value: ir.Value, dims: Dims, dtype: ir.DataType | None = None) -> None:
         """Set the shape, and the type if given, which the caller knows by other means."""
         self._dims[value] = dims
+        if value in self._contents and self._contents[value].shape != dims:
+            del self._contents[value]
         if dtype is not None:
             self._types[value] = ir.TensorType(dtype)
         if (node := value.producer()) is not None:

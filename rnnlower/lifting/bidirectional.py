@@ -27,11 +27,9 @@ def join_directions(facts: Facts, names: NameSource, lifted: Sequence[Lifted]) -
     left = list(lifted)
     for one, other in itertools.permutations(lifted, 2):
         if one in left and other in left and _can_join(facts, one.emitted, other.emitted):
-            starts = _initial_states(facts, one.emitted.node, other.emitted.node)
-            if starts is not None:
-                emitted = _join(facts, names, (one.emitted, other.emitted), starts)
-                left[left.index(one)] = Lifted(emitted, one.partial_report)
-                left.remove(other)
+            emitted = _join(facts, names, (one.emitted, other.emitted))
+            left[left.index(one)] = Lifted(emitted, one.partial_report)
+            left.remove(other)
     return left
 
 
@@ -74,27 +72,7 @@ def _is_same_value(facts: Facts, first: ir.Value | None, second: ir.Value | None
     )
 
 
-InitialStates = list[tuple[ir.Value | tuple[int, ...] | None, ...]]
-"""The initial values of each state, by direction; a shape stands for zeros."""
-
-
-def _initial_states(facts: Facts, first: ir.Node, second: ir.Node) -> InitialStates | None:
-    """Return the initial states, or ``None`` if the shape of zeros is not known."""
-    found: InitialStates = []
-    for place in _INITIAL[: len(first.outputs) - 1]:
-        pair = [operand(node, place) for node in (first, second)]
-        shape = next((facts.shape(value) for value in pair if value is not None), None)
-        if None in pair and pair != [None, None]:
-            if shape is None:
-                return None
-            pair = [shape if value is None else value for value in pair]  # type: ignore[misc]
-        found.append(tuple(pair))
-    return found
-
-
-def _join(
-    facts: Facts, names: NameSource, pair: tuple[EmittedNode, EmittedNode], starts: InitialStates
-) -> EmittedNode:
+def _join(facts: Facts, names: NameSource, pair: tuple[EmittedNode, EmittedNode]) -> EmittedNode:
     """Replace two nodes by a bidirectional one."""
     nodes = [emitted.node for emitted in pair]
     graph, name = nodes[0].graph, nodes[0].name or nodes[0].op_type
@@ -104,12 +82,15 @@ def _join(
     e = Emitters(facts.model, names=names).at(name, dtype)
     cells = [cell for emitted in pair for cell in emitted.cells]
     given: list[ir.Value | None] = [nodes[0].inputs[0], operand(nodes[0], _LENGTHS)]
-    for values in starts:
-        parts = [
-            e.constant(np.zeros(value, e.dtype.numpy())) if isinstance(value, tuple) else value
-            for value in values
-        ]
-        given.append(e.concat(parts, 0) if None not in parts else None)  # type: ignore[arg-type]
+    for place in _INITIAL[: len(nodes[0].outputs) - 1]:
+        states = [operand(node, place) for node in nodes]
+        known = next((value for value in states if value is not None), None)
+        if known is None:
+            given.append(None)
+            continue
+        dims = enumerate(facts.shape(known) or (None, None, None))
+        sizes = [e.dim(known, axis) if dim is None else dim for axis, dim in dims]
+        given.append(e.concat([e.zeros(sizes) if value is None else value for value in states], 0))
     node = emit_node(e, cells, "bidirectional", given, name)
     if marks := [each.meta[KEEPS_INITIAL] for each in nodes if KEEPS_INITIAL in each.meta]:
         node.meta[KEEPS_INITIAL] = any(marks)

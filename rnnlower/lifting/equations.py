@@ -238,39 +238,11 @@ class StepEquations:
         scales = [value for polynomial in polynomials for value in polynomial.values()]
         functions = {self.activation(atom) for atom in ids}
         is_gate = all(len(polynomial) == 1 for polynomial in polynomials) and len(ids) == self.size
-        if is_gate and None not in functions:
-            scale = common_value(scales, "a factor of the candidate")
-            if len(functions) == 1 and (self.activation(ids[0]) or Activation("")).name != "Clip":
-                gate = self.gate(ids, scale)
-                argument = gate.argument.simplify()
-                return gate, [self.atoms.polynomial(argument, j) for j in range(self.size)]
-        return self._linear_gate(polynomials)
-
-    def _linear_gate(self, polynomials: Sequence[Polynomial]) -> tuple[Gate, Sequence[Polynomial]]:
-        """Return a linear gate, of which a clip may be the argument, and its argument unit by unit."""
-        clips: list[int] = []
-        for polynomial in polynomials:
-            found = [
-                key[0]
-                for key in polynomial
-                if len(key) == 1 and (self.activation(key[0]) or Activation("")).name == "Clip"
-            ]
-            if len(found) == 1 and {*polynomial} <= {(), (found[0],)}:
-                clips.append(found[0])
-        if len(clips) == self.size:
-            alpha = common_value([p[(atom,)] for p, atom in zip(polynomials, clips, strict=True)], "a factor")
-            beta = common_value([p.get((), 0.0) for p in polynomials], "a constant")
-            block = self.activation(clips[0])
-            assert block is not None
-            if block.alpha != -(block.beta or 0):
-                raise NotLiftableError("the clip of a cell is symmetric")
-            argument = self.atoms.arguments(clips).simplify()
-            gate = Gate(
-                Activation("Affine", round_to_float32(alpha), round_to_float32(beta)), argument, block.beta
-            )
+        if is_gate and len(functions) == 1 and None not in functions:
+            gate = self.gate(ids, common_value(scales, "a factor of the candidate"))
+            argument = gate.argument.simplify()
             return gate, [self.atoms.polynomial(argument, j) for j in range(self.size)]
-        argument = self.new[0]
-        return Gate(Activation("Affine", 1.0, 0.0), argument, None), polynomials
+        return Gate(Activation("Affine", 1.0, 0.0), self.new[0], None), polynomials
 
     def split_polynomials(
         self, polynomials: Sequence[Polynomial], weights: dict[int, Floats] | None = None

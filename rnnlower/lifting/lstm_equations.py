@@ -108,7 +108,7 @@ def _complement(gate: Gate) -> Gate:
 
 def _input_activation(step: StepEquations, polynomials: Sequence[Polynomial]) -> Gate:
     gate, inner = step.candidate(polynomials)
-    if gate.activation.name == "Affine" and gate.clip is None:
+    if gate.activation.name == "Affine":
         # The step has no form for a linear argument.
         return dataclasses.replace(gate, argument=step.as_form(inner))
     return gate
@@ -140,13 +140,12 @@ def _output_activation(
         return Activation("ScaledTanh", alpha, round_to_float32(beta * (gate.activation.beta or 1.0)))
     alphas, betas = [], []
     for polynomial, cell in zip(polynomials, cells, strict=True):
-        key = next((key for key in cell if key), None)
-        if key is None or key not in polynomial:
+        key = next(iter(cell))
+        if key not in polynomial:
             raise mismatch("LSTM", "the state is not o act(c)")
         alpha = polynomial[key] / cell[key]
-        beta = polynomial.get((), 0.0) - alpha * cell.get((), 0.0)
-        expected = {each: alpha * value for each, value in cell.items()}
-        expected[()] = expected.get((), 0.0) + beta
+        beta = polynomial.get((), 0.0)
+        expected = {each: alpha * value for each, value in cell.items()} | {(): beta}
         if not is_close(drop_zeros(expected), drop_zeros(polynomial)):
             raise mismatch("LSTM", "the state is not o act(c)")
         alphas.append(alpha)
@@ -218,7 +217,7 @@ def _extract_peephole(step: StepEquations, parts: Preactivation) -> tuple[Preact
     peephole = np.zeros(step.size)
     given = {key: value.copy() for key, value in parts.weights.items()}
     matrix = given.setdefault(c.start, np.zeros((step.size, step.size)))
-    constant, rest = parts.bias.copy(), []
+    rest = []
     for j, polynomial in enumerate(parts.rest):
         cell = step.polynomial(1, j)
         key = next((key for key in cell if len(key) > 1 and key in polynomial), None)
@@ -228,9 +227,7 @@ def _extract_peephole(step: StepEquations, parts: Preactivation) -> tuple[Preact
         for each, value in cell.items():
             if not peephole[j]:
                 break
-            if not each:
-                constant[j] -= peephole[j] * value
-            elif len(each) == 1 and step.atoms.kind(each[0]) == "variable":
+            if len(each) == 1 and step.atoms.kind(each[0]) == "variable":
                 step.add_coefficients(given, each[0], j, -peephole[j] * value)
             else:
                 left[each] = left.get(each, 0.0) - peephole[j] * value
@@ -238,4 +235,4 @@ def _extract_peephole(step: StepEquations, parts: Preactivation) -> tuple[Preact
         rest.append({key: value for key, value in left.items() if abs(value) > 1e-6 * largest})
     if np.abs(matrix).max(initial=0.0) > 1e-6 * max(1.0, np.abs(peephole).max(initial=0.0)):
         raise mismatch("LSTM", "the output gate reads the old cell state")
-    return Preactivation({k: v for k, v in given.items() if k != c.start}, constant, rest), peephole
+    return Preactivation({k: v for k, v in given.items() if k != c.start}, parts.bias, rest), peephole

@@ -175,11 +175,13 @@ def test_a_minimal_gated_unit_becomes_a_gru(new: str) -> None:
     assert lift_and_compare(make_model(GRU, step)) == ["GRU"]
 
 
-def test_a_linear_candidate_becomes_affine() -> None:
-    step = """
+@pytest.mark.parametrize("function", ["Identity (n1)", "Clip (n1, zero)", "Clip (n1, zero, one)"])
+def test_a_candidate_may_be_linear_or_clipped(function: str) -> None:
+    step = f"""
+        zero = Constant <value_float = 0.0> ()  one = Constant <value_float = 1.0> ()
         xw = MatMul (x, W1)  hr = MatMul (h, R1)  s = Add (xw, hr)  a = Add (s, B1)  z = HardSigmoid (a)
-        r = HardSigmoid (s)  k = Mul (r, h)  n0 = MatMul (k, R1)  n = Add (n0, xw)
-        d = Sub (h, n)  p = Mul (z, d)  h_new = Add (n, p)
+        r = HardSigmoid (s)  k = Mul (r, h)  n0 = MatMul (k, R1)  n1 = Add (n0, xw)
+        n = {function}  d = Sub (h, n)  p = Mul (z, d)  h_new = Add (n, p)
     """
     assert lift_and_compare(make_model(GRU, step)) == ["GRU"]
 

@@ -170,6 +170,22 @@ def test_two_directions_become_one_node_that_keeps_both_states() -> None:
     assert recurrent_left(lifted) == ["RNN"]
 
 
+@pytest.mark.parametrize("rows", ["2", "B"])
+def test_one_of_two_directions_may_begin_with_zeros(rows: str) -> None:
+    step = "{ xw = MatMul (x, W) hr = MatMul (h, R) sum = Add (xw, hr) new = Tanh (sum) y = Identity (new) }"
+    body = f"step (float[N, 4] h, float[N, 3] x) => (float[N, 4] new, float[N, 4] y) {step}"
+    text = f"""(float[5, N, 3] X, float[N, 4] h0) => (float[5, N, 4] A, float[5, N, 4] B) {{
+        shape = Shape (h0)
+        zeros = ConstantOfShape (shape)
+        a, A = Scan <num_scan_inputs = 1, body = {body}> (h0, X)
+        b, B = Scan <num_scan_inputs = 1, scan_input_directions = [1], body = {body}> (zeros, X)
+    }}"""
+    source = streamed_model(text.replace("N,", f"{rows},"), W=(3, 4), R=(4, 4))
+    lifted = rnnlower.lift(source)
+    assert rnnlower.verify(source, lifted)
+    assert [node.direction for node in rnnlower.inspect(lifted)] == ["bidirectional"]
+
+
 def test_random_numbers_are_not_the_same_sequence() -> None:
     noise = " ".join(f"{x} = RandomNormal <shape = [5, 2, 3]> ()" for x in ("X", "Z"))
     step = "{ xw = MatMul (x, W) hr = MatMul (h, R) sum = Add (xw, hr) new = Tanh (sum) y = Identity (new) }"

@@ -56,17 +56,18 @@ def test_computed_position_codes_have_no_limit(chunk: int | None) -> None:
     assert "limit" not in metadata
 
 
+@pytest.mark.parametrize("rows", [30, 300])
 @pytest.mark.parametrize("chunk", [1, 3, None])
-def test_a_sliced_table_limits_the_stream(chunk: int | None) -> None:
-    rows = """
+def test_a_sliced_table_limits_the_stream(chunk: int | None, rows: int) -> None:
+    slice_ = """
         steps = Shape <start = 1, end = 2> (X)
         zero = Constant <value_ints = [0]> ()
         time = Constant <value_ints = [1]> ()
         e = Slice (table, zero, steps, time)
         z = Add (X, e)
     """
-    source = model(f"{SIGNATURE} {{ {rows} {GRU} }}", table=(1, 300, 4), **WEIGHTS)
-    assert stream(source, {"X": 1}, chunk=chunk)["limit"] == 300
+    source = model(f"{SIGNATURE} {{ {slice_} {GRU} }}", table=(1, rows, 4), **WEIGHTS)
+    assert stream(source, {"X": 1}, chunk=chunk)["limit"] == rows
 
 
 def test_a_run_beyond_the_end_of_a_table_fails() -> None:
