@@ -90,7 +90,7 @@ class ValueTypes:
         if array is None:
             is_default = self._inputs_are_constant and value.is_initializer()
             tensor = value.const_value if is_default else constant_of(value)
-            if tensor is None or tensor.size > limit:
+            if tensor is None or tensor.size > limit or tensor.dtype.is_string():
                 return None
             array = tensor.numpy()
         return array if array.size <= limit else None
@@ -131,10 +131,4 @@ class ValueTypes:
         self._contents |= others._contents
 
     def _all(self, value: ir.Value) -> list[_Known]:
-        known = self._known.get(value)
-        if known:
-            return known
-        tensor = value.const_value
-        if tensor is not None and value.type is None:
-            return [_Known(ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy()))]
-        return [_Known(value.type, value.shape)]
+        return self._known.get(value) or [_Known(value.type, value.shape)]
