@@ -75,10 +75,8 @@ class ValueTypes:
         # Exporters write -1 for an unknown size.
         return ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in shapes[0]])
 
-    def rank(self, value: ir.Value | None) -> int | None:
+    def rank(self, value: ir.Value) -> int | None:
         """Return the rank of a tensor, if everything known agrees on one."""
-        if value is None:
-            return None
         ranks = {None if each.shape is None else len(each.shape) for each in self._all(value)}
         return ranks.pop() if len(ranks) == 1 else None
 

@@ -239,8 +239,8 @@ CASES = {
         {"a": "float"},
         8,
         "k = Constant<value=float[3,4] {0,0,0,0,0,0,0,0,0,0,0,0}>() n, y = Scan<num_scan_inputs=1, "
-        "scan_input_directions=[1], body=g(float[3,4] v, float[3,4] x) => (float[3,4] w, float[3,4] z) "
-        "{ w = Add(v, x) z = Neg(w) }>(k, a)",
+        "scan_input_directions=[1], scan_input_axes=[-3], scan_output_axes=[-3], body=g"
+        "(float[3,4] v, float[3,4] x) => (float[3,4] w, float[3,4] z) { w = Add(v, x) z = Neg(w) }>(k, a)",
     ),
 }
 REFUSED = {
