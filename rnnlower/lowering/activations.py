@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.masks import emit_where
+from rnnlower.lowering.masks import condition_type, emit_where
 from rnnlower.recurrent.node import Activation, Semantics
 
 Emit = Callable[[Emitter, ir.Value, float, float, Semantics], ir.Value]
@@ -46,6 +46,8 @@ def _emit_softplus(e: Emitter, x: ir.Value, alpha: float, beta: float, semantics
 def _emit_thresholded_relu(
     e: Emitter, x: ir.Value, alpha: float, _beta: float, semantics: Semantics
 ) -> ir.Value:
+    if alpha == 0 and condition_type(e) != ir.DataType.BOOL:
+        return e.op("Relu", x)
     threshold = e.scalar(alpha)
     if semantics == "ort":
         return emit_where(e, e.op("Greater", x, threshold), x, e.scalar(0.0))
