@@ -176,6 +176,13 @@ CONVERSIONS: list[tuple[str, int, int, str, str]] = [
     ("TopK", 11, 10, "int32[4] X, int64[1] k", "Y, I = TopK <largest = 0> (X, k)"),
     ("GridSample", 20, 19, "float[1, 1, 2, 2, 2] X, float[1, 2, 2, 2, 3] g", "Y = GridSample (X, g)"),
     ("DFT", 20, 19, "float[1, 4, 1] X, int64 a", "Y = DFT (X, , a)"),
+    (
+        "RotaryEmbedding",
+        23,
+        22,
+        "float[] X, float[9, 2] C, int64[1, 3] p",
+        "Y = RotaryEmbedding (X, C, C, p)",
+    ),
 ]
 
 

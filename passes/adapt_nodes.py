@@ -25,11 +25,14 @@ from rnnlower.passes.base import Pass, has_node
 from rnnlower.passes.expand_functions import ExpandDefinitionsPass
 
 _ROUNDS = 8
-_BUILDERS = frozenset(
-    ["SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SplitToSequence"]
-)
 _READERS = frozenset(["ConcatFromSequence", "SequenceAt", "SequenceLength"])
-SEQUENCE_OPS = _BUILDERS | _READERS
+SEQUENCE_OPS = _READERS | {
+    "SequenceEmpty",
+    "SequenceConstruct",
+    "SequenceInsert",
+    "SequenceErase",
+    "SplitToSequence",
+}
 Refused = Callable[[ir.Node], bool]
 
 
@@ -263,8 +266,7 @@ class _SequenceResolver:
         self._elements: dict[ir.Value, list[ir.Value]] = {}
 
     def resolve(self, graph: ir.Graph) -> None:
-        nodes = list(graph)
-        for node in nodes:
+        for node in list(graph):
             kind = "" if node.domain else node.op_type
             if kind in _READERS:
                 result = self._resolve_read(node)
@@ -275,12 +277,6 @@ class _SequenceResolver:
                 self._elements[node.outputs[0]] = elements
             for inner in subgraphs_of(node):
                 self.resolve(inner)
-        for node in reversed(nodes):
-            if node.graph is graph and not node.domain and node.op_type in _BUILDERS:
-                out = node.outputs[0]
-                if not is_read(out):
-                    graph.remove(node, safe=True)
-                    self.modified = True
 
     def _elements_of_input(self, node: ir.Node) -> list[ir.Value] | None:
         value = node.inputs[0]

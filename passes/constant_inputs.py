@@ -212,10 +212,8 @@ def _describe_type(value: ir.Value) -> str:
     assert value.dtype is not None
     if value.dtype == ir.DataType.BOOL:
         return "true or false"
-    if value.dtype.is_floating_point():
-        return f"numbers of type {value.dtype.numpy()}"
     if not value.dtype.is_integer():
-        return f"values of type {value.dtype.numpy()}"
+        return f"numbers of type {value.dtype.numpy()}"
     limits = ml_dtypes.iinfo(value.dtype.numpy())  # type: ignore[no-untyped-call]
     return f"integers from {limits.min} to {limits.max}"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError
@@ -47,25 +46,12 @@ def _emit_softplus(e: Emitter, x: ir.Value, alpha: float, beta: float, semantics
 def _emit_thresholded_relu(
     e: Emitter, x: ir.Value, alpha: float, _beta: float, semantics: Semantics
 ) -> ir.Value:
-    if condition_type(e) != ir.DataType.BOOL:
-        return _emit_stepped_relu(e, x, alpha, semantics)
+    if alpha == 0 and condition_type(e) != ir.DataType.BOOL:
+        return e.op("Relu", x)
     threshold = e.scalar(alpha)
     if semantics == "ort":
         return emit_where(e, e.op("Greater", x, threshold), x, e.scalar(0.0))
     return emit_where(e, e.op("Less", x, threshold), e.scalar(0.0), x)
-
-
-def _emit_stepped_relu(e: Emitter, x: ir.Value, alpha: float, semantics: Semantics) -> ir.Value:
-    """Emit x above a threshold and 0 below, without a comparison operator."""
-    if alpha == 0:
-        return e.op("Relu", x)
-    largest = e.scalar(float(np.finfo(e.dtype.numpy()).max))
-    distance = (x, e.scalar(alpha)) if semantics == "ort" else (e.scalar(alpha), x)
-    factor = e.clip(e.op("Mul", e.op("Sub", *distance), largest), 0.0, 1.0)
-    if semantics == "spec":
-        factor = e.op("Sub", e.scalar(1.0), factor)
-    # An infinite x below 0 times a factor of 0 would be NaN.
-    return e.op("Mul", e.op("Relu", x) if alpha > 0 else x, factor)
 
 
 ACTIVATIONS: Mapping[str, Emit] = {

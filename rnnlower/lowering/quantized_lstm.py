@@ -136,26 +136,16 @@ def _zero_past_longest_row(e: Emitter, node: ResolvedNode, axes: Axes, X: TimeSe
     lens = node.inputs.get("sequence_lens")
     if lens is None:
         return X.stacked()
-    tensor = e.content(lens)
-    if tensor is not None and isinstance(axes.time, int):
-        known = np.arange(axes.time) < tensor.max(initial=0)
-        computed = e.constant(known[:, np.newaxis, np.newaxis].astype(condition_type(e).numpy()))
-    else:
-        # The 0 covers a batch of no rows.
-        lengths = e.concat([lens, e.constant(np.zeros(1, np.int32))], axis=0)
-        longest = e.op("ReduceMax", lengths, keepdims=1)
-        computed = e.reshape(emit_less(e, e.arange(axes.time), longest), [axes.time, 1, 1])
+    # The 0 covers a batch of no rows.
+    lengths = e.concat([lens, e.constant(np.zeros(1, np.int32))], axis=0)
+    longest = e.op("ReduceMax", lengths, keepdims=1)
+    computed = e.reshape(emit_less(e, e.arange(axes.time), longest), [axes.time, 1, 1])
     return emit_where_else_zero(e, computed, X.stacked())
 
 
 def _emit_active_rows(e: Emitter, node: ResolvedNode, axes: Axes) -> TimeSeries:
     """Emit the rows that had not ended in the previous step, as bool: the kernel treats the others as 0."""
     lens = node.inputs["sequence_lens"]
-    tensor = e.content(lens)
-    if tensor is not None and isinstance(axes.time, int):
-        known = np.arange(axes.time)[:, np.newaxis, np.newaxis] <= tensor[:, np.newaxis]
-        dtype = condition_type(e)
-        return TimeSeries(e, axes, 1, known=known.astype(dtype.numpy()), dtype=dtype)
     steps = e.unsqueeze(e.arange(axes.time), 1, [axes.time, 1])
     before_end = emit_less(e, steps, e.op("Add", lens, e.constant(np.array(1, np.int32))))
     carried = e.unsqueeze(before_end, 2, [axes.time, axes.batch, 1])

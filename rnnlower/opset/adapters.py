@@ -139,8 +139,6 @@ def _body(step: VersionStep) -> onnx.FunctionProto:
     if version in defined.function_opset_versions:
         proto.ParseFromString(defined.get_function_with_opset_version(version))
         return proto
-    if version not in defined.context_dependent_function_opset_versions:
-        step.refuse("onnx has no definition of it in older operators")
     types = []
     for value in trim_omitted(step.node.inputs):
         type_ = onnx.TypeProto()
@@ -152,4 +150,6 @@ def _body(step: VersionStep) -> onnx.FunctionProto:
         types.append(type_.SerializeToString())
     node = ir.to_proto(step.node).SerializeToString()
     proto.ParseFromString(defined.get_context_dependent_function_with_opset_version(version, node, types))
+    if not proto.node:
+        step.refuse("onnx defines it for inputs of known rank only", "declare their shapes in value_info")
     return proto

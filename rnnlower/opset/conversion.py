@@ -91,16 +91,11 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
 
 def _needs_work(model: ir.Model, target: int) -> bool:
     imports = [graph.opset_imports for graph in root_graphs(model)]
-    return "" not in imports[0] or any(
-        each.get("", each.get("ai.onnx", target)) != target for each in imports
-    )
+    return "" not in imports[0] or any(each.get("", target) != target for each in imports)
 
 
 def _convert_stepwise(session: Session) -> None:
     model, source, target = session.model, session.source, session.target
-    for graph in root_graphs(model):
-        if "ai.onnx" in graph.opset_imports:
-            graph.opset_imports.setdefault("", graph.opset_imports.pop("ai.onnx"))
     initializers = len(model.graph.initializers)
     without_functions = model.functions and target < FIRST_OPSET_WITH_FUNCTIONS
     if without_functions:

@@ -124,8 +124,5 @@ def describe(node: ir.Node) -> str:
     """Return how messages refer to a node: by its name, or by its first output if it has none."""
     if node.name:
         return f"node {node.name!r} ({node.op_type})"
-    outputs = [value.name for value in node.outputs if value.name]
-    if outputs:
-        return f"the unnamed {node.op_type} that computes {outputs[0]!r}"
-    inputs = [value.name for value in node.inputs if value is not None]
-    return f"the unnamed {node.op_type} that reads {inputs}"
+    made = next((value.name for value in node.outputs if value.name), "")
+    return f"the unnamed {node.op_type} that computes {made!r}"

@@ -264,12 +264,6 @@ class VersionStep:
         if heirs:
             heirs[0].name, heirs[0].doc_string = self.node.name, self.node.doc_string
 
-    def replace_output(self, position: int, value: ir.Value) -> None:
-        """Replace one output by `value`; the node then no longer has it."""
-        old = self.output(position)
-        if old is not None:
-            self._take_over(old, value, list(old.uses()))
-
     def wrap_output(
         self, position: int, build: Callable[[ir.Value], ir.Value], raw_dtype: ir.DataType | None = None
     ) -> None:
@@ -292,16 +286,12 @@ class VersionStep:
         self.session.types.alias(new, final)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Add a Cast; `to` is a name below opset 6."""
-        return self.op("Cast", value, to=dtype.name if self.opset < 6 else int(dtype))
+        """Add a Cast."""
+        return self.op("Cast", value, to=int(dtype))
 
     def reshape(self, value: ir.Value, shape: ir.Value | Sequence[int]) -> ir.Value:
-        """Add a Reshape; below opset 5 the shape is an attribute, and constant."""
-        if isinstance(shape, ir.Value):
-            return self.op("Reshape", value, shape)
-        if self.opset < 5:
-            return self.op("Reshape", value, shape=list(shape))
-        return self.op("Reshape", value, self.const(list(shape)))
+        """Add a Reshape."""
+        return self.op("Reshape", value, shape if isinstance(shape, ir.Value) else self.const(list(shape)))
 
     def slice(self, value: ir.Value, start: int, end: int, axis: int = 0) -> ir.Value:
         """Add a Slice of one axis; everything is an attribute below opset 10."""
@@ -381,10 +371,9 @@ class VersionStep:
         new.meta.update(old.meta)
         rest = self.session.fresh(f"{old.name}_{self.old.op_type.lower()}")
         take_place_of(new, old, old_name=rest, readers=users)
-        if self.node.graph is not None:
-            old.type, old.shape, old.doc_string = None, None, None
-            old.metadata_props.clear()
-            old.meta.clear()
+        old.type, old.shape, old.doc_string = None, None, None
+        old.metadata_props.clear()
+        old.meta.clear()
         return heir
 
 

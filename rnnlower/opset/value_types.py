@@ -75,10 +75,8 @@ class ValueTypes:
         # Exporters write -1 for an unknown size.
         return ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in shapes[0]])
 
-    def rank(self, value: ir.Value | None) -> int | None:
+    def rank(self, value: ir.Value) -> int | None:
         """Return the rank of a tensor, if everything known agrees on one."""
-        if value is None:
-            return None
         ranks = {None if each.shape is None else len(each.shape) for each in self._all(value)}
         return ranks.pop() if len(ranks) == 1 else None
 
@@ -90,7 +88,7 @@ class ValueTypes:
         if array is None:
             is_default = self._inputs_are_constant and value.is_initializer()
             tensor = value.const_value if is_default else constant_of(value)
-            if tensor is None or tensor.size > limit:
+            if tensor is None or tensor.size > limit or tensor.dtype.is_string():
                 return None
             array = tensor.numpy()
         return array if array.size <= limit else None
@@ -131,10 +129,4 @@ class ValueTypes:
         self._contents |= others._contents
 
     def _all(self, value: ir.Value) -> list[_Known]:
-        known = self._known.get(value)
-        if known:
-            return known
-        tensor = value.const_value
-        if tensor is not None and value.type is None:
-            return [_Known(ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy()))]
-        return [_Known(value.type, value.shape)]
+        return self._known.get(value) or [_Known(value.type, value.shape)]

@@ -50,8 +50,7 @@ def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
 def _fill_keys(flow: PadFlow, node: ir.Node, indices: tuple[int, ...], time: int) -> None:
     """Fill keys and values: they may be NaN, and NaN times a weight of zero is NaN."""
     for index in indices:
-        if time in flow.axes_of(node.inputs[index]):
-            flow.fill(node, index, time, 0.0)
+        flow.fill(node, index, time, 0.0)
 
 
 def _attention_with_lengths(keys: tuple[int, ...], lengths: int) -> Rule:

@@ -227,6 +227,9 @@ def _resize(flow: PadFlow, node: ir.Node) -> Axes:
     found = dict(axes)
     for axis, size in axes.items():
         if [shape[axis] for shape in before] == [shape[axis] for shape in after]:
+            if axis in flow.lengths_of(node.inputs[0]):
+                # onnxruntime reads neighbors there with a weight of zero.
+                flow.fill(node, 0, axis, 0.0)
             continue
         scale = _scale(flow, node, axis, [(a[axis], b[axis]) for a, b in zip(before, after, strict=True)])
         where = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")

@@ -34,6 +34,7 @@ CASES = {
         "k = Constant<value_ints=[1]>() h = ReduceSum(a, k) t = Constant<value_ints=[1,3,1]>() "
         "y = Expand(h, t)",
     ),
+    "expand_to_fewer_axes": (13, {"a": "float"}, 7, "k = Constant<value_ints=[4]>() y = Expand(a, k)"),
     "expand_by_shape": (13, {"s": "float", "a": "float"}, 7, "k = Shape(a) y = Expand(s, k)"),
     "where_int": (16, {"a": "int64", "b": "int64"}, 7, "l = Greater(a, b) y = Where(l, a, b)"),
     "where_bool": (16, {"a": "bool", "b": "bool"}, 7, "y = Where(a, b, a)"),
@@ -209,6 +210,12 @@ CASES = {
         11,
         'k = Constant<value_floats=[2.0,3.0]>() y = Resize<mode="linear", axes=[2,-1]>(c, , k)',
     ),
+    "resize_nothing": (
+        11,
+        {"c": "float"},
+        9,
+        "k = Constant<value=float[4]{1,1,1,1}>() r = Constant<value=float[0]{}>() y = Resize(c, r, k)",
+    ),
     "dropout": (13, {"a": "float"}, 7, "k = Constant<value_float=0.3>() y = Dropout(a, k)"),
     "constants": (
         13,
@@ -217,14 +224,22 @@ CASES = {
         "k = Constant<value_floats=[1.0,2.0,3.0,4.0]>() n = Constant<value_int=2>() h = Cast<to=1>(n) "
         "f = Mul(s, k) y = Add(f, h)",
     ),
+    "constant_strings": (12, {"s": "float"}, 7, 'y = Constant<value_strings=["a","b"]>()'),
     "constant_of_shape": (9, {"a": "float"}, 7, "k = Shape(a) y = ConstantOfShape<value=int64[1] {3}>(k)"),
     "sum_that_broadcasts": (13, {"a": "float", "s": "float"}, 7, "y = Sum(a, s, a)"),
     "mean_that_broadcasts": (13, {"a": "float", "s": "float"}, 7, "y = Mean(a, s)"),
+    "quantize_to_a_type": (
+        21,
+        {"a": "float"},
+        10,
+        "k = Constant<value_float=0.5>() y = QuantizeLinear<output_dtype=3>(a, k)",
+    ),
     "scan_of_one_batch": (
         11,
         {"a": "float"},
         8,
-        "k = Constant<value=float[3,4] {0,0,0,0,0,0,0,0,0,0,0,0}>() n, y = Scan<num_scan_inputs=1, body=g"
+        "k = Constant<value=float[3,4] {0,0,0,0,0,0,0,0,0,0,0,0}>() n, y = Scan<num_scan_inputs=1, "
+        "scan_input_directions=[1], scan_input_axes=[-3], scan_output_axes=[-3], body=g"
         "(float[3,4] v, float[3,4] x) => (float[3,4] w, float[3,4] z) { w = Add(v, x) z = Neg(w) }>(k, a)",
     ),
 }

@@ -59,3 +59,18 @@ def test_clip_of_doubles_is_not_limited_to_those_of_float32(
     x = np.array([-1e300, 0.5, 1e300])
     (found,) = run_ort(ir.to_proto(work), {"x": x})
     np.testing.assert_array_equal(found, np.clip(x, least, most))
+
+
+@pytest.mark.parametrize(
+    ("opset", "inputs", "node", "note"),
+    [
+        (10, "float[3] y, float l", "Clip(y, l)", "already has the form of Clip-11"),
+        (12, "uint8[3] y", "Add(y, y)", "was not valid before: Add-7"),
+    ],
+)
+def test_a_node_of_a_newer_form_than_its_opset_stays(opset: int, inputs: str, node: str, note: str) -> None:
+    head = f'<ir_version: 6, opset_import: ["" : {opset}]> g ({inputs}) => ({inputs.split()[0]} z)'
+    work = ir.from_proto(onnx.parser.parse_model(f"{head} {{ z = {node} }}"))
+    report = convert_opset(work, 14)
+    assert note in report.notes[0]
+    onnx.checker.check_model(ir.to_proto(work), full_check=True)

@@ -25,6 +25,7 @@ def test_the_valid_part_is_right_at_every_length(name: str, mask: bool) -> None:
 NOT_PER_ROW = {
     "number of steps": "is a number of steps",
     "a mask of its own": "where rows are not one axis",
+    "shape from counted steps": "where rows are not one axis",
     "step at a computed position": "rows",
     "quantized product": "rows",
     "norm over time": "rows",

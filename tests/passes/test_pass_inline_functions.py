@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from support.small_models import ops
 
+from rnnlower.engines.reference import evaluate
 from rnnlower.errors import InvalidModelError, OpsetError
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.recurrent.finding import is_recurrent
@@ -111,6 +113,16 @@ def test_call_that_leaves_out_an_output() -> None:
         {CELL}
     """)
     assert ops(own) == ["RNN", "Neg"]
+
+
+def test_an_input_that_is_passed_on_keeps_its_content() -> None:
+    own = ir.from_onnx_text(f"""{HEADER}
+        main (float[2] X) => (float[2] Y, float[2] Z) {{ Y, Z = local.Pass (X) }}
+        {IMPORTS} Pass (x) => (y, x) {{ y = Neg (x) }}
+    """)
+    InlineFunctionsPass(lambda node: True)(own)
+    made = evaluate(ir.to_proto(own), {"X": np.array([1, 2], np.float32)})
+    assert (made["Y"].tolist(), made["Z"].tolist()) == ([-1, -2], [1, 2])
 
 
 def test_call_under_if() -> None:

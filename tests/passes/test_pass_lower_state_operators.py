@@ -58,12 +58,17 @@ def test_random_nodes_agree_with_the_oracle(seed: int) -> None:
     check_way(seed, WAYS[seed % len(WAYS)])
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_random_nodes_without_conv_and_control_flow(seed: int) -> None:
+    check_way(seed, {"way": "lower", "target": "litert"})
+
+
 def check_way(seed: int, way: dict[str, Any]) -> None:
     """Check a random node, lowered in a way."""
     case = random_case(seed)
     if way["way"] == "unroll":
         case = dataclasses.replace(case, dynamic=False)
-    if way.get("target") == "tract":
+    if way.get("target") in ("tract", "litert"):
         types = {"state_dtype": "float32"} if isinstance(case, AttentionCase) else {}
         case = dataclasses.replace(case, dynamic=False, dtype="float32", **types)
     if way["way"] == "convert":

@@ -75,6 +75,21 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "f = Cast <to = 1> (n) i = Constant <value_int = 0> () d = Gather (f, i) z = Div (s1, d)",
     ),
     "largest": ("float[1, 3] z", "z = ReduceMax <axes = [0], keepdims = 0> (x)"),
+    "largest integer": (
+        "int32[1, 3] z",
+        "c = Cast <to = 6> (x) z = ReduceMax <axes = [0], keepdims = 0> (c)",
+    ),
+    "stretched features": (
+        "float[T, 1, 6] z",
+        'z = Resize <mode = "linear"> (x, , r2)',
+    ),
+    "joined features": ("float[T, 1, 6] z", "z = Concat <axis = 2> (x, x)"),
+    "shape from counted steps": (
+        "float[T, 3] z",
+        "n = Shape <end = 1> (x) o = ConstantOfShape <value = int64[1] {1}> (n) "
+        "a = Constant <value_ints = [0]> () d = ReduceSum <keepdims = 1> (o, a) "
+        "t = Constant <value_ints = [3]> () s1 = Concat <axis = 0> (d, t) z = Reshape (x, s1)",
+    ),
     "smallest": ("float[1, 3] z", "z = ReduceMin <axes = [0], keepdims = 0> (x)"),
     "norm": ("float[1, 3] z", "z = ReduceL2 <axes = [0], keepdims = 0> (x)"),
     "position of the largest": ("int64[1, 1, 3] z", "z = ArgMax <axis = 0> (x)"),

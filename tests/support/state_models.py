@@ -185,7 +185,7 @@ def random_case(seed: int) -> Case:
         return options[int(draw.integers(len(options)))]
 
     domain = one_of("", MICROSOFT)
-    common = {"domain": domain, "opset": one_of(13, 21, 26) if domain else one_of(27, 28)}
+    common = {"domain": domain, "opset": one_of(7, 13, 21, 26) if domain else one_of(27, 28)}
     common |= {"batch": one_of(1, 2, 3), "past": one_of(True, False), "dynamic": one_of(True, False)}
     dtype = one_of("float32", "float32", "float16")
     if one_of(True, True, False):

@@ -27,7 +27,7 @@ BUDGET = settings(
     derandomize="RNNLOWER_EXAMPLES" not in os.environ,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-NOT_IN_PRIMITIVES = {"Elu": "Exp", "Softplus": "Exp", "Softsign": "Reciprocal"}
+NOT_IN_PRIMITIVES = {"Elu": "Exp", "Softplus": "Exp", "Softsign": "Reciprocal", "ThresholdedRelu": "Less"}
 LEGAL = (
     "no default alpha and beta",
     "sequence length is unknown",

@@ -238,7 +238,7 @@ def _pads_written(
     e: Emitter,
     x: ir.Value,
     *weights: ir.Value | None,
-    auto_pad: str,
+    auto_pad: str = "NOTSET",
     pads: Sequence[int] = (),
     **attributes: Any,
 ) -> ir.Value | None:
@@ -265,7 +265,7 @@ def _transposed_pads_written(
     e: Emitter,
     x: ir.Value,
     *weights: ir.Value | None,
-    auto_pad: str,
+    auto_pad: str = "NOTSET",
     pads: Sequence[int] = (),
     output_shape: Sequence[int] = (),
     **attributes: Any,

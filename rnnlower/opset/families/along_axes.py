@@ -134,10 +134,10 @@ def of_booleans(step: VersionStep) -> None:
 
 
 def not_of_integers(step: VersionStep) -> None:
-    """From 28 on only floating point has a logarithm."""
+    """The newer version takes floating point only."""
     dtype = step.known_dtype(step.required_input())
     if dtype.is_integer():
-        step.refuse("its input is an integer tensor, whose logarithm the newer spec does not define")
+        step.refuse("its input is an integer tensor, and the newer version takes floating point only")
 
 
 def one_dimension_up(step: VersionStep) -> None:

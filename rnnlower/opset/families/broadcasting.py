@@ -23,8 +23,6 @@ def spell_out_axis(step: VersionStep) -> None:
 def align(step: VersionStep, a: ir.Value, b: ir.Value, axis: int) -> ir.Value:
     """Append ones to the shape of `b`, so that its first dimension is aligned with `axis` of `a`."""
     rank_b = step.known_rank(b)
-    if rank_b == 0:
-        return b
     rank_a = step.rank(a)
     if axis < 0:
         # -1 was the usual way to request the suffix, even if B has several dimensions.
@@ -33,9 +31,6 @@ def align(step: VersionStep, a: ir.Value, b: ir.Value, axis: int) -> ir.Value:
         return _align_at_run_time(step, a, b, axis + rank_b)
     missing = rank_a - axis - rank_b
     if missing < 0:
-        shape = step.static_shape(b)
-        if shape is not None and all(size == 1 for size in shape):
-            return b
         step.refuse(f"axis {axis} leaves no room for the {rank_b} dimension(s) of {b.name!r} in {rank_a}")
     return step.with_axes("Unsqueeze", b, range(rank_b, rank_b + missing)) if missing else b
 

@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.initializers import FLOATS
 from rnnlower.opset.adapters import only
+from rnnlower.opset.families.along_axes import not_of_integers
 from rnnlower.opset.step import Row, VersionStep
 
 LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
@@ -130,15 +131,6 @@ def _compared_by_halves(step: VersionStep) -> ir.Value:
     return step.op("Or", decided, tied)
 
 
-def erf_of_integers_up(step: VersionStep) -> None:
-    """Erf-13 takes floating point only; Erf-9 of an integer is truncated to an integer."""
-    dtype = step.known_dtype(step.required_input())
-    if not dtype.is_integer():
-        return
-    step.set_input(0, step.cast(step.required_input(), ir.DataType.FLOAT))
-    step.wrap_output(0, lambda y: step.cast(y, dtype), raw_dtype=ir.DataType.FLOAT)
-
-
 def float_mod_down(step: VersionStep) -> None:
     """fmod=0 of floating point is new in 28."""
     if step.attr("fmod") or step.known_dtype(step.required_input()) not in FLOATS | {ir.DataType.BFLOAT16}:
@@ -163,9 +155,8 @@ def cast_6_down(step: VersionStep) -> None:
     """The target type was a name, which type inference does not read: the result's type is declared."""
     dtype = ir.DataType(step.attr("to"))
     step.set("to", dtype.name)
-    made = step.output(0)
-    if made is not None:
-        made.type = made.type or ir.TensorType(dtype)
+    (made,) = step.node.outputs
+    made.type = made.type or ir.TensorType(dtype)
 
 
 def cast_like_down(step: VersionStep) -> None:
@@ -249,7 +240,7 @@ ROWS = (
     Row("Pow", 7, 12, "integers, and an exponent of another type, are new", down=pow_12_down),
     Row("Equal", 7, 11, "floating point is new", down=equal_11_down),
     Row("Greater Less", 7, 9, "integers are new", down=compare_9_down),
-    Row("Erf", 9, 13, "integers were removed", up=erf_of_integers_up),
+    Row("Erf", 9, 13, "integers were removed", up=not_of_integers),
     Row("Mod", 13, 28, "fmod=0 of floating point is new", down=float_mod_down),
     Row("Cast", 1, 6, "the type was a name and is a number", cast_6_up, cast_6_down),
     only("Cast", 13, 19, "saturate is new", "saturate", (1,), FLOAT8),

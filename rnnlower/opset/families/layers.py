@@ -102,18 +102,11 @@ def batch_norm_9_up(step: VersionStep) -> None:
 
 
 def batch_norm_14_up(step: VersionStep) -> None:
-    """training_mode replaces the number of outputs; saved statistics are computed next to the node."""
+    """training_mode replaces the number of outputs; the saved statistics must be unused."""
     trains = step.output(1) is not None
     step.set("training_mode", int(trains))
-    if step.used(3) or step.used(4):
-        x = step.required_input()
-        axes = [axis for axis in range(step.known_rank(x)) if axis != 1]
-        mean = step.op("ReduceMean", x, axes=axes, keepdims=1)
-        away = step.op("Sub", x, mean)
-        var = step.op("ReduceMean", step.op("Mul", away, away), axes=axes, keepdims=0)
-        step.replace_output(3, step.with_axes("Squeeze", mean, axes))
-        step.replace_output(4, var)
-    step.drop_outputs(3 if trains else 1)
+    if not step.used(3) and not step.used(4):
+        step.drop_outputs(3 if trains else 1)
 
 
 def batch_norm_14_down(step: VersionStep) -> None:
@@ -151,13 +144,6 @@ def dropout_10_up(step: VersionStep) -> None:
     if step.used(1):
         dtype = step.known_dtype(step.required_input())
         step.wrap_output(1, lambda mask: step.cast(mask, dtype), raw_dtype=ir.DataType.BOOL)
-
-
-def dropout_10_down(step: VersionStep) -> None:
-    """The mask has the data's type."""
-    if step.used(1):
-        dtype = step.known_dtype(step.required_input())
-        step.wrap_output(1, lambda mask: step.cast(mask, ir.DataType.BOOL), raw_dtype=dtype)
 
 
 def dropout_12_up(step: VersionStep) -> None:
@@ -307,7 +293,7 @@ ROWS = (
         batch_norm_14_down,
     ),
     Row("Dropout", 6, 7, "is_test was removed", dropout_7_up, dropout_7_down),
-    Row("Dropout", 7, 10, "the mask became boolean", dropout_10_up, dropout_10_down),
+    Row("Dropout", 7, 10, "the mask became boolean", up=dropout_10_up),
     Row("Dropout", 10, 12, "ratio became an input, training_mode is new", dropout_12_up, dropout_12_down),
     Row(
         "GroupNormalization",

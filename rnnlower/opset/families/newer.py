@@ -94,16 +94,9 @@ def _mask_may_be_short(step: VersionStep) -> bool:
     mask = step.input(3)
     if mask is None:
         return False
-    length, keys, past = step.shape(mask), step.shape(step.required_input(1)), step.shape(step.input(4))
-    if length is None or keys is None or (step.input(4) is not None and past is None):
-        return True
+    length, keys = step.shape(mask), step.shape(step.required_input(1))
     # Keys are (batch, sequence, hidden) or (batch, heads, sequence, size): the sequence is last but one.
-    if step.input(4) is None:
-        return length[-1] != keys[-2]
-    sizes = (length[-1], keys[-2], past[-2] if past is not None else None)
-    if not all(isinstance(size, int) for size in sizes):
-        return True
-    return int(str(sizes[0])) != int(str(sizes[1])) + int(str(sizes[2]))
+    return length is None or keys is None or step.input(4) is not None or length[-1] != keys[-2]
 
 
 def attention_25_down(step: VersionStep) -> None:

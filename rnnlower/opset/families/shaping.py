@@ -70,15 +70,13 @@ def unsqueeze_axes_down(step: VersionStep) -> None:
 
 
 def split_1_up(step: VersionStep) -> None:
-    """The sizes could be an input once, and the axis had no default."""
+    """The sizes could be an input once."""
     sizes = step.input(1)
     if sizes is not None:
         step.set(
             "split", step.known_ints(sizes, "its input 'split' is not constant, Split-2 needs an attribute")
         )
         step.set_inputs(step.required_input(0))
-    if step.attr("axis") is None:
-        step.set("axis", 0)
 
 
 def split_18_up(step: VersionStep) -> None:
@@ -302,7 +300,7 @@ ROWS = (
     Row(
         "Unsqueeze", 11, 13, "the axes became an input", to_input("axes"), to_attribute("axes", required=True)
     ),
-    Row("Split", 1, 2, "the sizes could be an input, and the axis had no default", up=split_1_up),
+    Row("Split", 1, 2, "the sizes could be an input", up=split_1_up),
     Row("Split", 2, 11, OLD_TEXT, down=nonnegative_axis),
     Row("Split", 11, 13, "the sizes became an input", to_input("split"), to_attribute("split")),
     Row("Split", 13, 18, "equal parts need num_outputs", split_18_up, split_18_down),
