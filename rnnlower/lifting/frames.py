@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
+from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import VIEWS, is_read, look_through, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
 
@@ -235,3 +236,15 @@ def is_axis_size(
         return False
     (size,), whole = sizes.flat, dims[axis]
     return size is not None and whole is not None and size == (whole - less if less else whole)
+
+
+def is_first_step_size(facts: Facts, lengths: ir.Value, place: int) -> bool:
+    """Return whether one of some joined lengths is 1, or 0 if there are no steps: the size of ``x[0:1]``."""
+    joined = lengths.producer()
+    if joined is None or joined.op_type != "Concat":
+        return False
+    value = joined.inputs[place]
+    shape = None if value is None else look_through(value, VIEWS | {"Slice"}).producer()
+    if shape is None or shape.op_type != "Shape" or shape.inputs[0] is None:
+        return False
+    return axis_slices(shape.inputs[0].producer(), facts.constant) == [(0, 1, 0, 1)]

@@ -14,7 +14,7 @@ from rnnlower.graph.operator_axes import source_axes
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import Dim, ints_of_attribute_or_input
 from rnnlower.lifting.affine_forms import AffineForm, NotLiftableError, broadcast_tags, concat_forms
-from rnnlower.lifting.frames import cover_axis
+from rnnlower.lifting.frames import cover_axis, is_first_step_size
 
 if TYPE_CHECKING:
     from rnnlower.lifting.symbolic_evaluation import Evaluator
@@ -173,7 +173,7 @@ def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     length = given[e.direction]
     if length in (dims[time], e.steps):
         form = dataclasses.replace(form, tags=tags)
-    elif length not in (0, 1):
+    elif length not in (0, 1) and not is_first_step_size(e.facts, lengths, e.direction):
         raise NotLiftableError("a ReverseSequence reverses only some of the steps")
     if form.tags[batch] == "D":
         return [form]

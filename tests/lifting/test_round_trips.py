@@ -104,3 +104,16 @@ def test_gates_may_be_constant() -> None:
         weight_scale=0.1,
     )
     assert judge_lift(config, "unroll", np.random.default_rng(0))[0].startswith("stays: ")
+
+
+def test_both_directions_of_an_open_length_come_back_from_one_scan() -> None:
+    # A batch of 1 and an initial state: the size of the forward direction's lengths is that of a Slice.
+    config = Config(
+        op_type="GRU",
+        batch_size=1,
+        input_size=1,
+        direction="bidirectional",
+        initial_h="constant",
+        x_dims="time",
+    )
+    assert judge_lift(config, "scan", np.random.default_rng(0))[0] == "back"
