@@ -96,6 +96,17 @@ def test_a_dropout_mask_that_older_versions_leave_open_is_refused(opset: int, ty
         converted(model, 12)
 
 
+@pytest.mark.parametrize(("read", "left"), [(", bool[2] mask", ["Dropout", "Cast"]), ("", ["Dropout"])])
+def test_boolean_mask_of_a_dropout_crosses_downward(read: str, left: list[str]) -> None:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 5, opset_import: ["": 10]> g (float[2] x) => (float[2] y{read}) '
+        "{ y, mask = Dropout(x) }"
+    )
+    result = converted(model, 9)
+    onnx.checker.check_model(result, full_check=True)
+    assert [node.op_type for node in result.graph.node] == left
+
+
 def test_the_mask_of_a_dropout_that_trains_crosses() -> None:
     x = np.ones((100, 100), np.float32)
     node = helper.make_node("Dropout", ["x"], ["y", "mask"], ratio=0.25)

@@ -146,6 +146,15 @@ def dropout_10_up(step: VersionStep) -> None:
         step.wrap_output(1, lambda mask: step.cast(mask, dtype), raw_dtype=ir.DataType.BOOL)
 
 
+def dropout_10_down(step: VersionStep) -> None:
+    """The mask has the data's type."""
+    if not step.used(1):
+        step.drop_outputs(1)
+        return
+    dtype = step.known_dtype(step.required_input())
+    step.wrap_output(1, lambda mask: step.cast(mask, ir.DataType.BOOL), raw_dtype=dtype)
+
+
 def dropout_12_up(step: VersionStep) -> None:
     """ratio became an input, training is off by default, and the mask was undefined in inference."""
     trains = step.node.meta.pop(TRAINS, False)
@@ -293,7 +302,7 @@ ROWS = (
         batch_norm_14_down,
     ),
     Row("Dropout", 6, 7, "is_test was removed", dropout_7_up, dropout_7_down),
-    Row("Dropout", 7, 10, "the mask became boolean", up=dropout_10_up),
+    Row("Dropout", 7, 10, "the mask became boolean", dropout_10_up, dropout_10_down),
     Row("Dropout", 10, 12, "ratio became an input, training_mode is new", dropout_12_up, dropout_12_down),
     Row(
         "GroupNormalization",
