@@ -10,6 +10,7 @@ from support.installed import newest_opset
 from support.judge import run
 from support.opset_engines import outcomes, same
 
+import rnnlower
 from rnnlower.errors import OpsetError
 from rnnlower.opset import convert_opset
 
@@ -419,3 +420,14 @@ def test_an_operator_newer_than_the_opset_has_its_first_version(target: int) -> 
     assert ("LayerNormalization" in ops) == (target >= 17)
     feeds = {"x": np.array([[1, 2, 4], [0, -1, 3]], np.float32), "scale": np.array([1, 2, 3], np.float32)}
     np.testing.assert_allclose(run(result, feeds)["y"], run(source, feeds)["y"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("mask", "stays"), [("4, 10", True), ("4, 9", False), ("4, S", False)])
+def test_attention_whose_mask_covers_the_past_stays(mask: str, stays: bool) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 11, opset_import: ["": 24]> g (float[2, 3, 4, 8] q, float[2, 3, 4, 8] k, '
+        f"float[{mask}] m, float[2, 3, 6, 8] p) => (float[2, 3, 4, 8] y, float[2, 3, 10, 8] a, "
+        "float[2, 3, 10, 8] b) { y, a, b = Attention(q, k, k, m, p, p) }"
+    )
+    nodes = rnnlower.convert(model, opset=23).graph.node
+    assert ([node.op_type for node in nodes] == ["Attention"]) == stays

@@ -94,9 +94,14 @@ def _mask_may_be_short(step: VersionStep) -> bool:
     mask = step.input(3)
     if mask is None:
         return False
-    length, keys = step.shape(mask), step.shape(step.required_input(1))
+    length = step.shape(mask)
+    shapes = [step.shape(value) for value in (step.required_input(1), step.input(4)) if value is not None]
     # Keys are (batch, sequence, hidden) or (batch, heads, sequence, size): the sequence is last but one.
-    return length is None or keys is None or step.input(4) is not None or length[-1] != keys[-2]
+    sizes = [None if shape is None else shape[-2] for shape in shapes]
+    if length is None or len(sizes) == 1:
+        return length is None or length[-1] != sizes[0]
+    numbers = [size for size in sizes if isinstance(size, int)]
+    return len(numbers) < 2 or length[-1] != sum(numbers)
 
 
 def attention_25_down(step: VersionStep) -> None:
