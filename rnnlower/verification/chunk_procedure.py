@@ -221,8 +221,9 @@ def initial_states(
     sizes: dict[str, int] = {}
     for name in inputs.keys() & feeds.keys():
         for dim, size in zip(dims_of(inputs[name]) or (), feeds[name].shape, strict=False):
-            if isinstance(dim, str):
-                sizes[dim] = size
+            if isinstance(dim, str) or (dim is None and name in stream.inputs):
+                # Other tools may have removed the names: an open size is then that of all of them.
+                sizes[str(dim)] = size
     states = {}
     for name in stream.states.values():
         if name in feeds:

@@ -42,6 +42,19 @@ def test_a_batch_of_several_axes_is_their_product(dims: str, size: str) -> None:
         assert rnnlower.verify(source, streamed)
 
 
+def test_a_streamed_model_that_lost_the_names_of_its_sizes_is_verified() -> None:
+    source = model(
+        "(float[n, N, 3] X) => (float[n, 1, N, 2] Y) { Y = GRU <hidden_size = 2> (X, W, R) }",
+        W=(1, 6, 3),
+        R=(1, 6, 2),
+    )
+    streamed = rnnlower.stream(source)
+    for value in streamed.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.ClearField("dim_param")
+    assert rnnlower.verify(source, streamed)
+
+
 @pytest.mark.parametrize("kind", ["int64", "bool"])
 def test_a_state_of_integers_that_is_returned_in_another_order_is_refused(kind: str) -> None:
     operator = "Add" if kind == "int64" else "Xor"
