@@ -58,13 +58,13 @@ def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | N
             if not entry.key.startswith("rnnlower.") and taken.get(entry.key) != entry.value:
                 key = f"{name}/{entry.key}" if entry.key in taken else entry.key
                 result.metadata_props.add(key=key, value=entry.value)
-    for name, out in (connections or {}).items():
-        if name != out:
-            result.graph.node.append(onnx.helper.make_node("Identity", [out], [name]))
     used = {out for inputs in given.values() for out in inputs.values()}
     outputs = {out.name: out for model in models.values() for out in model.graph.output}
     for name in _topological_order(models, makers, given):
         _append(result, name, models[name], given[name], outputs)
+        for value, out in (connections or {}).items():
+            if value != out and makers[out] == name:
+                result.graph.node.append(onnx.helper.make_node("Identity", [out], [value]))
         result.graph.output.extend(out for out in models[name].graph.output if out.name not in used)
     return result
 

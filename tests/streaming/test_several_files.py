@@ -14,6 +14,7 @@ from support.cli_helpers import rnnlower as command
 from support.streamed import model
 
 import rnnlower
+from rnnlower.files.composing import compose_files
 
 ENCODER = """(float[1, n, 4] feat) => (float[1, n, 6] emb, float[1, n, 1] level) {
     s = Transpose <perm = [1, 0, 2]> (feat)
@@ -112,6 +113,10 @@ def test_an_output_feeds_two_inputs_of_one_name(tmp_path: Path) -> None:
     np.testing.assert_allclose([b, c], [np.tanh(np.ones((1, 2))), -np.tanh(np.ones((1, 2)))], rtol=1e-6)
     entries = {each.key: each.value for each in onnx.load(out).metadata_props}
     assert [entries[key] for key in ("author", "one/author", "two/author")] == ["enc", "one", "two"]
+
+
+def test_files_connected_by_other_names_are_a_valid_model(files: list[str]) -> None:
+    onnx.checker.check_model(compose_files(files, {"code": "emb"}), full_check=True)
 
 
 def test_connected_types_agree(tmp_path: Path) -> None:
