@@ -431,3 +431,13 @@ def test_attention_whose_mask_covers_the_past_stays(mask: str, stays: bool) -> N
     )
     nodes = rnnlower.convert(model, opset=23).graph.node
     assert ([node.op_type for node in nodes] == ["Attention"]) == stays
+
+
+@pytest.mark.parametrize(("mask", "keys", "stays"), [("L", "L", True), ("M", "L", False), ("?", "?", False)])
+def test_attention_whose_mask_is_as_long_as_the_keys_stays(mask: str, keys: str, stays: bool) -> None:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 11, opset_import: ["": 24]> g (float[2, 3, 4, 8] q, float[2, 3, {keys}, 8] k, '
+        f"float[4, {mask}] m) => (float[2, 3, 4, 8] y) {{ y = Attention(q, k, k, m) }}"
+    )
+    nodes = rnnlower.convert(model, opset=23).graph.node
+    assert ([node.op_type for node in nodes] == ["Attention"]) == stays

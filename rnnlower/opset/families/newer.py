@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import write_einsum
+from rnnlower.graph.walk import dim_name
 from rnnlower.opset.adapters import expand_to_body, only, positive_axis, refuse_unless
 from rnnlower.opset.step import Row, VersionStep
 
@@ -91,17 +92,19 @@ def attention_24_down(step: VersionStep) -> None:
 
 
 def _mask_may_be_short(step: VersionStep) -> bool:
-    mask = step.input(3)
+    mask, past = step.input(3), step.input(4)
     if mask is None:
         return False
-    length = step.shape(mask)
-    shapes = [step.shape(value) for value in (step.required_input(1), step.input(4)) if value is not None]
+    given = [mask, step.required_input(1), *([] if past is None else [past])]
+    shapes = [shape for value in given if (shape := step.shape(value)) is not None]
+    if len(shapes) < len(given):
+        return True
     # Keys are (batch, sequence, hidden) or (batch, heads, sequence, size): the sequence is last but one.
-    sizes = [None if shape is None else shape[-2] for shape in shapes]
-    if length is None or len(sizes) == 1:
-        return length is None or length[-1] != sizes[0]
+    length, sizes = shapes[0][-1], [shape[-2] for shape in shapes[1:]]
     numbers = [size for size in sizes if isinstance(size, int)]
-    return len(numbers) < 2 or length[-1] != sum(numbers)
+    if len(numbers) == len(sizes):
+        return length != sum(numbers)
+    return len(sizes) > 1 or dim_name(length) is None or length != sizes[0]
 
 
 def attention_25_down(step: VersionStep) -> None:
