@@ -167,6 +167,7 @@ def check_output(options: Mapping[str, Any]) -> None:
         from rnnlower.files.checks import external_files, read_proto
 
         for path in models.values():
+            # What cannot be read is refused by the command itself, with its own message.
             with contextlib.suppress(OSError):
                 content = path.read_bytes()
                 # Parsing a large model takes longer than looking for the name.

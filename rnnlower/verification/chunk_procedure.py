@@ -236,8 +236,9 @@ def initial_states(
 
 
 def _resolve_size(dim: int | str | None, sizes: Mapping[str, int]) -> int:
-    """Return the size of a dimension such as 4, ``N`` or ``2*N``, where N may itself be written ``2*s0``."""
+    """Return the size of a dimension such as 4, ``N`` or ``2*N``, where N may itself be named ``2*s0``."""
     text = f"{dim}*"
+    # The longest name with which it begins, or else its first factor.
     known = (name for name in sizes if text.startswith(f"{name}*"))
     first = max(known, key=len, default=text.partition("*")[0])
     size, rest = sizes.get(first, int(first) if first.isdecimal() else 1), text[len(first) + 1 : -1]
