@@ -224,8 +224,9 @@ def _size_violations(rule: RecurrentRule, node: ResolvedNode, path: str) -> Iter
             yield name, f"a {_SIZES[name]} that is not a number, in a body"
         elif not given and name in rule.static_with_states:
             yield name, f"a {_SIZES[name]} that is not a number, and initial states that are not graph inputs"
-    if rule.max_batch is not None and (node.batch_size is None or node.batch_size > rule.max_batch):
-        yield "batch", f"batch size {'unknown' if node.batch_size is None else node.batch_size}"
+    most, batch = rule.max_batch, node.batch_size
+    if most is not None and ("batch" not in rule.static if batch is None else batch > most):
+        yield "batch", f"batch size {'unknown' if batch is None else batch}"
     if node.hidden_size < (rule.min_hidden_size or 1):
         yield "hidden_size", f"hidden_size {node.hidden_size}"
     if rule.min_input_size is not None and (node.input_size or 0) < rule.min_input_size:
