@@ -56,7 +56,7 @@ def test_each_call_has_a_limit_of_its_own(child: Child) -> None:
         assert child.call(time.sleep, 2, seconds=100) is None
         for n, each in enumerate(late):
             with pytest.raises(ChildDiedError, match=f"longer than {0.3 * (n + 1):g} s"):
-                each.result(timeout=0)
+                each.result(timeout=60)
 
 
 def test_a_call_of_a_forked_process_is_given_up() -> None:

@@ -120,14 +120,14 @@ class _CommandModel(OpenedModel):
                 )
             except OSError as error:
                 raise EngineError(f"{label} cannot be started: {error.strerror}") from error
-            with killed_after(longest_call(), lambda: _kill(process)) as late:
-                try:
+            try:
+                with killed_after(longest_call(), lambda: _kill(process)) as late:
                     status = process.wait()
-                except BaseException:
-                    # A signal to this process does not reach a session of its own.
-                    _kill(process)
-                    process.wait()
-                    raise
+            except BaseException:
+                # A signal to this process does not reach a session of its own.
+                _kill(process)
+                process.wait()
+                raise
         if late.is_set():
             raise _timeout_error(label, "running")
         if status:

@@ -197,11 +197,19 @@ def test_an_abort_of_onnxruntime_ends_only_its_own_process():
 
 
 def test_a_check_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setenv("RNNLOWER_ENGINE_SECONDS", "0.001")
-    path = save(recurrent_model("LSTM", inputs=STATIC), tmp_path)
+    monkeypatch.setenv("RNNLOWER_ENGINE_SECONDS", "0.5")
+    steps = [onnx.helper.make_node("Identity", [name], [f"{name}_out"]) for name in ("go", "state")]
+    x, y, *flags = (
+        info(name, onnx.TensorProto.BOOL, []) for name in ("x", "y", "go", "state", "go_out", "state_out")
+    )
+    body = onnx.helper.make_graph(
+        steps, "body", [info("i", onnx.TensorProto.INT64, []), *flags[:2]], flags[2:]
+    )
+    endless = onnx.helper.make_node("Loop", ["", "x", "x"], ["y"], body=body)
+    path = save(model_of([endless], [x], [y]), tmp_path)
     own = worker.Worker(1)
     with pytest.raises(worker.WorkerError, match="took longer than"):
-        own.check(str(path), {"X": np.zeros((5, 2, 3), np.float32)})
+        own.check(str(path), {"x": np.array(True)})
     own.close()
 
 

@@ -146,7 +146,8 @@ def test_no_process_is_left_after_an_interruption(
     tmp_path: Path, adapter: Callable[[str], Engine], kind: str
 ) -> None:
     said, script = tmp_path / "pid", tmp_path / "hang.sh"
-    script.write_text(f"echo $$ > {said}; kill -INT {os.getpid()}; exec sleep 60")
+    # The signal comes when this process waits for the script, not while it starts it.
+    script.write_text(f"echo $$ > {said}; sleep 1; kill -INT {os.getpid()}; exec sleep 60")
     command = find_engine(f"cmd:sh {script} {{model}} {{inputs}} {{outputs}}")
     engine = command if kind == "command" else adapter(f"os.execlp('sh', 'sh', {str(script)!r})")
     with pytest.raises(KeyboardInterrupt):
