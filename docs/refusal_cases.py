@@ -337,6 +337,7 @@ CALLS = [
     Case("the opset", "rnnlower.convert(model, opset=0)"),
     Case("the number of trials", "rnnlower.verify(model, model, trials=0)"),
     Case("a chunk without steps", "rnnlower.stream(model, chunk=0)"),
+    Case("a chunk of too many steps", "rnnlower.stream(model, chunk=2**40)"),
     Case("no maximum", "rnnlower.pad(model, max={})"),
     Case(
         "inputs longer than the maximum",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.arguments import integer
 from rnnlower.errors import OptionError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
@@ -91,9 +92,7 @@ class StreamPass(Pass):
         allow_delay: bool = False,
         states: Mapping[str, str] | None = None,
     ) -> None:
-        if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
-            raise OptionError(f"the chunk is {chunk!r}; it must be a number of time steps, at least 1")
-        self._chunk = chunk
+        self._chunk = None if chunk is None else integer("chunk", chunk, least=1)
         self._time_axes = dict(time_axes or {})
         self._allow_delay = allow_delay
         self._given = dict(states or {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,18 +11,20 @@ from typing import Any
 from rnnlower.errors import OptionError
 
 
-def integer(name: str, value: Any, least: int | None = None) -> int:
+def integer(name: str, value: Any, least: float = -math.inf, most: float = 2**31 - 1) -> int:
     """Return the value as an int.
 
     Raises:
-        OptionError: It is not an int, but for example a float or a string of digits, or it is too small.
+        OptionError: It is not an int, but for example a float or a string of digits, or it is too small or
+            too large.
     """
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise OptionError(f"the {name} is {value!r}; it must be an integer") from error
-    if least is not None and number < least:
+    number = None if isinstance(value, bool) else plain(value)
+    if not isinstance(number, int):
+        raise OptionError(f"the {name} is {value!r}; it must be an integer")
+    if number < least:
         raise OptionError(f"the {name} is {value}; it must be at least {least}")
+    if number > most:
+        raise OptionError(f"the {name} is {value}; it must be at most {most}")
     return number
 
 
