@@ -149,9 +149,9 @@ class ConvertOptions(Options):
     @property
     def lacks_state_operators(self) -> bool:
         """True if the requested opset has neither LinearAttention nor CausalConvWithState."""
-        from rnnlower.recurrent.state_operators import FIRST_OPSET
+        from rnnlower.recurrent.state_operators import STATE_OPERATORS_OPSET
 
-        return integer("opset", self.opset) < FIRST_OPSET
+        return integer("opset", self.opset) < STATE_OPERATORS_OPSET
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,7 @@ Given = str | os.PathLike[str] | Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordedOptions(Options):
-    """The options of what runs a float model over recordings."""
+    """The options that `calibrate` and `quantize` share."""
 
     strip: bool = field(default=False, init=False)
     semantics: Semantics = field(default="ort", init=False)

@@ -195,7 +195,7 @@ class LiftRecurrentPass(Pass):
                 continue
             try:
                 line = match_line(self.facts, graph, chain, self.semantics)
-                # Of a step in a body, the body's node says more.
+                # For a step inside a body, the body's node says more.
                 is_line, count = is_line or not path, len(line.steps)
                 if count < (self.steps or 0):
                     steps = f"{count} step" if count == 1 else f"{count} steps"

@@ -14,7 +14,7 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.versions import needed_opset
 from rnnlower.graph.walk import default_opset, dim_name, forget_inner_shapes
 from rnnlower.lowering import LAST_OPSET
-from rnnlower.padding.examples import FIRST_OPSET
+from rnnlower.padding.examples import FIRST_PADDED_OPSET
 from rnnlower.padding.normalization import unfold_groups
 from rnnlower.padding.padding_rules import RULES
 from rnnlower.padding.sizes import NoRuleError, Size
@@ -101,7 +101,7 @@ class PadLengthsPass(Pass):
             UnsupportedModelError: A node does with padding what no rule undoes.
         """
         InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
-        opset = max(needed_opset(model), FIRST_OPSET)
+        opset = max(needed_opset(model), FIRST_PADDED_OPSET)
         if opset > default_opset(model):
             self.notes = convert_to_first_possible(model, opset, self.facts, last=LAST_OPSET)
         if model.ir_version < FREE_INITIALIZERS_IR:

@@ -20,7 +20,7 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import MOST_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.sonnx import FIRST_OPSET, find_departures, shared_length
+from rnnlower.recurrent.sonnx import LSTM_VERSION, find_departures, shared_length
 from rnnlower.targets.adapting import AdaptedNode, find_changes
 from rnnlower.targets.format import ADAPTABLE
 from rnnlower.targets.native import NativeCheck
@@ -165,7 +165,7 @@ class ConformSonnxPass(Pass):
             found = [departure for departure in find_departures(located) if departure.level == "error"]
             if not found:
                 continue
-            if located.node.op_type == "LSTM" and default_opset(model) >= FIRST_OPSET:
+            if located.node.op_type == "LSTM" and default_opset(model) >= LSTM_VERSION:
                 # Parsed only now: an input may be an output of a node that has just been replaced.
                 node = parse_recurrent(located)
                 if node.dtype is not None and node.inputs["X"].shape is not None:

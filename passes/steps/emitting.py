@@ -156,7 +156,7 @@ def separate_sums(work: LoweringWork) -> None:
 
 
 def fold_constants(work: LoweringWork) -> None:
-    """Fold all that follows from constants, of which the target would lose axes.
+    """Fold what is computed from constants where the target would drop its axes.
 
     Before: results of constants that lose axes on the target. After: constants, however large they are.
     """
@@ -176,7 +176,7 @@ def keep_nan(work: LoweringWork) -> None:
 
 
 def copy_outputs(work: LoweringWork) -> None:
-    """Copy outputs that the target may overwrite, or gets right only behind a Cast.
+    """Copy outputs that the target may overwrite, or gets right only after a Cast.
 
     Before: outputs that the target overwrites. After: copies of them are the outputs.
     """

@@ -1,4 +1,4 @@
-"""Steps that lift the model's own recurrences; a model without any need not load what lifts."""
+"""Steps that lift the model's own recurrences; what lifts is imported only where there are any."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
 from rnnlower.passes.steps.contracts import contract, nodes_are_replaced, state_operators_are_replaced
 from rnnlower.passes.steps.work import LoweringWork, Work, deselect, is_selected
 from rnnlower.recurrent.state_operators import (
-    FIRST_OPSET,
+    STATE_OPERATORS_OPSET,
     AttentionNode,
     ConvolutionNode,
     StateNode,
@@ -74,9 +74,9 @@ def _parse(work: Work, nodes: Sequence[LocatedNode], *, lenient: bool = False) -
 
 def _kernel_domains(work: LoweringWork, op_type: str) -> list[str]:
     """Return the domains in which the target has a kernel of the operator."""
-    opset = min(work.target.opset.range[1], work.opset or FIRST_OPSET)
+    opset = min(work.target.opset.range[1], work.opset or STATE_OPERATORS_OPSET)
     found = [_MICROSOFT] if work.target.has_foreign(_MICROSOFT, op_type) else []
-    return found + [""] * (opset >= FIRST_OPSET and op_type in work.target.op_types)
+    return found + [""] * (opset >= STATE_OPERATORS_OPSET and op_type in work.target.op_types)
 
 
 @contract(requires=[nodes_are_replaced], ensures=[state_operators_are_replaced])

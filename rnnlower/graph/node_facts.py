@@ -103,7 +103,7 @@ class NodeFacts:
         return self._dims.get(value)
 
     def shape(self, value: ir.Value | None) -> Shape | None:
-        """Return the shape of a value, with ``None`` for a size that is no number or an unknown rank."""
+        """Return the shape of a value: ``None`` for a size that is not a number, or for an unknown rank."""
         dims = self.dims(value)
         if dims is None or any(isinstance(dim, int) and dim < 0 for dim in dims):
             return None

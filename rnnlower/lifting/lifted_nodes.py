@@ -19,7 +19,7 @@ from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.results import Result, find_results, require_steps, unguarded_states
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.recurrent.node import KEEPS_INITIAL, Semantics
-from rnnlower.recurrent.state_operators import FIRST_OPSET, STATE_OUTPUTS
+from rnnlower.recurrent.state_operators import STATE_OPERATORS_OPSET, STATE_OUTPUTS
 
 _FIRST_OPSET = 7
 _FIRST_WITH_BFLOAT16 = 22
@@ -165,7 +165,7 @@ def emit_state_operator(
 ) -> list[ir.Value]:
     """Emit a LinearAttention or CausalConvWithState; com.microsoft's if the standard lacks it."""
     outputs = [ir.Value(name=e.names.fresh(role)) for role in STATE_OUTPUTS]
-    domain = "" if is_standard and e.opset >= FIRST_OPSET else "com.microsoft"
+    domain = "" if is_standard and e.opset >= STATE_OPERATORS_OPSET else "com.microsoft"
     given = trim_omitted(inputs)
     node = ir.Node(domain, op_type, given, attributes, outputs=outputs, name=e.names.source.fresh(name))
     return list(e.add(node))

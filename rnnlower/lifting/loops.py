@@ -217,7 +217,7 @@ class _LoopReader:
             yield dataclasses.replace(written, outer=state.end)
 
     def _scatter_axis(self, place: ir.Value | None, dims: Dims | None) -> tuple[int, ir.Value | None]:
-        """Return the axis that a ScatterND indexes, behind whole axes, and the positions on it."""
+        """Return the axis that a ScatterND indexes, after whole axes, and the positions on it."""
         joined = None if place is None else place.producer()
         if joined is None or joined.op_type != "Concat" or dims is None or len(joined.inputs) >= len(dims):
             return 0, place

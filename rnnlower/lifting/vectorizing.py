@@ -136,7 +136,7 @@ class StepVectorizer:
     def align(
         self, node: ir.Node, given: Values, has_time: Sequence[bool], rank: int
     ) -> list[ir.Value | None]:
-        """Insert axes of size 1 behind time, so that the other axes stay aligned."""
+        """Insert axes of size 1 after time, so that the other axes stay aligned."""
         found = []
         for old, value, is_timed in zip(node.inputs, given, has_time, strict=True):
             own = rank if old is None else len(self.products.dims(old))

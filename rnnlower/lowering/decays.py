@@ -36,7 +36,7 @@ class Decays:
     def between(self, group: int = 1) -> ir.Value:
         """Emit the decay from the step of each column to that of each row, `group` times each.
 
-        It is 1 for columns behind the row.
+        It is 1 for columns after the row.
         """
         if group not in self._between:
             e = self.e

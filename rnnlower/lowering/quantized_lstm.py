@@ -25,9 +25,6 @@ from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
 
-FIRST_OPSET = 11
-"""The first opset with DynamicQuantizeLinear."""
-
 _IOFC, _CARRIED = "iofc", "carried"
 
 
@@ -185,7 +182,7 @@ def _zero_point(e: Emitter, value: ir.Value, direction: int) -> ir.Value | None:
 
 def _quantize(e: Emitter, value: ir.Value) -> _Integers:
     """Emit the value rounded to 8 bits, with its range widened to contain 0."""
-    return _Integers(*e.ops("DynamicQuantizeLinear", value, outputs=3, since=FIRST_OPSET))
+    return _Integers(*e.ops("DynamicQuantizeLinear", value, outputs=3, since=11))
 
 
 def _emit_product(e: Emitter, x: _Integers, weight: _Integers) -> ir.Value:

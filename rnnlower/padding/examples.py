@@ -17,8 +17,8 @@ from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
 
-FIRST_OPSET = 9
-"""The first opset with all that is emitted."""
+FIRST_PADDED_OPSET = 9
+"""The first opset with all the operators that padding emits."""
 
 _OTHER_SIZES = ((29, 31), (37, 41))
 _FEWER_STEPS = (1, 2, 5)

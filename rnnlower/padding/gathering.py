@@ -77,9 +77,9 @@ def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
         contents = None
     if contents is not None and any((each != contents[0]).any() for each in contents):
         # A position that follows from the length is that number already, unless rows have their own.
-        behind = [each - count for each, count in zip(contents, counts, strict=True)]
+        from_end = [each - count for each, count in zip(contents, counts, strict=True)]
         if flow.rows is not None and (
-            contents[0].size != 1 or any((each != behind[0]).any() for each in behind)
+            contents[0].size != 1 or any((each != from_end[0]).any() for each in from_end)
         ):
             raise NoRuleError("reads steps at positions that differ from row to row")
         contents = [each - counts[0] for each in contents[:1]] if flow.rows is not None else None
@@ -102,8 +102,8 @@ def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
     count = flow.masks.count(size, dtype)
     if not len(flow.shape(value)):
         count = emitter.squeeze(count, 0, [])
-    is_behind = emitter.op("Less", value, emitter.with_dtype(dtype).scalar(0), since=9)
-    steps = emitter.op("Where", is_behind, emitter.op("Add", value, count), value)
+    is_negative = emitter.op("Less", value, emitter.with_dtype(dtype).scalar(0), since=9)
+    steps = emitter.op("Where", is_negative, emitter.op("Add", value, count), value)
     emitter.insert_before(node)
     node.replace_input_with(1, steps)
 

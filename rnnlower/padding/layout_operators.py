@@ -40,7 +40,7 @@ def _reshape(flow: PadFlow, node: ir.Node) -> Axes:
             places = [p for p in places if p not in open_axes and not after[0][p] % each][-1:]
         if len(places) != 1:
             _refuse_fixed_length(flow, node, outer, after)
-            raise NoRuleError("folds time behind another axis, or mixes it with one")
+            raise NoRuleError("folds time after another axis, or mixes it with one")
         factor = math.gcd(after[0][places[0]], before[0][axis])
         axes[places[0]] = size.affine(after[0][places[0]] // factor, 0, before[0][axis] // factor)
     return axes

@@ -100,7 +100,7 @@ def _channel_norm(flow: PadFlow, node: ir.Node) -> Axes:
 def unfold_groups(model: ir.Model) -> None:
     """Give groups of channels their spatial axes, before InstanceNormalization, in place of one long axis.
 
-    PyTorch writes GroupNorm so below opset 21; time would be folded behind the channels of a group.
+    PyTorch writes GroupNorm so below opset 21; time would be folded after the channels of a group.
     """
     facts, pool = Facts(model), InitializerPool(model, NameSource(all_names(model)))
     for node in model.graph:

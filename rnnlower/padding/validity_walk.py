@@ -120,7 +120,7 @@ class PadFlow(Examples):
         return self
 
     def _give_number_of_steps(self, output: ir.Value) -> None:
-        """Let an output that follows from a length be as it is for the actual one."""
+        """Make an output that depends on a length use the actual length."""
         if self.rows is not None:
             raise UnsupportedModelError(
                 f"output {output.name!r} is a number of steps, which differs from row to row",
@@ -346,7 +346,7 @@ class PadFlow(Examples):
         return self._at_length[value]
 
     def _operand_at_length(self, node: ir.Node, index: int) -> ir.Value:
-        """Return such a content as an operand of an operator that broadcasts."""
+        """Return an input's content at the length, shaped to broadcast."""
         value = self.operand(node, index)
         if self.rows is None:
             return self._content_at_length(value)

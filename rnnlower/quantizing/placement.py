@@ -1,6 +1,6 @@
 """The placement of a DequantizeLinear whose result is read in a body or branch, or only moved.
 
-onnxruntime (1.31) moves a DequantizeLinear behind the Reshape that follows it, and aborts its process if an
+onnxruntime (1.31) moves a DequantizeLinear after the Reshape that follows it, and aborts its process if an
 If captures the result: QDQPropagationTransformer takes what a branch captures for an input of the If.
 """
 
@@ -38,7 +38,7 @@ def capture_integers(model: ir.Model) -> None:
 
 
 def quantize_moved(model: ir.Model) -> None:
-    """Quantize int8 again behind an operator that moves it, which changes no number.
+    """Quantize int8 again after an operator that moves it, which changes no number.
 
     onnxruntime inserts these quantizers otherwise. From version 1.32 on it then refuses its own graph: it
     makes uint8 of int8, and leaves the attribute output_dtype.
@@ -91,7 +91,7 @@ def _trace_to_dequantize(value: ir.Value) -> list[ir.Node] | None:
     """Return the nodes from a DequantizeLinear to the value, the last one first.
 
     A move changes the axis of several scales, and onnxruntime wants weights that are constants in front of a
-    MatMul: there it stays behind the DequantizeLinear.
+    MatMul: there it stays after the DequantizeLinear.
     """
     nodes: list[ir.Node] = []
     while (node := value.producer()) is not None:

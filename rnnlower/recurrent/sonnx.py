@@ -25,8 +25,8 @@ from rnnlower.graph.walk import LocatedNode, origin
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 
-FIRST_OPSET = 14
-"""The first opset whose LSTM has all the attributes that must be written out."""
+LSTM_VERSION = 14
+"""The first version of LSTM with all the attributes that must be written out, and its opset."""
 
 _ALLOWED_ACTIVATIONS = (("Sigmoid", "Tanh", "Tanh"), ("Relu", "Tanh", "Tanh"))
 _CONSTANT_INPUTS = ("W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
@@ -149,8 +149,8 @@ def _written(name: str, node: ResolvedNode) -> Finding | None:
 def _layout(node: ResolvedNode) -> Finding | None:
     if node.layout:
         return "is 1; it must be 0", _lowering("converts it with Transposes")
-    if node.version < FIRST_OPSET:
-        return f"does not exist in LSTM-{node.version}", f"`{wording.call('convert', opset=FIRST_OPSET)}`"
+    if node.version < LSTM_VERSION:
+        return f"does not exist in LSTM-{node.version}", f"`{wording.call('convert', opset=LSTM_VERSION)}`"
     return _written("layout", node)
 
 

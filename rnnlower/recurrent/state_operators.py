@@ -20,7 +20,7 @@ from rnnlower.graph.walk import LocatedNode
 
 LINEAR_ATTENTION = "LinearAttention"
 CAUSAL_CONV = "CausalConvWithState"
-FIRST_OPSET = 27
+STATE_OPERATORS_OPSET = 27
 """The opset that brought both operators."""
 UPDATE_RULES = ("linear", "gated", "delta", "gated_delta")
 

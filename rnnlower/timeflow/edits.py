@@ -23,8 +23,8 @@ class CacheInput:
     Attributes:
         node, index: The input, or an output of the model where there is no node.
         axis: The axis of time there.
-        cache: How many elements of it are kept.
-        drop: How many elements at the end of both the node does not take.
+        cache: Number of elements kept.
+        drop: Number of trailing elements, of both, that the node does not read.
         start: What is kept at first.
         shape: Shape of what is kept.
         value: What the state is of, which names it.

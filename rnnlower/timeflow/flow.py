@@ -243,7 +243,7 @@ class Flow(Contents):
         assert value is not None
         if track.outer != 1:
             raise CoupledError(
-                "needs frames of the chunk before, but time is folded behind another axis", batch_remedy()
+                "needs frames of the chunk before, but time is folded after another axis", batch_remedy()
             )
         kept, drop = frames * track.inner, (frames - more) * track.inner
         mode = track.fill if repeated and isinstance(track.fill, str) else ""

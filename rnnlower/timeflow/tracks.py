@@ -133,10 +133,10 @@ class Track:
         return length
 
     def require_end(self) -> None:
-        """Refuse frames behind the last one where the stream goes on, because the last ones were cut off."""
+        """Refuse frames after the last one where the stream goes on, because the last ones were cut off."""
         if self.tail + self.lag < 0:
             raise CoupledError(
-                "puts frames behind the end of a sequence that was cut off before its last ones"
+                "puts frames after the end of a sequence that was cut off before its last ones"
             )
 
     def is_aligned_with(self, other: Track) -> bool:

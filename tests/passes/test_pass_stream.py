@@ -344,7 +344,7 @@ def test_frames_behind_an_end_that_was_cut_off_are_refused(behind: str) -> None:
          int64[1] start = {{0}}, int64[1] end = {{-1}}, int64[1] time = {{2}}>
         {{ short = Slice (X, start, end, time) {behind} }}
     """
-    assert "puts frames behind the end" in refusal(text, time_axes={"X": 2}, allow_delay=True)
+    assert "puts frames after the end" in refusal(text, time_axes={"X": 2}, allow_delay=True)
 
 
 def test_frames_behind_the_last_one_are_refused_or_left_out() -> None:
