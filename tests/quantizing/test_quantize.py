@@ -114,11 +114,14 @@ def test_every_product_reads_integers(op_type: str, strategy: str) -> None:
 def test_integers_of_a_product_are_in_the_body_that_reads_them() -> None:
     source = LongMemory("LSTM", 8).build()
     result = rnnlower.quantize(source, calibration={"X": recordings(4, SHORT)})
-    for graph, node in nodes_of(result.graph):
-        if node.op_type == "DequantizeLinear" and graph is not result.graph:
-            names = {each.name for each in graph.initializer}
-            main = {each.name: each for each in result.graph.initializer}
-            assert node.input[0] in names or node.input[0] not in main
+    inner = [
+        (graph, node.input[0])
+        for graph, node in nodes_of(result.graph)
+        if node.op_type == "DequantizeLinear" and graph is not result.graph
+    ]
+    main = {each.name for each in result.graph.initializer}
+    assert [name for graph, name in inner if name in {each.name for each in graph.initializer}]
+    assert not [name for _, name in inner if name in main]
 
 
 def test_a_quantized_scan_has_less_than_half_the_bytes() -> None:
