@@ -43,7 +43,7 @@ def raise_opset_for_plans(work: LoweringWork) -> None:
     Before: the opset may lack operators of the plans. After: it has them.
     """
     model, asked = work.model, work.opset or default_opset(work.model)
-    written = max([asked, *(opset for each in work.needs.values() for opset in each.values())])
+    written = max([asked, *(opset for plan in work.plans.values() for opset in plan.needs.values())])
     if asked < written and work.opset is not None:
         # The rest of the model must be convertible back: refused here, it has the names that the user knows.
         ConvertOpsetPass(asked, keep=is_selected)(model.clone())
@@ -104,11 +104,9 @@ def restore_requested_opset(work: LoweringWork) -> None:
             lowest = opset
             break
     # The model has the highest opset of these needs, or a lower one.
+    needs = {each: work.plans[each.node].needs for each in (*work.nodes, *work.impossible)} | work.needs
     located, what = next(
-        (located, what)
-        for located, each in work.needs.items()
-        for what, opset in each.items()
-        if opset >= lowest
+        (located, what) for located, each in needs.items() for what, opset in each.items() if opset >= lowest
     )
     raise OpsetError(
         f"its replacement ({what}) cannot be expressed in opset {asked}",

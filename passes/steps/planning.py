@@ -171,16 +171,13 @@ def plan_nodes(work: LoweringWork) -> None:
         weights = Weights(chooser.private, dtype_of(node, located))
         native = work.choices[located.node].prices if located.node in work.choices else {}
         with located_errors(located):
-            plan = chooser.plan(node, weights, opset, strategy, native)
+            work.plans[located.node] = chooser.plan(node, weights, opset, strategy, native)
         nodes.append(node)
-        work.plans[located.node] = plan
-        work.needs[located] = dict(plan.needs)
     if options.runtime is not None:
         work.notes += cautions(options.runtime, nodes)
     _note_types(work, nodes)
     for located in work.impossible:
-        work.plans[located.node] = Plan("unroll", reason="it cannot run")
-        work.needs[located] = {"NonZero-9": 9}
+        work.plans[located.node] = Plan("unroll", reason="it cannot run", needs={"NonZero-9": 9})
 
 
 def _note_types(work: LoweringWork, nodes: Sequence[ResolvedNode]) -> None:
