@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import onnx_ir as ir
 
 from rnnlower import wording
@@ -92,17 +90,14 @@ def restore_requested_opset(work: LoweringWork) -> None:
 
     Before: the opset that the emitted ops need. After: the requested one.
     """
-    asked, lowest = work.opset, default_opset(work.model)
-    if asked is None or asked >= lowest:
+    asked, written = work.opset, default_opset(work.model)
+    if asked is None or asked >= written:
         return
-    for opset in range(asked, lowest):
-        with contextlib.suppress(OpsetError):
-            notes = convert_to_first_possible(work.model, opset, work.facts)
-            if opset == asked:
-                work.notes += notes
-                return
-            lowest = opset
-            break
+    notes = convert_to_first_possible(work.model, asked, work.facts, last=written)
+    lowest = default_opset(work.model)
+    if lowest == asked:
+        work.notes += notes
+        return
     # The model has the highest opset of these needs, or a lower one.
     needs = {each: work.plans[each.node].needs for each in (*work.nodes, *work.impossible)} | work.needs
     located, what = next(
