@@ -91,7 +91,7 @@ def simplify_model(work: Work) -> None:
 
     Before: nodes that follow from constants, and Ifs of known condition. After: constants, and a branch each.
     """
-    simplifying = TakeBranchesPass(), CaptureStatesPass(), FoldConstantsPass(work.refuses), RemoveNoopsPass()
+    simplifying = TakeBranchesPass(), CaptureStatesPass(), FoldConstantsPass(work.lacks), RemoveNoopsPass()
     for each in (*simplifying, RemoveUnusedPass()):
         work.apply(each)
     work.notes += work.apply(CorrectShapesPass()).notes

@@ -84,7 +84,7 @@ class Work:
         change(self.model, self.facts)
         return change
 
-    def refuses(self, node: ir.Node) -> bool:
+    def lacks(self, node: ir.Node) -> bool:
         """Return whether there is a target, and it lacks the operator of the node."""
         if self.options.runtime is None:
             return False
