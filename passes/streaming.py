@@ -229,9 +229,7 @@ def _lower_chunk(work: StreamWork) -> None:
 
 
 STREAM: Sequence[Step[StreamWork, StreamOptions]] = (
-    Step(shared.freeze_dims, "Later steps know more if sizes are static."),
-    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
-    Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
+    *shared.FIX_INPUTS,
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
     Step(shared.simplify_to_follow_time, "Nodes that never run need no state."),
     Step(
