@@ -9,7 +9,6 @@ from typing import cast
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.files import beyond_ir
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering.replacing import Gates, Plan, located_errors
 from rnnlower.lowering.sketching import Preferences
@@ -147,10 +146,9 @@ def preferences(work: LoweringWork) -> Preferences:
 
 
 def _chooser(work: LoweringWork) -> Chooser:
-    trained = beyond_ir.names_in_training(work.model)
     return Chooser(
         work.options.runtime or find_target("onnxruntime"),
-        private_weights([located.node for located in work.nodes], trained),
+        private_weights([located.node for located in work.nodes]),
         work.options.semantics,
         work.options.native,
         preferences(work),
