@@ -212,7 +212,7 @@ def _row_axes(model: ir.Model, inputs: Mapping[str, Mapping[int, str]]) -> dict[
     found, dims = {}, set()
     for value in model.graph.inputs:
         if places := inputs.get(str(value.name)):
-            axis = next(axis for axis in range(99) if axis not in places)
+            axis = min({0, 1} - places.keys())
             if value.shape is None or len(value.shape) <= axis:
                 raise UnsupportedModelError(
                     f"input {value.name!r} has no axis of rows",

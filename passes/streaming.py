@@ -130,7 +130,8 @@ class StreamPass(Pass):
         """Keep a model of one step per call, and say which of its outputs are states."""
         if self._chunk not in (None, 1):
             raise OptionError(f"the model takes one step per call, and the chunk is {self._chunk}")
-        self.analysis, self.states = Analysis(1, {}, 1, {}, 0, [], {}, None), states
+        self.analysis = Analysis(1, axes={}, steps=1, outputs={}, delay=0, edits=[], unreached={}, limit=None)
+        self.states = states
         defaults = {value.name: value.const_value for value in model.graph.inputs}
         start = {
             name: 0.0 if (default := defaults[name]) is None else default.numpy().tolist()
