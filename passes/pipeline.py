@@ -135,7 +135,7 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
         "A node that runs as it is needs nothing around it.",
         when=lambda o: o.target and o.emits,
     ),
-    Step(stateful.keep_state_operators, "As for recurrent nodes.", when=lambda o: o.target and o.emits),
+    Step(stateful.choose_state_kernels, "As for recurrent nodes.", when=lambda o: o.target and o.emits),
     Step(
         shared.warn_of_other_recurrences,
         "The model's own Loops can still be distinguished from emitted ones.",

@@ -173,12 +173,12 @@ def plan_nodes(work: LoweringWork) -> None:
         nodes.append(node)
     if options.runtime is not None:
         work.notes += cautions(options.runtime, nodes)
-    _note_types(work, nodes)
+    _note_rounding(work, nodes)
     for located in work.impossible:
         work.plans[located.node] = Plan("unroll", reason="it cannot run", needs={"NonZero-9": 9})
 
 
-def _note_types(work: LoweringWork, nodes: Sequence[ResolvedNode]) -> None:
+def _note_rounding(work: LoweringWork, nodes: Sequence[ResolvedNode]) -> None:
     narrow = [node for node in nodes if node.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)]
     work.rounds = bool(narrow) and preferences(work).compute_type is None
     if narrow and work.options.compute_type is None and not work.rounds:
