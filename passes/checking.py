@@ -75,10 +75,8 @@ def check_model(model: ir.Model, options: CheckOptions) -> CheckReport:
 
 
 CHECK: Sequence[Step[Work, CheckOptions]] = (
+    *shared.FIX_INPUTS,
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
-    Step(shared.freeze_dims, "Later steps know more if sizes are static."),
-    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
-    Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
     Step(shared.simplify_model, "Nodes that never run need not fit.", when=lambda o: o.folds),
     Step(shared.lift_constants, "Simplifying may leave Constant nodes."),
 )

@@ -69,9 +69,7 @@ def _legacy_constants(work: LiftWork) -> None:
 
 
 LIFT: Sequence[Step[LiftWork, LiftOptions]] = (
-    Step(shared.freeze_dims, "The number of iterations may follow from sizes.", when=lambda o: o.fixes_sizes),
-    Step(shared.set_inputs, "Conditions and weights may follow from inputs.", when=lambda o: o.sets),
-    Step(shared.freeze_initializers, "Weights must be constants.", when=lambda o: o.may_freeze),
+    *shared.FIX_INPUTS,
     Step(shared.simplify_model, "Conditions of a Loop may be constants.", when=lambda o: o.folds),
     Step(_lift, "It is known which values are constant."),
     Step(_legacy_constants, "In old IR versions every initializer is an input."),

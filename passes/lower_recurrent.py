@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from rnnlower.arguments import check_choice, integer
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.files import beyond_ir
 from rnnlower.graph.dynamic_sizes import describe_branch_inputs
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, sink_initializers
 from rnnlower.graph.rewiring import remove_orphans
@@ -138,7 +137,7 @@ class LowerRecurrentPass(Pass):
         ]
         found = [located for located in found if located not in unreachable + impossible]
         self.impossible = [*self.impossible, *impossible]
-        private = private_weights([located.node for located in found], beyond_ir.names_in_training(model))
+        private = private_weights([located.node for located in found])
         with paused_gc():
             self._lower(model, found, private)
         return ir.passes.PassResult(model, modified=bool(self.lowered))

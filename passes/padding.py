@@ -212,7 +212,7 @@ def _row_axes(model: ir.Model, inputs: Mapping[str, Mapping[int, str]]) -> dict[
     found, dims = {}, set()
     for value in model.graph.inputs:
         if places := inputs.get(str(value.name)):
-            axis = next(axis for axis in range(99) if axis not in places)
+            axis = min({0, 1} - places.keys())
             if value.shape is None or len(value.shape) <= axis:
                 raise UnsupportedModelError(
                     f"input {value.name!r} has no axis of rows",
@@ -295,9 +295,7 @@ def _pad(work: PadWork) -> None:
 
 PAD: Sequence[Step[PadWork, PadOptions]] = (
     Step(_make_axes_dynamic, "Sizes that follow from the length are not to be folded."),
-    Step(shared.freeze_dims, "Later steps know more if sizes are static.", when=lambda o: o.fixes_sizes),
-    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
-    Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
+    *shared.FIX_INPUTS,
     Step(shared.simplify_to_follow_time, "Branches that never run need no rule."),
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
     Step(lifting_steps.lift, "A recurrent node has a rule; a Loop has none.", when=lambda o: o.lift),

@@ -71,13 +71,7 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
         "The assumption concerns the exporter's nodes, not lifted ones.",
         when=lambda o: o.assume_linear_before_reset,
     ),
-    Step(shared.freeze_dims, "Later steps know more if sizes are static."),
-    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
-    Step(
-        shared.freeze_initializers,
-        "Later steps know constants. At a higher IR version these initializers would be defaults.",
-        when=lambda o: o.may_freeze,
-    ),
+    *shared.FIX_INPUTS,
     Step(lifting_steps.lift, "Lifted nodes can be selected.", when=lambda o: o.lift),
     Step(
         lifting_steps.lift_lines,
@@ -141,7 +135,7 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
         "A node that runs as it is needs nothing around it.",
         when=lambda o: o.target and o.emits,
     ),
-    Step(stateful.keep_state_operators, "As for recurrent nodes.", when=lambda o: o.target and o.emits),
+    Step(stateful.choose_state_kernels, "As for recurrent nodes.", when=lambda o: o.target and o.emits),
     Step(
         shared.warn_of_other_recurrences,
         "The model's own Loops can still be distinguished from emitted ones.",

@@ -129,7 +129,8 @@ class StreamPass(Pass):
         """Keep a model of one step per call, and say which of its outputs are states."""
         if self._chunk not in (None, 1):
             raise OptionError(f"the model takes one step per call, and the chunk is {self._chunk}")
-        self.analysis, self.states = Analysis(1, {}, 1, {}, 0, [], {}, None), states
+        self.analysis = Analysis(1, axes={}, steps=1, outputs={}, delay=0, edits=[], unreached={}, limit=None)
+        self.states = states
         defaults = {value.name: value.const_value for value in model.graph.inputs}
         start = {
             name: 0.0 if (default := defaults[name]) is None else default.numpy().tolist()
@@ -228,9 +229,7 @@ def _lower_chunk(work: StreamWork) -> None:
 
 
 STREAM: Sequence[Step[StreamWork, StreamOptions]] = (
-    Step(shared.freeze_dims, "Later steps know more if sizes are static."),
-    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
-    Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
+    *shared.FIX_INPUTS,
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
     Step(shared.simplify_to_follow_time, "Nodes that never run need no state."),
     Step(

@@ -84,14 +84,13 @@ def lengths_are_numbers(model: ir.Model, work: LoweringWork) -> bool:
 
 
 def nodes_are_planned(model: ir.Model, work: LoweringWork) -> bool:
-    """Return whether each node to be replaced has a plan, and the opsets that the plan needs."""
-    nodes = (*work.nodes, *work.impossible)
-    return all(each.node in work.plans and each in work.needs for each in nodes)
+    """Return whether each node to be replaced has a plan."""
+    return all(each.node in work.plans for each in (*work.nodes, *work.impossible))
 
 
 def forms_exist(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether the model's opset has every operator of the plans."""
-    needed = [opset for needs in work.needs.values() for opset in needs.values()]
+    needed = [opset for plan in work.plans.values() for opset in plan.needs.values()]
     return default_opset(model) >= max(needed, default=0)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import onnx_ir as ir
 
 from rnnlower import wording
@@ -43,7 +41,7 @@ def raise_opset_for_plans(work: LoweringWork) -> None:
     Before: the opset may lack operators of the plans. After: it has them.
     """
     model, asked = work.model, work.opset or default_opset(work.model)
-    written = max([asked, *(opset for each in work.needs.values() for opset in each.values())])
+    written = max([asked, *(opset for plan in work.plans.values() for opset in plan.needs.values())])
     if asked < written and work.opset is not None:
         # The rest of the model must be convertible back: refused here, it has the names that the user knows.
         ConvertOpsetPass(asked, keep=is_selected)(model.clone())
@@ -92,23 +90,18 @@ def restore_requested_opset(work: LoweringWork) -> None:
 
     Before: the opset that the emitted ops need. After: the requested one.
     """
-    asked, lowest = work.opset, default_opset(work.model)
-    if asked is None or asked >= lowest:
+    asked, written = work.opset, default_opset(work.model)
+    if asked is None or asked >= written:
         return
-    for opset in range(asked, lowest):
-        with contextlib.suppress(OpsetError):
-            notes = convert_to_first_possible(work.model, opset, work.facts)
-            if opset == asked:
-                work.notes += notes
-                return
-            lowest = opset
-            break
+    notes = convert_to_first_possible(work.model, asked, work.facts, last=written)
+    lowest = default_opset(work.model)
+    if lowest == asked:
+        work.notes += notes
+        return
     # The model has the highest opset of these needs, or a lower one.
+    needs = {each: work.plans[each.node].needs for each in (*work.nodes, *work.impossible)} | work.needs
     located, what = next(
-        (located, what)
-        for located, each in work.needs.items()
-        for what, opset in each.items()
-        if opset >= lowest
+        (located, what) for located, each in needs.items() for what, opset in each.items() if opset >= lowest
     )
     raise OpsetError(
         f"its replacement ({what}) cannot be expressed in opset {asked}",

@@ -63,7 +63,7 @@ def _price_recurrent_nodes(model: ir.Model, known: set[ir.Node], target: Target)
     made = [each for each in find_recurrent(model) if each.node not in known]
     if not made or not target.prices.microseconds:
         return None
-    chooser = Chooser(target, private_weights([each.node for each in made], ()))
+    chooser = Chooser(target, private_weights([each.node for each in made]))
     found = [chooser.candidates(each) for each in made]
     return sum(cheapest(each).price or 0.0 for each in found) if all(found) else None
 

@@ -9,7 +9,6 @@ from typing import cast
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.files import beyond_ir
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering.replacing import Gates, Plan, located_errors
 from rnnlower.lowering.sketching import Preferences
@@ -147,10 +146,9 @@ def preferences(work: LoweringWork) -> Preferences:
 
 
 def _chooser(work: LoweringWork) -> Chooser:
-    trained = beyond_ir.names_in_training(work.model)
     return Chooser(
         work.options.runtime or find_target("onnxruntime"),
-        private_weights([located.node for located in work.nodes], trained),
+        private_weights([located.node for located in work.nodes]),
         work.options.semantics,
         work.options.native,
         preferences(work),
@@ -171,19 +169,16 @@ def plan_nodes(work: LoweringWork) -> None:
         weights = Weights(chooser.private, dtype_of(node, located))
         native = work.choices[located.node].prices if located.node in work.choices else {}
         with located_errors(located):
-            plan = chooser.plan(node, weights, opset, strategy, native)
+            work.plans[located.node] = chooser.plan(node, weights, opset, strategy, native)
         nodes.append(node)
-        work.plans[located.node] = plan
-        work.needs[located] = dict(plan.needs)
     if options.runtime is not None:
         work.notes += cautions(options.runtime, nodes)
-    _note_types(work, nodes)
+    _note_rounding(work, nodes)
     for located in work.impossible:
-        work.plans[located.node] = Plan("unroll", reason="it cannot run")
-        work.needs[located] = {"NonZero-9": 9}
+        work.plans[located.node] = Plan("unroll", reason="it cannot run", needs={"NonZero-9": 9})
 
 
-def _note_types(work: LoweringWork, nodes: Sequence[ResolvedNode]) -> None:
+def _note_rounding(work: LoweringWork, nodes: Sequence[ResolvedNode]) -> None:
     narrow = [node for node in nodes if node.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)]
     work.rounds = bool(narrow) and preferences(work).compute_type is None
     if narrow and work.options.compute_type is None and not work.rounds:

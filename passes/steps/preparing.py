@@ -127,7 +127,7 @@ def expand_definitions(work: LoweringWork) -> None:
     _express_nodes(
         work,
         lambda node: (
-            work.refuses(node) and not is_selected(node) and (bool(node.domain) or not has_fallback(node))
+            work.lacks(node) and not is_selected(node) and (bool(node.domain) or not has_fallback(node))
         ),
         "has no {op_type}",
     )
@@ -161,7 +161,7 @@ def _has_unsupported_body(work: LoweringWork, node: ir.Node) -> bool:
     if work.options.runtime is None:
         return False
     inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
-    return any(not is_stateful(each) and work.refuses(each) and not has_fallback(each) for each in inner)
+    return any(not is_stateful(each) and work.lacks(each) and not has_fallback(each) for each in inner)
 
 
 def resolve_sequences(work: LoweringWork) -> None:

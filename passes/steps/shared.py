@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from rnnlower import wording
@@ -16,7 +19,7 @@ from rnnlower.passes.declared_sizes import CorrectShapesPass, FreezeDimsPass
 from rnnlower.passes.folding import FoldConstantsPass
 from rnnlower.passes.removing import RemoveNoopsPass, RemoveUnusedPass, StripPass
 from rnnlower.passes.simpler_control_flow import CaptureStatesPass, TakeBranchesPass
-from rnnlower.passes.steps.work import Work
+from rnnlower.passes.steps.work import Step, Work
 from rnnlower.recurrent.suspicions import find_other_recurrences, find_suspicions
 from rnnlower.wording import call, counted
 
@@ -91,7 +94,7 @@ def simplify_model(work: Work) -> None:
 
     Before: nodes that follow from constants, and Ifs of known condition. After: constants, and a branch each.
     """
-    simplifying = TakeBranchesPass(), CaptureStatesPass(), FoldConstantsPass(work.refuses), RemoveNoopsPass()
+    simplifying = TakeBranchesPass(), CaptureStatesPass(), FoldConstantsPass(work.lacks), RemoveNoopsPass()
     for each in (*simplifying, RemoveUnusedPass()):
         work.apply(each)
     work.notes += work.apply(CorrectShapesPass()).notes
@@ -149,3 +152,11 @@ def strip(work: Work) -> None:
     Before: nodes have names and metadata. After: neither, and nothing has a doc string.
     """
     work.apply(StripPass())
+
+
+FIX_INPUTS: Sequence[Step[Any, Any]] = (
+    Step(freeze_dims, "Later steps know more if sizes are static."),
+    Step(set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
+    Step(freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
+)
+"""The steps that fix inputs; at a higher IR version, initializers that are not frozen would be defaults."""

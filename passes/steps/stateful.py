@@ -34,7 +34,7 @@ _FEW_STEPS = 16
 step, four times as much for a thousand."""
 
 
-def keep_state_operators(work: LoweringWork) -> None:
+def choose_state_kernels(work: LoweringWork) -> None:
     """Decide on each node whether the target's own operator runs it.
 
     Before: marked nodes. After: those that run there lose the mark, maybe as com.microsoft's operator.
@@ -109,15 +109,15 @@ def lower_for_older_opset(work: Work) -> None:
 
 def _lower_node(work: LoweringWork, located: LocatedNode, strategy: str, reason: str) -> None:
     """Lower a node, at the first opset that has all of its operators."""
-    while True:
-        lowering = LowerStateOperatorsPass(
-            strategy,
-            [located],
-            unroll_factor=work.options.unroll_factor,
-            dialect=work.options.runtime,
-            reason=reason,
-            namespaces=work.options.namespaces,
-        )
+    lowering = LowerStateOperatorsPass(
+        strategy,
+        [located],
+        unroll_factor=work.options.unroll_factor,
+        dialect=work.options.runtime,
+        reason=reason,
+        namespaces=work.options.namespaces,
+    )
+    while not lowering.lowered:
         try:
             lowering(work.model, work.facts)
         except OpsetError as error:
@@ -125,9 +125,7 @@ def _lower_node(work: LoweringWork, located: LocatedNode, strategy: str, reason:
                 raise
             work.needs.setdefault(located, {})[f"{error.operator}-{error.opset}"] = error.opset
             work.notes += convert_to_first_possible(work.model, error.opset, work.facts, keep=is_selected)
-        else:
-            work.lowered += lowering.lowered
-            return
+    work.lowered += lowering.lowered
 
 
 def _choose_strategy(node: StateNode, target: Target | None) -> tuple[str, str]:

@@ -84,7 +84,7 @@ class Work:
         change(self.model, self.facts)
         return change
 
-    def refuses(self, node: ir.Node) -> bool:
+    def lacks(self, node: ir.Node) -> bool:
         """Return whether there is a target, and it lacks the operator of the node."""
         if self.options.runtime is None:
             return False
@@ -108,7 +108,7 @@ class LoweringWork(Work):
         choices: The decision on each node for which there is a target.
         sketches: The candidates that were emitted to be priced.
         plans: How each node is to be lowered.
-        needs: The opset that each form of a node needs, with the operator that needs it.
+        needs: The opset that the form of a state node needs, with the operator that needs it.
         adapted: Reports on the nodes that the target runs with ops around them.
         lowered: Reports on the other nodes.
         kept: The nodes that the target runs as they are.

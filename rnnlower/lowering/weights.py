@@ -129,7 +129,7 @@ class Weights:
         return value if self._dtype == e.dtype else e.cast(value, e.dtype)
 
 
-def private_weights(nodes: Sequence[ir.Node], trained: Container[str]) -> set[ir.Value]:
+def private_weights(nodes: Sequence[ir.Node]) -> set[ir.Value]:
     """Return the constant weights that only the given nodes read, and only as weights."""
     lowered = set(nodes)
     weights = {node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.inputs)}
@@ -137,10 +137,8 @@ def private_weights(nodes: Sequence[ir.Node], trained: Container[str]) -> set[ir
         value
         for value in weights
         if value is not None
-        and value.const_value is not None
         and value.is_initializer()
-        and value.name not in trained
-        and not value.is_graph_input()
+        and constant_of(value) is not None
         and not value.is_graph_output()
         and all(user in lowered and index in WEIGHT_INPUTS for user, index in value.uses())
     }

@@ -143,7 +143,7 @@ def _bounds(flow: PadFlow, node: ir.Node) -> dict[int, tuple[list[int], list[int
 
 def _slice(flow: PadFlow, node: ir.Node) -> Axes:
     value, axes, bounds = node.inputs[0], dict(flow.axes_of(node.inputs[0])), _bounds(flow, node)
-    out = dict(zip(range(99), zip(*flow.shapes(node.outputs[0]), strict=True), strict=False))
+    out = dict(enumerate(zip(*flow.shapes(node.outputs[0]), strict=True)))
     cut = [axis for axis in bounds if axis in axes]
     for axis, (starts, _, step) in bounds.items():
         if axis not in axes and len({*out[axis]}) > 1:

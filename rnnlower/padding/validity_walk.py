@@ -380,7 +380,7 @@ class PadFlow(Examples):
     def _shape_of_length(self, emitter: Emitter, node: ir.Node) -> ir.Value:
         source = self.operand(node)
         axes, start = self.axes_of(source), node.attributes.get_int("start", 0)
-        places = range(len(self.shape(source)))[start : node.attributes.get_int("end", 99)]
+        places = range(len(self.shape(source)))[start : node.attributes.get_int("end")]
         return emitter.size_vector(
             [
                 self.masks.count(axes[axis]) if axis in axes else self.sizes(emitter, source, [axis])[0]

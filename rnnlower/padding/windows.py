@@ -76,7 +76,7 @@ def _fill_and_slide(flow: PadFlow, node: ir.Node, fill: float | ir.Value) -> Axe
 
 
 def _conv(flow: PadFlow, node: ir.Node) -> Axes:
-    zero = operand(node, _ZERO_POINTS.get(node.op_type, 99))
+    zero = operand(node, _ZERO_POINTS[node.op_type]) if node.op_type in _ZERO_POINTS else None
     return _fill_and_slide(flow, node, 0.0 if zero is None else zero)
 
 

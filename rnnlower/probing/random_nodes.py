@@ -158,10 +158,8 @@ def add_parts(node: Node, parts: Sequence[str], functions: Sequence[str]) -> Nod
         elif kind in ("no", "empty"):
             node = node.with_(inputs=node.inputs - {"B"})
             more["written"] = 4 if kind == "empty" else 0
-        elif kind == "in":
-            more["place"] = name
-        elif kind == "behind":
-            more["behind"] = name
+        elif kind in ("in", "behind"):
+            more["place" if kind == "in" else kind] = name
         else:
             node = node.add(part)
     sets["computed"] &= {*_WEIGHTS, *node.inputs}

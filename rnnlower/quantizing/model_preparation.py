@@ -34,9 +34,7 @@ def infer_types(work: Work) -> None:
 
 
 PREPARATION: Sequence[Step[Work, RecordedOptions]] = (
-    Step(shared.freeze_dims, "Later steps know more if sizes are static."),
-    Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
-    Step(shared.freeze_initializers, "Weights must be constants.", when=lambda o: o.may_freeze),
+    *shared.FIX_INPUTS,
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
     Step(shared.simplify_model, "A node that never runs has no ranges.", when=lambda o: o.folds),
     Step(fold_weights, "Weights become integers, which are constants."),

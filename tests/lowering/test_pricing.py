@@ -172,7 +172,7 @@ def parsed(op_type: str, steps: Any, batch: int, hidden_size: int = 4, **attribu
 
 
 def weights_of(node: ResolvedNode) -> Weights:
-    return Weights(private_weights([node.node], ()), ir.DataType.FLOAT)
+    return Weights(private_weights([node.node]), ir.DataType.FLOAT)
 
 
 def candidates_of(op_type: str, steps: int, batch: int, strategy: str, **attributes: Any) -> list[Candidate]:

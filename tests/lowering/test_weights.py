@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 from support.workbench import Workbench
 
+from rnnlower.graph.initializers import mark_trained
 from rnnlower.lowering.weights import Weights, compute_type_of, private_weights
 
 W = np.arange(48, dtype=np.float32).reshape(2, 6, 4)
@@ -63,7 +64,9 @@ def test_weights_that_may_be_cut(other: str) -> None:
         ir.Node("", "Neg", [weight])
     if other == "input":
         bench.model.graph.inputs.append(weight)
-    found = private_weights([node], {"W"} if other == "trained" else ())
+    if other == "trained":
+        mark_trained(weight)
+    found = private_weights([node])
     assert found == ({weight, recurrent} if other == "none" else {recurrent})
 
 

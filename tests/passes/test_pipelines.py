@@ -89,16 +89,17 @@ def test_pipelines_without_a_conversion_take_no_snapshot(
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("pipeline", "LOWER"),
-        ("streaming", "STREAM"),
-        ("converting", "CONVERT"),
-        ("checking", "CHECK"),
-        ("lifting", "LIFT"),
-        ("padding", "PAD"),
+        ("passes.pipeline", "LOWER"),
+        ("passes.streaming", "STREAM"),
+        ("passes.converting", "CONVERT"),
+        ("passes.checking", "CHECK"),
+        ("passes.lifting", "LIFT"),
+        ("passes.padding", "PAD"),
+        ("quantizing.model_preparation", "PREPARATION"),
     ],
 )
 def test_every_step_says_what_the_graph_is_before_and_after(module: str, name: str) -> None:
-    pipelines = importlib.import_module(f"rnnlower.passes.{module}")
+    pipelines = importlib.import_module(f"rnnlower.{module}")
     for step in getattr(pipelines, name):
         words = inspect.getdoc(step.run) or ""
         assert "The graph stays as it is." in words or {"Before:", "After:"} <= {*words.split()}, step.run
