@@ -129,7 +129,7 @@ class Options:
     freeze: bool | None = None
     strip: bool = False
     semantics: Semantics = "ort"
-    target: str | os.PathLike[str] | Target | None = None
+    target: str | os.PathLike[str] | Target | None = field(default=None, init=False)
     progress: Progress | None = None
 
     def report_progress(self, activity: str, done: int = 0, total: int = 0) -> None:
