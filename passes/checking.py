@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from rnnlower.errors import RnnLowerError
 from rnnlower.graph.walk import LocatedNode, count_ops, default_opset
-from rnnlower.lowering.replacing import EMITTED
 from rnnlower.passes.command_options import CheckOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.lowering_options import LoweringOptions
@@ -99,10 +98,8 @@ def forecast(model: ir.Model, options: CheckOptions) -> Forecast:
             ConvertOpsetPass(work.opset, keep=is_selected)(model, work.facts)
     except RnnLowerError as error:
         return Forecast(refused=str(error))
-    if lowering.emits:
-        for located in (*work.nodes, *work.state_nodes, *work.impossible):
-            located.node.meta[EMITTED] = True
-    misfits = find_misfits(model, work.target, options.semantics, emitted=False)
+    replaced = {each.node for each in (*work.nodes, *work.state_nodes, *work.impossible) if lowering.emits}
+    misfits = find_misfits(model, work.target, options.semantics, emitted=False, skipped=replaced)
     return Forecast(
         [located.name for located in (*work.nodes, *work.state_nodes)],
         [node.name for node in work.adapted],

@@ -108,7 +108,6 @@ class StreamOptions(RecurrentOptions):
 class LiftOptions(Options):
     """The options of `rnnlower.lift`."""
 
-    target: None = field(default=None, init=False)
     nodes: Sequence[str] | None = None
     steps: int = 2
 
@@ -123,7 +122,6 @@ class LiftOptions(Options):
 class PadOptions(Options):
     """The options of `rnnlower.pad`."""
 
-    target: None = field(default=None, init=False)
     max: Mapping[str, int] = field()
     mask: bool = False
     per_row: bool = False
@@ -139,7 +137,6 @@ class ConvertOptions(Options):
     dims: None = field(default=None, init=False)
     input_shapes: None = field(default=None, init=False)
     semantics: Semantics = field(default="ort", init=False)
-    target: None = field(default=None, init=False)
 
     @property
     def changes_inputs(self) -> bool:
@@ -174,7 +171,6 @@ class RecordedOptions(Options):
 
     strip: bool = field(default=False, init=False)
     semantics: Semantics = field(default="ort", init=False)
-    target: str | os.PathLike[str] | None = field(default=None, init=False)
 
     @property
     def may_freeze(self) -> bool:
@@ -235,7 +231,6 @@ class BenchOptions(RecurrentOptions):
 
     strip: bool = field(default=False, init=False)
     lift: bool = field(default=True, init=False)
-    target: None = field(default=None, init=False)
     strategies: Sequence[str] | None = None
     unroll_factors: Sequence[int] | None = None
     threads: int = 1

@@ -14,6 +14,7 @@ from rnnlower.errors import OptionError
 from rnnlower.passes.options import RecurrentOptions
 
 if TYPE_CHECKING:
+    from rnnlower.targets import Target
     from rnnlower.targets.choosing import Native
 
 
@@ -31,6 +32,7 @@ class LoweringOptions(RecurrentOptions):
     strategy: str
     _: dataclasses.KW_ONLY
     opset: int | None = None
+    target: str | os.PathLike[str] | Target | None = None
     nodes: Sequence[str] | None = None
     unroll_factor: int = 1
     fold: bool | None = None

@@ -70,7 +70,7 @@ HELP = {
     "axis than its input is a stack of sequences. Step models (`stream`) are called chunk by chunk, with "
     "their states carried.",
     "ranges": "Whether to find the least and the largest value of each role of the recurrences.",
-    "CalibrateOptions.freeze": "As for `rnnlower.unroll`, but ``None`` takes them as constants.",
+    "calibrate.freeze": "As for `rnnlower.unroll`, but ``None`` takes them as constants.",
     "calibration": "Recordings as for `calibrate`, or a .json file of ranges.",
     "activations": "``int8``: x and h have 8 bits where they enter a product, all other activations 16. "
     "``int16``, ``uint16``: all have 16. ``int8-only``: all have 8. Weights have 8.",
@@ -83,34 +83,34 @@ HELP = {
     "inputs": "Recordings to measure on. By default a fourth of those of the calibration is set aside.",
     "verify": "Whether to measure the ratio of signal to noise, for the report of ``with_report``.",
     "on": "Also measure on this runtime.",
-    "QuantizeOptions.strategy": "``unroll``, ``scan``, ``loop``, or ``auto``: a straight line up to 32 "
+    "quantize.strategy": "``unroll``, ``scan``, ``loop``, or ``auto``: a straight line up to 32 "
     "steps, then a Scan, or a Loop where the target lacks it.",
-    "QuantizeOptions.target": "The runtime that must run the result: the name of a target, or a .toml file.",
-    "StreamOptions.target": "Lower the recurrent nodes for this runtime.",
-    "ConvertOptions.opset": "The version.",
-    "LiftOptions.nodes": "Shell wildcards. Only Loop and Scan nodes whose name matches one are lifted, "
+    "quantize.target": "The runtime that must run the result: the name of a target, or a .toml file.",
+    "stream.target": "Lower the recurrent nodes for this runtime.",
+    "convert.opset": "The version.",
+    "lift.nodes": "Shell wildcards. Only Loop and Scan nodes whose name matches one are lifted, "
     "and lines whose first node's name does.",
     "steps": "The least number of steps of a straight line.",
     "max": "The maximum for each symbolic dimension that is a length: ``{name: size}``.",
     "mask": "Take a mask of floats for each length, which the caller computes, instead of a number.",
-    "CheckOptions.semantics": "Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.",
+    "check.semantics": "Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.",
     "per_row": "Take a length, or a mask, for each row of a batch, instead of one for all.",
-    "PadOptions.time_axes": "Time axes of inputs whose length is static: ``{name: axis}``.",
+    "pad.time_axes": "Time axes of inputs whose length is static: ``{name: axis}``.",
     "strategies": "Which of ``unroll``, ``scan`` and ``loop``, and on a runtime that a target describes "
     "``adapt`` (its own operators adapted) and ``lower`` (what `rnnlower.lower` takes). ``None``: all.",
     "unroll_factors": "Time steps in an iteration; each adds a form of scan and of loop.",
-    "BenchOptions.inputs": "As for `rnnlower.verify`; of several sets of inputs the first is used.",
+    "bench.inputs": "As for `rnnlower.verify`; of several sets of inputs the first is used.",
     "seed": "As for `rnnlower.verify`.",
     "threads": "Threads of onnxruntime within an operator; 0: its default.",
     "runs": "Timed runs of each form.",
     "warmup": "Runs before those, in each session.",
-    "BenchOptions.dequantize": "As for `rnnlower.unroll`. The model as it is then computes other numbers: it "
+    "bench.dequantize": "As for `rnnlower.unroll`. The model as it is then computes other numbers: it "
     "is timed, and the forms are compared with the dequantized model.",
-    "BenchOptions.assume_linear_before_reset": "As for `rnnlower.unroll`, and compared likewise.",
-    "BenchOptions.on": "Another runtime than onnxruntime: a name of `rnnlower.engines()`, or ``'cmd:PROGRAM "
+    "bench.assume_linear_before_reset": "As for `rnnlower.unroll`, and compared likewise.",
+    "bench.on": "Another runtime than onnxruntime: a name of `rnnlower.engines()`, or ``'cmd:PROGRAM "
     "{model} {inputs} {outputs}'``, each of whose runs is timed as a whole.",
 }
-"""The description of each option, by its name, and by its class where it means something else."""
+"""The description of each option, by its name, and by its command where it means something else there."""
 
 # The options whose values may be arrays, which keep their types.
 _OF_ARRAYS = {"sets", "recordings", "calibration", "inputs"}
@@ -129,7 +129,7 @@ class Options:
     freeze: bool | None = None
     strip: bool = False
     semantics: Semantics = "ort"
-    target: str | os.PathLike[str] | Target | None = None
+    target: str | os.PathLike[str] | Target | None = field(default=None, init=False)
     progress: Progress | None = None
 
     def report_progress(self, activity: str, done: int = 0, total: int = 0) -> None:

@@ -128,7 +128,7 @@ def _publish(public: Any, run: Callable[..., Any], kind: Callable[..., Options],
     arguments = inspect.signature(kind).parameters
     model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="ModelLike")
     public.__signature__ = inspect.Signature([model, *arguments.values()], return_annotation=returns)
-    public.__doc__ = f"{inspect.getdoc(run)}\n\nArgs:\n" + _described(kind, arguments)
+    public.__doc__ = f"{inspect.getdoc(run)}\n\nArgs:\n" + _described(run.__name__, arguments)
 
 
 def _one(model: Any, options: Options) -> ModelLike:
@@ -140,10 +140,10 @@ def _one(model: Any, options: Options) -> ModelLike:
     return compose_files(model, options.connect)
 
 
-def _described(kind: Callable[..., Options], names: Iterable[str]) -> str:
+def _described(function: str, names: Iterable[str]) -> str:
     """Return the lines on the arguments in the docstring of a public function."""
     words = {"model": "A path, an `onnx.ModelProto` or an `onnx_ir.Model`."}
-    words |= {name: HELP.get(f"{kind.__name__}.{name}") or HELP[name] for name in names}
+    words |= {name: HELP.get(f"{function}.{name}") or HELP[name] for name in names}
     return "\n".join(
         textwrap.fill(f"{name}: {text}", 100, initial_indent="    ", subsequent_indent=" " * 8)
         for name, text in words.items()

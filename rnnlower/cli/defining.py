@@ -104,7 +104,7 @@ def command(*absent: str) -> Callable[[Callable[..., None]], Callable[..., None]
             parameters.append(keyword(each, inspect.Parameter.empty, Annotated[kind, argument]))
         order = [*OPTIONS]
         for each in sorted(flags, key=lambda each: order.index(places[each])):
-            parameters.append(flags[each].parameter(each, defaults[each], PANEL_OF[places[each]]))
+            parameters.append(flags[each].parameter(places[each], defaults[each], PANEL_OF[places[each]]))
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         return exit_codes(run)

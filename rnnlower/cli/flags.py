@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import pathlib
 from collections.abc import Callable
@@ -33,36 +34,42 @@ _KINDS: dict[str | None, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """An option of the command line; it takes a list if its description says that it is repeatable.
+    """An option of the command line.
 
     Attributes:
         form: Its names, and the placeholder of its value, if it takes one.
         help: Its description; if empty, the one in `HELP`.
         read: Converts its text to the value of the parameter.
         least: The minimum.
+        repeatable: Its values are a list.
     """
 
     form: str
     help: str = ""
     read: Callable[[Any], Any] = lambda value: value
     least: float | None = None
+    repeatable: bool = False
 
-    def parameter(self, name: str, default: Any, panel: str) -> inspect.Parameter:
+    def parameter(self, key: str, default: Any, panel: str) -> inspect.Parameter:
         """Return the parameter of which typer makes the option."""
         words = self.form.replace(", ", " ").split()
         names, value = [word for word in words if word[0] == "-"], words[-1] if words[-1][0] != "-" else None
-        optional = default in (None, inspect.Parameter.empty)
+        name = key.rpartition(".")[2]
+        text = self.help or HELP.get(key) or HELP[name]
         option = typer.Option(
             *names,
             metavar=value,
-            help=self.help,
+            help=text.replace("``None``:", "Default:").replace("``", ""),
             min=self.least,
-            show_default=not optional,
+            show_default=default not in (None, inspect.Parameter.empty),
             rich_help_panel=panel,
         )
         kind = _KINDS.get(value, str)
-        kind = list[kind] if "repeatable" in self.help else kind  # type: ignore[valid-type]
+        kind = list[kind] if self.repeatable else kind  # type: ignore[valid-type]
         return keyword(name, default, Annotated[kind | None if default is None else kind, option])
+
+
+_many = functools.partial(Flag, repeatable=True)
 
 
 def keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
@@ -88,11 +95,11 @@ ARGUMENTS: dict[str, tuple[type[Any], str]] = {
 
 _FLAGS: dict[str, dict[str, Flag]] = {
     MODEL: {
-        "dims": Flag("--dim NAME=N", "Fix a symbolic dimension; repeatable.", values.parse_dims),
-        "input_shapes": Flag(
+        "dims": _many("--dim NAME=N", "Fix a symbolic dimension; repeatable.", values.parse_dims),
+        "input_shapes": _many(
             "--input-shape NAME:2,3,4", "Fix a graph input's shape; repeatable.", values.parse_shapes
         ),
-        "sets": Flag(
+        "sets": _many(
             "--set NAME=VALUE",
             "Make a graph input a constant: a number, true, false, a list as [1,2], or @FILE.npz:KEY; "
             "repeatable.",
@@ -118,29 +125,29 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             values.parse_chunk,
         ),
         "rate": Flag("--rate HZ", least=0),
-        "time_axes": Flag(
+        "time_axes": _many(
             "--time-axis INPUT:AXIS",
             "The time axis of an input, if it does not follow from the recurrent nodes; repeatable.",
             values.parse_axes,
         ),
-        "max": Flag(
+        "max": _many(
             "--max NAME=N",
             "The largest size of a dimension that is a length; repeatable.",
             values.parse_maxima,
         ),
-        "pad.max": Flag(
+        "pad.max": _many(
             "--max NAME=N",
             "The largest size of a dimension that is a length, NAME=N,N: a model for each; repeatable.",
             values.parse_buckets,
         ),
         "mask": Flag("--mask"),
         "per_row": Flag("--per-row"),
-        "pad.time_axes": Flag(
+        "pad.time_axes": _many(
             "--time-axis INPUT:AXIS",
             "The time axis of an input whose length is static; repeatable.",
             values.parse_axes,
         ),
-        "connect": Flag(
+        "connect": _many(
             "--connect OUT=IN",
             "Of several files: the output of one that is an input of another name in another; "
             "repeatable. Equal names are connected.",
@@ -156,7 +163,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "convert.opset": Flag("--opset N", "Default-domain opset of the result."),
     },
     CALIBRATION: {
-        "calibration": Flag(
+        "calibration": _many(
             "--calibration REC.npz|R.json",
             "Recordings, or ranges that `rnnlower calibrate` wrote; repeatable.",
         ),
@@ -175,19 +182,19 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         ),
     },
     LOWERING: {
-        "strategies": Flag(
+        "strategies": _many(
             "--strategy FORM",
             "Only unroll, scan, loop, adapt or lower; repeatable. adapt and lower: on a runtime that a "
             "target describes.",
         ),
-        "unroll_factors": Flag("--unroll-factor K", "Also K time steps per iteration; repeatable.", least=1),
+        "unroll_factors": _many("--unroll-factor K", "Also K time steps per iteration; repeatable.", least=1),
         "quantize.strategy": Flag("--strategy auto|unroll|scan|loop"),
         "quantize.target": Flag("--target NAME|FILE", "The runtime that must run what is emitted."),
         "stream.strategy": Flag("--strategy FORM"),
         "stream.target": Flag("--target NAME|FILE"),
         "opset": Flag("--opset N"),
         "control_flow": Flag("--control-flow keep|unroll"),
-        "nodes": Flag("--node PATTERN", "Only nodes whose name matches (shell wildcards); repeatable."),
+        "nodes": _many("--node PATTERN", "Only nodes whose name matches (shell wildcards); repeatable."),
         "steps": Flag("--steps N", least=1),
         "unroll_factor": Flag("--unroll-factor K", least=1),
         "semantics": Flag("--semantics ort|spec"),
@@ -208,7 +215,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "bench.seed": Flag("--seed N", "Seed of the generated inputs."),
     },
     VERIFICATION: {
-        "verify.sets": Flag(
+        "verify.sets": _many(
             "--set NAME=VALUE",
             "Feed a value to an input of the reference, which the candidate may lack: a number, true, "
             "false, a list as [1,2], or @FILE.npz:KEY; repeatable.",
@@ -228,7 +235,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "--min-sqnr DB", "The least ratio of signal to noise, of any output; below it nothing is written."
         ),
         "quantize.inputs": Flag("--inputs REC.npz"),
-        "states": Flag(
+        "states": _many(
             "--state OUT=IN",
             "Feed this output into that input in the next call; repeatable. Default: by name and shape.",
             values.parse_states,
@@ -281,15 +288,8 @@ _FLAGS: dict[str, dict[str, Flag]] = {
 }
 
 
-def _described(name: str, flag: Flag) -> Flag:
-    """Return an option with a description: its own, or that of the Python argument."""
-    command, _, argument = name.rpartition(".")
-    text = flag.help or HELP.get(f"{command.capitalize()}Options.{argument}") or HELP[argument]
-    return dataclasses.replace(flag, help=text.replace("``None``:", "Default:").replace("``", ""))
-
-
-OPTIONS = {name: _described(name, flag) for flags in _FLAGS.values() for name, flag in flags.items()}
-"""Every option by the name of its parameter, and of its command where it is another one there.
+OPTIONS = {name: flag for flags in _FLAGS.values() for name, flag in flags.items()}
+"""Every option by its key: the name of its parameter, after that of its command if it is another one there.
 
 Within a panel, --help shows them in this order.
 """

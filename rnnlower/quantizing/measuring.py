@@ -115,18 +115,17 @@ def measure(
     on: str | None,
 ) -> list[MeasuredOutput]:
     """Return the ratios of signal to noise of each output on the recordings set aside."""
-    sessions: dict[str, Session] = {
-        "written": open_model(result, optimize=False),
-        "default": open_model(result, optimize=True),
-    }
-    if on is not None:
-        engine = find_engine(on)
-        try:
-            sessions["on"] = open_on(engine, result)
-        except EngineError as error:
-            raise UnverifiableError(f"{engine.title} does not run the result: {error}") from error
+    sessions: dict[str, Session] = {}
     carrying = Recordings(result, [])
     try:
+        sessions["written"] = open_model(result, optimize=False)
+        sessions["default"] = open_model(result, optimize=True)
+        if on is not None:
+            engine = find_engine(on)
+            try:
+                sessions["on"] = open_on(engine, result)
+            except EngineError as error:
+                raise UnverifiableError(f"{engine.title} does not run the result: {error}") from error
         noises: dict[str, dict[str, Noise]] = {}
         for sequence, length in zip(held, steps, strict=True):
             wanted = _run_sequence(recordings, floats, sequence)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import op_types
 from rnnlower.passes.command_options import RecordedOptions
@@ -57,16 +58,15 @@ def prepare(model: ir.Model, options: RecordedOptions) -> list[str]:
         if "QuantizeLinear" in operators:
             remedy = "it has quantizers already: quantize the float model instead"
         elif not operators.isdisjoint(LOOPS):
-            remedy = "make one of the Loop or Scan first (`rnnlower lift`)"
+            remedy = f"make one of the Loop or Scan first (`{wording.call('lift')}`)"
         raise UnsupportedModelError("the model has no LSTM, GRU or RNN node", remedy=remedy)
     for located in found:
         if located.node.domain:
             raise UnsupportedModelError(
                 "it is quantized already", node=located, remedy="quantize the float model instead"
             )
-        dtype = located.node.inputs[1].dtype if located.node.inputs[1] is not None else None
-        if dtype not in (None, ir.DataType.FLOAT):
+        if (weights := located.node.inputs[1]) and weights.dtype not in (None, ir.DataType.FLOAT):
             raise UnsupportedModelError(
-                f"its weights are {dtype}", node=located, remedy="quantize the float32 model instead"
+                f"its weights are {weights.dtype}", node=located, remedy="quantize the float32 model instead"
             )
     return notes

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.files.model_io import load_model
 from rnnlower.folders import temporary_folder
@@ -33,13 +34,12 @@ def quantize_rest(model: onnx.ModelProto, calls: Sequence[Feeds], scheme: Scheme
     kinds = dict(zip(get_args(Activations), ("QUInt8", "QInt16", "QUInt16", "QUInt8"), strict=True))
     kind = "QInt8" if scheme.integer_bias else kinds[scheme.activations]
     try:
-        headroom = scheme.headroom if kind.endswith("16") else 1.0
-        settings = (kind, not scheme.per_tensor, headroom)
+        settings = (kind, not scheme.per_tensor, scheme.headroom if kind.endswith("16") else 1.0)
         data = _CHILD.call(_quantize, model.SerializeToString(), list(calls), *settings)
     except Exception as error:  # onnxruntime has one class of error for each status.
         raise UnsupportedModelError(
             f"onnxruntime's quantizer fails on the rest of the model: {error}",
-            remedy="keep the rest in float32 (--recurrent-only)",
+            remedy=f"keep the rest in float32 ({wording.option('recurrent-only', True)})",
         ) from error
     return onnx.load_model_from_string(data)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -30,6 +30,7 @@ def find_misfits(
     semantics: Semantics = "ort",
     *,
     emitted: bool | None = None,
+    skipped: Container[ir.Node] = (),
     facts: Facts | None = None,
 ) -> list[Misfit]:
     """List everything in the model that the target does not run.
@@ -39,6 +40,7 @@ def find_misfits(
         target: The target.
         semantics: Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.
         emitted: Check only nodes that a lowering has emitted, or all but those; ``None``: all nodes.
+        skipped: Nodes that are not checked, as they will be replaced.
         facts: Facts about the model, if they exist already.
 
     Raises:
@@ -50,7 +52,7 @@ def find_misfits(
     natives = {} if emitted else find_native_misfits(model, target, semantics, facts)
     names = {located.node: located.name for located in find_recurrent(model, is_stateful)}
     for node, path in walk_all(model):
-        if emitted is not None and emitted != (EMITTED in node.meta):
+        if node in skipped or emitted not in (None, EMITTED in node.meta):
             continue
         name = names.get(node) or display_name(node)
         if node in natives:

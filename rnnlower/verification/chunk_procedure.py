@@ -25,8 +25,8 @@ from rnnlower.verification.models import Feeds, ParsedModel, RunModel
 from rnnlower.verification.procedures import (
     LengthProcedure,
     Lengths,
-    Options,
     Pairs,
+    VerifyOptions,
     axis_problems,
     extension_problems,
 )
@@ -63,7 +63,7 @@ class ChunkProcedure(LengthProcedure):
         problems += axis_problems(graph.output, self.stream.outputs)
         return problems, not problems
 
-    def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
+    def run_reference(self, runner: Runner, options: VerifyOptions) -> list[Trial]:
         runner.states = dict(self.stream.states)
         return super().run_reference(runner, options)
 

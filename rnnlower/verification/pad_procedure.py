@@ -25,8 +25,8 @@ from rnnlower.verification.models import Feeds, ParsedModel, RunModel, select_fe
 from rnnlower.verification.procedures import (
     LengthProcedure,
     Lengths,
-    Options,
     Pairs,
+    VerifyOptions,
     axis_problems,
     extension_problems,
 )
@@ -94,7 +94,7 @@ class PadProcedure(LengthProcedure):
         del proto.graph.value_info[:]
         return reference.with_proto(proto)
 
-    def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
+    def run_reference(self, runner: Runner, options: VerifyOptions) -> list[Trial]:
         """Run the reference on sequences of several lengths; repeat each trial for each kind of padding."""
         trials = super().run_reference(runner, options)
         graph = runner.reference.proto.graph

@@ -46,7 +46,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class VerifyOptions:
     """The options of a verification, apart from the models.
 
     Raises:
@@ -55,15 +55,15 @@ class Options:
 
     trials: int | None
     seed: int
-    inputs: GivenInputs | None
-    states: Mapping[str, str] | None
-    progress: Progress
     atol: float | None
     rtol: float | None
     tolerance: ToleranceType | None
+    inputs: GivenInputs | None
+    states: Mapping[str, str] | None
     semantics: Semantics
     engine: EngineName | None
     on: str | None
+    progress: Progress
     feeds: Sequence[dict[str, Array]] | None = None
 
     def __post_init__(self) -> None:
@@ -135,7 +135,7 @@ class Procedure:
         """
         return interface_problems(runner.reference.proto, runner.candidate.proto, runner.sets, runner.casts)
 
-    def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
+    def run_reference(self, runner: Runner, options: VerifyOptions) -> list[Trial]:
         """Return the trials: inputs, given or generated, and the reference's outputs on them.
 
         Raises:
@@ -157,7 +157,7 @@ class Procedure:
         return finished
 
     @staticmethod
-    def _run_generated(runner: Runner, options: Options) -> list[Trial]:
+    def _run_generated(runner: Runner, options: VerifyOptions) -> list[Trial]:
         graph, candidate = runner.reference.proto.graph, runner.candidate.proto
         uses = dict(runner.reference_facts.uses)
         for name, other in runner.candidate_facts.uses.items():
@@ -269,7 +269,7 @@ class StepProcedure(Procedure):
 
     states: Mapping[str, str]
 
-    def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
+    def run_reference(self, runner: Runner, options: VerifyOptions) -> list[Trial]:
         trials = options.trials or (_CALLS if options.inputs is None else None)
         single = dataclasses.replace(options, trials=trials, states={})
         calls: list[Trial] = []
@@ -326,7 +326,7 @@ class LengthProcedure(Procedure, ABC):
         """Return the reference in the form in which it runs."""
         return reference
 
-    def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
+    def run_reference(self, runner: Runner, options: VerifyOptions) -> list[Trial]:
         """Run the reference on whole sequences."""
         given = options.given(runner.reference.proto.graph, {})
         with report_reference_errors(), runner.open(self.prepare_reference(runner.reference)) as run:
@@ -348,7 +348,7 @@ class LengthProcedure(Procedure, ABC):
             return [dataclasses.replace(trial, number=number) for number, trial in enumerate(made)]
 
     def _generate(
-        self, runner: Runner, run: RunModel, lengths: Lengths, options: Options, number: int
+        self, runner: Runner, run: RunModel, lengths: Lengths, options: VerifyOptions, number: int
     ) -> list[Trial]:
         model = deepcopy(runner.reference.proto)
         # Sizes other than time that the candidate fixes hold for both models.

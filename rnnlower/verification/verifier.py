@@ -23,7 +23,7 @@ from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_se
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.models import ModelLike, ParsedModel, load_parsed, op_types, overridable_inputs
 from rnnlower.verification.pad_procedure import PadProcedure
-from rnnlower.verification.procedures import Options, Procedure, Progress, StepProcedure
+from rnnlower.verification.procedures import Procedure, Progress, StepProcedure, VerifyOptions
 from rnnlower.verification.rewritten_models import reinterpret
 from rnnlower.verification.runner import Runner, widen
 from rnnlower.verification.verdict.compare import ToleranceType
@@ -96,7 +96,7 @@ def verify(
         OptionError: An option is out of range, or the given inputs do not fit.
     """
     tell = progress or (lambda role, done, total: None)
-    options = Options(trials, seed, inputs, states, tell, atol, rtol, tolerance, semantics, engine, on)
+    options = VerifyOptions(trials, seed, atol, rtol, tolerance, inputs, states, semantics, engine, on, tell)
     other = None if also_on is None else find_engine(also_on)
     runtime = None if on is None else find_engine(on)
     if runtime is not None and runtime.is_coarse:
@@ -132,7 +132,7 @@ class _Verification:
 
     runner: Runner
     procedure: Procedure
-    options: Options
+    options: VerifyOptions
 
     def result(self, also_on: Engine | None) -> VerificationResult:
         """Return the result, including the candidate's on another runtime if one is requested."""
