@@ -17,8 +17,8 @@ from typer.core import TyperCommand, TyperGroup
 from rnnlower.cli.commands.examining import bench, check, engines, inspect, probe, targets, verify
 from rnnlower.cli.commands.quantize import calibrate, quantize
 from rnnlower.cli.commands.rewrite import REWRITINGS
+from rnnlower.cli.common import emit_result
 from rnnlower.cli.flags import LOWERING, MEASURING, OUTPUT, PANELS, TARGET, VERIFICATION
-from rnnlower.cli.running import emit_result
 from rnnlower.errors import OptionError
 
 _CODES = {

@@ -12,7 +12,7 @@ from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
-from rnnlower.cli.running import discard_stdout
+from rnnlower.cli.common import discard_stdout
 from rnnlower.cli.values import restore_stream_names
 
 _GAP = 2

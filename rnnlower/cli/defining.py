@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rnnlower.cli.common import exit_codes
 from rnnlower.cli.flags import ARGUMENTS, OPTIONS, PANEL_OF, keyword
-from rnnlower.cli.running import exit_codes
 from rnnlower.errors import OptionError
 
 

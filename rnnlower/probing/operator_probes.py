@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 
 from rnnlower.graph.versions import versions
-from rnnlower.probing import cases
+from rnnlower.probing import node_tests
 from rnnlower.probing import operator_forms as forms
 from rnnlower.probing.asking import Asker, Question, model_question, parse_model, question
-from rnnlower.probing.cases import OPSETS
+from rnnlower.probing.node_tests import OPSETS
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.targets.format import CONTROL_FLOW
 
@@ -83,8 +83,8 @@ def tried_operators() -> list[str]:
     """Return the operators that can be tried."""
     known = {
         op_type
-        for op_type, tests in cases.node_cases().items()
-        if any(any(cases.opsets_with_form(case, OPSETS)) for _, case in tests)
+        for op_type, tests in node_tests.node_cases().items()
+        if any(any(node_tests.opsets_with_form(case, OPSETS)) for _, case in tests)
     } | {form.op_type for form in forms.FORMS}
     return sorted(known - {*RECURRENT_OPS, *CONTROL_FLOW, *_RANDOM})
 
@@ -101,7 +101,7 @@ class _NodeTest:
     def is_right(self, asker: Asker, time: str = "") -> bool:
         """Return whether the runtime passes the test."""
         key = f"{self.name} at opset {self.opset}{', of constants' if self.constant else ''}{time}"
-        return asker.is_right(key, cases.case_question, self.case, self.opset, self.constant)
+        return asker.is_right(key, node_tests.case_question, self.case, self.opset, self.constant)
 
     def is_right_twice(self, asker: Asker) -> bool:
         """Return whether the test passes twice: a kernel that reads foreign memory may be right by chance."""
@@ -111,8 +111,10 @@ class _NodeTest:
 def _right_case(asker: Asker, op_type: str, last: int) -> _NodeTest | None:
     """Return the first test that is right, with its inputs fed, or else constant but for the first."""
     for constant in (False, True):
-        for name, case in cases.node_cases().get(op_type, ()):
-            for opset in itertools.islice(cases.opsets_with_form(case, [o for o in OPSETS if o <= last]), 1):
+        for name, case in node_tests.node_cases().get(op_type, ()):
+            for opset in itertools.islice(
+                node_tests.opsets_with_form(case, [o for o in OPSETS if o <= last]), 1
+            ):
                 test = _NodeTest(name, case, opset, constant)
                 if test.is_right_twice(asker):
                     return test
@@ -123,10 +125,10 @@ def _right_older_case(asker: Asker, op_type: str, last: int) -> _NodeTest | None
     """Return the first test that is right in an older version of the operator, from the newest on."""
     for version in reversed([version for version in _versions(op_type) if version <= last]):
         opset = max(version, _FIRST)
-        for name, case in cases.node_cases().get(op_type, ()):
+        for name, case in node_tests.node_cases().get(op_type, ()):
             for constant in (False, True):
                 test = _NodeTest(name, case, opset, constant)
-                if cases.can_ask(case, opset) and test.is_right_twice(asker):
+                if node_tests.can_ask(case, opset) and test.is_right_twice(asker):
                     return test
     return None
 
@@ -219,7 +221,7 @@ def _versions_not_right(asker: Asker, op_type: str, right: _NodeTest, opsets: Se
                 continue
             if version <= right.opset < after:
                 break
-            if not cases.can_ask(right.case, opset):
+            if not node_tests.can_ask(right.case, opset):
                 continue
             if dataclasses.replace(right, opset=opset).is_right(asker):
                 break

@@ -13,7 +13,7 @@ from support.small_models import info, recurrent_model, weights
 
 import rnnlower
 from rnnlower.verification import verify
-from rnnlower.verification.verdict import second_look
+from rnnlower.verification.verdict import excuses
 from rnnlower.verification.verdict.conditioning import overflowing, rounding_noise
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -117,7 +117,7 @@ def test_near_ties_are_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("only as far as rounding goes" in reason for reason in result.skipped)
     assert not verify(reference, _compared("same = Identity (X)", "{0, 1, 1}"))
     assert not verify(reference, _compared("same = Identity (X)"), atol=0.0)
-    monkeypatch.setattr(second_look, "_DRAWS_OF_TIES", 0)
+    monkeypatch.setattr(excuses, "_DRAWS_OF_TIES", 0)
     assert not verify(reference, _compared("same = Identity (X)"))
 
 

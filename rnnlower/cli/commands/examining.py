@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rnnlower.cli import running
+from rnnlower.cli import common
+from rnnlower.cli.common import Phases, progress
 from rnnlower.cli.defining import Comparison, Display, command
-from rnnlower.cli.running import Phases, progress
 from rnnlower.errors import (
     OptionError,
     RnnLowerError,
@@ -43,15 +43,15 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     nodes = inspect_model(loaded)
     warnings = find_warnings(loaded, liftable)
     notes = notes_on_newer_operators(loaded)
-    running.say_notes(notes, quiet=False)
-    running.warn(warnings)
+    common.say_notes(notes, quiet=False)
+    common.warn(warnings)
     origin, pad = read_provenance(loaded.metadata_props), PadMetadata.read(loaded.metadata_props)
     if json_:
         opset = {domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()}
         recurrent = [node.to_dict() for node in nodes]
         result = {"ir_version": loaded.ir_version, "opset": opset, "recurrent": recurrent}
         result |= vars(summary) | {"bytes": size, "notes": notes, "provenance": origin}
-        running.emit_json(result | {"pad": pad, "liftable": liftable, "warnings": warnings})
+        common.emit_json(result | {"pad": pad, "liftable": liftable, "warnings": warnings})
     else:
         tables.print_inspection(loaded, summary, size, nodes, liftable, origin, pad)
 
@@ -67,7 +67,7 @@ def check(*, model: pathlib.Path, options: CheckOptions, display: Display) -> No
     runtime, misfits, after = find_target(options.target), report.misfits, report.after
     lower = f"`{call('lower', target=options.target)}`"
     told = [] if after is None else [f"{lower} {_describe_forecast(after, runtime.name)}"]
-    running.say_notes([*report.notes, *told], display.quiet)
+    common.say_notes([*report.notes, *told], display.quiet)
     if display.json_:
         guesses = [{"claim": name, "source": claim.source} for name, claim in runtime.claims() if claim.guess]
         result = {
@@ -80,11 +80,11 @@ def check(*, model: pathlib.Path, options: CheckOptions, display: Display) -> No
         }
         problem = f"target {runtime.name} does not run all of {model}"
         error = UnsupportedModelError(problem, remedy=f"{lower} shows what can be done about it")
-        running.emit_result(result, error if misfits else None)
+        common.emit_result(result, error if misfits else None)
     elif not display.quiet:
         tables.print_check(runtime, report, verbose=display.verbose)
     if misfits:
-        raise typer.Exit(running.DIFFERENT)
+        raise typer.Exit(common.DIFFERENT)
 
 
 def _describe_forecast(after: Forecast, target: str) -> str:
@@ -120,27 +120,27 @@ def verify(
     require_report_path(display.report, reference, candidate)
     settings = comparison.settings()
     if "on" in settings:
-        running.installed_runtime(settings["on"])
+        common.installed_runtime(settings["on"])
     settings |= {"semantics": semantics, "engine": engine, "sets": sets or {}}
     settings |= {"dequantize": dequantize, "assume_linear_before_reset": assume_linear_before_reset}
     phases = Phases(display.verbose)
     with progress("verifying", display.quiet, phases) as tell:
-        result = running.verify_files(reference, candidate, settings, tell)
+        result = common.verify_files(reference, candidate, settings, tell)
     error = None if result else _difference(result, candidate, settings)
     phases.print()
     if display.report is not None:
         sections = [model_facts(reference, "Reference").section, model_facts(candidate, "Candidate").section]
         done = f"rnnlower verify {reference.name} {candidate.name}"
         quiet = display.quiet or display.json_
-        running.report_page(display.report, done, result, sections, phases, quiet)
+        common.report_page(display.report, done, result, sections, phases, quiet)
     if display.json_:
-        running.emit_result(result.to_dict() | {"seconds": phases.rounded()}, error)
+        common.emit_result(result.to_dict() | {"seconds": phases.rounded()}, error)
     elif not display.quiet:
         tables.print_verification(result, verbose=display.verbose)
     if error is not None:
         compared = (*result.outputs, *(() if result.on is None else result.on.outputs))
         more = not display.verbose and any(not output.equal for output in compared)
-        running.exit_with_difference(
+        common.exit_with_difference(
             error, "-v shows the worst element of each output, and both of its values" if more else ""
         )
 
@@ -154,7 +154,7 @@ def _difference(
         where = f" on {result.on.label}"
     differ = sum(not output.equal for output in outputs)
     problem = next(iter(problems), f"{differ} of {len(outputs)} outputs differ") + where
-    return VerificationError(f"{candidate}: {problem}", remedy=running.advise_comparison(result, settings))
+    return VerificationError(f"{candidate}: {problem}", remedy=common.advise_comparison(result, settings))
 
 
 @command("verbose")
@@ -167,33 +167,33 @@ def bench(
     from rnnlower.reporting.page import draw_chart, require_chart_path, require_report_path
 
     if options.on is not None:
-        running.installed_runtime(options.on)
+        common.installed_runtime(options.on)
     if plot is not None:
         require_chart_path(plot)
     require_report_path(display.report, model)
     with progress("reading", display.quiet) as tell:
         result = measure(model, dataclasses.replace(options, progress=tell))
-    running.say_notes(result.notes, display.quiet)
+    common.say_notes(result.notes, display.quiet)
     problem = _problem(result)
     if display.json_:
-        running.emit_result(result.to_dict(), problem)
+        common.emit_result(result.to_dict(), problem)
     elif not display.quiet:
         tables.print_bench(result)
     if plot is not None and result.timed:
         draw_chart(result, plot, model.name)
-        running.say(f"rnnlower: wrote {plot}", display.quiet)
+        common.say(f"rnnlower: wrote {plot}", display.quiet)
     if display.report is not None:
         from rnnlower.reporting.content import bench_sections, model_facts
 
         verdict = f"{counted(len(result.timed), 'form')} timed" if problem is None else problem.problem
         sections = [model_facts(model).section, *bench_sections(result)]
         good = False if problem else None
-        running.write_report(
+        common.write_report(
             display.report, f"rnnlower bench {model.name}", (verdict, good), sections, display.quiet
         )
     if problem is not None:
-        running.to_stderr(f"rnnlower: error: {problem}")
-        raise typer.Exit(running.exit_code(problem))
+        common.to_stderr(f"rnnlower: error: {problem}")
+        raise typer.Exit(common.exit_code(problem))
 
 
 def _problem(result: BenchResult) -> RnnLowerError | None:
@@ -221,7 +221,7 @@ def engines(*, json_: bool = False) -> None:
 
     found = known()
     if json_:
-        running.emit_json({"engines": [engine.to_dict() for engine in found]})
+        common.emit_json({"engines": [engine.to_dict() for engine in found]})
     else:
         tables.print_engines(found)
 
@@ -242,16 +242,16 @@ def targets(*, schema: bool = False, new: pathlib.Path | None = None, json_: boo
             )
         _write_start(new)
         if json_:
-            running.emit_json({"output": str(new)})
+            common.emit_json({"output": str(new)})
         return
     if schema:
-        running.emit(json.dumps(target_schema(), indent=2))
+        common.emit(json.dumps(target_schema(), indent=2))
         return
     known = [find_target(name) for name in target_names()]
     if json_:
         # The path is that of a user's file.
         fields = [msgspec.to_builtins(target) for target in known]
-        running.emit_json({"targets": [{k: v for k, v in each.items() if k != "path"} for each in fields]})
+        common.emit_json({"targets": [{k: v for k, v in each.items() if k != "path"} for each in fields]})
     else:
         tables.print_targets(known)
 
@@ -266,7 +266,7 @@ def _write_start(path: pathlib.Path) -> None:
             file.write(start())
     except FileExistsError:
         raise OptionError(f"{path} exists; --new does not overwrite it") from None
-    running.to_stderr(f"rnnlower: wrote {path}")
+    common.to_stderr(f"rnnlower: wrote {path}")
 
 
 @command()
@@ -291,16 +291,16 @@ def probe(
     with progress("probing", quiet, estimated=True) as tell:
         found = try_runtime(engine, output=output, progress=tell)
     if output is not None:
-        running.say(f"rnnlower: wrote {output}", quiet)
+        common.say(f"rnnlower: wrote {output}", quiet)
     differences = [] if old is None else list_changes(old, found)
     version = None if found.tried is None else found.tried.version
     if json_:
         written = None if output is None else str(output)
         result = {"engine": engine, "version": version, "output": written, "changes": differences}
         error = VerificationError(f"{check}: {'; '.join(differences)}") if differences else None
-        running.emit_result(result, error)
+        common.emit_result(result, error)
     else:
         for line in differences:
-            running.emit(line)
+            common.emit(line)
     if differences:
-        raise typer.Exit(running.DIFFERENT)
+        raise typer.Exit(common.DIFFERENT)

@@ -6,9 +6,9 @@ import dataclasses
 import pathlib
 from typing import TYPE_CHECKING
 
-from rnnlower.cli import running
+from rnnlower.cli import common
+from rnnlower.cli.common import Phases, progress
 from rnnlower.cli.defining import Display, check_verifying, command
-from rnnlower.cli.running import Phases, progress
 from rnnlower.cli.values import check_external_data
 from rnnlower.errors import OptionError, VerificationError
 from rnnlower.passes.command_options import CalibrateOptions, QuantizeOptions
@@ -45,7 +45,7 @@ def calibrate(
         calibration = calibrate_model(
             read_model(model), dataclasses.replace(options, ranges=ranges is not None, progress=tell)
         )
-    running.say_notes(calibration.notes, quiet)
+    common.say_notes(calibration.notes, quiet)
     calibration.save(output, format)  # type: ignore[arg-type]  # it checks the format
     if ranges is not None:
         calibration.save_ranges(ranges)
@@ -53,11 +53,11 @@ def calibrate(
     if json_:
         inputs = {name: list(array.shape) for name, array in calibration.calls[0].items()}
         roles = None if calibration.ranges is None else len(calibration.ranges)
-        running.emit_result(
+        common.emit_result(
             {"sequences": sequences, "calls": calls, "inputs": inputs, "roles": roles}
             | {"output": str(output), "ranges": None if ranges is None else str(ranges)}
         )
-    running.say(
+    common.say(
         f"rnnlower: wrote {output} ({counted(calls, 'call')} of {counted(sequences, 'recording')})",
         quiet or json_,
     )
@@ -85,14 +85,14 @@ def quantize(
     quiet, json_ = display.quiet, display.json_
     check_verifying(verify, [name for name in ("on", "inputs") if getattr(options, name) is not None])
     if options.on is not None:
-        running.installed_runtime(options.on)
+        common.installed_runtime(options.on)
     with progress("reading", quiet, Phases(display.verbose)) as tell:
         own = read_model(model)
         before = size_on_disk(model, own)
         report = quantize_model(own, dataclasses.replace(options, progress=tell))
     record_provenance(own.metadata_props, "quantize", options, wanted=provenance)
-    running.say_notes(report.notes, quiet)
-    running.warn(report.warnings)
+    common.say_notes(report.notes, quiet)
+    common.warn(report.warnings)
     worst = report.sqnr
     error = None
     if worst is not None and not worst >= min_sqnr:
@@ -107,13 +107,13 @@ def quantize(
             stage.accepted = True
     if json_:
         result = report.to_dict() | {"min_sqnr": min_sqnr, "bytes": {"source": before, "result": size}}
-        running.emit_result(result | {"output": None if error else str(output)}, error)
+        common.emit_result(result | {"output": None if error else str(output)}, error)
     elif not quiet:
         _print(report, display.verbose)
     if error is not None:
-        running.exit_with_difference(error, "--min-sqnr 0 writes it all the same, for inspection")
+        common.exit_with_difference(error, "--min-sqnr 0 writes it all the same, for inspection")
     wrote = f"rnnlower: wrote {output} ({size:,} bytes; the source has {before:,})"
-    running.say(wrote, quiet or json_)
+    common.say(wrote, quiet or json_)
 
 
 def _remedy(report: QuantizeReport, options: QuantizeOptions) -> str:

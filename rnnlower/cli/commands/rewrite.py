@@ -11,9 +11,9 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rnnlower.cli import running
+from rnnlower.cli import common
+from rnnlower.cli.common import Phases, progress
 from rnnlower.cli.defining import Comparison, Display, command
-from rnnlower.cli.running import Phases, progress
 from rnnlower.cli.values import check_external_data, restore_stream_names
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
 from rnnlower.folders import whole_file
@@ -111,7 +111,7 @@ class Rewriting:
         runtime = self._settings.pop("on", None)
         self._absent: RuntimeTrial | None = None
         if runtime:
-            running.installed_runtime(runtime)
+            common.installed_runtime(runtime)
         elif self.comparison.verify and self.comparison.on is None and self.options.engine:
             from rnnlower.engines.known import find_engine
             from rnnlower.verification import RuntimeTrial
@@ -148,12 +148,12 @@ class Rewriting:
             facts = None if self.display.report is None else model_facts(self.source)
             report = getattr(api, self.name).run(model, dataclasses.replace(self.options, progress=tell))
         record_provenance(model.metadata_props, self.name, self.options, wanted=self.provenance)
-        running.say_notes(report.notes, self.display.quiet)
-        running.warn(report.warnings)
+        common.say_notes(report.notes, self.display.quiet)
+        common.warn(report.warnings)
         stage, verification = self._write(model, report)
         if self.display.report is not None and facts is not None:
             written = result_section(self.output, verification is None or bool(verification))
-            running.report_page(
+            common.report_page(
                 self.display.report,
                 f"rnnlower {self.name} {self.source.name}",
                 verification,
@@ -167,14 +167,14 @@ class Rewriting:
                 tables.print_verification(verification, verbose=self.display.verbose)
         differs = verification is not None and not verification
         if differs and report.rounds:
-            running.say_notes([_ROUNDING], self.display.quiet)
+            common.say_notes([_ROUNDING], self.display.quiet)
         result = self._finished(report.to_dict(), verification)
         wrote = f"rnnlower: wrote {self.output} ({_describe_size(stage)}; the source has {size:,})"
-        running.say(wrote, not self._shows_words)
+        common.say(wrote, not self._shows_words)
         if report.caller is not None and self._caller is not None:
             with whole_file(self._caller) as part:
                 part.write_text(report.caller, encoding="utf-8")
-            running.say(f"rnnlower: wrote {self._caller}", not self._shows_words)
+            common.say(f"rnnlower: wrote {self._caller}", not self._shows_words)
         return result
 
     def _path_of_caller(self) -> pathlib.Path | None:
@@ -211,7 +211,7 @@ class Rewriting:
                 if nodes and reading.get("dequantize"):
                     reading["dequantize"] = report.dequantized
                 try:
-                    verification = running.verify_files(
+                    verification = common.verify_files(
                         self.source, stage.path, self._settings | reading, tell
                     )
                 except UnverifiableError as error:
@@ -244,8 +244,8 @@ class Rewriting:
         result |= {"output": str(self.output) if error is None else None, "seconds": self._phases.rounded()}
         if error is not None:
             if self.display.json_:
-                running.emit_result(result, error)
-            running.exit_with_difference(error, "--no-verify writes it all the same, for inspection")
+                common.emit_result(result, error)
+            common.exit_with_difference(error, "--no-verify writes it all the same, for inspection")
         return result
 
     def _not_written(self, verification: VerificationResult) -> VerificationError:
@@ -254,7 +254,7 @@ class Rewriting:
         problem = next(iter(verification.problems), f"the result differs from the source{where}")
         remedies = [
             *(self._other_forms() if where else ()),
-            running.advise_comparison(verification, self._settings),
+            common.advise_comparison(verification, self._settings),
         ]
         return VerificationError(
             f"{problem}; {self.output} was not written", remedy="; ".join(filter(None, remedies))
@@ -308,7 +308,7 @@ def _rewriting(kind: type[Options], words: str) -> Callable[..., None]:
             run = Rewriting(name, model, path, each, comparison, shown, external_data, provenance)
             results.append(run.run())
         if display.json_:
-            running.emit_result(results[0] if len(results) == 1 else {"buckets": results})
+            common.emit_result(results[0] if len(results) == 1 else {"buckets": results})
 
     rewrite.__name__, rewrite.__doc__ = name, words
     rewrite.__annotations__["options"] = kind

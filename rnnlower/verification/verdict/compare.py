@@ -11,7 +11,7 @@ float16   5e-3 max(scale, 0.1) + 5e-3 |reference|      a lowered graph rounds ev
                                                        kernel rounds once
 bfloat16  2e-2 max(scale, 0.1) + 2e-2 |reference|      as above (8e-3)
 others    exact                                        integers, booleans and strings have no rounding; for
-                                                       decisions by rounding see :mod:`.second_look`
+                                                       decisions by rounding see :mod:`.excuses`
 ========  ===========================================  ==================================================
 
 Rounding errors of either sign add up over the time steps of a recurrent node, with the square root of

@@ -16,7 +16,7 @@ from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.inputs.uses import dims_of, unnamed_dim
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict import compare
-from rnnlower.verification.verdict.second_look import Equal, SecondLook, Undetermined, masked_outputs
+from rnnlower.verification.verdict.excuses import Equal, SecondLook, Undetermined, masked_outputs
 from rnnlower.verification.verification_result import OutputComparison
 
 Comparisons = dict[str, OutputComparison]
