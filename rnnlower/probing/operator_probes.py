@@ -110,11 +110,10 @@ class _NodeTest:
 
 def _right_case(asker: Asker, op_type: str, last: int) -> _NodeTest | None:
     """Return the first test that is right, with its inputs fed, or else constant but for the first."""
+    opsets = [opset for opset in OPSETS if opset <= last]
     for constant in (False, True):
         for name, case in node_tests.node_cases().get(op_type, ()):
-            for opset in itertools.islice(
-                node_tests.opsets_with_form(case, [o for o in OPSETS if o <= last]), 1
-            ):
+            for opset in itertools.islice(node_tests.opsets_with_form(case, opsets), 1):
                 test = _NodeTest(name, case, opset, constant)
                 if test.is_right_twice(asker):
                     return test

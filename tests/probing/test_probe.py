@@ -199,16 +199,16 @@ def _interrupted(*_: object) -> None:
 
 def test_a_case_is_converted_if_an_attribute_changed() -> None:
     """GridSample-16 calls the mode bilinear; the checker takes linear, too."""
-    case = dict(cases.node_cases()["GridSample"])["test_gridsample_bilinear"]
+    case = dict(node_tests.node_cases()["GridSample"])["test_gridsample_bilinear"]
     for opset, mode in ((16, b"bilinear"), (20, b"linear"), (22, b"linear")):
-        (node,) = cases.case_question(case, opset).model.graph.node
+        (node,) = node_tests.case_question(case, opset).model.graph.node
         assert {each.name: each.s for each in node.attribute}["mode"] == mode
 
 
 def test_only_a_training_dropout_has_a_seed() -> None:
-    tests = dict(cases.node_cases()["Dropout"])
+    tests = dict(node_tests.node_cases()["Dropout"])
     for name, has_seed in (("test_dropout_default", False), ("test_training_dropout", True)):
-        asked = cases.case_question(tests[name], 13).model
+        asked = node_tests.case_question(tests[name], 13).model
         nodes = [node for node in asked.graph.node if node.op_type == "Dropout"]
         assert [bool(node.attribute) for node in nodes] == [has_seed]
 

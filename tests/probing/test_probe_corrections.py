@@ -15,7 +15,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, cases, lowering_probes, operator_probes, type_probes
+from rnnlower.probing import asking, lowering_probes, node_tests, operator_probes, type_probes
 from rnnlower.targets import reading
 from rnnlower.targets.reading import read_toml
 
@@ -220,7 +220,7 @@ class Between(Runtime):
 
 def test_an_operator_that_is_correct_only_between_others_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", Between)
-    found = {name: cases.node_cases().get(name, []) for name in ("Cast", "DequantizeLinear", "Split")}
+    found = {name: node_tests.node_cases().get(name, []) for name in ("Cast", "DequantizeLinear", "Split")}
     monkeypatch.setattr(cases, "node_cases", lambda: found)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
         ops = operator_probes.probe_operators(asker, 26)

@@ -12,7 +12,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, cases, node_probes, operator_forms, operator_probes
+from rnnlower.probing import asking, node_probes, node_tests, operator_forms, operator_probes
 from rnnlower.probing.nodes import SIZES, Node, node_question
 from rnnlower.probing.random_nodes import Claims, minimize
 
@@ -150,7 +150,7 @@ class OfOneVersion(Runtime):
 
 def test_a_form_between_the_first_and_the_newest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", OfOneVersion)
-    found = {name: cases.node_cases()[name] for name in ("ReduceMean", "Slice")}
+    found = {name: node_tests.node_cases()[name] for name in ("ReduceMean", "Slice")}
     monkeypatch.setattr(cases, "node_cases", lambda: found)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
         ops = operator_probes.probe_operators(asker, 26)
