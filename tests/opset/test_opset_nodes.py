@@ -14,7 +14,7 @@ FAMILIES = {
     "control": ["if_", "loop", "scan"],
     "elementwise": ["clip", "pow", "mod"],
     "indexing": ["onehot", "gathernd", "compress"],
-    "newer": ["layernormalization", "dft", "trilu", "einsum"],
+    "composed": ["layernormalization", "dft", "trilu", "einsum"],
     "normalization": ["batch_normalization", "groupnormalization"],
     "pooling": ["maxunpool", "maxpool"],
     "quantization": ["quantizelinear", "dequantizelinear"],

@@ -20,9 +20,9 @@ from rnnlower.engines.reference import evaluate
 from rnnlower.errors import OptionError
 from rnnlower.probing import (
     asking,
-    cases,
     lowering_probes,
     node_probes,
+    node_tests,
     operator_forms,
     operator_probes,
     probe,
@@ -79,9 +79,9 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
     texts += ["Y = Add (X, X)", "Y = Mul (X, X)", "Y = Sub (X, X)", "Y = Concat <axis = 0> (X, X)"]
     texts += ["Y = Transpose <perm = [1, 0]> (X)"]
     tests = {text.split()[2]: [(text, text)] for text in texts}
-    monkeypatch.setattr(cases, "node_cases", lambda: tests)
-    monkeypatch.setattr(cases, "_unconverted_question", _of)
-    monkeypatch.setattr(cases, "_original_opset", lambda case: None)
+    monkeypatch.setattr(node_tests, "node_cases", lambda: tests)
+    monkeypatch.setattr(node_tests, "_unconverted_question", _of)
+    monkeypatch.setattr(node_tests, "_original_opset", lambda case: None)
     return Runtime
 
 
@@ -321,7 +321,7 @@ def test_an_operator_must_pass_twice(
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", one)
     monkeypatch.setattr(operator_forms, "FORMS", ())
-    monkeypatch.setattr(cases, "node_cases", lambda: {"Relu": [("Y = Relu (X)", "Y = Relu (X)")]})
+    monkeypatch.setattr(node_tests, "node_cases", lambda: {"Relu": [("Y = Relu (X)", "Y = Relu (X)")]})
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
         assert operator_probes.probe_operators(asker, 13) == ops
 

@@ -221,7 +221,7 @@ class Between(Runtime):
 def test_an_operator_that_is_correct_only_between_others_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", Between)
     found = {name: node_tests.node_cases().get(name, []) for name in ("Cast", "DequantizeLinear", "Split")}
-    monkeypatch.setattr(cases, "node_cases", lambda: found)
+    monkeypatch.setattr(node_tests, "node_cases", lambda: found)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
         ops = operator_probes.probe_operators(asker, 26)
         limits = operator_probes.probe_limits(asker, ops, [7, 26], False)

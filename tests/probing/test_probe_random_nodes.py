@@ -151,7 +151,7 @@ class OfOneVersion(Runtime):
 def test_a_form_between_the_first_and_the_newest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", OfOneVersion)
     found = {name: node_tests.node_cases()[name] for name in ("ReduceMean", "Slice")}
-    monkeypatch.setattr(cases, "node_cases", lambda: found)
+    monkeypatch.setattr(node_tests, "node_cases", lambda: found)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
         ops = operator_probes.probe_operators(asker, 26)
         limits = operator_probes.probe_limits(asker, ["ReduceMean", "Slice"], [10, 18], False)
@@ -185,9 +185,9 @@ def test_an_activation_without_its_values_counts_as_missing(monkeypatch: pytest.
     monkeypatch.setattr(asking, "Attempts", IgnoresAlpha)
     monkeypatch.setattr(operator_forms, "FORMS", ())
     tests = {name: [(name, name)] for name in ("Elu", "LeakyRelu")}
-    monkeypatch.setattr(cases, "node_cases", lambda: tests)
-    monkeypatch.setattr(cases, "_unconverted_question", _plain)
-    monkeypatch.setattr(cases, "_original_opset", lambda case: None)
+    monkeypatch.setattr(node_tests, "node_cases", lambda: tests)
+    monkeypatch.setattr(node_tests, "_unconverted_question", _plain)
+    monkeypatch.setattr(node_tests, "_original_opset", lambda case: None)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
         assert operator_probes.probe_operators(asker, 13) == ["LeakyRelu"]
 
