@@ -298,7 +298,7 @@ PAD: Sequence[Step[PadWork, PadOptions]] = (
     Step(shared.freeze_dims, "Later steps know more if sizes are static.", when=lambda o: o.fixes_sizes),
     Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
     Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
-    Step(shared.simplify_to_follow_time, "Branches that never run need no rule."),
+    Step(shared.simplify_around_ifs, "Branches that never run need no rule."),
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
     Step(lifting_steps.lift, "A recurrent node has a rule; a Loop has none.", when=lambda o: o.lift),
     Step(shared.note_ifs, "Lifting removes some."),

@@ -233,7 +233,7 @@ STREAM: Sequence[Step[StreamWork, StreamOptions]] = (
     Step(shared.set_inputs, "The value fills the shape, which is now known.", when=lambda o: o.sets),
     Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
-    Step(shared.simplify_to_follow_time, "Nodes that never run need no state."),
+    Step(shared.simplify_around_ifs, "Nodes that never run need no state."),
     Step(
         shared.assume_linear_before_reset,
         "The warnings are about nodes as they are read.",

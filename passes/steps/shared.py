@@ -117,8 +117,8 @@ def note_ifs(work: Work) -> None:
     ]
 
 
-def simplify_to_follow_time(work: Work) -> None:
-    """Simplify as `simplify` does, also where time must be followed through an If.
+def simplify_around_ifs(work: Work) -> None:
+    """Simplify as `simplify` does, if asked for or if there is an If, of which a branch may never run.
 
     Before: Ifs of known condition. After: a branch each.
     """

@@ -48,7 +48,8 @@ PREPARATION: Sequence[Step[Work, RecordedOptions]] = (
     Step(shared.freeze_initializers, "Weights must be constants.", when=lambda o: o.may_freeze),
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
     Step(inline_functions, "Types and constants of a node in a function are only known at the call."),
-    Step(shared.simplify_model, "A node that never runs has no ranges.", when=lambda o: o.folds),
+    Step(shared.simplify_around_ifs, "A node that never runs has no ranges."),
+    Step(shared.note_ifs, "Those of known condition are gone."),
     Step(fold_weights, "Weights become integers, which are constants."),
     Step(infer_types, "The number of steps decides the form, and nothing changes it any more."),
 )

@@ -343,3 +343,23 @@ def test_a_node_of_float16_in_a_function_is_refused() -> None:
     data = {"X": np.zeros((2, 5, 1, 3), np.float16)}
     with pytest.raises(UnsupportedModelError, match="its weights are FLOAT16"):
         rnnlower.quantize(in_a_function(source), calibration=data)
+
+
+def test_a_branch_that_a_constant_condition_never_takes() -> None:
+    source = LongMemory("GRU", 8).build()
+    graph, data = source.graph, {"X": recordings(4, 20)}
+    expected = rnnlower.quantize(source, calibration=data)
+    branch = helper.make_graph(graph.node, "branch", [], graph.output)
+    names = [each.name for each in graph.output]
+    del graph.node[:]
+    graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+    graph.node.append(helper.make_node("If", ["yes"], names, then_branch=branch, else_branch=branch))
+    for each in graph.node[0].attribute:
+        rename = {name: f"{each.name}_{name}" for node in each.g.node for name in node.output}
+        for node in each.g.node:
+            node.input[:] = [rename.get(name, name) for name in node.input]
+            node.output[:] = [rename[name] for name in node.output]
+        for output in each.g.output:
+            output.name = rename[output.name]
+    result = rnnlower.quantize(source, calibration=data)
+    assert [node.op_type for node in result.graph.node] == [node.op_type for node in expected.graph.node]
