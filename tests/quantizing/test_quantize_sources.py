@@ -13,7 +13,7 @@ from long_memory import LongMemory, recordings
 from onnx import TensorProto, helper, numpy_helper
 from support.cli_helpers import rnnlower as command
 from support.cli_helpers import save
-from support.small_models import recurrent_model, weights
+from support.small_models import info, model_of, recurrent_model, weights
 
 import rnnlower
 from rnnlower.errors import UnsupportedModelError, UnverifiableError
@@ -363,3 +363,23 @@ def test_a_branch_that_a_constant_condition_never_takes() -> None:
             output.name = rename[output.name]
     result = rnnlower.quantize(source, calibration=data)
     assert [node.op_type for node in result.graph.node] == [node.op_type for node in expected.graph.node]
+
+
+def test_weights_of_the_rest_may_be_dequantized() -> None:
+    """onnxruntime's optimizer computes their products in integers, which is no fault of a quantizer."""
+    draw = np.random.default_rng(0)
+    constants = weights("GRU") | {
+        "q": draw.integers(-90, 90, (4, 2)).astype(np.int8),
+        "scale": np.array(1 / 64, np.float32),
+        "zero": np.array(0, np.int8),
+        "axes": np.array([1]),
+    }
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["M"]),
+        helper.make_node("GRU", ["X", "W", "R", "B"], ["Y"], hidden_size=4),
+        helper.make_node("Squeeze", ["Y", "axes"], ["y"]),
+        helper.make_node("MatMul", ["y", "M"], ["z"]),
+    ]
+    X, z = (info(name, TensorProto.FLOAT, [6, 1, size]) for name, size in (("X", 3), ("z", 2)))
+    data = {"X": draw.standard_normal((4, 6, 1, 3)).astype(np.float32)}
+    assert sqnr_of(model_of(nodes, [X], [z], constants), data) > 20
