@@ -70,8 +70,9 @@ def _legacy_constants(work: LiftWork) -> None:
 
 LIFT: Sequence[Step[LiftWork, LiftOptions]] = (
     *shared.FIX_INPUTS,
-    Step(shared.simplify_model, "Conditions of a Loop may be constants.", when=lambda o: o.folds),
+    Step(shared.simplify, "Conditions of a Loop may be constants.", when=lambda o: o.folds),
     Step(_lift, "It is known which values are constant."),
+    Step(shared.note_ifs, "Lifting removes some.", when=lambda o: o.folds),
     Step(_legacy_constants, "In old IR versions every initializer is an input."),
     Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state."),
     Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=lambda o: o.strip),

@@ -296,9 +296,10 @@ def _pad(work: PadWork) -> None:
 PAD: Sequence[Step[PadWork, PadOptions]] = (
     Step(_make_axes_dynamic, "Sizes that follow from the length are not to be folded."),
     *shared.FIX_INPUTS,
-    Step(shared.simplify_to_follow_time, "Branches that never run need no rule."),
+    Step(shared.simplify_around_ifs, "Branches that never run need no rule."),
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
     Step(lifting_steps.lift, "A recurrent node has a rule; a Loop has none.", when=lambda o: o.lift),
+    Step(shared.note_ifs, "Lifting removes some."),
     Step(_pad, "It is known which values are constant and which nodes run."),
     Step(lifting_steps.note_zero_steps, "Only kept nodes may lose the initial state.", when=lambda o: o.lift),
     Step(shared.strip, "Earlier messages use node names, so stripping is last.", when=lambda o: o.strip),

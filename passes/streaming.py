@@ -231,7 +231,7 @@ def _lower_chunk(work: StreamWork) -> None:
 STREAM: Sequence[Step[StreamWork, StreamOptions]] = (
     *shared.FIX_INPUTS,
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
-    Step(shared.simplify_to_follow_time, "Nodes that never run need no state."),
+    Step(shared.simplify_around_ifs, "Nodes that never run need no state."),
     Step(
         shared.assume_linear_before_reset,
         "The warnings are about nodes as they are read.",
@@ -239,6 +239,7 @@ STREAM: Sequence[Step[StreamWork, StreamOptions]] = (
     ),
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
     Step(_lift, "A Loop couples time in ways that an operator does not.", when=lambda o: o.lift),
+    Step(shared.note_ifs, "Lifting removes some."),
     Step(shared.warn_of_other_recurrences, "The model's own Loops can be distinguished from emitted ones."),
     Step(_find_nodes, "Nodes that never run are gone."),
     Step(preparing.dequantize_recurrent, "Float operators have states, too.", when=lambda o: o.dequantize),

@@ -75,6 +75,8 @@ def lower_nodes(work: LoweringWork) -> None:
     work.lowered = lowering.lowered
     work.notes += [
         f"{located.label} never runs with these inputs, and was removed with its branch"
+        if "_branch" in located.path
+        else f"{located.label} was removed, as nothing that runs with these inputs reads it"
         for located in work.unreachable
     ]
     work.notes += [

@@ -90,6 +90,15 @@ def raise_opset_to_operators(work: Work) -> None:
 
 
 def simplify_model(work: Work) -> None:
+    """Simplify as `simplify` does, and note the Ifs that stay.
+
+    Before: nodes that follow from constants, and Ifs of known condition. After: constants, and a branch each.
+    """
+    simplify(work)
+    note_ifs(work)
+
+
+def simplify(work: Work) -> None:
     """Fold constants, take known branches and remove what never runs, so that less must fit.
 
     Before: nodes that follow from constants, and Ifs of known condition. After: constants, and a branch each.
@@ -98,6 +107,10 @@ def simplify_model(work: Work) -> None:
     for each in (*simplifying, RemoveUnusedPass()):
         work.apply(each)
     work.notes += work.apply(CorrectShapesPass()).notes
+
+
+def note_ifs(work: Work) -> None:
+    """Note the Ifs that stay, with the inputs that decide them. The graph stays as it is."""
     work.notes += [
         f"If {display_name(node)!r} stays: {reason}"
         for node, _ in walk(work.model.graph)
@@ -107,15 +120,15 @@ def simplify_model(work: Work) -> None:
     ]
 
 
-def simplify_to_follow_time(work: Work) -> None:
-    """Simplify as `simplify_model` does, also where time must be followed through an If.
+def simplify_around_ifs(work: Work) -> None:
+    """Simplify as `simplify` does, if asked for or if there is an If, of which a branch may never run.
 
     Before: Ifs of known condition. After: a branch each.
     """
     if work.options.folds or any(
         node.op_type == "If" and not node.domain for node, _ in walk(work.model.graph)
     ):
-        simplify_model(work)
+        simplify(work)
 
 
 def lift_constants(work: Work) -> None:

@@ -131,8 +131,8 @@ class LoweringWork(Work):
         """Locate the selected nodes in the current model, under their names and paths in the source."""
         opset = default_opset(self.model)
         selected = [
-            dataclasses.replace(node.meta[_SELECTED], node=node, opset=opset)
-            for node, _ in walk(self.model.graph)
+            dataclasses.replace(node.meta[_SELECTED], node=node, opset=opset, inner=bool(path))
+            for node, path in walk(self.model.graph)
             if is_selected(node)
         ]
         self.nodes = [located for located in selected if is_recurrent(located.node)]

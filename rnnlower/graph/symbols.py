@@ -164,7 +164,10 @@ def _offset_from_symbol(size: Any) -> int | None:
     """Return how much a size is more than a symbol, which is at least 0; ``None`` for another expression."""
     if not isinstance(size, ir.SymbolicDim):
         return None
-    symbols = size.free_symbols()
+    try:
+        symbols = size.free_symbols()
+    except ValueError:  # A name that is no expression, such as "batch size", is a symbol.
+        return 0
     rest = _apply(operator.sub, size, ir.SymbolicDim(*symbols)) if len(symbols) == 1 else None
     return rest if isinstance(rest, int) else None
 

@@ -33,15 +33,23 @@ class LocatedNode:
         path: `""` for the main graph, `If_12/then_branch` for a subgraph, `function:domain::name` for a
             function.
         opset: The version of the default domain at the node.
+        inner: Whether it is in a body or branch now, as functions are inlined and branches taken; by default,
+            as the path says.
     """
 
     node: ir.Node
     name: str
     path: str
     opset: int
+    inner: bool | None = None
 
     def __str__(self) -> str:
         return place_name(self.path, self.name)
+
+    @property
+    def is_nested(self) -> bool:
+        """True if it is not in the main graph."""
+        return bool(self.path) if self.inner is None else self.inner
 
     @property
     def label(self) -> str:

@@ -6,14 +6,14 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import remove_orphans
-from rnnlower.graph.walk import RANDOM, ancestors, operand
+from rnnlower.graph.walk import ancestors, operand
 from rnnlower.lifting.emission import EmittedNode, emit_node
+from rnnlower.lifting.frames import is_same_value
 from rnnlower.lifting.lifted_nodes import Lifted
 from rnnlower.lowering.emitter import Emitters
 from rnnlower.recurrent.node import KEEPS_INITIAL
@@ -41,34 +41,11 @@ def _can_join(facts: Facts, one: EmittedNode, other: EmittedNode) -> bool:
         directions == ["forward", "reverse"]
         and cells[0] == cells[1]
         and cells[0].hidden_size == cells[1].hidden_size
-        and first.graph is second.graph
-        and _is_same_value(facts, first.inputs[0], second.inputs[0])
-        and _is_same_value(facts, operand(first, _LENGTHS), operand(second, _LENGTHS))
+        and first.graph is second.graph is not None
+        and is_same_value(facts, first.inputs[0], second.inputs[0])
+        and is_same_value(facts, operand(first, _LENGTHS), operand(second, _LENGTHS))
         and {*first.outputs}.isdisjoint(ancestors(second.outputs[0]))
         and {*second.outputs}.isdisjoint(ancestors(first.outputs[0]))
-    )
-
-
-def _is_same_value(facts: Facts, first: ir.Value | None, second: ir.Value | None) -> bool:
-    """Return whether two values are the same, or computed by the same operators from the same values."""
-    if first is second:
-        return True
-    a, b = facts.constant(first), facts.constant(second)
-    if a is not None and b is not None:
-        return a.dtype == b.dtype and np.array_equal(a, b)
-    if first is None or second is None:
-        return False
-    node, like = first.producer(), second.producer()
-    return (
-        node is not None
-        and like is not None
-        and node.op_type not in RANDOM
-        and (node.domain, node.op_type, len(node.inputs)) == (like.domain, like.op_type, len(like.inputs))
-        and node.outputs.index(first) == like.outputs.index(second)
-        and dict(node.attributes) == dict(like.attributes)
-        and all(
-            _is_same_value(facts, one, other) for one, other in zip(node.inputs, like.inputs, strict=True)
-        )
     )
 
 

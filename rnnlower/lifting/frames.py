@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.walk import VIEWS, is_read, look_through, look_through_identities
+from rnnlower.graph.walk import RANDOM, VIEWS, is_read, look_through, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
 
 LAYOUT = frozenset(("Cast", "Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
@@ -170,9 +171,7 @@ def _enclosing_if(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[S
             return node.outputs, node
         is_state = node.outputs.index(result) < states
         is_same = (
-            look_through_identities(nothing) is starts[result]
-            if is_state
-            else _is_empty(facts, nothing, node)
+            is_same_value(facts, nothing, starts[result]) if is_state else _is_empty(facts, nothing, node)
         )
         if not is_same:
             return node.outputs, node
@@ -196,6 +195,28 @@ def _scan_inputs(node: ir.Node) -> Sequence[tuple[ir.Value | None, int]]:
     """Return the scan inputs, each with its axis of time."""
     scan = LoopSignature(node)
     return [*zip(node.inputs[scan.states :], scan.input_axes, strict=True)]
+
+
+def is_same_value(facts: Facts, first: ir.Value | None, second: ir.Value | None) -> bool:
+    """Return whether two values are the same, or computed by the same operators from the same values."""
+    first, second = (None if each is None else look_through_identities(each) for each in (first, second))
+    if first is second:
+        return True
+    a, b = facts.constant(first), facts.constant(second)
+    if a is not None and b is not None:
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    if first is None or second is None:
+        return False
+    node, like = first.producer(), second.producer()
+    return (
+        node is not None
+        and like is not None
+        and node.op_type not in RANDOM
+        and (node.domain, node.op_type, len(node.inputs)) == (like.domain, like.op_type, len(like.inputs))
+        and node.outputs.index(first) == like.outputs.index(second)
+        and dict(node.attributes) == dict(like.attributes)
+        and all(is_same_value(facts, one, other) for one, other in zip(node.inputs, like.inputs, strict=True))
+    )
 
 
 def positive_value(facts: Facts, condition: ir.Value | None) -> ir.Value | None:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_value
-from rnnlower.graph.walk import LocatedNode, is_read, trim_omitted
+from rnnlower.graph.walk import LocatedNode, is_read, reachable, trim_omitted
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, find_cells
 from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
@@ -187,7 +187,9 @@ def replace_lifted(
         facts.transfer(old, new)
     for each in reversed(nodes):
         remove_orphans(each.outputs)
-    remove_orphans([*node.outputs, *(old for old, _ in replaced)])
+    # What follows from other outputs is part of no result: nothing reads it in the end.
+    more = reachable(node.outputs, lambda value: [out for user, _ in value.uses() for out in user.outputs])
+    remove_orphans([*more, *(old for old, _ in replaced)])
     if node.graph is not None:
         raise AssertionError(f"{located.label} still has readers")
     for each in nodes:

@@ -80,8 +80,9 @@ def _arity_misfit(node: ir.Node, version: Version) -> str | None:
         values = trim_omitted(given)
         if len(values) > high:
             return f"{version} has at most {high} {kind}(s), the node has {len(values)}"
-        if len(values) < low:
-            return f"{version} has at least {low} {kind}(s), the node has {len(values)}"
+        if len(given) < low:
+            return f"{version} has at least {low} {kind}(s), the node has {len(given)}"
+        values += [None] * (low - len(values))
         for formal, value in bind_parameters(formals, values):
             if value is None and formal.required:
                 return f"{version} requires the {kind} {formal.name!r}"

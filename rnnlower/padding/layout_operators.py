@@ -77,6 +77,8 @@ def _tile(flow: PadFlow, node: ir.Node) -> Axes:
 
 def _concat(flow: PadFlow, node: ir.Node) -> Axes:
     """Concatenate; whatever follows the last step moves to the end of the sequence."""
+    if len(node.inputs) == 1:
+        return flow.axes_of(node.inputs[0])
     rank = len(flow.shape(node.outputs[0]))
     along = node.attributes.get_int("axis", 0) % rank
     axes: Axes = {}

@@ -10,12 +10,21 @@ from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import op_types
 from rnnlower.passes.command_options import RecordedOptions
+from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.folding import FoldWeightsPass
 from rnnlower.passes.lowering_options import LOOPS
 from rnnlower.passes.static_shapes import InferTypesPass
 from rnnlower.passes.steps import shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.recurrent.finding import find_recurrent
+
+
+def inline_functions(work: Work) -> None:
+    """Inline functions that hold recurrent nodes.
+
+    Before: recurrent nodes in functions. After: they are in the main graph or its subgraphs.
+    """
+    work.apply(InlineFunctionsPass())
 
 
 def fold_weights(work: Work) -> None:
@@ -37,7 +46,9 @@ def infer_types(work: Work) -> None:
 PREPARATION: Sequence[Step[Work, RecordedOptions]] = (
     *shared.FIX_INPUTS,
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
-    Step(shared.simplify_model, "A node that never runs has no ranges.", when=lambda o: o.folds),
+    Step(inline_functions, "Types and constants of a node in a function are only known at the call."),
+    Step(shared.simplify_around_ifs, "A node that never runs has no ranges."),
+    Step(shared.note_ifs, "Those of known condition are gone."),
     Step(fold_weights, "Weights become integers, which are constants."),
     Step(infer_types, "The number of steps decides the form, and nothing changes it any more."),
 )

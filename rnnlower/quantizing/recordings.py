@@ -174,14 +174,14 @@ def as_list(given: Given | Sequence[Given]) -> list[Given]:
     return found
 
 
-def open_source(model: onnx.ModelProto) -> Session:
+def open_source(model: onnx.ModelProto, *, optimize: bool = True) -> Session:
     """Open the float model on onnxruntime, or in NumPy if onnxruntime lacks a kernel.
 
     Raises:
         UnverifiableError: Neither takes it.
     """
     try:
-        return open_model(model, optimize=True)
+        return open_model(model, optimize=optimize)
     except UnverifiableError:
         with contextlib.suppress(EngineError):
             return open_on(find_engine("rnnlower-reference"), model)

@@ -76,7 +76,7 @@ def _pair_with_calls(
     infer_input_types(copy)
     for twin in find_recurrent(copy):
         located = twin.node.meta[_ORIGIN]
-        yield located, dataclasses.replace(twin, name=located.name, path=located.path)
+        yield located, dataclasses.replace(twin, name=located.name, path=located.path, inner=bool(twin.path))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,14 +150,14 @@ class NativeCheck:
 
     def _violations(self, rule: RecurrentRule) -> Iterator[tuple[str, str]]:
         """Yield the properties that violate a rule: the key of `wrong`, and a description."""
-        node, path = self.node, self.located.path
+        node, is_nested = self.node, self.located.is_nested
         if rule.semantics is not None and self.semantics not in rule.semantics:
             yield "semantics", wording.option("semantics", self.semantics)
         if rule.dtypes is not None and (node.dtype is None or str(node.dtype.numpy()) not in rule.dtypes):
             yield "type", "an unknown type" if node.dtype is None else f"type {node.dtype.numpy()}"
         if 0 in (node.seq_length, node.batch_size):
             yield "empty", "no time steps or no rows"
-        yield from _size_violations(rule, node, path)
+        yield from _size_violations(rule, node, is_nested)
         if op_type := find_repeating_op(node.inputs["X"], rule.not_behind):
             yield "repeated", f"an X that {op_type} repeats"
         if rule.directions is not None and node.direction not in rule.directions:
@@ -173,7 +173,7 @@ class NativeCheck:
                 yield name, f"an empty name for {name}"
         if rule.most_inputs is not None and len(node.node.inputs) > rule.most_inputs:
             yield "inputs", f"{len(node.node.inputs)} inputs written, empty ones included,"
-        if not rule.nested and path:
+        if not rule.nested and is_nested:
             yield "nested", "a place in a body"
         given = (node.inputs.get(name) for name in node.state_names)
         states = [state for state in given if state is not None and constant_of(state) is None]
@@ -211,7 +211,7 @@ def _restrict_to_agreed(rule: RecurrentRule) -> RecurrentRule:
     )
 
 
-def _size_violations(rule: RecurrentRule, node: ResolvedNode, path: str) -> Iterator[tuple[str, str]]:
+def _size_violations(rule: RecurrentRule, node: ResolvedNode, is_nested: bool) -> Iterator[tuple[str, str]]:
     shape = node.inputs["X"].shape
     given = all(node.inputs[name].is_graph_input() for name in node.state_names if name in node.inputs)
     for name, axis in (("batch", 1 - node.layout), ("time", node.layout)):
@@ -220,7 +220,7 @@ def _size_violations(rule: RecurrentRule, node: ResolvedNode, path: str) -> Iter
             continue
         if name in rule.static:
             yield name, f"a {_SIZES[name]} that is not a number"
-        elif path and name in rule.static_nested:
+        elif is_nested and name in rule.static_nested:
             yield name, f"a {_SIZES[name]} that is not a number, in a body"
         elif not given and name in rule.static_with_states:
             yield name, f"a {_SIZES[name]} that is not a number, and initial states that are not graph inputs"

@@ -522,3 +522,15 @@ def test_axes_below_0_are_known_in_any_version(text: str, expected: tuple[int, .
     (y,) = model.graph.outputs
     y.shape = None
     assert Facts(model).shape(y) == expected
+
+
+@pytest.mark.parametrize("name", ["batch size", "0T", "s::T"])
+def test_a_size_whose_name_is_no_expression_is_a_symbol(name: str) -> None:
+    own = ir.from_onnx_text(
+        f"{HEADER} main (float[T, 3] x) => (float[U, 3] y) <int64[1] start = {{1}}, int64[1] end = {{-1}}> "
+        "{ y = Slice (x, start, end) }"
+    )
+    own.graph.inputs[0].shape = ir.Shape([name, 3])
+    facts = Facts(own)
+    assert facts.dims(own.graph.inputs[0]) == (name, 3)
+    assert len(facts.dims(own.graph.outputs[0]) or ()) == 2

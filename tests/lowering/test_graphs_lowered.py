@@ -233,3 +233,12 @@ def test_no_remedy_is_suggested_that_would_not_help() -> None:
     assert "--dim" not in str(refusal.value)
     assert "dims=" not in str(refusal.value)
     assert "rnnlower.scan(" in str(refusal.value)
+
+
+def test_a_node_that_nothing_reads_was_in_no_branch() -> None:
+    nodes = [cell("X W R", "Y"), cell("X W R", "unread")]
+    nodes[1].name = "idle"
+    initializers = {name: value for name, value in weights("LSTM").items() if name != "B"}
+    model = model_of(nodes, [X], [floats("Y", 5, 1, 2, 4)], initializers)
+    _, report = rnnlower.unroll.with_report(model, fold=True)
+    assert report.notes == ["LSTM node 'idle' was removed, as nothing that runs with these inputs reads it"]

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.graph_text import parse_text
 from support.opset_engines import run_ort
 
 from rnnlower.errors import OpsetError
@@ -402,3 +403,20 @@ def test_a_function_that_is_called_with_two_types() -> None:
         y, z = outputs(ir.to_proto(work))
         np.testing.assert_array_equal(y, np.maximum(X, -0.5))
         np.testing.assert_array_equal(z, np.maximum(X.astype(np.int64), 0))
+
+
+@pytest.mark.parametrize("target", [11, 22])
+def test_a_loop_with_neither_condition_nor_state(target: int) -> None:
+    """Its second input is omitted, and counts."""
+    body = "go_on = Identity (go) y = Identity (x)"
+    model = parse_text(
+        "(float[2] x) => (float[3, 2] ys) <int64 times = {3}> { ys = Loop <body = step (int64 i, bool go) => "
+        f"(bool go_on, float[2] y) {{ {body} }}> (times) }}"
+    )
+    model.graph.node[0].input.append("")
+    onnx.checker.check_model(model)
+    work = ir.from_proto(model)
+    convert_opset(work, target)
+    result = ir.to_proto(work)
+    onnx.checker.check_model(result)
+    np.testing.assert_array_equal(*(run_ort(each, {"x": X[0, :2]})[0] for each in (model, result)))

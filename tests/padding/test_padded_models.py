@@ -321,3 +321,12 @@ def test_metadata_that_do_not_fit_are_told(key: str, value: object, words: str) 
     except (rnnlower.InvalidModelError, rnnlower.OptionError) as error:
         text = str(error)
     assert words in text
+
+
+def test_rows_that_a_concat_joins_with_nothing() -> None:
+    """As TorchScript exports `torch.cat([x])`."""
+    source = model(
+        "(float[T, B, 3] x) => (float[T, B, 3] y) "
+        "{ a = Concat <axis = 1> (x) b = Tanh (a) y = Concat <axis = 0> (b) }"
+    )
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, per_row=True))

@@ -10,9 +10,10 @@ import numpy as np
 import onnx
 import pytest
 from long_memory import LongMemory, recordings
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from support.cli_helpers import rnnlower as command
 from support.cli_helpers import save
+from support.small_models import info, model_of, recurrent_model, weights
 
 import rnnlower
 from rnnlower.errors import UnsupportedModelError, UnverifiableError
@@ -311,3 +312,74 @@ def test_weights_of_the_source_that_a_branch_captures(axis: int | None, moved: b
     recording = np.abs(rng.standard_normal((20, 5, 2, 8))).astype(np.float32)
     recording[10:] *= -1
     assert sqnr_of(model, {"X": recording}) > 25
+
+
+def in_a_function(source: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with its nodes in a function, of which the weights are parameters."""
+    graph, imports = source.graph, [*source.opset_import]
+    inputs = [each.name for each in (*graph.input, *graph.initializer)]
+    outputs = [each.name for each in graph.output]
+    function = helper.make_function("local", "Whole", inputs, outputs, graph.node, imports)
+    del graph.node[:]
+    graph.node.append(helper.make_node("Whole", inputs, outputs, domain="local"))
+    source.functions.append(function)
+    source.opset_import.append(helper.make_opsetid("local", 1))
+    return source
+
+
+def test_a_node_in_a_function() -> None:
+    """Its weights are known at the call, and nothing is left of the function."""
+    shape = LongMemory("GRU", 8)
+    data = {"X": recordings(4, 20)}
+    result = rnnlower.quantize(in_a_function(shape.build()), calibration=data)
+    assert not result.functions
+    assert {node.op_type for node in result.graph.node} == {
+        node.op_type for node in rnnlower.quantize(shape.build(), calibration=data).graph.node
+    }
+
+
+def test_a_node_of_float16_in_a_function_is_refused() -> None:
+    source = recurrent_model("GRU", constants=weights("GRU", dtype=np.float16), elem_type=TensorProto.FLOAT16)
+    data = {"X": np.zeros((2, 5, 1, 3), np.float16)}
+    with pytest.raises(UnsupportedModelError, match="its weights are FLOAT16"):
+        rnnlower.quantize(in_a_function(source), calibration=data)
+
+
+def test_a_branch_that_a_constant_condition_never_takes() -> None:
+    source = LongMemory("GRU", 8).build()
+    graph, data = source.graph, {"X": recordings(4, 20)}
+    expected = rnnlower.quantize(source, calibration=data)
+    branch = helper.make_graph(graph.node, "branch", [], graph.output)
+    names = [each.name for each in graph.output]
+    del graph.node[:]
+    graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+    graph.node.append(helper.make_node("If", ["yes"], names, then_branch=branch, else_branch=branch))
+    for each in graph.node[0].attribute:
+        rename = {name: f"{each.name}_{name}" for node in each.g.node for name in node.output}
+        for node in each.g.node:
+            node.input[:] = [rename.get(name, name) for name in node.input]
+            node.output[:] = [rename[name] for name in node.output]
+        for output in each.g.output:
+            output.name = rename[output.name]
+    result = rnnlower.quantize(source, calibration=data)
+    assert [node.op_type for node in result.graph.node] == [node.op_type for node in expected.graph.node]
+
+
+def test_weights_of_the_rest_may_be_dequantized() -> None:
+    """onnxruntime's optimizer computes their products in integers, which is no fault of a quantizer."""
+    draw = np.random.default_rng(0)
+    constants = weights("GRU") | {
+        "q": draw.integers(-90, 90, (4, 2)).astype(np.int8),
+        "scale": np.array(1 / 64, np.float32),
+        "zero": np.array(0, np.int8),
+        "axes": np.array([1]),
+    }
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["M"]),
+        helper.make_node("GRU", ["X", "W", "R", "B"], ["Y"], hidden_size=4),
+        helper.make_node("Squeeze", ["Y", "axes"], ["y"]),
+        helper.make_node("MatMul", ["y", "M"], ["z"]),
+    ]
+    X, z = (info(name, TensorProto.FLOAT, [6, 1, size]) for name, size in (("X", 3), ("z", 2)))
+    data = {"X": draw.standard_normal((4, 6, 1, 3)).astype(np.float32)}
+    assert sqnr_of(model_of(nodes, [X], [z], constants), data) > 20

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import helper, numpy_helper
 from support.configs import Config, configs
+from support.small_models import recurrent_model
 from support.target_files import MINIMAL, write
 
 import rnnlower
@@ -210,3 +213,28 @@ def test_targets_that_are_no_runtime_give_and_get_no_advice_to_change() -> None:
         assert not find_target(name).runtime
     (misfit,) = lacking("primitive")
     assert (misfit.remedy, misfit.alternatives) == ("replace it in the model", ())
+
+
+@pytest.mark.parametrize("place", ["function", "branch"])
+def test_a_node_that_ends_up_in_the_main_graph_is_judged_there(place: str) -> None:
+    """The target runs it there, and not in a body."""
+    model = recurrent_model("GRU", inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])})
+    (node,), graph = model.graph.node, model.graph
+    names = [each for each in node.input if each]
+    call = helper.make_node("Inner", names, node.output, domain="local")
+    if place == "function":
+        model.functions.append(
+            helper.make_function("local", "Inner", names, node.output, [node], model.opset_import)
+        )
+        model.opset_import.append(helper.make_opsetid("local", 1))
+    else:
+        graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+        branch = helper.make_graph([node], "branch", [], graph.output)
+        call = helper.make_node("If", ["yes"], ["a", "b"], then_branch=branch, else_branch=branch)
+        for output, name in zip(graph.output, call.output, strict=True):
+            output.name = name
+    del graph.node[:]
+    graph.node.append(call)
+    assert [each.op_type for each in rnnlower.lower(model, target="tract").graph.node] == ["GRU"]
+    misfits = [str(each) for each in rnnlower.check(model, target="tract")]
+    assert any("a place in a body" in each for each in misfits) is (place == "branch")
