@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,9 +111,8 @@ class AdaptNodesPass(Pass):
 
     def _adapt(self, node: ir.Node, writer: _NodeWriter) -> bool:
         key, attributes = qualified_op_type(node), _attributes_with_defaults(node, writer.opset)
-        forms = [form for form in FALLBACKS[key] if _accepts(form, writer, node.inputs, attributes)]
         try:
-            results = writer.express(key, node.inputs, attributes, forms)
+            results = writer.express(key, node.inputs, attributes)
         except (MissingOperatorError, OpsetError):
             results = []
         used = [index for index, out in enumerate(node.outputs) if is_read(out)]
@@ -146,20 +144,6 @@ def _attributes_with_defaults(node: ir.Node, opset: int) -> dict[str, Any]:
     version = None if node.domain else version_at(node.op_type, opset)
     declared = {} if version is None else version.attributes
     return {name: each.default for name, each in declared.items() if each.default is not None} | given
-
-
-def _accepts(
-    form: Callable[..., Any],
-    writer: Emitter,
-    inputs: Sequence[ir.Value | None],
-    attributes: Mapping[str, Any],
-) -> bool:
-    """Return whether a fallback accepts all inputs and attributes of a node."""
-    try:
-        inspect.signature(form).bind(writer, *inputs, **attributes)
-    except TypeError:
-        return False
-    return True
 
 
 class _NodeWriter(Emitter):

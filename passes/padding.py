@@ -27,7 +27,7 @@ from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.reports import PadReport
 from rnnlower.passes.steps import lifting_steps, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
-from rnnlower.wording import option
+from rnnlower.wording import option, time_axis
 
 
 def _maximum_is_fixed(model: ir.Model, padding: PadLengthsPass) -> bool:
@@ -140,7 +140,7 @@ class PadLengthsPass(Pass):
             known = f"the inputs have {', '.join(names)}" if names else "all sizes are numbers"
             raise OptionError(
                 f"no input has a dimension {missing[0]!r}; {known}",
-                remedy=f"name the axis of a static input ({option('time-axis', 'INPUT:AXIS')})",
+                remedy=f"name the axis of a static input ({time_axis('INPUT', 'AXIS')})",
             )
         return found
 

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 # Python's style is the default; the command line, which is the outer caller, sets its own.
 _in_python: contextvars.ContextVar[bool] = contextvars.ContextVar("in_python", default=True)
-_ARGUMENTS = {"dim": "dims", "input-shape": "input_shapes", "node": "nodes", "state": "states", "set": "sets"}
+_ARGUMENTS = {
+    "dim": "dims",
+    "input-shape": "input_shapes",
+    "node": "nodes",
+    "state": "states",
+    "set": "sets",
+    "time-axis": "time_axes",
+}
 
 
 @contextlib.contextmanager

@@ -162,7 +162,7 @@ class NodeFacts:
             self._visited.add(node)
 
     def _evaluate(self, node: ir.Node) -> bool:
-        """Compute a node whose inputs are constants, or of whose input only the shape matters."""
+        """Compute a node whose inputs are constants, or of which only the shape or the type matters."""
         is_weight = self._weights and node.op_type == "DequantizeLinear"
         if node.domain or not (is_weight or node.op_type in FOLDABLE):
             return False
@@ -172,6 +172,9 @@ class NodeFacts:
             if shape is not None and None not in shape:
                 # An array that takes no memory stands for the shape.
                 arrays = [np.broadcast_to(np.int8(0), shape)]  # type: ignore[arg-type]
+        elif node.op_type == "CastLike":
+            dtype = self.dtype(node.inputs[1])
+            arrays = [self.constant(node.inputs[0]), None if dtype is None else np.zeros((), dtype.numpy())]
         elif any(value is not None and self._content(value) is None for value in node.inputs):
             return False
         else:

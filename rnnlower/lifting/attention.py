@@ -17,7 +17,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import RESHAPING, is_read, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.frames import Frame, State
+from rnnlower.lifting.frames import Frame, State, skip_casts
 from rnnlower.lifting.products import ProductReader
 from rnnlower.lifting.terms import Factor, Term
 
@@ -95,7 +95,7 @@ def find_attention(facts: Facts, frame: Frame, body: ir.Graph) -> FoundAttention
     (state,) = frame.states
     if facts.dtype(state.start) != ir.DataType.FLOAT:
         raise NotLiftableError("its state is not float32, in which a LinearAttention computes")
-    after = look_through_identities(state.after)
+    after = skip_casts(facts, state.after)
     products = ProductReader(facts, body, [state.before], frame.aliases)
     given = products.read(state.before).terms[0]
     result = products.read(after)

@@ -11,10 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import ancestors, look_through_identities, reachable
+from rnnlower.graph.walk import ancestors, reachable
 from rnnlower.lifting.affine_forms import AffineForm, Atoms, Block, NotLiftableError
 from rnnlower.lifting.equations import Cell, StepEquations
-from rnnlower.lifting.frames import Frame, Series, State, count_steps
+from rnnlower.lifting.frames import Frame, Series, State, count_steps, skip_casts
 from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import InputPart, make_input_part
 from rnnlower.lifting.lstm_equations import match_lstm
@@ -220,7 +220,7 @@ def _input_forms(
     for number, other in enumerate(before):
         if other.direction is None:
             form = atoms.variables(other.shape, other.tags)
-            known |= {_skip_casts(facts, other.states[0].after): form, other.hidden: form}
+            known |= {skip_casts(facts, other.states[0].after): form, other.hidden: form}
             sources[int(form.ids.flat[0])] = number
     return known, sources
 
@@ -286,13 +286,13 @@ def _remove_masks(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[l
     """Return the new states without the Where that keeps old ones, and the series of its conditions."""
     results, masks = [], set()
     for state in group:
-        result, mask = _skip_casts(facts, state.after), None
+        result, mask = skip_casts(facts, state.after), None
         condition, new, old = match_where(result)
         if old is state.before:
             mask = next((each for each in frame.inputs if each.inner is condition), None)
             if mask is None:
                 raise NotLiftableError("the rows that keep their state are not selected by a series")
-            result = _skip_casts(facts, new)
+            result = skip_casts(facts, new)
         masks.add(mask)
         results.append(result)
     if len(masks) > 1:
@@ -300,16 +300,6 @@ def _remove_masks(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[l
     mask = masks.pop()
     everywhere = None if mask is None else facts.constant(mask.outer)
     return results, None if everywhere is not None and everywhere.all() else mask
-
-
-def _skip_casts(facts: Facts, value: ir.Value) -> ir.Value:
-    """Return the value before Identity nodes, and Casts to the type that it already has."""
-    value = look_through_identities(value)
-    node = value.producer()
-    source = None if node is None or node.domain or node.op_type != "Cast" else node.inputs[0]
-    if source is None or facts.dtype(source) is None or facts.dtype(source) != facts.dtype(value):
-        return value
-    return _skip_casts(facts, source)
 
 
 def is_hidden_state(found: FoundCell, form: AffineForm) -> bool:

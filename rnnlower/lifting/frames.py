@@ -269,3 +269,13 @@ def is_first_step_size(facts: Facts, lengths: ir.Value, place: int) -> bool:
     if shape is None or shape.op_type != "Shape" or shape.inputs[0] is None:
         return False
     return axis_slices(shape.inputs[0].producer(), facts.constant) == [(0, 1, 0, 1)]
+
+
+def skip_casts(facts: Facts, value: ir.Value) -> ir.Value:
+    """Return the value before Identity nodes, and Casts to the type that it already has."""
+    value = look_through_identities(value)
+    node = value.producer()
+    source = None if node is None or node.domain or node.op_type != "Cast" else node.inputs[0]
+    if source is None or facts.dtype(source) is None or facts.dtype(source) != facts.dtype(value):
+        return value
+    return skip_casts(facts, source)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 def _cast(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
-    dtype = e.facts.dtype(node.inputs[0])
-    if dtype not in FLOAT_TYPES or dtype != node.attributes.get_int("to", 0):
+    dtype, given = e.facts.dtype(node.outputs[0]), e.facts.dtype(node.inputs[0])
+    if dtype not in FLOAT_TYPES or dtype != given:
         raise NotLiftableError("a step casts to another type")
     return [e.form(node.inputs[0])]
 
@@ -238,6 +238,7 @@ _FUNCTIONS = ("Elu", "Exp", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Soft
 RULES: Mapping[str, Rule] = {
     "Add": _add,
     "Cast": _cast,
+    "CastLike": _cast,
     "Clip": _clip,
     "ConstantOfShape": _fill,
     "Div": _div,

@@ -10,7 +10,7 @@ from onnx_ir.convenience import convert_attributes
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.operator_axes import reduced_axes
-from rnnlower.graph.walk import walk_values
+from rnnlower.graph.walk import operand, walk_values
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, count_steps
 from rnnlower.lifting.products import ProductReader, describe
@@ -211,11 +211,50 @@ def _einsum(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[
     return t._copy_node(node, given, equation=f"{','.join(operands)}->{free}{result}")
 
 
+def _shift_axis(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
+    """Emit an operator whose axis is an attribute, shifted by one."""
+    _require_fixed_operands(has_time, node)
+    if node.op_type in ("LogSoftmax", "Softmax") and t.e.opset < 13:
+        raise NotLiftableError(f"{describe(node)} takes several axes for one")
+    rank = len(t.products.dims(node.inputs[0]))
+    axis = node.attributes.get_int("axis", 0 if node.op_type in ("Gather", "Split") else -1)
+    return t._copy_node(node, given, axis=axis % rank + 1)
+
+
+def _slice(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
+    names = ("starts", "ends", "axes", "steps")
+    starts, ends, axes, steps = (t.products.ints(node, name, k) for k, name in enumerate(names, 1))
+    assert starts is not None
+    rank = len(t.products.dims(node.inputs[0]))
+    moved = [axis % rank + 1 for axis in (range(len(starts)) if axes is None else axes)]
+    if "starts" in node.attributes:
+        return t._copy_node(node, given, axes=moved)
+    bounds = [t.e.integers(*each) for each in (starts, ends, moved, steps) if each is not None]
+    return t._copy_node(node, [given[0], *bounds])
+
+
+def _gemm(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
+    """Emit a Gemm with fixed weights of the rows of all steps."""
+    _require_fixed_operands(has_time, node)
+    bias = () if operand(node, 2) is None else t.products.dims(node.inputs[2])
+    if node.attributes.get_int("transA", 0) or (len(bias) == 2 and bias[0] != 1):
+        raise NotLiftableError(f"{describe(node)} is not computed for all steps at once")
+    assert given[0] is not None
+    rows = t.e.reshape(given[0], [-1, t.size(t.products.dims(node.inputs[0])[1])])
+    (product,) = t._copy_node(node, [rows, *given[1:]])
+    return [t.e.reshape(product, [t.steps, *(t.size(size) for size in t.products.dims(node.outputs[0]))])]
+
+
 _RULES: Mapping[str, VectorRule] = {
     **dict.fromkeys((*_REDUCTIONS, "Squeeze", "Unsqueeze"), _shift_axes),
+    **dict.fromkeys(
+        ("Gather", "LayerNormalization", "LogSoftmax", "LpNormalization", "Softmax", "Split"), _shift_axis
+    ),
     "Einsum": _einsum,
     "Flatten": _reshape,
+    "Gemm": _gemm,
     "MatMul": _matmul,
     "Reshape": _reshape,
+    "Slice": _slice,
     "Transpose": _transpose,
 }

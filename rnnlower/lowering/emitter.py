@@ -9,6 +9,7 @@ operator, a method that has an alternative form uses that; `FALLBACKS` replaces 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -36,6 +37,17 @@ Dim = int | ir.Value
 """A size: a number, or an int64 value of shape ``[1]`` if it is only known at run time."""
 
 
+def _accepts(
+    form: Fallback, e: Emitter, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+) -> bool:
+    """Return whether a fallback accepts all inputs and attributes of a node."""
+    try:
+        inspect.signature(form).bind(e, *inputs, **attributes)
+    except TypeError:
+        return False
+    return True
+
+
 class Emitter(NodeEmitter):
     """An emitter of operators in the form that the opset and the dialect require."""
 
@@ -61,16 +73,17 @@ class Emitter(NodeEmitter):
         name: str,
         inputs: Sequence[ir.Value | None],
         attributes: Mapping[str, Any],
-        forms: Sequence[Fallback] | None = None,
     ) -> Sequence[ir.Value]:
-        """Emit the first of the forms, by default those of `FALLBACKS`, that may be emitted.
+        """Emit the first form of `FALLBACKS` that takes all inputs and attributes and may be emitted.
 
         Raises:
             MissingOperatorError: There is none.
         """
         error = self.missing(name)
         # Some operators are each other's fallback.
-        for form in () if name in self._expressing else FALLBACKS[name] if forms is None else forms:
+        for form in () if name in self._expressing else FALLBACKS[name]:
+            if not _accepts(form, self, inputs, attributes):
+                continue
             marks = len(self.nodes), len(self.everything)
             self._expressing.append(name)
             try:

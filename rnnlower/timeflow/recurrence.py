@@ -307,8 +307,11 @@ def _cumsum(flow: Flow, node: ir.Node) -> Outcome:
     return track
 
 
-def _quantized(flow: Flow, node: ir.Node) -> Outcome:
+def _quantized(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
     """DynamicQuantizeLSTM rounds X to 8 bits by the smallest and the largest value of all steps."""
+    resolved, track = parse_recurrent(locate(flow.model, node)), flow.track(node)
+    if any(resolved.reversed_directions) and track is not None and track.axis == resolved.layout:
+        return _recurrent(flow, node)  # A float operator would be refused, too.
     raise CoupledError(
         "rounds X by a range of all steps, and a stream never ends",
         f"make it a float operator ({option('dequantize')})",

@@ -19,6 +19,17 @@ STEP = {
     "gated": "d = Mul (s, gw)  w = Mul (kw, vw)  s2 = Add (d, w)  p = Mul (s2, qw)  o = ReduceSum (p, key)",
     "matmul": "d = Mul (gw, s)  w = MatMul (kw, vw)  s2 = Add (w, d)  p = MatMul (qr, s2) "
     "o = Squeeze (p, key)",
+    "cast": "d = Mul (s, gw)  w = Mul (kw, vw)  u = Add (d, w)  p = Mul (u, qw)  o = ReduceSum (p, key) "
+    "s2 = Cast <to = 1> (u)",
+    "keys by rows": "front = Constant <value_ints = [-1]> ()  end = Constant <value_ints = [-9]> () "
+    "order = Constant <value_ints = [2, 0, 3, 1]> () "
+    "scale = Constant <value_floats = [0.5, 1.0, 2.0, 1.5]> () "
+    "k1 = LpNormalization (k)  k2 = LayerNormalization <axis = 1> (k1, scale)  k3 = Softmax <axis = 1> (k2) "
+    "k4 = Slice (k3, front, end, key, front)  k5 = Gather <axis = 1> (k4, order) "
+    "a1, a2 = Split <axis = -1, num_outputs = 2> (k5)  m = Einsum <equation = 'bi,bi->b'> (a1, a2) "
+    "mc = Unsqueeze (m, key)  k6 = Gemm <alpha = 0.5, transB = 1> (k5, W, scale) "
+    "k7 = Mul (k6, mc)  k7w = Unsqueeze (k7, value) "
+    "d = Mul (s, gw)  w = Mul (k7w, vw)  s2 = Add (d, w)  p = Mul (s2, qw)  o = ReduceSum (p, key)",
     "einsum": "d = Mul (s, gw)  w = Einsum <equation = 'bk,bv->bkv'> (k, v)  s2 = Add (d, w) "
     "o = Einsum <equation = 'bk,bkv->bv'> (q, s2)",
     "einsum without a result": "kt = Einsum <equation = 'zb'> (k)  ks = Sigmoid (kt)  "
@@ -54,7 +65,8 @@ def scan(step: str, keys: int = 4, values: int = 4) -> onnx.ModelProto:
         <ir_version: 9, opset_import: ["" : 18]>
         main (float[T, B, {keys}] Q, float[T, B, {keys}] K, float[T, B, {values}] V, float[T, B, 1] G,
               float[T, B, 1] R, float[B, {keys}, {values}] S) => (float[T, B, M] O, float[B, L, M] E)
-        <int64[1] key = {{1}}, int64[1] value = {{2}}> {{
+        <int64[1] key = {{1}}, int64[1] value = {{2}},
+         float[4, 4] W = {{{", ".join(map(str, range(-8, 8)))}}}> {{
             E, O = Scan <num_scan_inputs = 5, body = step (float[B, {keys}, {values}] s, float[B, {keys}] q,
                 float[B, {keys}] k, float[B, {values}] v, float[B, 1] g, float[B, 1] r)
             => (float[B, {keys}, {values}] s3, float[B, {values}] o2) {{

@@ -103,3 +103,32 @@ def test_an_activation_of_one_element_may_be_expanded(step: str) -> None:
             }}> (h0, X) }}""")
     _, report = rnnlower.lift.with_report(model)
     assert "the equations of the step" in str(report.nodes[0].reason)
+
+
+def test_constants_in_the_type_of_another_value_are_constants() -> None:
+    """As onnxscript writes numbers: counters, limits and `1 - z`; a state may be cast as well."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18]>
+        main (float[B, T, 2] X, float[B, 3] S) => (float[B, 3] h)
+        <float[2, 9] W = {1, -1, 2, 0, 1, 3, 1, -2, 1, 2, 1, 0, 1, -1, 1, 0, 2, 1},
+         float[3, 9] R = {1, 0, 2, -1, 1, 1, 0, 2, 1, 1, 1, 0, 1, -1, 2, 0, 1, 1, 2, 1, 0, 0, 1, 1, -1, 1, 2}>
+        {
+            size = Shape <start = 1, end = 2> (X)  axis = Constant <value_ints = [0]> ()
+            steps = Squeeze (size, axis)  start = Constant <value_int = 0> ()  more = Less (start, steps)
+            last, h = Loop (, more, start, S) <body = step (int64 n, bool go, int64 i, float[B, 3] s)
+                => (bool again, int64 next, float[B, 3] s3) {
+                x = Gather <axis = 1> (X, i)  xw = MatMul (x, W)  sr = MatMul (s, R)
+                xz, xr, xn = Split <num_outputs = 3, axis = 1> (xw)
+                sz, sr0, sn = Split <num_outputs = 3, axis = 1> (sr)
+                zs = Add (xz, sz)  z = Sigmoid (zs)  rs = Add (xr, sr0)  r = Sigmoid (rs)
+                rn = Mul (r, sn)  ns = Add (xn, rn)  new = Tanh (ns)
+                one = Constant <value_int = 1> ()  one_like = CastLike (one, z)  rest = Sub (one_like, z)
+                fresh = Mul (rest, new)  kept = Mul (z, s)  s2 = Add (fresh, kept)  s3 = CastLike (s2, s)
+                one_more = CastLike (one, i)  next = Add (i, one_more)  again = Less (next, steps)
+            }>
+        }"""
+    )
+    onnx.checker.check_model(model)
+    lifted, report = rnnlower.lift.with_report(model)
+    assert [node.op_type for node in report.nodes] == ["GRU"]
+    assert rnnlower.verify(model, lifted)

@@ -159,3 +159,23 @@ def test_an_unnamed_recurrent_node_in_the_way_has_the_name_that_inspect_shows() 
     with pytest.raises(UnsupportedModelError, match=f"GRU node '{gru}': ") as raised:
         rnnlower.stream(model)
     assert raised.value.node == gru
+
+
+@pytest.mark.parametrize(
+    ("direction", "count", "problem"),
+    [("bidirectional", 2, "is bidirectional"), ("reverse", 1, "is reverse"), ("forward", 1, "dequantize=")],
+)
+def test_a_quantized_recurrence_is_told_to_be_a_float_one_only_where_that_helps(
+    direction: str, count: int, problem: str
+) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        main (float[T, 1, 3] X, int8[{count}, 3, 8] W, int8[{count}, 2, 8] R, float[{count}] s,
+              int8[{count}] z) => (float[T, {count}, 1, 2] Y)
+        {{
+            Y = com.microsoft.DynamicQuantizeLSTM <direction = "{direction}", hidden_size = 2>
+                (X, W, R, , , , , , s, z, s, z)
+        }}"""
+    )
+    with pytest.raises(UnsupportedModelError, match=problem):
+        rnnlower.stream(model)
