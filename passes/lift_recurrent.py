@@ -71,6 +71,7 @@ class LiftRecurrentPass(Pass):
             causal convolutions without a past, or with one of zeros.
         frames: Whether to lift Loops and Scans, and to look into functions.
         convolutions: Whether to lift causal convolutions.
+        matrices: Whether to lift Loops and Scans whose state is a matrix.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         empty: Whether to lift also what has no steps, where onnxruntime's operators do not return the
             initial state: if they are lowered.
@@ -86,6 +87,7 @@ class LiftRecurrentPass(Pass):
     steps: int | None = 2
     frames: bool = True
     convolutions: bool = True
+    matrices: bool = True
     semantics: Semantics = "ort"
     empty: bool = False
     lifted: list[LiftedNode] = field(init=False, default_factory=list)
@@ -149,7 +151,7 @@ class LiftRecurrentPass(Pass):
                 try:
                     lifted += lifter.lift(located, frame)
                 except NotLiftableError as error:
-                    if not has_matrix_state(self.facts, frame):
+                    if not self.matrices or not has_matrix_state(self.facts, frame):
                         raise
                     states.append(lift_attention(self.facts, names, located, frame, error))
             except NotLiftableError as error:

@@ -8,7 +8,7 @@ from rnnlower import wording
 from rnnlower.graph.walk import op_types, operand, walk
 from rnnlower.passes.steps.work import LoweringWork, Work
 from rnnlower.recurrent.node import KEEPS_INITIAL
-from rnnlower.recurrent.state_operators import CAUSAL_CONV
+from rnnlower.recurrent.state_operators import CAUSAL_CONV, LINEAR_ATTENTION
 from rnnlower.wording import call
 
 if TYPE_CHECKING:
@@ -41,8 +41,15 @@ def lift_all(work: Work, *, convolutions: bool, empty: bool = False) -> None:
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 
     names, semantics = getattr(work.options, "nodes", None), work.options.semantics
+    target = work.options.runtime
     lifting = LiftRecurrentPass(
-        names, steps=None, convolutions=convolutions, semantics=semantics, empty=empty
+        names,
+        steps=None,
+        convolutions=convolutions,
+        # LinearAttention gives decays as logarithms.
+        matrices=target is None or target.has("Exp") or target.has_foreign("com.microsoft", LINEAR_ATTENTION),
+        semantics=semantics,
+        empty=empty,
     )
     _lift(work, lifting)
 

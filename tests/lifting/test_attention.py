@@ -172,3 +172,11 @@ def test_a_reduction_of_a_scalar_stays() -> None:
     model = scan(drop_axis(one + STEP["gated"].replace("Mul (kw, vw)", "Mul (kn, vw)")))
     _, report = rnnlower.lift.with_report(model)
     assert "reduces a scalar" in str(report.nodes[0].reason)
+
+
+def test_a_target_without_exp_gets_no_logarithms_of_decays() -> None:
+    source = scan(STEP["matmul"].replace("o = Squeeze (p, key)", "o = Reshape (p, rows)"))
+    source.graph.initializer.append(onnx.helper.make_tensor("rows", onnx.TensorProto.INT64, [2], [2, 4]))
+    result, report = rnnlower.lower.with_report(source, target="primitive", dims={"T": 3, "B": 2})
+    assert {"MatMul", "Sigmoid"} <= {node.op_type for node in result.graph.node}
+    assert report.nodes == []
