@@ -82,7 +82,7 @@ class Facts(NodeFacts):
         """Replace the facts about a body by those of one iteration, with these contents of its inputs."""
         with self._visiting():
             self._forget_body(body)
-            self._contents |= given
+            self._learn_contents(given)
             self._visit_graph(body)
 
     def leave_iterations(self, node: ir.Node) -> None:

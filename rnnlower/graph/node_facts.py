@@ -187,10 +187,13 @@ class NodeFacts:
         outputs = evaluate(node, arrays, self._imports[""], self.failures, all_types=self._weights)
         if outputs is None or sum(array.nbytes for array in outputs) > self._largest:
             return False
-        for value, array in zip(node.outputs, outputs, strict=True):
+        self._learn_contents(dict(zip(node.outputs, outputs, strict=True)))
+        return True
+
+    def _learn_contents(self, contents: Mapping[ir.Value, Array]) -> None:
+        for value, array in contents.items():
             self._contents[value] = array
             self._learn(value, ir.TensorType(ir.DataType.from_numpy(array.dtype)), array.shape)
-        return True
 
     def _infer(self, node: ir.Node) -> None:
         dims = [self.dims(value) for value in node.inputs]

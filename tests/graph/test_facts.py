@@ -141,10 +141,11 @@ def test_a_scan_over_a_state_that_gets_axes_has_elements_of_no_known_shape() -> 
 def test_iterations_are_counted_and_leave_no_trace() -> None:
     facts, values = facts_of("""
         main (float[2] x) => (float[2] y)
-        <int64 start = {1}, int64 factor = {2}, int64 limit = {20}, bool on = {1}>
+        <int64 start = {1}, int32 two = {2}, int64 limit = {20}, bool on = {1}>
         {
             last, y = Loop ( , on, start, x) <body = b
                 (int64 i, bool c, int64 k, float[2] h) => (bool more, int64 n, float[2] g) {
+                factor = CastLike (two, k)
                 n = Mul (k, factor)
                 more = Less (n, limit)
                 g = Neg (h)
