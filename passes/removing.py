@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedOpsetsPass
 
 from rnnlower.files import beyond_ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values
+from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import all_graphs, is_read, operand, root_graphs, walk, walk_all, walk_values
 from rnnlower.passes.base import Pass, nothing_is_dead
 
@@ -16,7 +16,7 @@ _SAME_IF_SAME_SHAPE = frozenset(["Expand", "Flatten", "Reshape", "Squeeze", "Til
 
 
 class RemoveNoopsPass(Pass):
-    """Removes Identity nodes, Dropout in inference, and casts and reshapes without effect.
+    """Removes Identity nodes, Dropout in inference, and casts, slices and reshapes without effect.
 
     A node that produces a graph output stays if the output would otherwise lose its name.
 
@@ -63,11 +63,10 @@ def _does_nothing(node: ir.Node, facts: Facts) -> bool:
         # Below opset 6 the type is a name.
         return bool(node.attributes["to"].value == facts.dtype(value))
     shape = facts.shape(value)
-    if shape is None or None in shape or shape != facts.shape(out):
-        return False
-    return node.op_type in _SAME_IF_SAME_SHAPE or (
-        node.op_type == "Slice" and _has_forward_steps(node, facts)
-    )
+    has_same_shape = shape is not None and None not in shape and shape == facts.shape(out)
+    if (slices := axis_slices(node, facts.constant)) is not None:
+        return all(each.is_whole() or (has_same_shape and each.step > 0) for each in slices)
+    return has_same_shape and node.op_type in _SAME_IF_SAME_SHAPE
 
 
 def _is_inference(node: ir.Node, facts: Facts) -> bool:
@@ -77,12 +76,6 @@ def _is_inference(node: ir.Node, facts: Facts) -> bool:
     training = operand(node, 2)
     mode = facts.constant(training)
     return training is None or (mode is not None and not mode.any())
-
-
-def _has_forward_steps(node: ir.Node, facts: Facts) -> bool:
-    given = operand(node, 4)
-    steps = facts.constant(given)
-    return given is None or (steps is not None and bool(np.all(steps > 0)))
 
 
 def _is_removable(node: ir.Node) -> bool:

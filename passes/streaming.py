@@ -240,6 +240,7 @@ STREAM: Sequence[Step[StreamWork, StreamOptions]] = (
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
     Step(_lift, "A Loop couples time in ways that an operator does not.", when=lambda o: o.lift),
     Step(shared.note_ifs, "Lifting removes some."),
+    Step(shared.simplify_loops, "Loops that compute an operator have been lifted."),
     Step(shared.warn_of_other_recurrences, "The model's own Loops can be distinguished from emitted ones."),
     Step(_find_nodes, "Nodes that never run are gone."),
     Step(preparing.dequantize_recurrent, "Float operators have states, too.", when=lambda o: o.dequantize),

@@ -16,6 +16,7 @@ from rnnlower.passes.adapt_nodes import SEQUENCE_OPS, AdaptNodesPass, ResolveSeq
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.recurrent_forms import DequantizeRecurrentPass
+from rnnlower.passes.simpler_control_flow import StackSequencesPass
 from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass
 from rnnlower.passes.steps import shared
 from rnnlower.passes.steps.contracts import (
@@ -171,6 +172,7 @@ def resolve_sequences(work: LoweringWork) -> None:
     """
     used = op_types(work.model) & SEQUENCE_OPS
     if not used <= work.target.op_types:
+        work.apply(StackSequencesPass())
         work.apply(ResolveSequencesPass())
 
 

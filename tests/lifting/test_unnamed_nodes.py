@@ -15,7 +15,7 @@ from rnnlower.recurrent.suspicions import find_other_recurrences
 
 SCAN = """<ir_version: 9, opset_import: ["" : 18]>
 main (float[T, B, 4] K, float[T, B, 4] V, float[B, 4, 4] S) => (float[B, 4, 4] E, float[T, B, 4] O)
-<int64[1] key = {{1}}, int64[1] value = {{2}}> {{
+<int64[1] key = {{1}}, int64[1] value = {{2}}, int64 one = {{1}}> {{
     E, O = Scan <num_scan_inputs = 2, body = step (float[B, 4, 4] s, float[B, 4] k, float[B, 4] v)
     => (float[B, 4, 4] s3, float[B, 4] o) {{
         {step}
@@ -25,8 +25,8 @@ main (float[T, B, 4] K, float[T, B, 4] V, float[B, 4, 4] S) => (float[B, 4, 4] E
 STEP = "kw = Unsqueeze (k, value)  vw = Unsqueeze (v, key)  w = Mul (kw, vw)  s2 = Add (s, w)"
 REFUSED = {
     "Tanh 's2' is not linear in the state": STEP.replace("s2 = Add (s, w)", "a = Add (s, w)  s2 = Tanh (a)"),
-    "Softmax 'kw' is not computed for all steps at once": STEP.replace(
-        "kw = Unsqueeze (k, value)", "ku = Unsqueeze (k, value)  kw = Softmax <axis = 1> (ku)"
+    "CumSum 'kw' is not computed for all steps at once": STEP.replace(
+        "kw = Unsqueeze (k, value)", "ku = Unsqueeze (k, value)  kw = CumSum (ku, one)"
     ),
 }
 

@@ -198,6 +198,18 @@ SEQUENCE = """
     }
 """
 
+APPENDED = """
+    main (float[3, 2] x) => (float[3, 2] y, float[3, 2] z) <int64 n = {3}> {
+        none = SequenceEmpty ()
+        a = Loop (n, , none) <body = b (int64 i, bool c, seq(float) s) => (bool c, seq(float) s_out)
+            { t = Gather (x, i)  s_out = SequenceInsert (s, t) }>
+        y = ConcatFromSequence <axis = 0, new_axis = 1> (a)
+        d = Loop (n, , none) <body = e (int64 k, bool f, seq(float) u) => (bool f, seq(float) u_out)
+            { v = Gather (x, k)  w = Neg (v)  u_out = SequenceInsert (u, w) }>
+        z = ConcatFromSequence <axis = 0, new_axis = 1> (d)
+    }
+"""
+
 SCANS = """
     main (float[3, 1, 2] x, float[1, 2] h) => (float[3, 1, 2] y, float[3, 1, 2] z)
     <float[2, 2] W = {1, 2, 3, 4}, float[2, 2] R = {1, 2, 3, 4}> {
@@ -260,6 +272,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "ResolveSequencesPass": (passes.ResolveSequencesPass, SEQUENCE),
     "SeparateSumsPass": (lambda: passes.SeparateSumsPass(["Tanh"]), SUMS),
     "SetInputsPass": (lambda: passes.SetInputsPass({"W": 1.0, "R": 2.0}), GATED),
+    "StackSequencesPass": (passes.StackSequencesPass, APPENDED),
     "StaticShapesPass": (passes.StaticShapesPass, UNKNOWN),
     "StreamPass": (passes.StreamPass, STREAM),
     "StripPass": (passes.StripPass, NAMED),

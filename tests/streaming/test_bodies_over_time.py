@@ -83,6 +83,35 @@ def test_a_loop_over_time_carries_its_state(steps: str, chunk: int | None) -> No
     assert "Loop_0_st_in" in stream(source, {"X": 0}, chunk=chunk, lift=False)["start"]
 
 
+@pytest.mark.parametrize("axis", [1, -1])
+@pytest.mark.parametrize("chunk", [1, 3, None])
+def test_a_loop_of_torchscript_appends_to_a_sequence_and_slices_whole_axes(
+    chunk: int | None, axis: int
+) -> None:
+    text = f"""(float[2, n, 4] X) => (float[2, a, b] Y) {{
+        start = Constant <value = float[2, 4] {{0.5, 0, 0, 1, 1, 0, 0, 0}}> ()
+        at = Constant <value_int = 1> ()
+        sizes = Shape (X)
+        count = Gather (sizes, at)
+        true = Constant <value = bool {{1}}> ()
+        none = SequenceEmpty ()
+        F, all = Loop <body = b (int64 i, bool c, float[2, 4] st, seq(float) s)
+            => (bool c2, float[2, 4] st2, seq(float) s2) {{
+            c2 = Identity (c)
+            first = Constant <value_ints = [0]> ()
+            last = Constant <value_ints = [9223372036854775807]> ()
+            step = Constant <value_ints = [1]> ()
+            whole = Slice (X, first, last, first, step)
+            x = Gather <axis = 1> (whole, i)
+            {STEP}
+            s2 = SequenceInsert (s, y)
+        }}> (count, true, start, none)
+        Z = ConcatFromSequence <axis = {axis}, new_axis = 1> (all)
+        Y = Transpose <perm = [0, {"1, 2" if axis == 1 else "2, 1"}]> (Z)
+    }}"""
+    assert "Loop_0_st_in" in stream(model(text, R=(4, 4)), {"X": 1}, chunk=chunk, lift=False)["start"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [

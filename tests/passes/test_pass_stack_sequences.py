@@ -1,0 +1,109 @@
+"""StackSequencesPass: what a Loop appends to a sequence is stacked, if it is only concatenated."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import rnnlower
+from rnnlower.passes import StackSequencesPass
+
+MODEL = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    main (float[T, 2, 3] x, float[2, 3] h, int64 n) => ({outputs}) <int64 one = {{1}}, int64 first = {{0}}>
+    {{
+        none = SequenceEmpty ()
+        other = SequenceEmpty ()
+        last, all, doubled = Loop (n, , h, none, other) <body = each
+            (int64 i, bool c, float[2, 3] g, seq(float) a, seq(float) b)
+            => (bool c, float[2, 3] g_out, seq(float) a_out, seq(float) b_out) {{
+            {step}
+        }}>
+        {reader}
+    }}
+"""
+STEP = """
+    x_t = Gather (x, first)
+    s = Add (g, x_t)
+    g_out = Tanh (s)
+    a_out = SequenceInsert (a, g_out)
+    r = Add (g, g)
+    b_out = SequenceInsert (b, r)
+"""
+READER = "y = ConcatFromSequence {how} (all)  z = ConcatFromSequence <axis = 0, new_axis = 1> (doubled)"
+OUTPUTS = "float[a, b, c] y, float[d, e, f] z, float[2, 3] last"
+
+
+def stacked(
+    step: str = STEP, reader: str = READER, how: str = "<axis = 0, new_axis = 1>", outputs: str = OUTPUTS
+) -> tuple[onnx.ModelProto, set[str]]:
+    text = MODEL.format(step=step, reader=reader.format(how=how), outputs=outputs)
+    source = onnx.parser.parse_model(text)
+    own = ir.from_proto(source)
+    StackSequencesPass()(own)
+    result = ir.to_proto(own)
+    onnx.checker.check_model(result, full_check=True)
+    assert rnnlower.verify(source, result)
+    (loop,) = [node for node in result.graph.node if node.op_type == "Loop"]
+    inner = {node.op_type for node in loop.attribute[0].g.node}
+    return result, {node.op_type for node in result.graph.node} | inner
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+def test_elements_are_stacked_on_a_new_axis(axis: int) -> None:
+    _, used = stacked(how=f"<axis = {axis}, new_axis = 1>")
+    assert not {op_type for op_type in used if "Sequence" in op_type}
+    assert ("Transpose" in used) == (axis % 3 > 0)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_elements_are_joined_along_an_axis_of_theirs(axis: int) -> None:
+    _, used = stacked(how=f"<axis = {axis}>", outputs=OUTPUTS.replace("float[a, b, c]", "float[a, b]"))
+    assert not {op_type for op_type in used if "Sequence" in op_type}
+    assert "Reshape" in used
+
+
+def test_a_sequence_may_be_read_twice_and_elements_may_come_from_outside() -> None:
+    reader = READER + "  again = ConcatFromSequence <axis = 1> (all)"
+    _, used = stacked(STEP.replace("(b, r)", "(b, h)"), reader, outputs=OUTPUTS + ", float[u, v] again")
+    assert not {op_type for op_type in used if "Sequence" in op_type}
+
+
+STAYS = {
+    "a position": (STEP.replace("(a, g_out)", "(a, g_out, first)"), READER),
+    "read by others": (STEP, READER + "  at = SequenceAt (all, first)  v = Neg (at)"),
+    "read in the body": (STEP + "at = SequenceInsert (a, r)", READER),
+    "only now and then": (
+        STEP.replace(
+            "a_out = SequenceInsert (a, g_out)",
+            "a_out = If (c) <then_branch = p () => (seq(float) k) { k = SequenceInsert (a, g_out) }, "
+            "else_branch = q () => (seq(float) l) { l = Identity (a) }>",
+        ),
+        READER,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STAYS)
+def test_other_sequences_stay(case: str) -> None:
+    step, reader = STAYS[case]
+    _, used = stacked(step, reader)
+    assert {"SequenceEmpty", "ConcatFromSequence", "Transpose"} - used == {"Transpose"}
+
+
+def test_pieces_of_changing_sizes_stay() -> None:
+    step = STEP.replace(
+        "b_out = SequenceInsert (b, r)",
+        """
+        from = Unsqueeze (i, at)
+        cut = Slice (r, from, ends, at)
+        b_out = SequenceInsert (b, cut)
+    """,
+    )
+    step += "  at = Constant <value_ints = [0]> ()  ends = Constant <value_ints = [2]> ()"
+    lines = step.split("  at = Constant")
+    reader = READER.replace("<axis = 0, new_axis = 1> (doubled)", "<axis = 0> (doubled)")
+    outputs = OUTPUTS.replace("float[d, e, f]", "float[d, e]")
+    _, used = stacked(f"at = Constant{lines[1]}{lines[0]}", reader, outputs=outputs)
+    assert "SequenceInsert" in used
