@@ -118,8 +118,8 @@ def _is_loop_invariant(node: ir.Node, body: ir.Graph, index: int) -> bool:
 class StackSequencesPass(Pass):
     """Makes Loops stack what their bodies append to sequences that are only concatenated afterward.
 
-    What is concatenated along an axis of its own keeps its size there in each iteration, and the sizes of the
-    axes after it are known.
+    What is concatenated along an axis of its own has a size of 1 there in each iteration, or another one that
+    is known, as are the sizes of the axes after it.
 
     Before::
 
@@ -151,16 +151,21 @@ class StackSequencesPass(Pass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
-        for node in _loops(model):
-            found = {
-                index: element
-                for index in range(len(node.inputs) - 2)
-                if (element := self._appended(node, index)) is not None
-            }
-            if found:
-                self._stack(model, node, found)
-                modified = True
+        while any(self._stack_appended(model, node) for node in _loops(model)):
+            # More is known of Loops that read or hold what one has stacked.
+            self.facts.forget()
+            modified = True
         return ir.passes.PassResult(model, modified)
+
+    def _stack_appended(self, model: ir.Model, node: ir.Node) -> bool:
+        found = {
+            index: element
+            for index in range(len(node.inputs) - 2)
+            if (element := self._appended(node, index)) is not None
+        }
+        if found:
+            self._stack(model, node, found)
+        return bool(found)
 
     def _appended(self, node: ir.Node, index: int) -> ir.Value | None:
         """Return what a body appends to a state that is an empty sequence before the Loop."""
@@ -171,6 +176,8 @@ class StackSequencesPass(Pass):
             return None
         is_appended = insert.op_type == "SequenceInsert" and operand(insert, 2) is None
         if not is_appended or insert.inputs[0] is not before or len(before.uses()) > 1 or after.uses():
+            return None
+        if before.is_graph_output() or body.outputs.count(after) > 1:
             return None
         element = insert.inputs[1]
         shape = self.facts.shape(element)
@@ -203,7 +210,11 @@ def _can_read_stack(reader: ir.Node, shape: Shape) -> bool:
     if reader.op_type != "ConcatFromSequence" or reader.domain:
         return False
     axis, is_new = reader.attributes.get_int("axis", 0), reader.attributes.get_int("new_axis", 0) == 1
-    return is_new or None not in shape[axis % len(shape) :]
+    if is_new or not shape:
+        return is_new
+    sizes = shape[axis % len(shape) :]
+    # A Reshape to -1 needs sizes other than 0.
+    return sizes[0] == 1 or (None not in sizes and 0 not in shape)
 
 
 def _join(e: Emitter, stack: ir.Value, reader: ir.Node, shape: Shape) -> ir.Value:
@@ -211,8 +222,11 @@ def _join(e: Emitter, stack: ir.Value, reader: ir.Node, shape: Shape) -> ir.Valu
     rank, is_new = len(shape), reader.attributes.get_int("new_axis", 0) == 1
     axis = reader.attributes.get_int("axis", 0) % (rank + is_new)
     moved = e.transpose(stack, [*range(1, axis + 1), 0, *range(axis + 1, rank + 1)]) if axis else stack
-    after = [size for size in shape[axis + 1 :] if size is not None]
-    return moved if is_new else e.reshape(moved, [*[0] * axis, -1, *after])
+    if is_new:
+        return moved
+    if shape[axis] == 1:
+        return e.with_axes("Squeeze", moved, [axis + 1])
+    return e.reshape(moved, [*[0] * axis, -1, *(size for size in shape[axis + 1 :] if size is not None)])
 
 
 def _decided_ifs_are_gone(model: ir.Model, taking: TakeBranchesPass) -> bool:

@@ -38,7 +38,10 @@ OUTPUTS = "float[a, b, c] y, float[d, e, f] z, float[2, 3] last"
 def stacked(
     step: str = STEP, reader: str = READER, how: str = "<axis = 0, new_axis = 1>", outputs: str = OUTPUTS
 ) -> tuple[onnx.ModelProto, set[str]]:
-    text = MODEL.format(step=step, reader=reader.format(how=how), outputs=outputs)
+    return stacked_text(MODEL.format(step=step, reader=reader.format(how=how), outputs=outputs))
+
+
+def stacked_text(text: str) -> tuple[onnx.ModelProto, set[str]]:
     source = onnx.parser.parse_model(text)
     own = ir.from_proto(source)
     StackSequencesPass()(own)
@@ -62,6 +65,34 @@ def test_elements_are_joined_along_an_axis_of_theirs(axis: int) -> None:
     _, used = stacked(how=f"<axis = {axis}>", outputs=OUTPUTS.replace("float[a, b, c]", "float[a, b]"))
     assert not {op_type for op_type in used if "Sequence" in op_type}
     assert "Reshape" in used
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_elements_of_size_1_are_joined_beside_open_sizes(axis: int) -> None:
+    step = STEP.replace("(a, g_out)", "(a, row)").replace("s = Add", "row = Unsqueeze (g, at)  s = Add")
+    source = MODEL.format(
+        step=f"at = Constant <value_ints = [{axis}]> () {step}",
+        reader=READER.format(how=f"<axis = {axis}>"),
+        outputs=OUTPUTS,
+    )
+    _, used = stacked_text(source.replace("2, 3]", "B, 3]"))
+    assert "Squeeze" in used
+    assert not {op_type for op_type in used if "Sequence" in op_type}
+
+
+def test_more_is_known_of_a_loop_around_another_that_stacks() -> None:
+    inner = """
+        empty = SequenceEmpty ()
+        kept, parts = Loop (two, , g_out, empty) <body = part (int64 j, bool d, float[2, 3] k, seq(float) p)
+            => (bool d, float[2, 3] k_out, seq(float) p_out) {
+                k_out = Neg (k)
+                p_out = SequenceInsert (p, k_out)
+            }>
+        r = ConcatFromSequence <axis = 0> (parts)
+    """
+    step = "two = Constant <value_int = 2> ()" + STEP.replace("r = Add (g, g)", inner)
+    _, used = stacked(step)
+    assert not {op_type for op_type in used if "Sequence" in op_type}
 
 
 def test_a_sequence_may_be_read_twice_and_elements_may_come_from_outside() -> None:
@@ -90,6 +121,37 @@ def test_other_sequences_stay(case: str) -> None:
     step, reader = STAYS[case]
     _, used = stacked(step, reader)
     assert {"SequenceEmpty", "ConcatFromSequence", "Transpose"} - used == {"Transpose"}
+
+
+@pytest.mark.parametrize("other", ["a", "a_out"])
+def test_a_sequence_that_another_state_takes_stays(other: str) -> None:
+    text = MODEL.format(
+        step=STEP,
+        reader="y = ConcatFromSequence <axis = 0> (all)  z = SequenceLength (doubled)",
+        outputs="float[a, b] y, int64 z",
+    )
+    _, used = stacked_text(text.replace("seq(float) b_out", f"seq(float) {other}"))
+    assert "ConcatFromSequence" in used
+
+
+@pytest.mark.parametrize(
+    ("make", "axis"),
+    [
+        ("size = Constant <value_ints = [2, 0, 3]> ()  e = ConstantOfShape (size)", 0),
+        ("size = Constant <value_ints = [0, 3]> ()  e = ConstantOfShape (size)", 1),
+        ("e = Constant <value_float = 1.0> ()", 0),
+    ],
+)
+def test_elements_without_axes_or_numbers_stay(make: str, axis: int) -> None:
+    source = onnx.parser.parse_model(
+        MODEL.format(
+            step=make + STEP.replace("(a, g_out)", "(a, e)"),
+            reader=f"y = ConcatFromSequence <axis = {axis}> (all)",
+            outputs="float[2, 3] last",
+        )
+    )
+    result = StackSequencesPass()(ir.from_proto(source)).model
+    assert "ConcatFromSequence" in {node.op_type for node in result.graph}
 
 
 def test_pieces_of_changing_sizes_stay() -> None:
