@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from rnnlower.passes.removing import RemoveUnusedPass as RemoveUnusedPass
     from rnnlower.passes.removing import StripPass as StripPass
     from rnnlower.passes.simpler_control_flow import CaptureStatesPass as CaptureStatesPass
-    from rnnlower.passes.simpler_control_flow import StackSequencesPass as StackSequencesPass
     from rnnlower.passes.simpler_control_flow import TakeBranchesPass as TakeBranchesPass
+    from rnnlower.passes.stack_sequences import StackSequencesPass as StackSequencesPass
     from rnnlower.passes.static_shapes import InferTypesPass as InferTypesPass
     from rnnlower.passes.static_shapes import StaticShapesPass as StaticShapesPass
     from rnnlower.passes.streaming import StreamPass as StreamPass
@@ -57,7 +57,8 @@ _NAMES_BY_MODULE = {
     "padding": ["PadLengthsPass"],
     "recurrent_forms": ["AdaptRecurrentPass", "ConformSonnxPass", "DequantizeRecurrentPass"],
     "removing": ["RemoveNoopsPass", "RemoveUnusedPass", "StripPass"],
-    "simpler_control_flow": ["CaptureStatesPass", "StackSequencesPass", "TakeBranchesPass"],
+    "simpler_control_flow": ["CaptureStatesPass", "TakeBranchesPass"],
+    "stack_sequences": ["StackSequencesPass"],
     "static_shapes": ["InferTypesPass", "StaticShapesPass"],
     "streaming": ["StreamPass"],
     "unroll_control_flow": ["UnrollControlFlowPass"],

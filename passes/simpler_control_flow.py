@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.evaluation import Shape
-from rnnlower.graph.names import NameSource, all_names
-from rnnlower.graph.rewiring import remove_orphans, replace_with_values, splice, take_place_of
-from rnnlower.graph.walk import display_name, operand, subgraphs_of, walk
-from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.graph.rewiring import splice, take_place_of
+from rnnlower.graph.walk import display_name, subgraphs_of, walk
 from rnnlower.passes.base import Pass, has_node
 
 
 def _no_state_is_loop_invariant(model: ir.Model, owner: object) -> bool:
-    return not any(_loop_invariant_states(node) for node in _loops(model))
+    return not any(_loop_invariant_states(node) for node in loops(model))
 
 
 class CaptureStatesPass(Pass):
@@ -55,14 +52,15 @@ class CaptureStatesPass(Pass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
-        for node in _loops(model):
+        for node in loops(model):
             if same := _loop_invariant_states(node):
                 _capture_states(node, same)
                 modified = True
         return ir.passes.PassResult(model, modified)
 
 
-def _loops(model: ir.Model) -> list[ir.Node]:
+def loops(model: ir.Model) -> list[ir.Node]:
+    """Return the Loops of the main graph and its subgraphs."""
     return [node for node, _ in walk(model.graph) if node.op_type == "Loop" and not node.domain]
 
 
@@ -76,12 +74,12 @@ def _capture_states(node: ir.Node, same: Sequence[int]) -> None:
     given = {body.inputs[2 + index]: value for index in same if (value := node.inputs[2 + index])}
     for index, value in zip(same, given.values(), strict=True):
         node.outputs[index].replace_all_uses_with(value)
-    _replace_loop(node, same, {})
+    replace_loop(node, same, {})
     for inner, value in given.items():
         inner.replace_all_uses_with(value)
 
 
-def _replace_loop(node: ir.Node, dropped: Sequence[int], stacks: Mapping[ir.Value, ir.Value]) -> None:
+def replace_loop(node: ir.Node, dropped: Sequence[int], stacks: Mapping[ir.Value, ir.Value]) -> None:
     """Replace a Loop by one without these states, which also stacks values of its body: in their `stacks`."""
     body, graph = node.attributes["body"].as_graph(), node.graph
     assert graph is not None
@@ -113,120 +111,6 @@ def _is_loop_invariant(node: ir.Node, body: ir.Graph, index: int) -> bool:
     returned = [value for value in body.outputs if value is inner]
     is_result = node.outputs[index].is_graph_output()
     return body.outputs[1 + index] is inner and len(returned) == 1 and not is_result
-
-
-class StackSequencesPass(Pass):
-    """Makes Loops stack what their bodies append to sequences that are only concatenated afterward.
-
-    What is concatenated along an axis of its own has a size of 1 there in each iteration, or another one that
-    is known, as are the sizes of the axes after it.
-
-    Before::
-
-        (float[5, 2] x, float[2] h) => (float[2, 5] y) <int64 steps = {5}> {
-            none = SequenceEmpty ()
-            last, rows = Loop (steps, , h, none) <body = each
-                (int64 i, bool c, float[2] h_in, seq(float) s) => (bool c, float[2] h_out, seq(float) s_out) {
-                x_t = Gather (x, i)
-                h_out = Add (h_in, x_t)
-                s_out = SequenceInsert (s, h_out)
-            }>
-            y = ConcatFromSequence <axis = 1, new_axis = 1> (rows)
-        }
-
-    After ``StackSequencesPass()``::
-
-        (float[5, 2] x, float[2] h) => (float[2, 5] y) <int64 steps = {5}> {
-            last, rows = Loop (steps, , h) <body = each
-                (int64 i, bool c, float[2] h_in) => (bool c, float[2] h_out, float[2] row) {
-                x_t = Gather (x, i)
-                h_out = Add (h_in, x_t)
-                row = Identity (h_out)
-            }>
-            y = Transpose <perm = [1, 0]> (rows)
-        }
-
-    TorchScript writes lists so. Other runtimes than onnxruntime have Loops, but few have sequences.
-    """
-
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        modified = False
-        while any(self._stack_appended(model, node) for node in _loops(model)):
-            # More is known of Loops that read or hold what one has stacked.
-            self.facts.forget()
-            modified = True
-        return ir.passes.PassResult(model, modified)
-
-    def _stack_appended(self, model: ir.Model, node: ir.Node) -> bool:
-        found = {
-            index: element
-            for index in range(len(node.inputs) - 2)
-            if (element := self._appended(node, index)) is not None
-        }
-        if found:
-            self._stack(model, node, found)
-        return bool(found)
-
-    def _appended(self, node: ir.Node, index: int) -> ir.Value | None:
-        """Return what a body appends to a state that is an empty sequence before the Loop."""
-        body, given, result = node.attributes["body"].as_graph(), node.inputs[2 + index], node.outputs[index]
-        before, after = body.inputs[2 + index], body.outputs[1 + index]
-        start, insert = None if given is None else given.producer(), after.producer()
-        if start is None or start.op_type != "SequenceEmpty" or insert is None:
-            return None
-        is_appended = insert.op_type == "SequenceInsert" and operand(insert, 2) is None
-        if not is_appended or insert.inputs[0] is not before or len(before.uses()) > 1 or after.uses():
-            return None
-        if before.is_graph_output() or body.outputs.count(after) > 1:
-            return None
-        element = insert.inputs[1]
-        shape = self.facts.shape(element)
-        if shape is None or self.facts.dtype(element) is None or result.is_graph_output():
-            return None
-        return element if all(_can_read_stack(use.node, shape) for use in result.uses()) else None
-
-    def _stack(self, model: ir.Model, node: ir.Node, found: Mapping[int, ir.Value]) -> None:
-        emitters, names = Emitters(model), NameSource(all_names(model))
-        body, stacks = node.attributes["body"].as_graph(), {}
-        sequences = [body.outputs[1 + index] for index in found]
-        sequences += [value for index in found if (value := node.inputs[2 + index])]
-        for index, element in found.items():
-            result, name = node.outputs[index], names.fresh(f"{element.name}/row")
-            sizes = ir.Shape(self.facts.shape(element) or ())
-            row = ir.Value(name=name, type=self.facts.type(element), shape=sizes)
-            body.append(ir.node("Identity", [element], outputs=[row], name=names.fresh(f"{name}/Identity")))
-            stacks[row] = ir.Value(name=names.fresh(f"{result.name}/stack"))
-            result.replace_all_uses_with(stacks[row])
-        _replace_loop(node, [*found], stacks)
-        for stack, element in zip(stacks.values(), found.values(), strict=True):
-            for use in list(stack.uses()):
-                with emitters.before(use.node) as e:
-                    joined = _join(e, stack, use.node, self.facts.shape(element) or ())
-                replace_with_values(use.node, [joined])
-        remove_orphans(sequences)
-
-
-def _can_read_stack(reader: ir.Node, shape: Shape) -> bool:
-    if reader.op_type != "ConcatFromSequence" or reader.domain:
-        return False
-    axis, is_new = reader.attributes.get_int("axis", 0), reader.attributes.get_int("new_axis", 0) == 1
-    if is_new or not shape:
-        return is_new
-    sizes = shape[axis % len(shape) :]
-    # A Reshape to -1 needs sizes other than 0.
-    return sizes[0] == 1 or (None not in sizes and 0 not in shape)
-
-
-def _join(e: Emitter, stack: ir.Value, reader: ir.Node, shape: Shape) -> ir.Value:
-    """Emit what a ConcatFromSequence makes of elements of this shape, which are stacked on the first axis."""
-    rank, is_new = len(shape), reader.attributes.get_int("new_axis", 0) == 1
-    axis = reader.attributes.get_int("axis", 0) % (rank + is_new)
-    moved = e.transpose(stack, [*range(1, axis + 1), 0, *range(axis + 1, rank + 1)]) if axis else stack
-    if is_new:
-        return moved
-    if shape[axis] == 1:
-        return e.with_axes("Squeeze", moved, [axis + 1])
-    return e.reshape(moved, [*[0] * axis, -1, *(size for size in shape[axis + 1 :] if size is not None)])
 
 
 def _decided_ifs_are_gone(model: ir.Model, taking: TakeBranchesPass) -> bool:

@@ -16,7 +16,7 @@ from rnnlower.passes.adapt_nodes import SEQUENCE_OPS, AdaptNodesPass, ResolveSeq
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.recurrent_forms import DequantizeRecurrentPass
-from rnnlower.passes.simpler_control_flow import StackSequencesPass
+from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass
 from rnnlower.passes.steps import shared
 from rnnlower.passes.steps.contracts import (

@@ -11,14 +11,14 @@ from rnnlower import wording
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.versions import needed_opset
-from rnnlower.graph.walk import default_opset, display_name, op_types, walk
+from rnnlower.graph.walk import default_opset, display_name, walk
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.declared_sizes import CorrectShapesPass, FreezeDimsPass
 from rnnlower.passes.folding import FoldConstantsPass
 from rnnlower.passes.removing import RemoveNoopsPass, RemoveUnusedPass, StripPass
-from rnnlower.passes.simpler_control_flow import CaptureStatesPass, StackSequencesPass, TakeBranchesPass
+from rnnlower.passes.simpler_control_flow import CaptureStatesPass, TakeBranchesPass
 from rnnlower.passes.steps.work import Step, Work
 from rnnlower.recurrent.suspicions import find_other_recurrences, find_suspicions
 from rnnlower.wording import call, counted
@@ -129,16 +129,6 @@ def simplify_around_ifs(work: Work) -> None:
         node.op_type == "If" and not node.domain for node, _ in walk(work.model.graph)
     ):
         simplify(work)
-
-
-def simplify_loops(work: Work) -> None:
-    """Bring Loops that are not lifted into the form whose time can be followed.
-
-    Before: TorchScript's Loops append to sequences and slice whole axes. After: they stack, and read steps.
-    """
-    if "Loop" in op_types(work.model):
-        work.apply(StackSequencesPass())
-        work.apply(RemoveNoopsPass())
 
 
 def lift_constants(work: Work) -> None:
