@@ -78,7 +78,10 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
 def _readers(flow: Flow, body: ir.Graph) -> list[ir.Node]:
     """Return the Gathers that take a step of a sequence by the iteration number."""
     numbers, readers = [body.inputs[0]], []
+    error = CoupledError("computes with the number of the iteration: a stream has no positions")
     for value in numbers:
+        if value.is_graph_output():
+            raise error
         for use in value.uses():
             node = use.node
             if node.op_type in VIEWS and use.idx == 0 and node.graph is body:
@@ -89,7 +92,7 @@ def _readers(flow: Flow, body: ir.Graph) -> list[ir.Node]:
             rank = 0 if track is None else len(flow.shape(node))
             takes = node.op_type == "Gather" and use.idx == 1 and track is not None
             if not takes or track is None or axis % rank != track.axis or track.is_folded:
-                raise CoupledError("computes with the number of the iteration: a stream has no positions")
+                raise error
             readers.append(node)
     return list(dict.fromkeys(readers))
 

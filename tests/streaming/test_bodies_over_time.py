@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
 from support.streamed import model, stream
 
@@ -112,16 +113,41 @@ def test_a_loop_of_torchscript_appends_to_a_sequence_and_slices_whole_axes(
     assert "Loop_0_st_in" in stream(model(text, R=(4, 4)), {"X": 1}, chunk=chunk, lift=False)["start"]
 
 
+def test_a_loop_in_a_function_appends_to_a_sequence() -> None:
+    source = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        main (float[n, 2, 4] X) => (float[m, 2, 4] Y) { Y = own.layer (X) }
+        <domain: "own", opset_import: ["" : 17]>
+        layer (X) => (Y) {
+            start = Constant <value = float[2, 4] {0.5, 0, 0, 1, 1, 0, 0, 0}> ()
+            steps = Shape <start = 0, end = 1> (X)
+            count = Squeeze (steps)
+            none = SequenceEmpty ()
+            F, all = Loop <body = b (int64 i, bool c, float[2, 4] st, seq(float) s)
+                => (bool c, float[2, 4] st2, seq(float) s2) {
+                x = Gather (X, i)
+                a = Mul (st, st)
+                b = Add (a, x)
+                st2 = Tanh (b)
+                s2 = SequenceInsert (s, st2)
+            }> (count, , start, none)
+            Y = ConcatFromSequence <axis = 0, new_axis = 1> (all)
+        }""")
+    assert stream(source, {"X": 0}, chunk=3, lift=False)["start"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
         ("Gather <axis = 0> (X, i)", "Gather <axis = 0> (X, j)", "number of the iteration"),
+        ("y = Relu (st2)", "y = Cast <to = 1> (i)", "number of the iteration"),
         ("c2 = Identity (c)", "c2 = Not (c)", "condition that it computes"),
         ("y = Relu (st2)", "z = ReduceMax <keepdims = 0> (X) y = Add (st2, z)", "reads 'X'"),
     ],
 )
 def test_a_loop_that_is_not_step_by_step_is_refused(old: str, new: str, problem: str) -> None:
     text = LOOP.replace(old, new)
+    if "Cast" in new:
+        text = text.replace("float[n, 1, 4] Y", "float[n] Y").replace("float[1, 4] y", "float y")
     if "j)" in new:
         text = text.replace(
             "x = Gather", "k = Constant <value_int = -1> () m = Add (i, k) j = Abs (m) x = Gather"
