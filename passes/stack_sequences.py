@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values
-from rnnlower.graph.walk import operand
+from rnnlower.graph.walk import op_types, operand
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.base import Pass
 from rnnlower.passes.simpler_control_flow import loops, replace_loop
@@ -51,9 +51,11 @@ class StackSequencesPass(Pass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
-        while any(self._stack_appended(model, node) for node in loops(model)):
-            # More is known of Loops that read or hold what one has stacked.
+        while "SequenceEmpty" in op_types(model):
+            # More is known of Loops that read or hold what has been stacked.
             self.facts.forget()
+            if not sum(self._stack_appended(model, node) for node in loops(model)):
+                break
             modified = True
         return ir.passes.PassResult(model, modified)
 
