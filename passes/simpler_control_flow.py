@@ -87,7 +87,11 @@ def replace_loop(node: ir.Node, dropped: Sequence[int], stacks: Mapping[ir.Value
         body.outputs.pop(1 + index)
         body.inputs.pop(2 + index)
     body.outputs.extend(stacks)
-    kept = {value: ir.Value() for at, value in enumerate(node.outputs) if at not in dropped}
+    kept = {
+        value: ir.Value(doc_string=value.doc_string, metadata_props=value.metadata_props)
+        for at, value in enumerate(node.outputs)
+        if at not in dropped
+    }
     other = ir.Node(
         "",
         "Loop",

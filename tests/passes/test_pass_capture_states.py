@@ -59,6 +59,13 @@ def test_a_final_value_that_is_an_output_stays(result: str) -> None:
     assert result.split()[1] in loop.output
 
 
+def test_results_keep_their_metadata() -> None:
+    own = ir.from_proto(onnx.parser.parse_model(MODEL.format(outputs=ALL, row="row")))
+    own.graph.outputs[0].metadata_props["unit"] = "mV"
+    CaptureStatesPass()(own)
+    assert own.graph.outputs[0].metadata_props == {"unit": "mV"}
+
+
 def test_scan_outputs_of_the_body_stay() -> None:
     _, loop = captured(MODEL.format(outputs=ALL, row="b_in"))
     assert list(loop.input) == ["n", "go", "h", "b"]
