@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -10,8 +11,10 @@ from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values, splice, take_place_of
 from rnnlower.graph.walk import display_name, operand, subgraphs_of, walk
-from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.base import Pass, has_node
+
+if TYPE_CHECKING:
+    from rnnlower.lowering.emitter import Emitter
 
 
 def _no_state_is_loop_invariant(model: ir.Model, owner: object) -> bool:
@@ -179,6 +182,8 @@ class StackSequencesPass(Pass):
         return element if all(_can_read_stack(use.node, shape) for use in result.uses()) else None
 
     def _stack(self, model: ir.Model, node: ir.Node, found: Mapping[int, ir.Value]) -> None:
+        from rnnlower.lowering.emitter import Emitters
+
         emitters, names = Emitters(model), NameSource(all_names(model))
         body, stacks = node.attributes["body"].as_graph(), {}
         sequences = [body.outputs[1 + index] for index in found]
