@@ -194,3 +194,13 @@ def test_a_lifted_update_is_written_in_an_older_opset(step: str) -> None:
         got = run(result, feeds)
         for name, want in run(model, feeds).items():
             np.testing.assert_allclose(got[name], want, atol=1e-4, rtol=1e-4)
+
+
+def test_a_lifted_update_declares_its_output() -> None:
+    lifted = rnnlower.lift(scan(drop_axis(STEP["gated"])))
+    (node,) = (node for node in lifted.graph.node if node.op_type == "LinearAttention")
+    (declared,) = (
+        value.type.tensor_type for value in lifted.graph.value_info if value.name == node.output[0]
+    )
+    assert declared.elem_type == onnx.TensorProto.FLOAT
+    assert [dim.dim_param or dim.dim_value for dim in declared.shape.dim] == ["B", "T", 4]
