@@ -86,6 +86,10 @@ class _AttentionEmitter:
             ir.AttrString("update_rule", rule),
         ]
         outputs = emit_state_operator(e, name, LINEAR_ATTENTION, inputs, attributes)
+        # With its shape, an older opset has the Reshape that follows.
+        rows = found.products.sizes[self.row_axes[0]] if self.row_axes else 1
+        outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+        outputs[0].shape = ir.Shape([rows, self.vectorizer.named_steps(), heads * group * values])
         output = e.reshape(outputs[0], [batch, steps, heads, group, values])
         axes = [(0, self.row_axes), (2, self.head_axes), (3, groups), (4, (found.value_axis,))]
         places = {axis: place for place, own in axes for axis in own}

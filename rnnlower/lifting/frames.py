@@ -199,24 +199,31 @@ def _scan_inputs(node: ir.Node) -> Sequence[tuple[ir.Value | None, int]]:
 
 def is_same_value(facts: Facts, first: ir.Value | None, second: ir.Value | None) -> bool:
     """Return whether two values are the same, or computed by the same operators from the same values."""
-    first, second = (None if each is None else look_through_identities(each) for each in (first, second))
-    if first is second:
-        return True
-    a, b = facts.constant(first), facts.constant(second)
-    if a is not None and b is not None:
-        return a.dtype == b.dtype and np.array_equal(a, b)
-    if first is None or second is None:
-        return False
-    node, like = first.producer(), second.producer()
-    return (
-        node is not None
-        and like is not None
-        and node.op_type not in RANDOM
-        and (node.domain, node.op_type, len(node.inputs)) == (like.domain, like.op_type, len(like.inputs))
-        and node.outputs.index(first) == like.outputs.index(second)
-        and dict(node.attributes) == dict(like.attributes)
-        and all(is_same_value(facts, one, other) for one, other in zip(node.inputs, like.inputs, strict=True))
-    )
+    pending, seen = [(first, second)], set()
+    while pending:
+        one, other = (None if each is None else look_through_identities(each) for each in pending.pop())
+        if one is other or (one, other) in seen:
+            continue
+        seen.add((one, other))
+        a, b = facts.constant(one), facts.constant(other)
+        if a is not None and b is not None:
+            if a.dtype != b.dtype or not np.array_equal(a, b):
+                return False
+            continue
+        if one is None or other is None:
+            return False
+        node, like = one.producer(), other.producer()
+        if (
+            node is None
+            or like is None
+            or node.op_type in RANDOM
+            or (node.domain, node.op_type, len(node.inputs)) != (like.domain, like.op_type, len(like.inputs))
+            or node.outputs.index(one) != like.outputs.index(other)
+            or dict(node.attributes) != dict(like.attributes)
+        ):
+            return False
+        pending += zip(node.inputs, like.inputs, strict=True)
+    return True
 
 
 def positive_value(facts: Facts, condition: ir.Value | None) -> ir.Value | None:

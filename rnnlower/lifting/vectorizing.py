@@ -51,6 +51,13 @@ class StepVectorizer:
         series, steps = self._frame.inputs[0], count_steps(self._facts, self._frame)
         return self.e.dim(series.outer, series.axis) if steps is None else steps
 
+    def named_steps(self) -> int | ir.SymbolicDim | None:
+        """Return the number of steps as a size of a shape."""
+        series = self._frame.inputs[0]
+        return (
+            self.steps if isinstance(self.steps, int) else (self._facts.dims(series.outer) or ())[series.axis]
+        )
+
     def size(self, size: Size) -> Dim:
         """Return the size of an axis, computed at run time if it is symbolic."""
         if isinstance(size, int):

@@ -180,3 +180,27 @@ def test_a_target_without_exp_gets_no_logarithms_of_decays() -> None:
     result, report = rnnlower.lower.with_report(source, target="primitive", dims={"T": 3, "B": 2})
     assert {"MatMul", "Sigmoid"} <= {node.op_type for node in result.graph.node}
     assert report.nodes == []
+
+
+@pytest.mark.parametrize("step", ["gated", "keys by rows"])
+def test_a_lifted_update_is_written_in_an_older_opset(step: str) -> None:
+    """Its Reshapes need no allowzero, as they keep the axes that may be empty."""
+    text = STEP[step].replace("LayerNormalization <axis = 1>", "Mul")
+    model = scan(drop_axis(text.replace("Gemm <alpha = 0.5, transB = 1> (k5, W, scale)", "MatMul (k5, W)")))
+    result = rnnlower.scan(model, opset=13)
+    assert "LinearAttention" not in {node.op_type for node in result.graph.node}
+    for steps, batch in ((37, 2), (1, 1)):
+        feeds = random_feeds(steps, batch)
+        got = run(result, feeds)
+        for name, want in run(model, feeds).items():
+            np.testing.assert_allclose(got[name], want, atol=1e-4, rtol=1e-4)
+
+
+def test_a_lifted_update_declares_its_output() -> None:
+    lifted = rnnlower.lift(scan(drop_axis(STEP["gated"])))
+    (node,) = (node for node in lifted.graph.node if node.op_type == "LinearAttention")
+    (declared,) = (
+        value.type.tensor_type for value in lifted.graph.value_info if value.name == node.output[0]
+    )
+    assert declared.elem_type == onnx.TensorProto.FLOAT
+    assert [dim.dim_param or dim.dim_value for dim in declared.shape.dim] == ["B", "T", 4]

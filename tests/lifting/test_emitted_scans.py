@@ -55,3 +55,30 @@ def test_nothing_may_read_either_direction() -> None:
     model.graph.node.append(helper.make_node("GRU", node.input, ["unread"], "unread"))
     model.graph.node[-1].attribute.extend(node.attribute)
     assert recurrent_left(rnnlower.lift(rnnlower.scan(model))) == ["GRU"]
+
+
+def test_directions_behind_copies_of_many_residual_layers() -> None:
+    """Each layer is read twice, so the pairs of values to compare must not double with each."""
+
+    def layers(name: str) -> str:
+        steps = [
+            f"{name}{i}t = Tanh ({name}{i})  {name}{i + 1} = Add ({name}{i}, {name}{i}t)" for i in range(600)
+        ]
+        return f"{name}0 = Neg (X)  " + "  ".join(steps)
+
+    body = """(float[B, 3] h, float[B, 3] x) => (float[B, 3] h2, float[B, 3] y)
+        { xw = MatMul (x, W)  hr = MatMul (h, R)  s = Add (xw, hr)  h2 = Tanh (s)  y = Identity (h2) }"""
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[T, B, 3] X, float[B, 3] S) => (float[T, B, 3] O, float[T, B, 3] P)
+        <float[3, 3] W = {{1, 0, 0.5, 0.2, 1, 0, 0, 0, 1}},
+         float[3, 3] R = {{0.1, 0, 0.5, 0.2, 1, 0, 0, 0, 1}}> {{
+            {layers("a")}  {layers("b")}
+            E, O = Scan <num_scan_inputs = 1, body = f {body}> (S, a600)
+            F, P = Scan <num_scan_inputs = 1, scan_input_directions = [1], scan_output_directions = [1],
+                body = g {body}> (S, b600)
+        }}""")
+    lifted = rnnlower.lift(model)
+    (node,) = (node for node in lifted.graph.node if node.op_type == "RNN")
+    assert [helper.get_attribute_value(each) for each in node.attribute if each.name == "direction"] == [
+        b"bidirectional"
+    ]

@@ -54,11 +54,20 @@ def reshape_up(step: VersionStep) -> None:
 
 
 def reshape_14_down(step: VersionStep) -> None:
-    """allowzero=1 equals 0 if the shape contains no zero."""
+    """allowzero=1 equals 0 if each size is positive, or that of the same axis of the input."""
     if step.take("allowzero"):
         values = step.ints(step.input(1))
-        if values is None or 0 in values:
+        if (values is None or 0 in values) and not _keeps_zeros(step):
             step.refuse("allowzero=1 with a shape that is computed, or contains a zero")
+
+
+def _keeps_zeros(step: VersionStep) -> bool:
+    before, after = step.shape(step.input(0)), step.shape(step.output(0))
+    return after is not None and all(
+        (isinstance(size, int) and size > 0)
+        or (before is not None and axis < len(before) and before[axis] == size != ir.SymbolicDim(None))
+        for axis, size in enumerate(after)
+    )
 
 
 def unsqueeze_axes_down(step: VersionStep) -> None:
