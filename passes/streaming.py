@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.arguments import integer
+from rnnlower.arguments import LARGEST_LENGTH, integer
 from rnnlower.errors import OptionError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
@@ -94,7 +94,7 @@ class StreamPass(Pass):
         allow_delay: bool = False,
         states: Mapping[str, str] | None = None,
     ) -> None:
-        self._chunk = None if chunk is None else integer("chunk", chunk, least=1)
+        self._chunk = None if chunk is None else integer("chunk", chunk, 1, LARGEST_LENGTH)
         self._time_axes = dict(time_axes or {})
         self._allow_delay = allow_delay
         self._given = dict(states or {})

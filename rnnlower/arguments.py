@@ -10,8 +10,11 @@ from typing import Any
 
 from rnnlower.errors import OptionError
 
+LARGEST_LENGTH = 2**31 - 1
+"""No sequence is longer."""
 
-def integer(name: str, value: Any, least: float = -math.inf, most: float = 2**31 - 1) -> int:
+
+def integer(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> int:
     """Return the value as an int.
 
     Raises:
