@@ -12,15 +12,13 @@ from rnnlower.errors import OptionError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import dim_name, op_types
+from rnnlower.graph.walk import dim_name
 from rnnlower.passes.base import Pass
 from rnnlower.passes.command_options import StreamOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.pipeline import lower_model
-from rnnlower.passes.removing import RemoveNoopsPass
 from rnnlower.passes.reports import Report, StreamReport
-from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.passes.steps import lifting_steps, preparing, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.recurrent.finding import find_recurrent
@@ -193,17 +191,6 @@ def _lift(work: StreamWork) -> None:
     lifting_steps.lift_all(work, convolutions=True)
 
 
-def _simplify_loops(work: StreamWork) -> None:
-    """Bring Loops that are not lifted into the form whose time can be followed.
-
-    Before: TorchScript's Loops append to sequences and slice whole axes. After: they stack, and read steps.
-    """
-    if "Loop" in op_types(work.model):
-        work.apply(InlineFunctionsPass(wanted=lambda node: node.op_type == "Loop"))
-        work.apply(StackSequencesPass())
-        work.apply(RemoveNoopsPass())
-
-
 def _find_nodes(work: StreamWork) -> None:
     """Find the recurrent nodes. The graph stays as it is."""
     work.nodes = find_recurrent(work.model)
@@ -253,7 +240,7 @@ STREAM: Sequence[Step[StreamWork, StreamOptions]] = (
     Step(shared.warn_of_suspicions, "Nothing has been moved."),
     Step(_lift, "A Loop couples time in ways that an operator does not.", when=lambda o: o.lift),
     Step(shared.note_ifs, "Lifting removes some."),
-    Step(_simplify_loops, "Loops that compute an operator have been lifted."),
+    Step(lifting_steps.simplify_loops, "Loops that compute an operator have been lifted."),
     Step(shared.warn_of_other_recurrences, "The model's own Loops can be distinguished from emitted ones."),
     Step(_find_nodes, "Nodes that never run are gone."),
     Step(preparing.dequantize_recurrent, "Float operators have states, too.", when=lambda o: o.dequantize),

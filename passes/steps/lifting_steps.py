@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from rnnlower import wording
 from rnnlower.graph.walk import op_types, operand, walk
+from rnnlower.passes.expand_functions import InlineFunctionsPass
+from rnnlower.passes.removing import RemoveNoopsPass
+from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.passes.steps.work import LoweringWork, Work
 from rnnlower.recurrent.node import KEEPS_INITIAL
 from rnnlower.recurrent.state_operators import CAUSAL_CONV, LINEAR_ATTENTION
@@ -92,6 +95,17 @@ def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
                 f"{what} {node.name!r} was lifted to {node.op_type} with "
                 f"{node.hidden_size} units; {wording.option('no-lift')} leaves it as it is"
             )
+
+
+def simplify_loops(work: Work) -> None:
+    """Bring Loops that are not lifted into the form whose time can be followed.
+
+    Before: TorchScript's Loops append to sequences and slice whole axes. After: they stack, and read steps.
+    """
+    if "Loop" in op_types(work.model):
+        work.apply(InlineFunctionsPass(wanted=lambda node: node.op_type == "Loop"))
+        work.apply(StackSequencesPass())
+        work.apply(RemoveNoopsPass())
 
 
 def note_zero_steps(work: Work) -> None:

@@ -184,8 +184,9 @@ class Facts(NodeFacts):
         results = body.outputs[1:]
         before = [self.dims(source) for source in node.inputs[2:]]
         shapes = self._visit_body(body, states, node.inputs[2:], results, before)
+        steps = trip_count(self, node, simulate=False)
         shapes += [
-            None if (each := self.dims(out)) is None else (None, *each) for out in results[len(states) :]
+            None if (each := self.dims(out)) is None else (steps, *each) for out in results[len(states) :]
         ]
         self._learn_outputs(node, results, shapes)
 
@@ -272,8 +273,11 @@ def _merge_shapes(shapes: Sequence[Dims | None]) -> Dims | None:
     )
 
 
-def trip_count(facts: Facts, node: ir.Node) -> int | None:
-    """Return how many times the body of a Loop or Scan runs; ``None`` if that is not known."""
+def trip_count(facts: Facts, node: ir.Node, simulate: bool = True) -> int | None:
+    """Return how many times the body of a Loop or Scan runs; ``None`` if that is not known.
+
+    A Loop that ends by a condition is run for that, where its iterations follow from constants.
+    """
     if node.op_type == "Scan":
         return _scan_trip_count(facts, node)
     most = facts.constant(node.inputs[0])
@@ -294,7 +298,7 @@ def trip_count(facts: Facts, node: ir.Node) -> int | None:
         return 1
     if condition is not None or look_through(body.outputs[0], ("Cast", "Identity")) is body.inputs[1]:
         return limit
-    return _simulate_loop(facts, node, limit)
+    return _simulate_loop(facts, node, limit) if simulate else None
 
 
 def _scan_trip_count(facts: Facts, node: ir.Node) -> int | None:

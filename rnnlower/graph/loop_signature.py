@@ -18,6 +18,7 @@ class LoopSignature:
     Attributes:
         body: The body.
         states: The number of values that go from iteration to iteration, without the condition of a Loop.
+        first_input, first_output: Their places among the inputs and outputs of the body.
         before, after: These values as inputs and as outputs of the body.
         stacked: The other outputs of the body, which the node stacks.
         input_axes, output_axes: The axis of the iterations in what a Scan reads, and in what is stacked.
@@ -27,7 +28,7 @@ class LoopSignature:
     def __init__(self, node: ir.Node) -> None:
         self.body = node.attributes["body"].as_graph()
         # A Loop's body takes the iteration number and the condition first, and returns the condition first.
-        inputs, outputs = (2, 1) if node.op_type == "Loop" else (0, 0)
+        inputs, outputs = self.first_input, self.first_output = (2, 1) if node.op_type == "Loop" else (0, 0)
         scanned = 0 if node.op_type == "Loop" else node.attributes.get_int("num_scan_inputs", 1)
         self.states = len(self.body.inputs) - inputs - scanned
         self.before = self.body.inputs[inputs : inputs + self.states]

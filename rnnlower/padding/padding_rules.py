@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rnnlower.padding.bodies import LOOPS
 from rnnlower.padding.gathering import GATHERING
 from rnnlower.padding.layout_operators import LAYOUT_OPERATORS
 from rnnlower.padding.reductions import REDUCTIONS
@@ -11,4 +12,11 @@ from rnnlower.padding.sequence_operators import SEQUENCE_OPERATORS
 from rnnlower.padding.validity_walk import Rule
 from rnnlower.padding.windows import WINDOWS
 
-RULES: Mapping[str, Rule] = {**REDUCTIONS, **SEQUENCE_OPERATORS, **LAYOUT_OPERATORS, **GATHERING, **WINDOWS}
+RULES: Mapping[str, Rule] = {
+    **REDUCTIONS,
+    **SEQUENCE_OPERATORS,
+    **LAYOUT_OPERATORS,
+    **GATHERING,
+    **WINDOWS,
+    **LOOPS,
+}

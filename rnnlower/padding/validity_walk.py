@@ -7,7 +7,7 @@ size) are those that the source computes on the unpadded input. The elements aft
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -29,6 +29,7 @@ Rule: TypeAlias = "Callable[[PadFlow, ir.Node], Axes | list[Axes]]"
 CONTROLS: Mapping[str, Sequence[int]] = {
     "ConstantOfShape": (0,),
     "Expand": (1,),
+    "Loop": (0,),
     "Pad": (1, 3),
     "Range": (0, 1, 2),
     "Reshape": (1,),
@@ -86,6 +87,10 @@ class PadFlow(Examples):
             given[symbol] = ir.Value(name=name, type=kind, shape=shape)
         model.graph.inputs.extend(given.values())
         self.masks = MaskEmitter(self.emitters, next(iter(model.graph)), given, self.rows, by_mask=by_mask)
+        self._rules: Mapping[str, Rule] = {}
+        # Where the walk is, and the nodes in whose bodies that is, the innermost last.
+        self._visited = next(iter(model.graph))
+        self._entered: list[ir.Node] = []
         self._replaced: list[ir.Node] = []
         self._filled: dict[tuple[object, ...], ir.Value] = {}
         # Contents that follow from lengths: one for the maximum is not that for a length.
@@ -100,22 +105,24 @@ class PadFlow(Examples):
         Raises:
             UnsupportedModelError: A node does with padding what no rule undoes.
         """
+        self._rules = rules
         names = shown_names(self.model)  # Before nodes are added.
         for node in list(self.model.graph):
             try:
-                self._visit(node, rules)
+                self._visit(node)
             except NoRuleError as error:
                 raise UnsupportedModelError(
                     f"{error}: what it computes at the end of a sequence would depend on the padding",
-                    node=LocatedNode(node, names[node], "", default_opset(self.model)),
-                    remedy=describe_deciding_option(self.model, node)
+                    node=LocatedNode(self._visited, names[self._visited], "", default_opset(self.model)),
+                    remedy=describe_deciding_option(self.model, self._visited)
                     or "take this part out of the model, or pad to the length that it always has",
                 ) from None
         for node in reversed(dict.fromkeys(self._replaced)):
             if not any(map(is_read, node.outputs)):
-                self.model.graph.remove(node, safe=True)
+                assert node.graph is not None
+                node.graph.remove(node, safe=True)
         for value in dict.fromkeys(self.model.graph.outputs):
-            if self.origin(value) in self._sized:
+            if self.is_sized(value):
                 self._give_number_of_steps(value)
         return self
 
@@ -145,6 +152,18 @@ class PadFlow(Examples):
         return (
             value is not None and self.contents(value) is not None and self.origin(value) not in self._counted
         )
+
+    def is_sized(self, value: ir.Value | None) -> bool:
+        """Return whether the contents of a value follow from lengths."""
+        return value is not None and self.origin(value) in self._sized
+
+    def walk_body(self, node: ir.Node, body: ir.Graph, known: Collection[ir.Node] = ()) -> None:
+        """Walk through the body of a node; the axes of its inputs are noted, and those of known nodes."""
+        self._entered.append(node)
+        for inner in list(body):
+            if inner not in known:
+                self._visit(inner)
+        self._visited = self._entered.pop()
 
     def sizes(self, emitter: Emitter, value: ir.Value, axes: Iterable[int]) -> list[Dim]:
         """Return the sizes of axes in the result: numbers, or values where the caller chooses them."""
@@ -199,7 +218,9 @@ class PadFlow(Examples):
                 filling = fill if isinstance(fill, ir.Value) else emitter.scalar(fill)
                 made = emitter.op("Where", mask, value, filling, since=9)
             made.dtype = emitter.dtype
-            emitter.insert_before(node)
+            # What a body captures is filled once, before the body's node.
+            places = (node, self._visited, *self._entered)
+            emitter.insert_before(next(each for each in places if each.graph is value.graph))
             self.record_origin(made, value)
             self._filled[key] = made
         node.replace_input_with(index, self._filled[key])
@@ -227,22 +248,21 @@ class PadFlow(Examples):
         """Return an emitter of nodes next to this one, in the type of its first input."""
         return self.emitters.at(node.outputs[0].name or node.op_type, self.dtype(self.operand(node)))
 
-    def _visit(self, node: ir.Node, rules: Mapping[str, Rule]) -> None:
-        if any(self.axes_of(each) or self.origin(each) in self._sized for each in captured_values(node)):
+    def _visit(self, node: ir.Node) -> None:
+        self._visited = node
+        captured = captured_values(node)
+        over_time = any(map(self.axes_of, captured)) or any(map(self.is_sized, captured))
+        if over_time and node.op_type not in ("Loop", "Scan"):
             raise NoRuleError("has a body that reads values over time")
         controls = () if node.domain else CONTROLS.get(node.op_type, ())
         self._fix_controls(node, controls)
         if self._has_contents(node):
             return
-        over_time = any(self.axes_of(each) for each in node.inputs)
-        numbers = [
-            index
-            for index, each in enumerate(node.inputs)
-            if each is not None and self.origin(each) in self._sized
-        ]
+        over_time |= any(map(self.axes_of, node.inputs))
+        numbers = [index for index, each in enumerate(node.inputs) if self.is_sized(each)]
         if not over_time and not numbers:
             return
-        rule = None if node.domain not in ("", "com.microsoft") else rules.get(node.op_type)
+        rule = None if node.domain not in ("", "com.microsoft") else self._rules.get(node.op_type)
         if rule is None:
             raise NoRuleError(f"no rule says what {node.op_type} does to padding")
         for index in numbers:

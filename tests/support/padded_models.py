@@ -18,6 +18,7 @@ _SIZES = {
     "F": (1, 12, 3),
     "K": (1, 12, 3),
     "P": (6, 4),
+    "table": (4, 3),
     "C": (4, 3, 3),
     "D": (4, 3, 2),
     "E": (3, 4, 3),
@@ -29,12 +30,44 @@ _SIZES = {
     "P3": (3, 4),
 }
 _CONSTANTS = {
+    "zero1": np.array([0], np.int64),
+    "four": np.array(4, np.int64),
     "zero": np.array(0, np.int64),
     "f2": np.array([1, 2], np.int64),
     "r2": np.array([1, 1, 2], np.float32),
     "r05": np.array([1, 1, 0.5], np.float32),
 }
 LSTM_BOTH = 'y, h, c = LSTM <hidden_size = 3, direction = "bidirectional"> (x, W, R, B)'
+
+_STATE = (
+    "last = Constant <value_ints = [2]> () zeroth = Constant <value_ints = [0]> () "
+    "row = Shape <start = 1> (x) h0 = Expand (s, row)"
+)
+_CELL = "n1 = Mul (h, v) n2 = Sub (n1, v) n = Tanh (n2) o1 = Exp (v) o = Mul (n, o1)"
+
+
+def _scan(attributes: str = "", cell: str = _CELL, sequence: str = "x", h: str = "float[B, 3]") -> str:
+    """Return a Scan of a cell that is no recurrent operator: its last state and its outputs."""
+    return (
+        f"{_STATE} state, steps = Scan <num_scan_inputs = 1 {attributes}, "
+        f" body = step ({h} h, float[B, 3] v) => ({h} n, float[B, 3] o) {{ {cell} }}> (h0, {sequence})"
+    )
+
+
+def _loop(cell: str = _CELL, over: str = "x", trips: str = "Squeeze (sizes)") -> str:
+    """Return the same as a Loop."""
+    return (
+        f"{_STATE} sizes = Shape <end = 1> ({over}) trips = {trips} "
+        "state, steps = Loop <body = step (int64 i, bool c, float[B, 3] h) => (bool d, float[B, 3] n, "
+        f"float[B, 3] o) {{ d = Identity (c) v = Gather <axis = 0> (x, i) {cell} }}> (trips, , h0)"
+    )
+
+
+_ATTENTION = (
+    "k1 = Mul (x, h) k = ReduceSum <keepdims = 1> (k1, last) p = Softmax <axis = 0> (k) "
+    "a1 = Mul (p, x) a = ReduceSum <keepdims = 0> (a1, zeroth) n = Add (a, v) o = Identity (a)"
+)
+
 
 SEQUENCES: Mapping[str, tuple[str, str]] = {
     # Each takes x[T, 1, 3].
@@ -176,6 +209,58 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "k = Transpose <perm = [1, 0, 2]> (q) v = Transpose <perm = [1, 2, 0]> (q) w = MatMul (k, v) "
         "p = Softmax (w) o = MatMul (p, k) t = Transpose <perm = [1, 0, 2]> (o) "
         "n = Constant <value_ints = [1, -1, 4]> () z = Reshape (t, n)",
+    ),
+    "Scan": ("float[T, 1, 3] z", f"{_scan()} z = Add (steps, state)"),
+    "Scan without its state": ("float[T, 1, 3] z", f"{_scan()} z = Identity (steps)"),
+    "Scan from the end": (
+        "float[T, 1, 3] z",
+        _scan(", scan_input_directions = [1], scan_output_directions = [1]") + " z = Add (steps, state)",
+    ),
+    "Scan along the last axis": (
+        "float[1, 3, T] z",
+        "y = Transpose <perm = [1, 2, 0]> (x) "
+        + _scan(", scan_input_axes = [-1], scan_output_axes = [2]", sequence="y")
+        + "u = Unsqueeze (state, last) z = Add (steps, u)",
+    ),
+    "Scan with attention to all steps": (
+        "float[T, 1, 3] z",
+        f"{_scan(cell=_ATTENTION)} z = Add (steps, state)",
+    ),
+    "Scan over features": (
+        "float[3, T, 1] z",
+        "h0 = ReduceSum <keepdims = 0> (x, f2) "
+        "state, z = Scan <num_scan_inputs = 1, scan_input_axes = [2], "
+        "body = step (float[T] h, float[T, B] v) => (float[T] n, float[T, B] o) "
+        "{ m = ReduceMean <axes = [0]> (v) o = Sub (v, m) q = ReduceMean <axes = [1], keepdims = 0> (o) "
+        "n = Add (h, q) }> (h0, x)",
+    ),
+    "Loop": ("float[T, 1, 3] z", f"{_loop()} z = Add (steps, state)"),
+    "Loop with attention to all steps": (
+        "float[T, 1, 3] z",
+        f"{_loop(_ATTENTION)} z = Add (steps, state)",
+    ),
+    "Loop of a fixed number of steps": (
+        "float[4, 1, 3] z",
+        _loop(_ATTENTION.replace("(a, v)", "(a, h)"), trips="Constant <value_int = 4> ()")
+        + " z = Add (steps, state)",
+    ),
+    "Loop of tokens": (
+        "float[1, 3] z",
+        "i1 = Cast <to = 7> (x) i2 = Abs (i1) i3 = Mod (i2, four) "
+        "tokens = ReduceMax <axes = [2], keepdims = 0> (i3) words = Identity (table) "
+        + _loop("t = Gather (tokens, i) w = Gather (words, t) n1 = Mul (h, w) n = Sub (n1, w) o = Exp (n)")
+        + " z = Identity (state)",
+    ),
+    "Loop with a longer sequence": (
+        "float[U, 1, 3] z",
+        "one = Constant <value_ints = [-1]> () y = Slice (x, zero1, one, zero1) "
+        + _loop(f"w = Gather (y, i) {_CELL.replace('Exp (v)', 'Exp (w)')}", over="y")
+        + " z = Add (steps, state)",
+    ),
+    "Loop with a number of one axis": (
+        "float[T, 1, 3] z",
+        _loop().replace("int64 i", "int64[1] k").replace("v = ", "i = Squeeze (k) v = ")
+        + " z = Add (steps, state)",
     ),
     "summed by Einsum": (
         "float[1, 3, 3] z",

@@ -1,0 +1,198 @@
+"""Loops and Scans: their bodies are walked like the main graph, and behind the end their states stay."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+
+from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.walk import VIEWS, is_read, look_through_identities, operand, walk
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
+from rnnlower.padding.validity_walk import PadFlow, Rule
+
+
+def _scan(flow: PadFlow, node: ir.Node) -> list[Axes]:
+    scan = LoopSignature(node)
+    sizes = {
+        _take_step(flow, node, place, axis, scan.body.inputs[place])
+        for place, axis in enumerate(scan.input_axes, scan.states)
+    }
+    if len(sizes) > 1:
+        raise NoRuleError("takes steps of sequences of different lengths")
+    (size,) = sizes
+    backward = {*scan.input_backward, *scan.output_backward}
+    if size is not None and len(backward) > 1:
+        raise NoRuleError("takes or stacks some sequences from the end, and others from the beginning")
+    _note_states(flow, node, scan)
+    flow.walk_body(node, scan.body)
+    if size is not None:
+        _hold_states(flow, node, any(backward), lambda _: _step_of_scanned_mask(flow, node, size))
+    return _axes_of_results(flow, node, size)
+
+
+def _step_of_scanned_mask(flow: PadFlow, node: ir.Node, size: Size) -> ir.Value:
+    """Scan the mask as well, and return its step."""
+    scan = LoopSignature(node)
+    node.resize_inputs(len(node.inputs) + 1)
+    node.replace_input_with(len(node.inputs) - 1, _mask(flow, size))
+    node.attributes["num_scan_inputs"] = ir.AttrInt64("num_scan_inputs", len(scan.input_axes) + 1)
+    for name, ints in (
+        ("scan_input_axes", [*scan.input_axes, 0]),
+        ("scan_input_directions", [*scan.input_backward, scan.input_backward[0]]),
+    ):
+        if name in node.attributes:
+            node.attributes[name] = ir.AttrInt64s(name, ints)
+    step = ir.Value(name=flow.emitters.names.fresh("is_valid"), type=ir.TensorType(ir.DataType.BOOL))
+    scan.body.inputs.append(step)
+    return step
+
+
+def _loop(flow: PadFlow, node: ir.Node) -> list[Axes]:
+    loop, trips = LoopSignature(node), flow.numbers(node.inputs[0])
+    number, size, readers = loop.body.inputs[0], None, list[ir.Node]()
+    if trips is not None and _runs_all(flow, node, loop):
+        counts = [int(each.item()) for each in trips]
+        size = flow.match_size(counts) if flow.is_sized(node.inputs[0]) else None
+        readers = _readers(flow, loop.body)
+        for reader in readers:
+            taken = _take_step(flow, reader, 0, reader.attributes.get_int("axis", 0), reader.outputs[0])
+            assert taken is not None
+            if size is None:
+                flow.require(taken, counts[0])
+            elif taken.symbol != size.symbol or any(map(operator.lt, taken.table, size.table)):
+                raise NoRuleError("takes steps of a sequence of another length")
+    elif flow.is_sized(node.inputs[0]):
+        raise NoRuleError("has a number of iterations that does not follow from the length alone")
+    _note_states(flow, node, loop)
+    flow.walk_body(node, loop.body, readers)
+    if size is not None:
+        mask = _mask(flow, size)
+        _hold_states(
+            flow,
+            node,
+            False,
+            lambda e: e.op("Gather", mask, e.squeeze(number, 0, []) if number.shape else number, axis=0),
+        )
+    return _axes_of_results(flow, node, size)
+
+
+def _runs_all(flow: PadFlow, node: ir.Node, loop: LoopSignature) -> bool:
+    """Return whether no condition ends the Loop before its number of iterations."""
+    for goes_on in (operand(node, 1), look_through_identities(loop.body.outputs[0])):
+        known = flow.contents(goes_on)
+        if goes_on not in (None, loop.body.inputs[1]) and (known is None or not known[0].all()):
+            return False
+    return True
+
+
+def _readers(flow: PadFlow, body: ir.Graph) -> list[ir.Node]:
+    """Return the Gathers that take a step of a sequence by the number of the iteration."""
+    numbers, readers = [body.inputs[0]], list[ir.Node]()
+    for value in numbers:
+        for node, place in value.uses():
+            if node.graph is not body:
+                continue
+            if node.op_type in VIEWS and place == 0:
+                numbers += node.outputs
+            elif node.op_type == "Gather" and place == 1 and flow.axes_of(node.inputs[0]):
+                axis = node.attributes.get_int("axis", 0) % len(flow.shape(node.inputs[0]))
+                readers += [node] if axis in flow.axes_of(node.inputs[0]) else []
+    return readers
+
+
+def _take_step(flow: PadFlow, node: ir.Node, place: int, axis: int, step: ir.Value) -> Size | None:
+    """Note the axes of a step that each iteration takes of an input, and return the size of the one taken.
+
+    Integers may be positions: behind the end stands 0.
+    """
+    value = flow.operand(node, place)
+    axis %= len(flow.shape(value))
+    axes = dict(flow.axes_of(value))
+    size = axes.pop(axis, None)
+    if size is not None and size.symbol == ROWS:
+        raise NoRuleError(MIXED_ROWS)
+    if size is not None and flow.dtype(value).is_integer() and not flow.is_fixed(value):
+        flow.fill(node, place, axis, 0)
+    more = len(flow.shape(step)) - len(flow.shape(value))
+    flow.axes[step] = {other + (more if other > axis else 0): each for other, each in axes.items()}
+    return size
+
+
+def _note_states(flow: PadFlow, node: ir.Node, loop: LoopSignature) -> None:
+    """Note the axes of the states; one of rows is that of an initial state with as many elements, too."""
+    for place, value in enumerate(loop.before, loop.first_input):
+        source = flow.operand(node, place)
+        rows = [
+            axis
+            for axis, size in enumerate(flow.shape(source))
+            if flow.rows is not None and size == flow.rows.full and flow.is_dynamic(source, axis)
+        ]
+        own = {rows[0]: flow.rows} if len(rows) == 1 and flow.rows else {}
+        flow.axes[value] = own | flow.axes_of(source)
+
+
+def _mask(flow: PadFlow, size: Size) -> ir.Value:
+    """Return which steps are valid, ``[steps]`` or ``[steps, rows]``."""
+    axes = {0: size} if flow.rows is None else {0: size, 1: flow.rows}
+    return flow.masks.mask(size, 0, axes, len(axes))
+
+
+def _hold_states(
+    flow: PadFlow, node: ir.Node, backward: bool, step_of_mask: Callable[[Emitter], ir.Value]
+) -> None:
+    """Let states keep their values in iterations that are not valid.
+
+    Only those that are read at the end, or by iterations after them.
+    """
+    loop = LoopSignature(node)
+    for inner, _ in walk(loop.body):
+        if (
+            inner.op_type in ("Div", "Mod")
+            and not flow.is_fixed(inner.inputs[1])
+            and flow.dtype(inner.outputs[0]).is_integer()
+        ):
+            raise NoRuleError("has a body that divides integers, which may be zeros behind the end")
+    emitter = flow.emitters.at(node.name or node.op_type, ir.DataType.FLOAT)
+    valid: ir.Value | None = None
+    for number, (before, after) in enumerate(zip(loop.before, loop.after, strict=True)):
+        if look_through_identities(after) is before or not (backward or is_read(node.outputs[number])):
+            continue
+        if flow.shape(before) != flow.shape(after):
+            raise NoRuleError(f"has a state {before.name!r} that grows with the number of steps")
+        valid = valid or step_of_mask(emitter)
+        is_valid = valid
+        if flow.rows is not None:
+            is_valid = flow.masks.per_row(emitter, valid, flow.axes_of(before), len(flow.shape(before)))
+        if flow.dtype(node.outputs[number]) == ir.DataType.BOOL:
+            # onnxruntime has no Where of booleans.
+            new = emitter.op("And", is_valid, after)
+            made = emitter.op("Or", new, emitter.op("And", emitter.op("Not", is_valid), before))
+        else:
+            made = emitter.op("Where", is_valid, after, before, since=9)
+        made.type, made.shape = after.type, after.shape
+        flow.record_origin(made, after)
+        loop.body.outputs[loop.first_output + number] = made
+    loop.body.extend(emitter.nodes)
+
+
+def _axes_of_results(flow: PadFlow, node: ir.Node, size: Size | None) -> list[Axes]:
+    """Return the axes of the states, which are the same in all iterations, and of the stacked outputs."""
+    loop = LoopSignature(node)
+    for before, after in zip(loop.before, loop.after, strict=True):
+        if flow.axes_of(before) != flow.axes_of(after):
+            raise NoRuleError(f"has a state {before.name!r} whose axes over time change")
+    if any(map(flow.is_sized, loop.body.outputs)):
+        raise NoRuleError("has a body that returns a size which follows from the length")
+    found = [flow.axes_of(after) for after in loop.after]
+    for axis, step in zip(loop.output_axes, loop.stacked, strict=True):
+        axis %= len(flow.shape(step)) + 1
+        axes = {other + (other >= axis): each for other, each in flow.axes_of(step).items()}
+        found.append(axes if size is None else axes | {axis: size})
+    return found
+
+
+LOOPS: Mapping[str, Rule] = {"Loop": _loop, "Scan": _scan}
+"""The rules of Loop and Scan."""
