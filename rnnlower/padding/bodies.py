@@ -53,6 +53,7 @@ def _step_of_scanned_mask(flow: PadFlow, node: ir.Node, size: Size) -> ir.Value:
 def _loop(flow: PadFlow, node: ir.Node) -> list[Axes]:
     loop, trips = LoopSignature(node), flow.numbers(node.inputs[0])
     number, size, readers = loop.body.inputs[0], None, list[ir.Node]()
+    _note_states(flow, node, loop)
     if trips is not None and _runs_all(flow, node, loop):
         counts = [int(each.item()) for each in trips]
         size = flow.match_size(counts) if flow.is_sized(node.inputs[0]) else None
@@ -66,7 +67,6 @@ def _loop(flow: PadFlow, node: ir.Node) -> list[Axes]:
                 raise NoRuleError("takes steps of a sequence of another length")
     elif flow.is_sized(node.inputs[0]):
         raise NoRuleError("has a number of iterations that does not follow from the length alone")
-    _note_states(flow, node, loop)
     flow.walk_body(node, loop.body, readers)
     if size is not None:
         mask = _mask(flow, size)
@@ -160,12 +160,10 @@ def _hold_states(
     for number, (before, after) in enumerate(zip(loop.before, loop.after, strict=True)):
         if look_through_identities(after) is before or not (backward or is_read(node.outputs[number])):
             continue
-        if flow.shape(before) != flow.shape(after):
-            raise NoRuleError(f"has a state {before.name!r} that grows with the number of steps")
-        valid = valid or step_of_mask(emitter)
-        is_valid = valid
+        rank = len(flow.shape(before))  # The shape of one that grows is not known.
+        is_valid = valid = valid or step_of_mask(emitter)
         if flow.rows is not None:
-            is_valid = flow.masks.per_row(emitter, valid, flow.axes_of(before), len(flow.shape(before)))
+            is_valid = flow.masks.per_row(emitter, valid, flow.axes_of(before), rank)
         if flow.dtype(node.outputs[number]) == ir.DataType.BOOL:
             # onnxruntime has no Where of booleans.
             new = emitter.op("And", is_valid, after)
@@ -183,7 +181,7 @@ def _axes_of_results(flow: PadFlow, node: ir.Node, size: Size | None) -> list[Ax
     loop = LoopSignature(node)
     for before, after in zip(loop.before, loop.after, strict=True):
         if flow.axes_of(before) != flow.axes_of(after):
-            raise NoRuleError(f"has a state {before.name!r} whose axes over time change")
+            raise NoRuleError(f"has a state {before.name!r} whose axis of rows is not known")
     if any(map(flow.is_sized, loop.body.outputs)):
         raise NoRuleError("has a body that returns a size which follows from the length")
     found = [flow.axes_of(after) for after in loop.after]

@@ -46,15 +46,15 @@ _STATE = (
 _CELL = "n1 = Mul (h, v) n2 = Sub (n1, v) n = Tanh (n2) o1 = Exp (v) o = Mul (n, o1)"
 
 
-def _scan(attributes: str = "", cell: str = _CELL, sequence: str = "x", h: str = "float[B, 3]") -> str:
+def scan(attributes: str = "", cell: str = _CELL, sequence: str = "x") -> str:
     """Return a Scan of a cell that is no recurrent operator: its last state and its outputs."""
     return (
-        f"{_STATE} state, steps = Scan <num_scan_inputs = 1 {attributes}, "
-        f" body = step ({h} h, float[B, 3] v) => ({h} n, float[B, 3] o) {{ {cell} }}> (h0, {sequence})"
+        f"{_STATE} state, steps = Scan <num_scan_inputs = 1 {attributes}, body = step (float[B, 3] h, "
+        f"float[B, 3] v) => (float[B, 3] n, float[B, 3] o) {{ {cell} }}> (h0, {sequence})"
     )
 
 
-def _loop(cell: str = _CELL, over: str = "x", trips: str = "Squeeze (sizes)") -> str:
+def loop(cell: str = _CELL, over: str = "x", trips: str = "Squeeze (sizes)") -> str:
     """Return the same as a Loop."""
     return (
         f"{_STATE} sizes = Shape <end = 1> ({over}) trips = {trips} "
@@ -210,21 +210,21 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "p = Softmax (w) o = MatMul (p, k) t = Transpose <perm = [1, 0, 2]> (o) "
         "n = Constant <value_ints = [1, -1, 4]> () z = Reshape (t, n)",
     ),
-    "Scan": ("float[T, 1, 3] z", f"{_scan()} z = Add (steps, state)"),
-    "Scan without its state": ("float[T, 1, 3] z", f"{_scan()} z = Identity (steps)"),
+    "Scan": ("float[T, 1, 3] z", f"{scan()} z = Add (steps, state)"),
+    "Scan without its state": ("float[T, 1, 3] z", f"{scan()} z = Identity (steps)"),
     "Scan from the end": (
         "float[T, 1, 3] z",
-        _scan(", scan_input_directions = [1], scan_output_directions = [1]") + " z = Add (steps, state)",
+        scan(", scan_input_directions = [1], scan_output_directions = [1]") + " z = Add (steps, state)",
     ),
     "Scan along the last axis": (
         "float[1, 3, T] z",
         "y = Transpose <perm = [1, 2, 0]> (x) "
-        + _scan(", scan_input_axes = [-1], scan_output_axes = [2]", sequence="y")
+        + scan(", scan_input_axes = [-1], scan_output_axes = [2]", sequence="y")
         + "u = Unsqueeze (state, last) z = Add (steps, u)",
     ),
     "Scan with attention to all steps": (
         "float[T, 1, 3] z",
-        f"{_scan(cell=_ATTENTION)} z = Add (steps, state)",
+        f"{scan(cell=_ATTENTION)} z = Add (steps, state)",
     ),
     "Scan over features": (
         "float[3, T, 1] z",
@@ -234,32 +234,33 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "{ m = ReduceMean <axes = [0]> (v) o = Sub (v, m) q = ReduceMean <axes = [1], keepdims = 0> (o) "
         "n = Add (h, q) }> (h0, x)",
     ),
-    "Loop": ("float[T, 1, 3] z", f"{_loop()} z = Add (steps, state)"),
+    "Loop": ("float[T, 1, 3] z", f"{loop()} z = Add (steps, state)"),
     "Loop with attention to all steps": (
         "float[T, 1, 3] z",
-        f"{_loop(_ATTENTION)} z = Add (steps, state)",
+        f"{loop(_ATTENTION)} z = Add (steps, state)",
     ),
     "Loop of a fixed number of steps": (
         "float[4, 1, 3] z",
-        _loop(_ATTENTION.replace("(a, v)", "(a, h)"), trips="Constant <value_int = 4> ()")
+        loop(_ATTENTION.replace("(a, v)", "(a, h)"), trips="Constant <value_int = 4> ()")
         + " z = Add (steps, state)",
     ),
     "Loop of tokens": (
         "float[1, 3] z",
         "i1 = Cast <to = 7> (x) i2 = Abs (i1) i3 = Mod (i2, four) "
-        "tokens = ReduceMax <axes = [2], keepdims = 0> (i3) words = Identity (table) "
-        + _loop("t = Gather (tokens, i) w = Gather (words, t) n1 = Mul (h, w) n = Sub (n1, w) o = Exp (n)")
+        "tokens = ReduceMax <axes = [2], keepdims = 0> (i3)"
+        ""
+        + loop("t = Gather (tokens, i) w = Gather (table, t) n1 = Mul (h, w) n = Sub (n1, w) o = Exp (n)")
         + " z = Identity (state)",
     ),
     "Loop with a longer sequence": (
         "float[U, 1, 3] z",
         "one = Constant <value_ints = [-1]> () y = Slice (x, zero1, one, zero1) "
-        + _loop(f"w = Gather (y, i) {_CELL.replace('Exp (v)', 'Exp (w)')}", over="y")
+        + loop(f"w = Gather (y, i) {_CELL.replace('Exp (v)', 'Exp (w)')}", over="y")
         + " z = Add (steps, state)",
     ),
     "Loop with a number of one axis": (
         "float[T, 1, 3] z",
-        _loop().replace("int64 i", "int64[1] k").replace("v = ", "i = Squeeze (k) v = ")
+        loop().replace("int64 i", "int64[1] k").replace("v = ", "i = Squeeze (k) v = ")
         + " z = Add (steps, state)",
     ),
     "summed by Einsum": (
@@ -379,7 +380,8 @@ def with_weights(text: str) -> onnx.ModelProto:
     """Return the model of the text with weights of the names that it reads."""
     model = onnx.parser.parse_model(text)
     rng = np.random.default_rng(0)
-    read = {name for node in model.graph.node for name in node.input}
+    bodies = [each.g for node in model.graph.node for each in node.attribute]
+    read = {name for graph in (model.graph, *bodies) for node in graph.node for name in node.input}
     for name, array in _CONSTANTS.items():
         if name in read:
             model.graph.initializer.append(numpy_helper.from_array(array, name))

@@ -1,0 +1,64 @@
+"""Loops and Scans that padding refuses; those that it takes are among the models of `padded_models`."""
+
+from __future__ import annotations
+
+import pytest
+from support.padded_models import MOST, loop, scan, with_weights
+
+import rnnlower
+
+SHORTER = "minus = Constant <value_ints = [-1]> () y = Slice (x, zero1, minus, zero1) "
+TWO_SEQUENCES = (
+    scan(sequence="x, y")
+    .replace("inputs = 1", "inputs = 2")
+    .replace("float[B, 3] v", "float[B, 3] v, float[B, 3] w")
+)
+OTHER_ITERATIONS = "iterations that does not follow from the length alone"
+REFUSED = {
+    "a condition": (OTHER_ITERATIONS, loop().replace("d = Identity (c)", "d = Less (i, four)")),
+    "another open size": (
+        OTHER_ITERATIONS,
+        "whole = Shape (x)" + loop(trips="ReduceProd <keepdims = 0> (whole)"),
+    ),
+    "two directions": ("some sequences from the end", scan(", scan_input_directions = [1]")),
+    "two lengths in a Scan": ("steps of sequences of different lengths", SHORTER + TWO_SEQUENCES),
+    "two lengths in a Loop": (
+        "steps of a sequence of another length",
+        SHORTER + loop("w = Gather (y, i) n = Add (h, w) o = Add (n, v)"),
+    ),
+    "division": (
+        "divides integers",
+        scan(cell="i = Cast <to = 7> (v) j = Div (four, i) k = Cast <to = 1> (j) n = Add (h, k) o = Exp (v)"),
+    ),
+    "a state that grows": ("unknown shape", scan(cell="n = Concat <axis = 0> (h, v) o = Identity (v)")),
+    "a size": ("returns a size", scan(cell="n = Add (h, v) o1 = Shape (x) o = Cast <to = 1> (o1)")),
+    "no rule": (
+        "NonZero node .* no rule says what NonZero",
+        scan(cell="i = NonZero (x) j = ReduceSum (i) k = Cast <to = 1> (j) n = Add (h, k) o = Exp (v)"),
+    ),
+}
+PER_ROW = {
+    "steps of rows": (
+        "combines rows",
+        "h0 = ReduceSum <keepdims = 0> (x, f2) z1, z = Scan <num_scan_inputs = 1, scan_input_axes = [1], "
+        "body = step (float[T] h, float[T, 3] v) => (float[T] n, float[T, 3] o) "
+        "{ n = Neg (h) o = Exp (v) }> (h0, x) state = ReduceSum (z)",
+    ),
+    "a state of two rows": (
+        "state 'h' whose axis of rows is not known",
+        scan().replace("state, steps", "last_state, steps") + "state = Identity (steps)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *PER_ROW])
+def test_a_body_is_refused_by_name(name: str) -> None:
+    reason, nodes = {**REFUSED, **PER_ROW}[name]
+    rows = 2 if name in PER_ROW else "B"
+    source = with_weights(
+        '<ir_version: 10, opset_import: ["" : 18]> '
+        f"main (float[T, {rows}, 3] x) => (float state) {{ {nodes} }}"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match=reason) as caught:
+        rnnlower.pad(source, max={"T": MOST}, per_row=name in PER_ROW)
+    assert caught.value.remedy
