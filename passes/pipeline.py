@@ -78,6 +78,11 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
         "Steps inside a lifted Loop are not a straight line.",
         when=lambda o: o.lifts_lines,
     ),
+    Step(
+        lifting_steps.simplify_loops,
+        "Loops that compute an operator have been lifted.",
+        when=lambda o: o.max,
+    ),
     Step(preparing.pad, "The added nodes are lowered, too.", when=lambda o: o.max),
     Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),
     Step(
