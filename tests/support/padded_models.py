@@ -246,7 +246,7 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
     ),
     "Loop of tokens": (
         "float[1, 3] z",
-        "i1 = Cast <to = 7> (x) i2 = Abs (i1) i3 = Mod (i2, four) "
+        "i1 = Mul (x, x) i2 = Cast <to = 7> (i1) i3 = Mod (i2, four) "
         "tokens = ReduceMax <axes = [2], keepdims = 0> (i3)"
         ""
         + loop("t = Gather (tokens, i) w = Gather (table, t) n1 = Mul (h, w) n = Sub (n1, w) o = Exp (n)")

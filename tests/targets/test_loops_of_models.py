@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 from support.judge import all_nodes
+from support.padded_models import padded_case
 from support.runtimes import RUNTIMES
 
 import rnnlower
@@ -144,3 +145,16 @@ def test_the_condition_of_more_than_256_iterations_is_right_on_opencv(made: str)
         }}""")
     lowered = rnnlower.lower(source, target="opencv")
     assert rnnlower.verify(source, lowered, on="opencv")
+
+
+@pytest.mark.parametrize(
+    "name", ["Scan", "Scan from the end", "Loop with attention to all steps", "Loop of tokens"]
+)
+@pytest.mark.parametrize("target", ["tract", "mnn", "opencv"])
+def test_a_cell_of_any_length_runs_where_lengths_are_fixed(name: str, target: str) -> None:
+    source = padded_case(name)
+    lowered = rnnlower.lower(source, target=target, max={"T": 6})
+    assert target != "tract" or "Loop" not in {node.op_type for node in all_nodes(lowered)}
+    assert rnnlower.verify(source, lowered)
+    engine = RUNTIMES[target].engine
+    assert engine.missing or rnnlower.verify(source, lowered, on=target)
