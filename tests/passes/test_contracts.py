@@ -11,7 +11,6 @@ import onnx_ir as ir
 import pytest
 from support.configs import random_config
 from support.contracts import contracts_hold
-from support.padded_models import padded_case
 
 import rnnlower.passes
 from rnnlower.errors import RnnLowerError
@@ -81,12 +80,6 @@ def test_contracts_hold_where_inputs_are_set() -> None:
     with contracts_hold() as ran:
         assert lower(ir.from_onnx_text(text), {"strategy": "scan", "sets": {"back": False}})
     assert {"SetInputsPass", "set_inputs", "TakeBranchesPass"} <= {*ran}
-
-
-def test_contracts_hold_where_a_length_has_a_maximum() -> None:
-    with contracts_hold() as ran:
-        assert lower(ir.from_proto(padded_case("Loop")), {"strategy": "scan", "max": {"T": 5}})
-    assert {"simplify_loops", "pad"} <= {*ran}
 
 
 def test_contracts_hold_for_the_sonnx_profile() -> None:
