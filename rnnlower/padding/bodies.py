@@ -5,9 +5,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import VIEWS, is_read, look_through_identities, operand, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
@@ -51,12 +53,12 @@ def _step_of_scanned_mask(flow: PadFlow, node: ir.Node, size: Size) -> ir.Value:
 
 
 def _loop(flow: PadFlow, node: ir.Node) -> list[Axes]:
-    loop, trips = LoopSignature(node), flow.numbers(node.inputs[0])
-    number, size, readers = loop.body.inputs[0], None, list[ir.Node]()
+    loop, size, readers = LoopSignature(node), None, list[ir.Node]()
+    number, found = loop.body.inputs[0], flow.iterations(node)
     _note_states(flow, node, loop)
-    if trips is not None and _runs_all(flow, node, loop):
-        counts = [int(each.item()) for each in trips]
-        size = flow.match_size(counts) if flow.is_sized(node.inputs[0]) else None
+    if found is not None:
+        counts, vary = found
+        size = flow.match_size(counts) if vary else None
         readers = _readers(flow, loop.body)
         for reader in readers:
             taken = _take_step(flow, reader, 0, reader.attributes.get_int("axis", 0), reader.outputs[0])
@@ -67,6 +69,8 @@ def _loop(flow: PadFlow, node: ir.Node) -> list[Axes]:
                 raise NoRuleError("takes steps of a sequence of another length")
     elif flow.is_sized(node.inputs[0]):
         raise NoRuleError("has a number of iterations that does not follow from the length alone")
+    if size is not None:
+        _run_to_the_maximum(flow, node, size)
     flow.walk_body(node, loop.body, readers)
     if size is not None:
         mask = _mask(flow, size)
@@ -79,13 +83,20 @@ def _loop(flow: PadFlow, node: ir.Node) -> list[Axes]:
     return _axes_of_results(flow, node, size)
 
 
-def _runs_all(flow: PadFlow, node: ir.Node, loop: LoopSignature) -> bool:
-    """Return whether no condition ends the Loop before its number of iterations."""
-    for goes_on in (operand(node, 1), look_through_identities(loop.body.outputs[0])):
-        known = flow.contents(goes_on)
-        if goes_on not in (None, loop.body.inputs[1]) and (known is None or not known[0].all()):
-            return False
-    return True
+def _run_to_the_maximum(flow: PadFlow, node: ir.Node, size: Size) -> None:
+    """Replace a condition that ends the Loop with the sequence by the number of its iterations."""
+    body = node.attributes["body"].as_graph()
+    condition = body.outputs[0]
+    goes_on = (operand(node, 1), look_through_identities(condition))
+    if all(value in (None, body.inputs[1]) or flow.is_fixed(value) for value in goes_on):
+        return
+    emitter = flow.emitters.at(node.name or node.op_type, ir.DataType.FLOAT)
+    node.replace_input_with(0, emitter.constant(np.array(size.full, np.int64)))
+    node.replace_input_with(1, None)
+    body.outputs[0] = emitter.op("Identity", body.inputs[1])
+    body.outputs[0].dtype = ir.DataType.BOOL
+    body.extend(emitter.nodes)
+    remove_orphans([condition])
 
 
 def _readers(flow: PadFlow, body: ir.Graph) -> list[ir.Node]:

@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.evaluation import Array
-from rnnlower.graph.facts import Facts
+from rnnlower.graph.facts import Facts, trip_count
+from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.walk import default_opset, dim_name, ints_of_attribute_or_input
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
 from rnnlower.recurrent.finding import find_recurrent
@@ -47,6 +48,7 @@ class Examples:
         self._origins: dict[ir.Value, ir.Value] = {}
         self._sizes: set[Size] = {Size.of(symbol, maximum) for symbol, maximum in maxima.items()}
         self._inputs = inputs
+        self._iterations: dict[tuple[Facts, ir.Node], int | None] = {}
         self._lengths = _lengths(maxima)
         self._worlds = [self._facts_at(each) for each in self._lengths]
         self._short = self._short_facts(maxima)
@@ -95,7 +97,30 @@ class Examples:
                     shape[axis] = lengths[symbol]
                 facts.assume(value, tuple(shape))
         parse_state_operators(find_recurrent(self.model, is_state_operator), facts)
-        return facts.visit_all()
+        for node in self.model.graph:
+            facts.visit(node)
+            if node.op_type == "Loop":
+                self._count_iterations(facts, node)
+        return facts
+
+    def _count_iterations(self, facts: Facts, node: ir.Node) -> None:
+        """Note how often a Loop runs in an example: as many elements its stacked outputs have."""
+        count = self._iterations[facts, node] = trip_count(facts, node)
+        for out in node.outputs[LoopSignature(node).states :]:
+            shape = facts.shape(out)
+            if count is not None and shape is not None:
+                facts.assume(out, (count, *shape[1:]))
+
+    def iterations(self, node: ir.Node) -> tuple[list[int], bool] | None:
+        """Return how often a Loop runs in the examples, if that follows from lengths alone; does it vary?"""
+        worlds = (*self._worlds, self._other, *self._short)
+        counts = [
+            self._iterations.get((world, node), trip_count(world, node, simulate=False)) for world in worlds
+        ]
+        here = [count for count in counts[: len(self._worlds)] if count is not None]
+        if len(here) < len(self._worlds) or counts[len(here)] != here[0]:
+            return None
+        return here, len(set(counts)) > 1
 
     def origin(self, value: ir.Value) -> ir.Value:
         """Return the value of the source model that a value represents."""

@@ -15,7 +15,10 @@ TWO_SEQUENCES = (
 )
 OTHER_ITERATIONS = "iterations that does not follow from the length alone"
 REFUSED = {
-    "a condition": (OTHER_ITERATIONS, loop().replace("d = Identity (c)", "d = Less (i, four)")),
+    "at most five steps": (
+        "follows from a length in an unsupported way",
+        loop().replace("d = Identity (c)", "d = Less (i, four)"),
+    ),
     "another open size": (
         OTHER_ITERATIONS,
         "whole = Shape (x)" + loop(trips="ReduceProd <keepdims = 0> (whole)"),

@@ -258,6 +258,13 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         + loop(f"w = Gather (y, i) {_CELL.replace('Exp (v)', 'Exp (w)')}", over="y")
         + " z = Add (steps, state)",
     ),
+    "Loop with a condition": (
+        "float[T, 1, 3] z",
+        loop(trips="Constant <value_int = 9223372036854775807> () size = Squeeze (sizes)").replace(
+            "d = Identity (c)", "one = Constant <value_int = 1> () j = Add (i, one) d = Less (j, size)"
+        )
+        + " z = Add (steps, state)",
+    ),
     "Loop with a number of one axis": (
         "float[T, 1, 3] z",
         loop().replace("int64 i", "int64[1] k").replace("v = ", "i = Squeeze (k) v = ")
