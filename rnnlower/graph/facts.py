@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -15,9 +15,11 @@ from rnnlower.graph.walk import (
     Dim,
     captured_values,
     look_through,
+    reachable,
     resolve_references,
     subgraph_owners,
     subgraphs_of,
+    values_read_by,
     walk,
     walk_values,
 )
@@ -78,12 +80,21 @@ class Facts(NodeFacts):
         array = self.constant(node.inputs[0])
         return bool(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
-    def run_iteration(self, body: ir.Graph, given: Mapping[ir.Value, Array]) -> None:
-        """Replace the facts about a body by those of one iteration, with these contents of its inputs."""
+    def run_iteration(
+        self, body: ir.Graph, nodes: Iterable[ir.Node], given: Mapping[ir.Value, Array]
+    ) -> None:
+        """Replace the facts about a body by those of some nodes in one iteration.
+
+        Args:
+            body: The body.
+            nodes: Its nodes to visit, in order.
+            given: The contents of its inputs.
+        """
         with self._visiting():
             self._forget_body(body)
             self._learn_contents(given)
-            self._visit_graph(body)
+            for node in nodes:
+                self._visit(node)
 
     def leave_iterations(self, node: ir.Node) -> None:
         """Replace the facts about a body by those that hold in all iterations."""
@@ -313,18 +324,22 @@ def _scan_trip_count(facts: Facts, node: ir.Node) -> int | None:
 def _simulate_loop(facts: Facts, node: ir.Node, limit: int | None) -> int | None:
     """Count the iterations of a Loop whose condition follows from constants, by running it."""
     body = node.attributes["body"].as_graph()
-    states = body.inputs[2:]
-    values = [facts.constant(source) for source in node.inputs[2:]]
+    states = dict(zip(body.inputs[2:], body.outputs[1:], strict=False))
+    # What the condition depends on, in earlier iterations as well.
+    deciding = {*reachable([body.outputs[0]], lambda v: [states.get(v), *values_read_by(v.producer())])}
+    nodes = [each for each in body if not deciding.isdisjoint(each.outputs)]
+    deciding_states = [state for state in states if state in deciding]
+    given = dict(zip(body.inputs[2:], map(facts.constant, node.inputs[2:]), strict=True))
     count: int | None = None
     for step in range(min(_MOST_ITERATIONS if limit is None else limit, _MOST_ITERATIONS)):
-        known = {state: value for state, value in zip(states, values, strict=True) if value is not None}
-        facts.run_iteration(body, dict(zip(body.inputs, counters(body, step), strict=False)) | known)
+        known = {state: array for state in deciding_states if (array := given[state]) is not None}
+        facts.run_iteration(body, nodes, dict(zip(body.inputs, counters(body, step), strict=False)) | known)
         goes_on = facts.constant(body.outputs[0])
         if goes_on is None:
             break
         if not goes_on.reshape(-1)[0] or step + 1 == limit:
             count = step + 1
             break
-        values = [facts.constant(out) for out in body.outputs[1 : 1 + len(states)]]
+        given = {state: facts.constant(states[state]) for state in deciding_states}
     facts.leave_iterations(node)
     return count
