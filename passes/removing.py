@@ -16,7 +16,7 @@ _SAME_IF_SAME_SHAPE = frozenset(["Expand", "Flatten", "Reshape", "Squeeze", "Til
 
 
 class RemoveNoopsPass(Pass):
-    """Removes Identity nodes, Dropout in inference, and casts, slices and reshapes without effect.
+    """Removes Identity nodes, Dropout in inference, and casts, slices, reshapes and choices without effect.
 
     A node that produces a graph output stays if the output would otherwise lose its name.
 
@@ -44,11 +44,28 @@ class RemoveNoopsPass(Pass):
         for node, _ in list(walk(model.graph)):
             if any(out.name in trained for out in node.outputs):
                 continue
-            if _does_nothing(node, self.facts) and _is_removable(node):
+            kept = _passed_on(node, self.facts)
+            if kept is not None and _is_removable(node, kept):
                 node.resize_outputs(1)
-                replace_with_values(node, node.inputs[:1])  # type: ignore[arg-type]
+                replace_with_values(node, [kept])
                 modified = True
         return ir.passes.PassResult(model, modified)
+
+
+def _passed_on(node: ir.Node, facts: Facts) -> ir.Value | None:
+    """Return the input that the node returns as it is."""
+    if node.op_type == "Where" and not node.domain:
+        condition = facts.constant(node.inputs[0])
+        if condition is None or condition.all() != condition.any():
+            return None
+        kept = node.inputs[1 if condition.all() else 2]
+        return kept if kept is not None and _has_shape_of(kept, node.outputs[0], facts) else None
+    return node.inputs[0] if _does_nothing(node, facts) else None
+
+
+def _has_shape_of(value: ir.Value, other: ir.Value, facts: Facts) -> bool:
+    shape = facts.shape(value)
+    return shape is not None and None not in shape and shape == facts.shape(other)
 
 
 def _does_nothing(node: ir.Node, facts: Facts) -> bool:
@@ -62,8 +79,7 @@ def _does_nothing(node: ir.Node, facts: Facts) -> bool:
     if node.op_type == "Cast":
         # Below opset 6 the type is a name.
         return bool(node.attributes["to"].value == facts.dtype(value))
-    shape = facts.shape(value)
-    has_same_shape = shape is not None and None not in shape and shape == facts.shape(out)
+    has_same_shape = _has_shape_of(value, out, facts)
     if (slices := axis_slices(node, facts.constant)) is not None:
         return all(each.is_whole() or (has_same_shape and each.step > 0) for each in slices)
     return has_same_shape and node.op_type in _SAME_IF_SAME_SHAPE
@@ -78,13 +94,12 @@ def _is_inference(node: ir.Node, facts: Facts) -> bool:
     return training is None or (mode is not None and not mode.any())
 
 
-def _is_removable(node: ir.Node) -> bool:
+def _is_removable(node: ir.Node, kept: ir.Value) -> bool:
     """Return whether the output can do without a node of its own."""
-    value, out = node.inputs[0], node.outputs[0]
-    if not out.is_graph_output():
+    if not node.outputs[0].is_graph_output():
         return True
-    producer = None if value is None else value.producer()
-    return producer is not None and producer.graph is node.graph and not value.is_graph_output()  # type: ignore[union-attr]
+    producer = kept.producer()
+    return producer is not None and producer.graph is node.graph and not kept.is_graph_output()
 
 
 class RemoveUnusedPass(Pass):

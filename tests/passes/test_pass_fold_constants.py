@@ -134,6 +134,27 @@ def test_casts_reshapes_and_identities_without_effect_are_removed() -> None:
     assert ops(own) == ["Abs", "Identity"]
 
 
+def test_a_where_of_constant_condition_is_what_it_chooses() -> None:
+    own = after_passes(
+        """
+        main (float[2, 3] x, float[3] row) => (float[2, 3] y, float[2, 3] z)
+        <bool yes = {1}, bool[3] no = {0, 0, 0}, bool[3] some = {1, 0, 1}>
+        {
+            a = Neg (x)
+            b = Where (yes, a, row)
+            c = Where (no, row, b)
+            d = Where (some, c, row)
+            e = Where (yes, row, d)
+            y = Abs (e)
+            z = Where (yes, x, row)
+        }
+        """,
+        RemoveNoopsPass(),
+        RemoveUnusedPass(),
+    )
+    assert [node.outputs[0].name for node in own.graph if node.op_type == "Where"] == ["d", "e", "z"]
+
+
 def test_a_loop_keeps_the_place_of_its_condition() -> None:
     own = after_passes(
         """
