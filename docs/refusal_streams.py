@@ -23,6 +23,17 @@ BETWEEN = """
     [look] w = Softmax (s)
     Y = MatMul (w, t)
 """
+JOINED = """
+    n = Shape <start = 0, end = 1> (X)
+    rest = Constant <value_ints = [7, 1]> ()
+    s = Concat <axis = 0> (n, rest)
+    k = ConstantOfShape (s)
+    [join] x = Concat <axis = 2> (k, X)
+    t = Transpose <perm = [1, 0, 2]> (x)
+    w = Constant <value = float[1, 1, 2] {1, 1}> ()
+    r = Constant <value = float[1, 1, 1] {1}> ()
+    Y = RNN <hidden_size = 1> (t, w, r)
+"""
 STREAM = "stream model.onnx -o out.onnx"
 PAD = "pad model.onnx -o out.onnx --max T=8"
 
@@ -180,6 +191,11 @@ STREAMS = [
         "attention over all steps",
         f"{STREAM} --time-axis X:0",
         model=text(17, "float[T, 1, 3] X", BETWEEN),
+    ),
+    Case(
+        "a constant with a dynamic batch that is joined to each step",
+        STREAM,
+        model=text(17, "float[N, 7, 1] X", JOINED),
     ),
     Case("no recurrent node", STREAM, model=text(17, "float[T, 3] X", "Y = Relu (X)")),
     Case("no such input", f"{STREAM} --time-axis Z:0"),

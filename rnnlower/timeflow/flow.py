@@ -158,11 +158,15 @@ class Flow(Contents):
     def collapse_batch(self, array: Array, what: str, but: int | None = None) -> Array:
         """Return an array with one row for all of a dynamic batch, where they must be equal."""
         for axis, size in enumerate(array.shape):
-            if axis != but and not isinstance(self.sample.named(size), int):
+            if axis != but and self.is_dynamic(size):
                 if not np.array_equal(array, np.repeat(array.take([0], axis), size, axis)):
                     raise CoupledError(f"{what} between rows of a dynamic batch")
                 array = array.take([0], axis)
         return array
+
+    def is_dynamic(self, size: int) -> bool:
+        """Return whether a size of the sample is that of a dynamic batch, or a multiple of it."""
+        return not isinstance(self.sample.named(size), int)
 
     def require_multiple(self, node: ir.Node, track: Track, frames: int, problem: str) -> None:
         """Refuse a chunk whose frames of a value are not a multiple of this number."""

@@ -11,7 +11,7 @@ from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import operand
 from rnnlower.timeflow.edits import ContinuePositions, ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome
-from rnnlower.timeflow.tracks import CoupledError, Track
+from rnnlower.timeflow.tracks import CoupledError, Track, shapes_remedy
 from rnnlower.wording import time_axis
 
 
@@ -104,13 +104,15 @@ def accept_constant(flow: Flow, node: ir.Node, index: int, axis: int, track: Tra
     shape = flow.shape(node, index)
     if len(shape) >= -axis and shape[axis] != 1:
         refuse_latest(flow, value, track)
-        cut_to_chunk(flow, node, index, len(shape) + axis, track)
+        cut_to_chunk(flow, node, index, len(shape) + axis, track, broadcasts=True)
     else:
         refuse_varying(flow, value, track)
 
 
-def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
-    """Cut a constant as long as the sequence to chunks."""
+def cut_to_chunk(
+    flow: Flow, node: ir.Node, index: int, axis: int, track: Track, *, broadcasts: bool = False
+) -> None:
+    """Cut a constant as long as the sequence to chunks; an operator that broadcasts takes one row for all."""
     value = node.inputs[index]
     assert value is not None
     name = f"{value.name!r}"
@@ -130,6 +132,7 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
     if np.array_equal(frames, np.repeat(first, track.frames, axis + 1)):
         cut = np.repeat(first, track.chunk, axis + 1).reshape(*before, track.chunk_size, *after)
         if not is_by_size:
+            cut = _row_for_all(flow, node, index, cut, axis, broadcasts)
             flow.edits.append(ReplaceInput(node, index, cut))
         elif (part := flow.part.constant(value)) is None or not np.array_equal(part, cut):
             raise CoupledError(f"combines each step with {name}, which depends on the number of steps")
@@ -141,12 +144,25 @@ def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track)
         )
     rows, holds = _rows_at_positions(flow, value, np.moveaxis(frames, axis + 1, 0), track)
     table = np.moveaxis(rows, 0, axis + 1).reshape(*before, len(rows) * track.inner, *after)
+    table = _row_for_all(flow, node, index, table, axis, broadcasts)
     if holds == 0:
         flow.edits.append(ReplaceInput(node, index, table))
         return
     # A row is an element of the axis.
     holds = None if holds is None else holds * track.inner
     flow.edits.append(ContinuePositions(node, index, axis, track.chunk_size, table, holds))
+
+
+def _row_for_all(flow: Flow, node: ir.Node, index: int, array: Array, time: int, broadcasts: bool) -> Array:
+    """Return a constant operand with one row for all of a dynamic batch, if another operand has the rows."""
+    others = [flow.shape(node, place) for place in range(len(node.inputs)) if place != index]
+    for axis in range(-array.ndim, 0):
+        size, is_dynamic = array.shape[axis], flow.is_dynamic(array.shape[axis])
+        has_rows = any(len(shape) >= -axis and shape[axis] == size for shape in others)
+        if is_dynamic and (axis + array.ndim == time or not broadcasts or not has_rows):
+            name = f"{node.inputs[index].name!r}"  # type: ignore[union-attr]
+            raise CoupledError(f"reads {name}, which has a dynamic batch of its own", shapes_remedy())
+    return flow.collapse_batch(array, "combines the steps with a value that differs", time)
 
 
 def _rows_at_positions(flow: Flow, value: ir.Value, frames: Array, track: Track) -> tuple[Array, int | None]:

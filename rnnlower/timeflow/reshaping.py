@@ -10,7 +10,7 @@ from rnnlower.graph.operator_axes import source_axes
 from rnnlower.graph.walk import operand
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.positions import fill_track, number_steps
-from rnnlower.timeflow.tracks import CoupledError, Track, length_remedy
+from rnnlower.timeflow.tracks import CoupledError, Track, length_remedy, shapes_remedy
 
 _AXES_AS_INPUT = 13
 """The first Squeeze whose axes are an input."""
@@ -111,15 +111,23 @@ def _fit_target_to_chunk(flow: Flow, node: ir.Node, track: Track) -> None:
     """Make a target shape that contains the length of the sequence fit a chunk."""
     wanted = list(flow.result_shape(node))
     wanted[track.axis] = track.chunk_size
+    before = list(flow.shape(node))
+    before[flow.required_track(node).axis] = flow.required_track(node).chunk_size
+    exact = bool(node.attributes.get_int("allowzero", 0))
     whole, chunk = _sizes(flow, node, "shape")
     if track.axis < len(whole) and whole[track.axis] == track.size == chunk[track.axis] != track.chunk_size:
         if flow.depends_on_length(operand(node, 1)):
             raise CoupledError("takes its shape from an unsupported computation")
         chunk[track.axis] = track.chunk_size
+        for axis in filter(lambda axis: flow.is_dynamic(chunk[axis]), range(len(chunk))):
+            if not exact and before[axis : axis + 1] == chunk[axis : axis + 1]:
+                chunk[axis] = 0
+            elif -1 not in chunk:
+                chunk[axis] = -1
+            else:
+                raise CoupledError("takes its shape from an unsupported computation", shapes_remedy())
         flow.set_ints(node, "shape", 1, chunk)
-    before = list(flow.shape(node))
-    before[flow.required_track(node).axis] = flow.required_track(node).chunk_size
-    if _resolve(chunk, before, bool(node.attributes.get_int("allowzero", 0))) != wanted:
+    if _resolve(chunk, before, exact) != wanted:
         raise CoupledError("has a shape for the length of the sequence that fits no chunk")
 
 
@@ -157,6 +165,11 @@ def _expand(flow: Flow, node: ir.Node) -> Outcome:
         if chunk[index] != placed.size or flow.depends_on_length(node.inputs[1]):
             raise CoupledError("takes its shape from an unsupported computation")
         whole[index] = 1
+        given = [*[1] * (len(whole) - len(flow.shape(node))), *flow.shape(node)][-len(whole) :]
+        for axis in filter(lambda axis: flow.is_dynamic(whole[axis]), range(len(whole))):
+            if given[axis] != whole[axis]:
+                raise CoupledError("takes its shape from an unsupported computation", shapes_remedy())
+            whole[axis] = 1
         flow.set_ints(node, "shape", 1, whole)
     return placed
 

@@ -232,7 +232,7 @@ class Sample:
         """Return the size as a shape declares it: a number, a name, a product as in ``2*N``, or ``None``."""
         names: list[str] = []
         for name, own in self.sizes.items():
-            while own > 1 and size % own == 0:
+            while own > 1 and size and size % own == 0:
                 names.append(name)
                 size //= own
         if not names:

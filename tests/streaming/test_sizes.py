@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
 from support.streamed import model, streamed_and_metadata
 
@@ -40,6 +41,55 @@ def test_a_batch_of_several_axes_is_their_product(dims: str, size: str) -> None:
         (dim,) = [value.type.tensor_type.shape.dim[1] for value in streamed.graph.input[1:]]
         assert name == "2*s0" or dim.dim_param == size
         assert rnnlower.verify(source, streamed)
+
+
+BATCH_OF_RUN_TIME = {
+    "Reshape": "shape = Concat <axis = 0> (b, steps, four)  x = Reshape (X, shape)",
+    "Reshape, the last size open": "shape = Concat <axis = 0> (b, steps, rest)  x = Reshape (X, shape)",
+    "Reshape, a multiple": """k = Transpose <perm = [0, 2, 1]> (X)  twice = Add (b, b)
+        shape = Concat <axis = 0> (twice, two, steps)  r = Reshape (k, shape)  n = Neg (r)
+        back = Concat <axis = 0> (b, four, steps)  m = Reshape (n, back)
+        x = Transpose <perm = [0, 2, 1]> (m)""",
+    "Expand": """m = ReduceMean <axes = [2]> (X)  shape = Concat <axis = 0> (b, steps, four)
+        x = Expand (m, shape)""",
+    "equal rows": "shape = Concat <axis = 0> (b, steps, four)  k = Expand (half, shape)  x = Add (k, X)",
+    "rows by position": """shape = Concat <axis = 0> (b, steps, four)  k = Expand (half, shape)
+        sums = CumSum (k, one)  x = Mul (sums, X)""",
+}
+
+
+def reads_batch(text: str) -> onnx.ModelProto:
+    return model(
+        f"""(float[N, 7, 4] X) => (float[m, 1, N, 2] Y)
+        <int64[1] steps = {{7}}, int64[1] two = {{2}}, int64[1] four = {{4}}, int64[1] rest = {{-1}},
+        int64 one = {{1}}, float[1] half = {{0.5}}> {{
+            b = Shape <start = 0, end = 1> (X)
+            {text}
+            t = Transpose <perm = [1, 0, 2]> (x)
+            Y = GRU <hidden_size = 2> (t, W, R)
+        }}""",
+        W=(1, 6, 4),
+        R=(1, 6, 2),
+    )
+
+
+@pytest.mark.parametrize("case", BATCH_OF_RUN_TIME)
+def test_a_static_length_beside_a_dynamic_batch(case: str) -> None:
+    streamed_and_metadata(reads_batch(BATCH_OF_RUN_TIME[case]), {"X": 1})
+
+
+BATCH_OF_ONE = {
+    "rows that do not broadcast": """shape = Concat <axis = 0> (b, steps, four)  k = Expand (half, shape)
+        c = Concat <axis = 2> (k, X)  n, x = Split <axis = 2> (c)""",
+    "rows that are repeated": """shape = Concat <axis = 0> (b, steps, four, b)  e = Unsqueeze (X, rest)
+        w = Expand (e, shape)  x = ReduceMean <axes = [3], keepdims = 0> (w)""",
+}
+
+
+@pytest.mark.parametrize("case", BATCH_OF_ONE)
+def test_a_dynamic_batch_that_a_constant_cannot_follow_is_declared_as_one(case: str) -> None:
+    streamed, _ = streamed_and_metadata(reads_batch(BATCH_OF_ONE[case]), {"X": 1})
+    assert streamed.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 1
 
 
 def test_a_streamed_model_that_lost_the_names_of_its_sizes_is_verified() -> None:
