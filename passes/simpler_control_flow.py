@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.rewiring import splice, take_place_of
-from rnnlower.graph.walk import display_name, subgraphs_of, walk
+from rnnlower.graph.rewiring import remove_orphans, splice, take_place_of
+from rnnlower.graph.walk import display_name, look_through_identities, subgraphs_of, walk
 from rnnlower.passes.base import Pass, has_node
 
 
@@ -72,9 +72,11 @@ def _loop_invariant_states(node: ir.Node) -> list[int]:
 def _capture_states(node: ir.Node, same: Sequence[int]) -> None:
     body = node.attributes["body"].as_graph()
     given = {body.inputs[2 + index]: value for index in same if (value := node.inputs[2 + index])}
+    returned = [body.outputs[1 + index] for index in same]
     for index, value in zip(same, given.values(), strict=True):
         node.outputs[index].replace_all_uses_with(value)
     replace_loop(node, same, {})
+    remove_orphans(returned)
     for inner, value in given.items():
         inner.replace_all_uses_with(value)
 
@@ -111,10 +113,10 @@ def replace_loop(node: ir.Node, dropped: Sequence[int], stacks: Mapping[ir.Value
 
 
 def _is_loop_invariant(node: ir.Node, body: ir.Graph, index: int) -> bool:
-    inner = body.inputs[2 + index]
-    returned = [value for value in body.outputs if value is inner]
+    inner, returned = body.inputs[2 + index], body.outputs[1 + index]
     is_result = node.outputs[index].is_graph_output()
-    return body.outputs[1 + index] is inner and len(returned) == 1 and not is_result
+    others = [*body.outputs[: 1 + index], *body.outputs[2 + index :]]
+    return look_through_identities(returned) is inner and inner not in others and not is_result
 
 
 def _decided_ifs_are_gone(model: ir.Model, taking: TakeBranchesPass) -> bool:

@@ -8,6 +8,7 @@ from rnnlower import wording
 from rnnlower.graph.walk import op_types, operand, walk
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.removing import RemoveNoopsPass
+from rnnlower.passes.simpler_control_flow import CaptureStatesPass
 from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.passes.steps.work import LoweringWork, Work
 from rnnlower.recurrent.node import KEEPS_INITIAL
@@ -100,10 +101,12 @@ def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
 def simplify_loops(work: Work) -> None:
     """Bring Loops that are not lifted into the form whose time can be followed.
 
-    Before: TorchScript's Loops append to sequences and slice whole axes. After: they stack, and read steps.
+    Before: TorchScript's Loops append to sequences and slice whole axes, jax2onnx's carry what they read as
+    a state. After: they stack, and read steps.
     """
     if "Loop" in op_types(work.model):
         work.apply(InlineFunctionsPass(wanted=lambda node: node.op_type == "Loop"))
+        work.apply(CaptureStatesPass())
         work.apply(StackSequencesPass())
         work.apply(RemoveNoopsPass())
 

@@ -52,6 +52,17 @@ def test_a_weight_is_read_from_outside() -> None:
     assert {"w", "b"} <= {name for node in body.node for name in node.input}
 
 
+def test_an_identity_of_a_state_changes_nothing() -> None:
+    text = MODEL.replace(
+        "float[2] w_in, float[2] h_out, float[2] b_in", "float[2] w_out, float[2] h_out, float[2] b_in"
+    )
+    _, loop = captured(
+        text.format(outputs=ALL, row="row").replace("p = Mul", "w_out = Identity (w_in)  p = Mul")
+    )
+    assert list(loop.input) == ["n", "go", "h"]
+    assert "w_out" not in [name for node in loop.attribute[0].g.node for name in node.output]
+
+
 @pytest.mark.parametrize("result", ["float[2] w_last", "float[2] b_last"])
 def test_a_final_value_that_is_an_output_stays(result: str) -> None:
     _, loop = captured(MODEL.format(outputs=f"{ALL}, {result}", row="row"))

@@ -57,6 +57,20 @@ def test_a_scan_behind_a_delay() -> None:
     )
 
 
+def test_a_loop_that_carries_its_sequence_as_a_state_that_never_changes() -> None:
+    """As jax2onnx writes what lax.scan scans."""
+    text = LOOP.replace("float[1, 4] st) =>", "float[1, 4] st, float[n, 1, 4] all) =>")
+    text = text.replace(
+        "float[1, 4] st2, float[1, 4] y) {", "float[1, 4] st2, float[n, 1, 4] same, float[1, 4] y) {"
+    )
+    text = text.replace("F, Y = Loop", "F, unused, Y = Loop").replace(
+        "(count, true, start)", "(count, true, start, X)"
+    )
+    text = text.replace("Gather <axis = 0> (X, i)", "Gather <axis = 0> (all, i)  same = Identity (all)")
+    metadata = stream(model(text, R=(4, 4)), {"X": 0}, chunk=2, lift=False)
+    assert metadata["start"] == {"Loop_0_st_in": [[0.5, 0.0, 0.0, 1.0]]}
+
+
 def test_a_scan_from_the_end_is_refused() -> None:
     text = SCAN.replace("scan_input_axes", "scan_input_directions = [1], scan_input_axes")
     with pytest.raises(rnnlower.UnsupportedModelError, match=r"Scan.*begins with the last step"):
