@@ -79,6 +79,8 @@ _LIKE_FIRST_INPUT = {
     ),
 }
 """Operators that onnx has no inference for, with a first output like the first input."""
+_QUANTIZERS = {("com.microsoft", "DequantizeLinear"): 1, ("com.microsoft", "QuantizeLinear"): 2}
+"""Quantizers of more types than those of the opset: the input that has the output's type."""
 # The errors that onnx's reference implementations raise on inputs that do not fit.
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
 
@@ -198,6 +200,10 @@ def infer_outputs(
     unknown: list[tuple[ir.TypeProtocol | None, Dims | None]] = [(None, None) for _ in node.outputs]
     if (node.domain, node.op_type) in _LIKE_FIRST_INPUT:
         return [(types[0], shapes[0]), *unknown[1:]]
+    if (node.domain, node.op_type) in _QUANTIZERS:
+        like = _QUANTIZERS[node.domain, node.op_type]
+        has_type = like < len(node.inputs) and node.inputs[like] is not None
+        return [(types[like] if has_type else ir.TensorType(ir.DataType.UINT8), shapes[0])]
     if (node.domain, node.op_type) == ("com.microsoft", "Attention") and shapes[0] and shapes[1]:
         sizes, many = node.attributes.get_ints("qkv_hidden_sizes"), shapes[1][1]
         features = sizes[2] if sizes else many // 3 if isinstance(many, int) else None

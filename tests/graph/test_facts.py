@@ -41,6 +41,22 @@ def test_fused_products_have_the_type_and_turns_of_their_operands() -> None:
     assert found == [(ir.DataType.FLOAT16, (2, 3, 5)), (ir.DataType.FLOAT16, (2, 5))]
 
 
+def test_quantizers_of_onnxruntime_keep_the_shape() -> None:
+    facts, values = facts_of(
+        """
+        main (float[n, 2] x, float s, uint16 z) => (float[n, 2] y)
+        {
+            w = com.microsoft.QuantizeLinear (x, s, z)
+            b = com.microsoft.QuantizeLinear (x, s)
+            y = com.microsoft.DequantizeLinear (w, s, z)
+        }
+        """,
+        '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n',
+    )
+    found = [(facts.dtype(values[name]), facts.dims(values[name])[1:]) for name in "wby"]  # type: ignore[index]
+    assert found == [(dtype, (2,)) for dtype in (ir.DataType.UINT16, ir.DataType.UINT8, ir.DataType.FLOAT)]
+
+
 def test_attention_has_the_features_of_its_values() -> None:
     facts, values = facts_of(
         """
