@@ -337,7 +337,8 @@ class Flow(Contents):
         return value not in self._is_sized
 
     def _apply(self, node: ir.Node) -> None:
-        rule = self._rules.get(node.op_type) if not node.domain or is_stateful(node) else None
+        is_known = not node.domain or is_stateful(node) or qualified_op_type(node) in _LIKE_STANDARD
+        rule = self._rules.get(node.op_type) if is_known else None
         if any(value in self.scores for value in node.inputs):
             rule = self._of_scores.get("" if node.domain else node.op_type)
             if rule is None:
@@ -383,6 +384,10 @@ def locate(model: ir.Model, node: ir.Node) -> LocatedNode:
     return LocatedNode(node, node.name or shown_names(model)[node], "", default_opset(model))
 
 
+_LIKE_STANDARD = frozenset(
+    f"com.microsoft.{name}" for name in ("DequantizeLinear", "Gelu", "QuantizeLinear", "QuickGelu")
+)
+"""Operators of onnxruntime that treat time as the operator of the same name, or as an activation."""
 BODIES = frozenset(("Loop", "Scan"))
 """Operators whose rules inspect the values that their bodies read."""
 _POSITIONAL = frozenset(

@@ -47,3 +47,25 @@ def test_features_beside_frames_before_the_stream_are_what_a_second_pad_puts_the
         R=(1, 6, 2),
     )
     stream(source, {"X": 0})
+
+
+CONTRIBUTED = {
+    "QuickGelu": "x = com.microsoft.QuickGelu (X)",
+    "Gelu": "x = com.microsoft.Gelu (X)",
+    "quantizers": """q = com.microsoft.QuantizeLinear <axis = 2> (X, scale, zero)
+        x = com.microsoft.DequantizeLinear <axis = 2> (q, scale, zero)""",
+}
+
+
+@pytest.mark.parametrize("case", CONTRIBUTED)
+def test_operators_of_onnxruntime_that_treat_frames_separately(case: str) -> None:
+    source = model(
+        f"""(float[n, 1, 2] X) => (float[n, 1, 1, 2] Y)
+        <float[2] scale = {{0.01, 0.02}}, uint16[2] zero = {{300, 200}}> {{
+            {CONTRIBUTED[case]}
+            Y = GRU <hidden_size = 2> (x, W, R)
+        }}""",
+        W=(1, 6, 2),
+        R=(1, 6, 2),
+    )
+    stream(source, {}, chunk=3)
