@@ -96,14 +96,16 @@ def evaluate(
     """Compute the outputs of a node of the default domain on constants; ``None`` if that is not supported.
 
     A node that fails on these inputs is left alone, so that the runtime fails on it if it ever runs; the
-    error is added to ``failures``. Numbers of other types than NumPy's are left out unless ``all_types``.
+    error is added to ``failures``. Numbers of other types than NumPy's are left out unless ``all_types``, or
+    if a Cast makes one of NumPy's types of them.
     """
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         return None
     if opset < _FIRST_OPSET and node.op_type not in DATA_MOVEMENT:
         return None
     kinds = _DTYPE_KINDS + "V" * all_types
-    if any(array is not None and array.dtype.kind not in kinds for array in inputs):
+    reads = kinds if node.op_type != "Cast" else kinds + "V"
+    if any(array is not None and array.dtype.kind not in reads for array in inputs):
         return None
     divides = node.op_type in ("Div", "Mod") and inputs[1] is not None and inputs[1].dtype.kind in "iu"
     if divides and not np.all(inputs[1]):

@@ -117,3 +117,13 @@ def test_both_directions_of_an_open_length_come_back_from_one_scan() -> None:
         x_dims="time",
     )
     assert judge_lift(config, "scan", np.random.default_rng(0))[0] == "back"
+
+
+@pytest.mark.parametrize("strategy", LEAST)
+def test_weights_stored_in_bfloat16_come_back(strategy: str) -> None:
+    config = Config(op_type="GRU", opset=22, seq_length=4, dtype="bfloat16")
+    inputs = config.make_inputs(np.random.default_rng(0))
+    lowered = judge.lower(config, strategy, inputs)
+    lifted = rnnlower.lift(lowered)
+    assert [node.op_type for node in rnnlower.inspect(lifted)] == ["GRU"]
+    assert not judge.differences(judge.run(lowered, inputs), judge.run(lifted, inputs), "bfloat16")
