@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,10 @@ _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
 
 UNKNOWN = "unknown_size_"
 """Beginning of the names of symbols that stand for unknown sizes."""
+
+_NAMED = "named_size_"
+"""Beginning of symbols that stand for a name such as "batch size" in expressions; it follows in hex."""
+_STANDS_FOR_NAME = re.compile(f"{_NAMED}(?:[0-9a-f]{{2}})+")
 
 
 def is_known(size: Dim) -> bool:
@@ -245,11 +250,28 @@ def _apply(operation: Callable[[Any, Any], Any], size: Any, other: Any) -> Any:
     if size is None or other is None or (other == 0 and operation in (operator.floordiv, _divide)):
         return None
     try:
-        result = operation(size, other)
-        text = result.value if isinstance(result, ir.SymbolicDim) else ""
-        return int(text) if text and text.isdigit() else result
+        result = operation(_as_expression(size), _as_expression(other))
     except (ArithmeticError, TypeError, ValueError):
         return None
+    text = (result.value or "") if isinstance(result, ir.SymbolicDim) else ""
+    if _STANDS_FOR_NAME.fullmatch(text):
+        return ir.SymbolicDim(bytes.fromhex(text.removeprefix(_NAMED)).decode())
+    return int(text) if text.isdigit() else result
+
+
+def _as_expression(size: Any) -> Any:
+    """Return the size, or a symbol that stands for it if its name is no expression."""
+    if not isinstance(size, ir.SymbolicDim) or not size.value:
+        return size
+    return size if _is_expression(size.value) else ir.SymbolicDim(_NAMED + size.value.encode().hex())
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_expression(text: str) -> bool:
+    try:
+        return bool(ir.SymbolicDim(text).free_symbols())
+    except ValueError:
+        return False
 
 
 def _object_vector(sizes: Sequence[Any]) -> Array:

@@ -15,6 +15,7 @@ from rnnlower.errors import InvalidModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import FOLDABLE, evaluate
 from rnnlower.graph.facts import Facts, trip_count
+from rnnlower.graph.symbols import is_known
 from rnnlower.graph.walk import walk
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -551,3 +552,18 @@ def test_a_size_whose_name_is_no_expression_is_a_symbol(name: str) -> None:
     facts = Facts(own)
     assert facts.dims(own.graph.inputs[0]) == (name, 3)
     assert len(facts.dims(own.graph.outputs[0]) or ()) == 2
+
+
+@pytest.mark.parametrize("name", ["batch size", "1T", "größe T"])
+def test_sizes_follow_from_names_that_are_no_expressions(name: str) -> None:
+    model = ir.from_onnx_text(
+        f"{HEADER} main (float[T, 2, 3] x) => (float[U, 2, 3] y)"
+        "<int64[2] flat = {-1, 3}, int64[3] whole = {-1, 2, 3}> "
+        "{ rows = Reshape (x, flat) sum = Abs (rows) y = Reshape (sum, whole) }"
+    )
+    model.graph.inputs[0].shape = ir.Shape([name, 2, 3])
+    facts = Facts(model)
+    rows = facts.dims(model.graph[0].outputs[0])
+    assert rows is not None
+    assert is_known(rows[0])
+    assert facts.dims(model.graph.outputs[0]) == (name, 2, 3)
