@@ -36,7 +36,7 @@ def lift_attention(
         raise NotLiftableError(f"{no_cell}; as a LinearAttention: {error}") from None
     with open_emitter(facts, names, located, ir.DataType.FLOAT) as e:
         replaced = _AttentionEmitter(e, facts, frame, body, found).emit(located.name)
-    replace_lifted(facts, located, frame.node, e.nodes, replaced)
+    replace_lifted(facts, located, frame.node, e.nodes, [*replaced, *frame.unchanged])
     sizes = found.products.dims(found.state.before)[1:]
     size = math.prod(size for size in sizes if isinstance(size, int))
     return LiftedNode(located.name, located.path, frame.form, LINEAR_ATTENTION, "forward", size)

@@ -69,6 +69,7 @@ class Frame:
         states: The states.
         outputs: The tensors that the steps write, element by element.
         aliases: Values of the step that stand for values of the graph around it.
+        unchanged: What is read of states that never change after the last step, with their initial values.
     """
 
     form: str
@@ -77,6 +78,7 @@ class Frame:
     states: Sequence[State]
     outputs: Sequence[Series]
     aliases: Mapping[ir.Value, ir.Value]
+    unchanged: Sequence[tuple[ir.Value, ir.Value]]
 
 
 def count_steps(facts: Facts, frame: Frame) -> int | None:
@@ -114,8 +116,8 @@ def scan_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
             scan.stacked, ends[count:], scan.output_axes, scan.output_backward, strict=True
         )
     ]
-    states, aliases = find_states(scan.before, scan.after, node.inputs[:count], ends[:count])
-    return Frame("scan", anchor, inputs, states, outputs, aliases)
+    states, aliases, unchanged = find_states(scan.before, scan.after, node.inputs[:count], ends[:count])
+    return Frame("scan", anchor, inputs, states, outputs, aliases, unchanged)
 
 
 def _rank(facts: Facts, value: ir.Value) -> int:
@@ -130,23 +132,21 @@ def find_states(
     after: Sequence[ir.Value],
     starts: Sequence[ir.Value | None],
     ends: Sequence[ir.Value],
-) -> tuple[list[State], dict[ir.Value, ir.Value]]:
-    """Return the states, and the aliases: states that never change, with their initial values."""
+) -> tuple[list[State], dict[ir.Value, ir.Value], list[tuple[ir.Value, ir.Value]]]:
+    """Return the states; of those that never change, what stands for the initial value inside and after."""
     if len({len(each) for each in (before, after, starts, ends)}) > 1:
         raise NotLiftableError("its inputs, body and outputs have different numbers of states")
-    states, aliases = [], {}
+    states, aliases, unchanged = [], {}, []
     for inner, result, start, end in zip(before, after, starts, ends, strict=True):
         if start is None:
             raise NotLiftableError(f"{inner.name!r} has no initial value")
         if look_through_identities(result) is inner:
-            if is_read(end):
-                raise NotLiftableError(
-                    f"the state {end.name!r} never changes, but is read after the last step"
-                )
             aliases[inner] = start
+            if is_read(end):
+                unchanged.append((end, start))
         else:
             states.append(State(inner, result, start, end))
-    return states, aliases
+    return states, aliases, unchanged
 
 
 def _enclosing_if(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[Sequence[ir.Value], ir.Node]:

@@ -95,7 +95,7 @@ class FrameLifter:
                 unguarded = unguarded_states(self._facts, each, frame.inputs)
                 lifted.emitted.node.meta[KEEPS_INITIAL] = any(True for _ in unguarded)
         own_name = located.node.name
-        replace_lifted(self._facts, located, frame.node, e.nodes, replaced)
+        replace_lifted(self._facts, located, frame.node, e.nodes, [*replaced, *frame.unchanged])
         if own_name == _base_name(located):
             # The name is free now.
             nodes[0].emitted.node.name = own_name

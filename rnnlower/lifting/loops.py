@@ -41,7 +41,7 @@ class _LoopReader:
         self._facts, self._node = facts, node
         self._body = body = node.attributes["body"].as_graph()
         self._count = count = len(node.inputs) - 2
-        self._states, self._aliases = find_states(
+        self._states, self._aliases, self._unchanged = find_states(
             body.inputs[2:], body.outputs[1 : 1 + count], node.inputs[2:], node.outputs[:count]
         )
         self._counters = _Counters(facts, body, self._states, self._aliases)
@@ -66,7 +66,7 @@ class _LoopReader:
                     raise NotLiftableError(f"the counter {state.end.name!r} is read after the Loop")
             elif not filled:
                 rest.append(state)
-        return Frame("loop", self._node, inputs, rest, outputs, self._aliases)
+        return Frame("loop", self._node, inputs, rest, outputs, self._aliases, self._unchanged)
 
     def _limit(self) -> ir.Value | None:
         """Return the number of iterations as a value.

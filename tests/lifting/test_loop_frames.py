@@ -698,3 +698,16 @@ def test_an_update_of_another_rank_is_not_lifted() -> None:
     model = make_model(**loop_with_scatter(scatter=f"deep = Unsqueeze (row, front) {scatter}"))
     _, report = rnnlower.lift.with_report(add_constants(model))
     assert any("positions that are not known" in note for note in report.notes)
+
+
+def test_a_state_that_never_changes_is_read_after_the_last_step() -> None:
+    loop = replace_text(
+        BODY,
+        ("time_end, last, Y", "time_end, last, same, Y"),
+        ("(most, on, zero, h0)", "(most, on, zero, h0, h0)"),
+        ("float[2, 4] h\n", "float[2, 4] h, float[2, 4] given\n"),
+        ("float[2, 4] after_h", "float[2, 4] after_h, float[2, 4] kept"),
+        ("y = Identity (new)", "y = Identity (new) kept = Identity (given)"),
+    )
+    outputs = f"{BOTH}, float[2, 4] same, float[2, 4] twice"
+    assert lift_and_compare(make_model(loop, after="twice = Add (same, same)", outputs=outputs)) == ["RNN"]
