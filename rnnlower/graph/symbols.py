@@ -76,7 +76,7 @@ def compute_sizes(
         is_exact = inputs[1] is not None and all(size in (1, -1) for size in inputs[1].flat)
         operation = operator.mul if is_exact else None
     if operation is not None:
-        with_unknown = np.frompyfunc(functools.partial(_apply, operation), 2, 1)
+        with_unknown = np.frompyfunc(functools.partial(combine_sizes, operation), 2, 1)
         return np.asarray(with_unknown(*inputs), object)
     if node.op_type == "Ceil" or (node.op_type == "Cast" and dtype in (*SIZE_TYPES, *FLOAT_SIZE_TYPES)):
         return inputs[0]
@@ -138,7 +138,7 @@ def _slice_shape(cuts: Sequence[AxisSlice], dims: Dims) -> Dims | None:
     for start, end, axis, step in cuts:
         size, found[axis] = dims[axis], None
         if step == 1 and not isinstance(size, int):
-            cut = _apply(operator.sub, _clamp_position(end, size), _clamp_position(start, size))
+            cut = combine_sizes(operator.sub, _clamp_position(end, size), _clamp_position(start, size))
             found[axis] = (
                 max(cut, 0) if isinstance(cut, int) else cut if _offset_from_symbol(cut) is not None else None
             )
@@ -158,10 +158,10 @@ def _clamp_position(place: Any, size: Any) -> Any:
         if place >= np.iinfo(np.int32).max:
             return size
         is_inside = least is not None and abs(place) <= least
-        return None if not is_inside else place if place >= 0 else _apply(operator.add, size, place)
+        return None if not is_inside else place if place >= 0 else combine_sizes(operator.add, size, place)
     if place == size or _offset_from_symbol(place) is None:
         return place if place == size else None
-    beyond, before = _apply(operator.sub, place, size), _apply(operator.sub, size, place)
+    beyond, before = combine_sizes(operator.sub, place, size), combine_sizes(operator.sub, size, place)
     return size if isinstance(beyond, int) else place if isinstance(before, int) else None
 
 
@@ -173,7 +173,7 @@ def _offset_from_symbol(size: Any) -> int | None:
         symbols = size.free_symbols()
     except ValueError:  # A name that is no expression, such as "batch size", is a symbol.
         return 0
-    rest = _apply(operator.sub, size, ir.SymbolicDim(*symbols)) if len(symbols) == 1 else None
+    rest = combine_sizes(operator.sub, size, ir.SymbolicDim(*symbols)) if len(symbols) == 1 else None
     return rest if isinstance(rest, int) else None
 
 
@@ -183,7 +183,7 @@ def _concat_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any
         return None
     sizes = [*zip(*shapes, strict=True)]
     found = [next((size for size in each if isinstance(size, int)), each[0]) for each in sizes]
-    found[axis] = functools.reduce(functools.partial(_apply, operator.add), sizes[axis])
+    found[axis] = functools.reduce(functools.partial(combine_sizes, operator.add), sizes[axis])
     return tuple(found)
 
 
@@ -196,10 +196,12 @@ def _conv_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any])
     strides, dilations = (node.attributes.get_ints(name, (1,) * axes) for name in ("strides", "dilations"))
     found = []
     for axis, (size, width) in enumerate(zip(signal, kernel, strict=True)):
-        span = _apply(operator.mul, _apply(operator.sub, width, 1), dilations[axis])
-        free = _apply(operator.sub, _apply(operator.add, size, pads[axis] + pads[axis + axes]), span)
-        last = _apply(operator.floordiv, _apply(operator.sub, free, 1), strides[axis])
-        found.append(_apply(operator.add, last, 1))
+        span = combine_sizes(operator.mul, combine_sizes(operator.sub, width, 1), dilations[axis])
+        free = combine_sizes(
+            operator.sub, combine_sizes(operator.add, size, pads[axis] + pads[axis + axes]), span
+        )
+        last = combine_sizes(operator.floordiv, combine_sizes(operator.sub, free, 1), strides[axis])
+        found.append(combine_sizes(operator.add, last, 1))
     return (batch, channels, *found)
 
 
@@ -209,7 +211,9 @@ def _pad_shape(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[A
     if pads is None or pads.shape != (2 * axes,) or len(inputs) > 3:
         return None
     both = zip(dims, pads[:axes], pads[axes:], strict=True)
-    return tuple(_apply(operator.add, _apply(operator.add, *each[:2]), each[2]) for each in both)
+    return tuple(
+        combine_sizes(operator.add, combine_sizes(operator.add, *each[:2]), each[2]) for each in both
+    )
 
 
 _SHAPE_RULES: Mapping[str, Callable[[ir.Node, Sequence[Array | None], Sequence[Any]], Dims | None]] = {
@@ -229,7 +233,7 @@ def _reshape_shape(wanted: list[Any], dims: Dims | None, *, zero_copies: bool) -
             [size for axis, size in enumerate(sizes) if axis not in copied and size != -1]
             for sizes in (dims or (None,), wanted)
         )
-        found[wanted.index(-1)] = _apply(operator.floordiv, _product(whole), _product(rest))
+        found[wanted.index(-1)] = combine_sizes(operator.floordiv, _product(whole), _product(rest))
     return tuple(found)
 
 
@@ -242,10 +246,10 @@ def _broadcast_size(size: Any, other: Any) -> Any:
 
 
 def _product(sizes: Sequence[Any]) -> Any:
-    return functools.reduce(functools.partial(_apply, operator.mul), sizes, 1)
+    return functools.reduce(functools.partial(combine_sizes, operator.mul), sizes, 1)
 
 
-def _apply(operation: Callable[[Any, Any], Any], size: Any, other: Any) -> Any:
+def combine_sizes(operation: Callable[[Any, Any], Any], size: Any, other: Any) -> Any:
     """Apply an operation to two sizes; what cannot be expressed is unknown."""
     if size is None or other is None or (other == 0 and operation in (operator.floordiv, _divide)):
         return None

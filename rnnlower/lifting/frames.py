@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
 from rnnlower.graph.slicing import axis_slices
+from rnnlower.graph.symbols import combine_sizes
 from rnnlower.graph.walk import RANDOM, VIEWS, is_read, look_through, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
 
@@ -263,7 +265,7 @@ def is_axis_size(
     if dims is None or sizes is None or sizes.size != 1:
         return False
     (size,), whole = sizes.flat, dims[axis]
-    return size is not None and whole is not None and size == (whole - less if less else whole)
+    return size is not None and size == (combine_sizes(operator.sub, whole, less) if less else whole)
 
 
 def is_first_step_size(facts: Facts, lengths: ir.Value, place: int) -> bool:

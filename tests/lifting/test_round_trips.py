@@ -127,3 +127,16 @@ def test_weights_stored_in_bfloat16_come_back(strategy: str) -> None:
     lifted = rnnlower.lift(lowered)
     assert [node.op_type for node in rnnlower.inspect(lifted)] == ["GRU"]
     assert not judge.differences(judge.run(lowered, inputs), judge.run(lifted, inputs), "bfloat16")
+
+
+@pytest.mark.parametrize("strategy", ["scan", "loop"])
+def test_a_name_that_is_no_expression_is_a_length(strategy: str) -> None:
+    config = Config(op_type="GRU", opset=17, batch_size=2, initial_h="initializer", x_dims="time")
+    inputs = config.make_inputs(np.random.default_rng(0))
+    lowered = judge.lower(config, strategy, inputs)
+    for dim in lowered.graph.input[0].type.tensor_type.shape.dim:
+        if dim.dim_param:
+            dim.dim_param = "seq len"
+    lifted = rnnlower.lift(lowered)
+    assert [node.op_type for node in rnnlower.inspect(lifted)] == ["GRU"]
+    assert not judge.differences(judge.run(lowered, inputs), judge.run(lifted, inputs), "float32")
