@@ -109,9 +109,17 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     rest.attach(model)
     normalize_opset_imports(model, label)
     _sort(model, label)
+    _correct_initializer_shapes(model)
     _separate_names(model)
     _pack_bools(model)
     return model
+
+
+def _correct_initializer_shapes(model: ir.Model) -> None:
+    """Give initializers the shapes of their tensors, whatever value_info says."""
+    for value in _initializers(model):
+        if value.const_value is not None and not value.is_graph_input():
+            value.shape = ir.Shape(value.const_value.shape.numpy())
 
 
 def normalize_opset_imports(model: ir.Model, label: str) -> None:
@@ -348,7 +356,9 @@ def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> boo
 def _check_sharing(external: Sequence[ir.ExternalTensor], output: pathlib.Path, too_large: bool) -> None:
     option = wording.option("external-data", "share")
     if not external:
-        raise OptionError("the model has no data file to share", remedy=f"leave out {option}")
+        raise OptionError(
+            "no tensor of the result is in a data file of the source", remedy=f"leave out {option}"
+        )
     folders = {pathlib.Path(tensor.base_dir).resolve() for tensor in external}
     if folders != {output.parent.resolve()}:
         where = ", ".join(sorted(map(str, folders)))

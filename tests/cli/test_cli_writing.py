@@ -152,7 +152,7 @@ def test_external_data_that_cannot_be_shared(tmp_path: Path) -> None:
     assert f"the result must be in {tmp_path / 'source'}, too" in rnnlower(*elsewhere, code=2).stderr
     alone = save(onnx.load(path), tmp_path, "alone.onnx")
     run = rnnlower("scan", alone, "-o", tmp_path / "out.onnx", "--external-data", "share", code=2)
-    assert "no data file to share" in run.stderr
+    assert "no tensor of the result is in a data file of the source" in run.stderr
     assert not (tmp_path / "out.onnx").exists()
 
 

@@ -246,3 +246,11 @@ def test_numbers_of_fewer_than_8_bits_are_packed(name: str) -> None:
         out = helper.make_tensor_value_info("y", dtype, [5])
         graph = helper.make_graph([helper.make_node("Identity", ["w"], ["y"])], "g", [], [out], [tensor])
         check_proto(helper.make_model(graph), "the model")
+
+
+def test_an_initializer_has_the_shape_of_its_tensor_whatever_value_info_says() -> None:
+    model = rnnlower.scan(recurrent_model())
+    for number, tensor in enumerate(model.graph.initializer):
+        sizes = [f"size_{number}_{axis}" for axis in range(len(tensor.dims))]
+        model.graph.value_info.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, sizes))
+    assert recurrent_left(rnnlower.lift(model))
