@@ -9,6 +9,8 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import op_types
+from rnnlower.lowering.emitter import Emitters
+from rnnlower.lowering.replacing import replace_node
 from rnnlower.passes.command_options import RecordedOptions
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.folding import FoldWeightsPass
@@ -17,6 +19,8 @@ from rnnlower.passes.static_shapes import InferTypesPass
 from rnnlower.passes.steps import shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.targets.adapting import AdaptedNode
 
 
 def inline_functions(work: Work) -> None:
@@ -43,6 +47,26 @@ def infer_types(work: Work) -> None:
     InferTypesPass()(work.model, work.facts)
 
 
+def put_time_first(work: Work) -> None:
+    """Give recurrent nodes layout 0: onnxruntime, which observes the rest of the model, has no other kernel.
+
+    Before: nodes of layout 1. After: nodes of layout 0 between Transposes, under the same names.
+    """
+    emitters = Emitters(work.model)
+    for located in find_recurrent(work.model):
+        old = located.node
+        if not old.attributes.get_int("layout", 0):
+            continue
+        node = parse_recurrent(located, "ort", lenient=True)
+        if node.dtype is None or node.inputs["X"].shape is None:
+            continue
+        form = AdaptedNode(emitters.at(located.name, node.dtype), node, {"layout"})
+        replace_node(old, form.emit(), form.e.nodes, mark=False)
+        (new,) = form.recurrent
+        new.name, new.doc_string = old.name, old.doc_string
+        new.metadata_props.update(old.metadata_props)
+
+
 PREPARATION: Sequence[Step[Work, RecordedOptions]] = (
     *shared.FIX_INPUTS,
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
@@ -51,6 +75,7 @@ PREPARATION: Sequence[Step[Work, RecordedOptions]] = (
     Step(shared.note_ifs, "Those of known condition are gone."),
     Step(fold_weights, "Weights become integers, which are constants."),
     Step(infer_types, "The number of steps decides the form, and nothing changes it any more."),
+    Step(put_time_first, "The type and shape of X are known."),
 )
 """The steps before a calibration, in order."""
 

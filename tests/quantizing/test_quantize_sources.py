@@ -109,12 +109,18 @@ def test_initializers_that_are_inputs_too() -> None:
     assert sqnr_of(source, data) > 30
 
 
-def test_a_form_that_onnxruntime_has_no_kernel_for() -> None:
+@pytest.mark.parametrize("more", [False, True])
+def test_a_form_that_onnxruntime_has_no_kernel_for(more: bool) -> None:
     source = LongMemory("LSTM", 16, 40).build()
     source.graph.node[0].attribute.append(helper.make_attribute("layout", 1))
     X, Y = source.graph.input[0], source.graph.output[0]
     for value, shape in ((X, [1, 40, 16]), (Y, [1, 40, 1, 16])):
         value.CopyFrom(helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, shape))
+    if more:
+        source.graph.node.append(helper.make_node("Relu", [Y.name], ["above"]))
+        source.graph.output.append(
+            helper.make_tensor_value_info("above", onnx.TensorProto.FLOAT, [1, 40, 1, 16])
+        )
     assert sqnr_of(source, {"X": recordings(8, 40).swapaxes(1, 2)}) > 30
 
 
