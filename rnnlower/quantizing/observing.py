@@ -25,7 +25,7 @@ from rnnlower.graph.walk import LocatedNode, subgraphs_of
 from rnnlower.lowering.node_emitter import Listener, NodeEmitter
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
-from rnnlower.quantizing.recordings import Array, Feeds, open_model
+from rnnlower.quantizing.recordings import Array, Feeds, open_model, run_on_recording
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -91,6 +91,7 @@ def observed_values(model: ir.Model, feeds: Iterable[Feeds]) -> Iterator[tuple[R
 
     Raises:
         UnsupportedModelError: A recurrent node is in a subgraph.
+        UnverifiableError: The model does not run without onnxruntime's optimizations.
     """
     opened: dict[tuple[tuple[str, tuple[int, ...]], ...], tuple[IsolatedSession, dict[str, Role]]] = {}
     with contextlib.ExitStack() as stack:
@@ -100,7 +101,7 @@ def observed_values(model: ir.Model, feeds: Iterable[Feeds]) -> Iterator[tuple[R
                 opened[key] = _open_observed(model, dict(key))
                 stack.callback(opened[key][0].close)
             session, roles = opened[key]
-            outputs = session.run(call)
+            outputs = run_on_recording(session, call)
             yield from ((role, outputs[name]) for name, role in roles.items())
 
 

@@ -74,13 +74,7 @@ class Recordings:
             if self.stream is not None and not states:
                 states = initial_states(self.stream, self._inputs, chunk)
             feeds = {**states, **chunk}
-            try:
-                outputs = session.run(feeds)
-            except (EngineError, RunError) as error:
-                raise UnverifiableError(
-                    f"the model does not run on the recording: {brief(error)}",
-                    remedy="give recordings whose sizes fit the model",
-                ) from error
+            outputs = run_on_recording(session, feeds)
             yield Call(feeds, outputs)
             states = {name: outputs[output] for output, name in self.states.items()}
 
@@ -172,6 +166,21 @@ def as_list(given: Given | Sequence[Given]) -> list[Given]:
     if not found:
         raise OptionError(_NO_SEQUENCE)
     return found
+
+
+def run_on_recording(session: Session, feeds: Feeds) -> Feeds:
+    """Run a call of a recording.
+
+    Raises:
+        UnverifiableError: The model does not run on it.
+    """
+    try:
+        return session.run(feeds)
+    except (EngineError, RunError) as error:
+        raise UnverifiableError(
+            f"the model does not run on the recording: {brief(error)}",
+            remedy="give recordings whose sizes fit the model",
+        ) from error
 
 
 def open_source(model: onnx.ModelProto, *, optimize: bool = True) -> Session:

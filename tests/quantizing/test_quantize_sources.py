@@ -16,7 +16,9 @@ from support.cli_helpers import save
 from support.small_models import info, model_of, recurrent_model, weights
 
 import rnnlower
+from rnnlower.engines.session import RunError
 from rnnlower.errors import UnsupportedModelError, UnverifiableError
+from rnnlower.quantizing import observing
 
 
 def sqnr_of(source: onnx.ModelProto, data: dict[str, np.ndarray], **options: object) -> float:
@@ -389,3 +391,16 @@ def test_weights_of_the_rest_may_be_dequantized() -> None:
     X, z = (info(name, TensorProto.FLOAT, [6, 1, size]) for name, size in (("X", 3), ("z", 2)))
     data = {"X": draw.standard_normal((4, 6, 1, 3)).astype(np.float32)}
     assert sqnr_of(model_of(nodes, [X], [z], constants), data) > 20
+
+
+def test_a_model_that_runs_only_with_optimizations_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        def run(self, _: object) -> None:
+            raise RunError("Starts must be a 1-D array")
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(observing, "open_model", lambda *_, **__: Failing())
+    with pytest.raises(UnverifiableError, match="does not run on the recording: Starts must be"):
+        rnnlower.quantize(LongMemory("GRU", 16, 40).build(), calibration={"X": recordings(8, 40)})
