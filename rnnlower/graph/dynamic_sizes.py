@@ -77,7 +77,13 @@ def describe_deciding_option(model: ir.Model, node: ir.Node) -> str:
     return ""
 
 
-def describe_deciding_inputs(model: ir.Model, *values: ir.Value | None) -> str:
+def or_padded(options: SizeOptions) -> str:
+    """Return these options, or padding where they are about named dimensions, which may be lengths."""
+    more = ", or pad sequences of any length to a maximum (`{}`)" if options.dims else ""
+    return f"{options}{more.format(wording.call('pad'))}"
+
+
+def describe_deciding_inputs(model: ir.Model, *values: ir.Value | None, of_loop: bool = False) -> str:
     """Return which inputs determine the values, with the options that set them; ``""`` if there are none."""
     data, sizes = _inputs_that_determine(model, values)
     inputs = list(model.graph.inputs)
@@ -88,7 +94,9 @@ def describe_deciding_inputs(model: ir.Model, *values: ir.Value | None) -> str:
     ]
     for each in inputs:
         if each in sizes and has_dynamic_size(each):
-            parts.append(f"the sizes of input {each.name!r} decide it: {options_for_sizes([each], 'N')}")
+            options = options_for_sizes([each], "N")
+            text = or_padded(options) if of_loop else str(options)
+            parts.append(f"the sizes of input {each.name!r} decide it: {text}")
     return "; ".join(parts)
 
 

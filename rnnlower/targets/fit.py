@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.graph.dynamic_sizes import has_dynamic_size, options_for_sizes
+from rnnlower.graph.dynamic_sizes import has_dynamic_size, options_for_sizes, or_padded
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.versions import version_at
@@ -261,11 +261,10 @@ def require_static_inputs(model: ir.Model, target: Target) -> None:
     names = ", ".join(repr(each.name) for each in model.graph.inputs if has_dynamic_size(each))
     if not (target.shapes.static and names):
         return
-    options, pad = options_for_sizes(model.graph.inputs), wording.call("pad")
-    or_pad = f", or pad sequences of any length to a maximum (`{pad}`)" if options.dims else ""
+    options = or_padded(options_for_sizes(model.graph.inputs))
     raise UnsupportedModelError(
         f"target {target.name} takes static shapes only, and sizes of input {names} are open",
-        remedy=f"give them numbers ({options}){or_pad}",
+        remedy=f"give them numbers: {options}",
     )
 
 

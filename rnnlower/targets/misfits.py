@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx.defs import onnx_opset_version
 
 from rnnlower import wording
-from rnnlower.graph.dynamic_sizes import describe_deciding_inputs, options_for_sizes
+from rnnlower.graph.dynamic_sizes import describe_deciding_inputs, options_for_sizes, or_padded
 from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import default_opset, place_name
 from rnnlower.recurrent.state_operators import is_state_operator
@@ -106,13 +106,13 @@ def alternatives(node: ir.Node, target: Target, claim: Claim) -> tuple[str, ...]
 
 def _control_flow_options(model: ir.Model, node: ir.Node) -> str:
     if node.op_type == "Scan":
-        return str(options_for_sizes(model.graph.inputs))
+        return or_padded(options_for_sizes(model.graph.inputs))
     return _set_inputs(model, node, range(1 if node.op_type == "If" else 2))
 
 
 def _set_inputs(model: ir.Model, node: ir.Node, indices: Sequence[int]) -> str:
     inputs = (node.inputs[index] for index in indices if index < len(node.inputs))
-    return describe_deciding_inputs(model, *inputs)
+    return describe_deciding_inputs(model, *inputs, of_loop=node.op_type == "Loop")
 
 
 def _opset_remedy(model: ir.Model, node: ir.Node, target: Target, limit: Limit) -> str:
