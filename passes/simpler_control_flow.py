@@ -7,12 +7,16 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.rewiring import remove_orphans, splice, take_place_of
-from rnnlower.graph.walk import display_name, look_through_identities, subgraphs_of, walk
+from rnnlower.graph.walk import default_opset, display_name, look_through_identities, subgraphs_of, walk
 from rnnlower.passes.base import Pass, has_node
 
 
 def _no_state_is_loop_invariant(model: ir.Model, owner: object) -> bool:
-    return not any(_loop_invariant_states(node) for node in loops(model))
+    return not any(_loop_invariant_states(model, node) for node in loops(model))
+
+
+_FIRST_WITHOUT_STATES = 11
+"""The first opset whose Loop may have no states; it has outputs at any opset."""
 
 
 class CaptureStatesPass(Pass):
@@ -53,7 +57,7 @@ class CaptureStatesPass(Pass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
         for node in loops(model):
-            if same := _loop_invariant_states(node):
+            if same := _loop_invariant_states(model, node):
                 _capture_states(node, same)
                 modified = True
         return ir.passes.PassResult(model, modified)
@@ -64,9 +68,11 @@ def loops(model: ir.Model) -> list[ir.Node]:
     return [node for node, _ in walk(model.graph) if node.op_type == "Loop" and not node.domain]
 
 
-def _loop_invariant_states(node: ir.Node) -> list[int]:
-    body = node.attributes["body"].as_graph()
-    return [index for index in range(len(node.inputs) - 2) if _is_loop_invariant(node, body, index)]
+def _loop_invariant_states(model: ir.Model, node: ir.Node) -> list[int]:
+    body, states = node.attributes["body"].as_graph(), len(node.inputs) - 2
+    same = [index for index in range(states) if _is_loop_invariant(node, body, index)]
+    needs_one = default_opset(model) < _FIRST_WITHOUT_STATES or len(node.outputs) == states
+    return same[1:] if len(same) == states and needs_one else same
 
 
 def _capture_states(node: ir.Node, same: Sequence[int]) -> None:

@@ -107,3 +107,21 @@ def test_a_lowering_for_a_runtime_captures() -> None:
     lowered = rnnlower.lower(source, target="openvino")
     loop = next(node for node in lowered.graph.node if node.op_type == "Loop")
     assert list(loop.input) == ["n", "go", "h"]
+
+
+@pytest.mark.parametrize(("opset", "states"), [(10, 1), (11, 0)])
+def test_a_loop_of_an_old_opset_keeps_a_state(opset: int, states: int) -> None:
+    model = ir.from_proto(
+        onnx.parser.parse_model(f"""
+            <ir_version: 8, opset_import: ["" : {opset}]>
+            main (float[2] w, float[2] b) => (float[3, 2] y) <int64 n = {{3}}, bool go = {{1}}> {{
+                w_last, b_last, y = Loop (n, go, w, b) <body = each (int64 i, bool c, float[2] w_in,
+                    float[2] b_in) => (bool c, float[2] w_in, float[2] b_in, float[2] row) {{
+                    row = Add (w_in, b_in)
+                }}>
+            }}
+        """)
+    )
+    CaptureStatesPass()(model)
+    onnx.checker.check_model(ir.to_proto(model))
+    assert len(model.graph[0].inputs) == 2 + states
