@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.rewiring import remove_orphans
-from rnnlower.graph.walk import VIEWS, is_read, look_through_identities, operand, walk
+from rnnlower.graph.walk import VIEWS, is_read, look_through, look_through_identities, operand, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -57,14 +57,16 @@ def _loop(flow: PadFlow, node: ir.Node) -> list[Axes]:
     number, found = loop.body.inputs[0], flow.iterations(node)
     _note_states(flow, node, loop)
     if found is not None:
-        counts, vary = found
-        size = flow.match_size(counts) if vary else None
+        count, size = found
+        if size is not None and loop.stacked:
+            # Without iterations onnxruntime stacks nothing, of any shape.
+            flow.require(size, 1)
         readers = _readers(flow, loop.body)
         for reader in readers:
             taken = _take_step(flow, reader, 0, reader.attributes.get_int("axis", 0), reader.outputs[0])
             assert taken is not None
             if size is None:
-                flow.require(taken, counts[0])
+                flow.require(taken, count)
             elif taken.symbol != size.symbol or any(map(operator.lt, taken.table, size.table)):
                 raise NoRuleError("takes steps of a sequence of another length")
     elif flow.is_sized(node.inputs[0]):
@@ -87,8 +89,7 @@ def _run_to_the_maximum(flow: PadFlow, node: ir.Node, size: Size) -> None:
     """Replace a condition that ends the Loop with the sequence by the number of its iterations."""
     body = node.attributes["body"].as_graph()
     condition = body.outputs[0]
-    goes_on = (operand(node, 1), look_through_identities(condition))
-    if all(value in (None, body.inputs[1]) or flow.is_fixed(value) for value in goes_on):
+    if _runs_all(flow, node, LoopSignature(node)):
         return
     emitter = flow.emitters.at(node.name or node.op_type, ir.DataType.FLOAT)
     node.replace_input_with(0, emitter.constant(np.array(size.full, np.int64)))
@@ -97,6 +98,17 @@ def _run_to_the_maximum(flow: PadFlow, node: ir.Node, size: Size) -> None:
     body.outputs[0].dtype = ir.DataType.BOOL
     body.extend(emitter.nodes)
     remove_orphans([condition])
+
+
+def _runs_all(flow: PadFlow, node: ir.Node, loop: LoopSignature) -> bool:
+    """Return whether no condition ends the Loop before its number of iterations."""
+    for goes_on in (operand(node, 1), look_through(loop.body.outputs[0], ("Cast", "Identity"))):
+        known = flow.contents(goes_on)
+        if goes_on not in (None, loop.body.inputs[1]) and (
+            known is None or not all(each.all() for each in (*known, *flow.short_contents(goes_on)))
+        ):
+            return False
+    return True
 
 
 def _readers(flow: PadFlow, body: ir.Graph) -> list[ir.Node]:
@@ -115,18 +127,13 @@ def _readers(flow: PadFlow, body: ir.Graph) -> list[ir.Node]:
 
 
 def _take_step(flow: PadFlow, node: ir.Node, place: int, axis: int, step: ir.Value) -> Size | None:
-    """Note the axes of a step that each iteration takes of an input, and return the size of the one taken.
-
-    Integers may be positions: behind the end stands 0.
-    """
+    """Note the axes of a step that each iteration takes of an input, and return the size of the one taken."""
     value = flow.operand(node, place)
     axis %= len(flow.shape(value))
     axes = dict(flow.axes_of(value))
     size = axes.pop(axis, None)
     if size is not None and size.symbol == ROWS:
         raise NoRuleError(MIXED_ROWS)
-    if size is not None and flow.dtype(value).is_integer() and not flow.is_fixed(value):
-        flow.fill(node, place, axis, 0)
     more = len(flow.shape(step)) - len(flow.shape(value))
     flow.axes[step] = {other + (more if other > axis else 0): each for other, each in axes.items()}
     return size
@@ -154,27 +161,40 @@ def _mask(flow: PadFlow, size: Size) -> ir.Value:
 def _hold_states(
     flow: PadFlow, node: ir.Node, backward: bool, step_of_mask: Callable[[Emitter], ir.Value]
 ) -> None:
-    """Let states keep their values in iterations that are not valid.
+    """Let states keep their values in iterations that are not valid, and nothing stop or run on there.
 
-    Only those that are read at the end, or by iterations after them.
+    Only states that are read at the end, or by iterations after them.
     """
     loop = LoopSignature(node)
-    for inner, _ in walk(loop.body):
-        if (
-            inner.op_type in ("Div", "Mod")
-            and not flow.is_fixed(inner.inputs[1])
-            and flow.dtype(inner.outputs[0]).is_integer()
-        ):
-            raise NoRuleError("has a body that divides integers, which may be zeros behind the end")
+    held = [
+        number
+        for number, (before, after) in enumerate(zip(loop.before, loop.after, strict=True))
+        if look_through_identities(after) is not before and (backward or is_read(node.outputs[number]))
+    ]
+    stopping = _find_stopping(flow, node)
+    if not held and not stopping:
+        return
     emitter = flow.emitters.at(node.name or node.op_type, ir.DataType.FLOAT)
-    valid: ir.Value | None = None
-    for number, (before, after) in enumerate(zip(loop.before, loop.after, strict=True)):
-        if look_through_identities(after) is before or not (backward or is_read(node.outputs[number])):
-            continue
-        rank = len(flow.shape(before))  # The shape of one that grows is not known.
-        is_valid = valid = valid or step_of_mask(emitter)
-        if flow.rows is not None:
-            is_valid = flow.masks.per_row(emitter, valid, flow.axes_of(before), rank)
+    valid = step_of_mask(emitter)
+    for first in [*loop.body][:1]:
+        emitter.insert_before(first)
+
+    def valid_rows(value: ir.Value, rank: int) -> ir.Value:
+        return valid if flow.rows is None else flow.masks.per_row(emitter, valid, flow.axes_of(value), rank)
+
+    for inner, place, value, harmless in stopping:
+        if value is None:
+            # A Loop without a number of iterations, which a condition ends.
+            value = emitter.constant(np.array(np.iinfo(np.int64).max))
+        fill = emitter.with_dtype(flow.dtype(value)).scalar(harmless)
+        is_valid = valid if flow.rows is None else valid_rows(value, len(flow.shape(value)))
+        made = emitter.op("Where", is_valid, value, fill, since=9)
+        flow.record_origin(made, value)
+        emitter.insert_before(inner)
+        inner.replace_input_with(place, made)
+    for number in held:
+        before, after = loop.before[number], loop.after[number]
+        is_valid = valid_rows(before, len(flow.shape(before)))  # The shape of one that grows is not known.
         if flow.dtype(node.outputs[number]) == ir.DataType.BOOL:
             # onnxruntime has no Where of booleans.
             new = emitter.op("And", is_valid, after)
@@ -185,6 +205,35 @@ def _hold_states(
         flow.record_origin(made, after)
         loop.body.outputs[loop.first_output + number] = made
     loop.body.extend(emitter.nodes)
+
+
+def _find_stopping(flow: PadFlow, node: ir.Node) -> list[tuple[ir.Node, int, ir.Value | None, int]]:
+    """Return what may stop a run behind the end: the node, the input, its value, and what does no harm.
+
+    With lengths of rows, values without rows are as in a sequence of the maximum.
+    """
+    body = LoopSignature(node).body
+    inside = (body, *body.subgraphs())
+    nodes = [inner for inner, _ in walk(body) if inner.op_type in _HARMLESS and not inner.domain]
+    # The numbers of iterations are positions of the padded sequence.
+    numbers = [LoopSignature(each).body.inputs[0] for each in (node, *nodes) if each.op_type == "Loop"]
+    found = []
+    for inner in nodes:
+        place, harmless = _HARMLESS[inner.op_type]
+        value, is_loop = operand(inner, place), inner.op_type == "Loop"
+        ends = not is_loop or _runs_all(flow, inner, LoopSignature(inner))
+        if value is None:
+            is_safe = ends or flow.rows is not None
+        else:
+            is_safe = (
+                (ends and (flow.is_fixed(value) or value.graph not in inside))
+                or (inner.op_type in ("Div", "Mod") and not flow.dtype(value).is_integer())
+                or look_through(value) in numbers
+                or (flow.rows is not None and not flow.row_axes_of(value))
+            )
+        if not is_safe:
+            found.append((inner, place, value, harmless))
+    return found
 
 
 def _axes_of_results(flow: PadFlow, node: ir.Node, size: Size | None) -> list[Axes]:
@@ -202,6 +251,21 @@ def _axes_of_results(flow: PadFlow, node: ir.Node, size: Size | None) -> list[Ax
         found.append(axes if size is None else axes | {axis: size})
     return found
 
+
+_HARMLESS = {
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), (4, 1)),
+    "ConstantOfShape": (0, 1),
+    "Div": (1, 1),
+    "Gather": (1, 0),
+    "GatherElements": (1, 0),
+    "GatherND": (1, 0),
+    "Loop": (0, 0),
+    "Mod": (1, 1),
+    "Range": (1, 0),
+    "ScatterElements": (1, 0),
+    "ScatterND": (1, 0),
+}
+"""An input with which an operator may stop a run, or never end, and a number that it takes in any case."""
 
 LOOPS: Mapping[str, Rule] = {"Loop": _loop, "Scan": _scan}
 """The rules of Loop and Scan."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -58,19 +59,20 @@ class Examples:
             for axis, symbol in inputs.get(value.name or "", {}).items():
                 self.axes.setdefault(value, {})[axis] = Size.of(symbol, maxima[symbol])
 
-    def _short_facts(self, maxima: Mapping[str, int]) -> list[Facts]:
-        """Return the facts about short sequences that the model accepts."""
+    def _short_facts(self, maxima: Mapping[str, int]) -> list[tuple[dict[str, int], Facts]]:
+        """Return short lengths that the model accepts, and the facts about such sequences."""
         worlds = []
         for symbol, maximum in maxima.items():
             for length in (each for each in _FEW_STEPS if each < maximum):
                 # A size below 0: it is too short.
                 with contextlib.suppress(InvalidModelError):
-                    worlds.append(self._facts_at({**maxima, symbol: length}))
+                    lengths = {**maxima, symbol: length}
+                    worlds.append((lengths, self._facts_at(lengths)))
         return worlds
 
     def short_contents(self, value: ir.Value) -> list[Array]:
         """Return the contents of a value for short sequences, where known."""
-        found = (world.constant(self.origin(value)) for world in self._short)
+        found = (world.constant(self.origin(value)) for _, world in self._short)
         return [each for each in found if each is not None]
 
     def require(self, size: Size, least: int) -> None:
@@ -111,16 +113,17 @@ class Examples:
             if count is not None and shape is not None:
                 facts.assume(out, (count, *shape[1:]))
 
-    def iterations(self, node: ir.Node) -> tuple[list[int], bool] | None:
-        """Return how often a Loop runs in the examples, if that follows from lengths alone; does it vary?"""
-        worlds = (*self._worlds, self._other, *self._short)
-        counts = [
-            self._iterations.get((world, node), trip_count(world, node, simulate=False)) for world in worlds
-        ]
-        here = [count for count in counts[: len(self._worlds)] if count is not None]
-        if len(here) < len(self._worlds) or counts[len(here)] != here[0]:
+    def iterations(self, node: ir.Node) -> tuple[int, Size | None] | None:
+        """Return how often a Loop runs at the maximum, if lengths alone decide it, and the size if it varies."""
+
+        def count(world: Facts) -> int | None:
+            return self._iterations.get((world, node), trip_count(world, node, simulate=False))
+
+        found = [each for world in self._worlds if (each := count(world)) is not None]
+        if len(found) < len(self._worlds) or count(self._other) != found[0]:
             return None
-        return here, len(set(counts)) > 1
+        varies = {*found, *(count(world) for _, world in self._short)} != {found[0]}
+        return found[0], self.match_size(found, count) if varies else None
 
     def origin(self, value: ir.Value) -> ir.Value:
         """Return the value of the source model that a value represents."""
@@ -203,17 +206,50 @@ class Examples:
         """Return the type of a value."""
         return value.dtype or self._worlds[0].dtype(self.origin(value)) or ir.DataType.FLOAT
 
-    def match_size(self, sizes: Sequence[int]) -> Size:
-        """Return the known size that an axis has at the example lengths."""
-        for size in self._sizes:
+    def match_size(
+        self, sizes: Sequence[int], at_short: Callable[[Facts], int | None] = lambda _: None
+    ) -> Size:
+        """Return the known size, or the length and some steps, that an axis has at the example lengths.
+
+        Args:
+            sizes: Its sizes.
+            at_short: Returns the size for a short sequence, where known.
+        """
+        known = [size for size in self._sizes if size.symbol != ROWS]
+        shifted = [size.affine(1, sizes[0] - size.full) for size in known if size.is_length]
+        for size in (*known, *shifted):
             if size.fits(self._lengths, sizes):
-                return size
-        raise NoRuleError("makes an axis whose size follows from a length in an unsupported way")
+                short = [(each[size.symbol], at_short(world)) for each, world in self._short]
+                if all(
+                    found is None or size.table[length] == max(found, 0)
+                    for length, found in short
+                    if length >= self.least[size.symbol]
+                ):
+                    return size
+        raise NoRuleError("has a size that follows from a length in an unsupported way")
+
+    def match_number(self, value: ir.Value) -> Size:
+        """Return the size that a number is, which follows from a length alone."""
+
+        def number(world: Facts) -> int | None:
+            content = world.constant(self.origin(value))
+            return None if content is None else max(int(content.item()), 0)
+
+        return self.match_size([number(world) or 0 for world in self._worlds], number)
 
     def varying_axes(self, value: ir.Value) -> Axes:
         """Return the axes of a value that differ in size at the example lengths, by known sizes."""
-        columns = list(zip(*self.shapes(value), strict=True))
-        return {axis: self.match_size(sizes) for axis, sizes in enumerate(columns) if len(set(sizes)) > 1}
+
+        def size_at(world: Facts, axis: int) -> int | None:
+            shape = world.shape(self.origin(value))
+            return None if shape is None else shape[axis]
+
+        columns = enumerate(zip(*self.shapes(value), strict=True))
+        return {
+            axis: self.match_size(sizes, functools.partial(size_at, axis=axis))
+            for axis, sizes in columns
+            if len(set(sizes)) > 1
+        }
 
 
 def _lengths(maxima: Mapping[str, int]) -> list[dict[str, int]]:

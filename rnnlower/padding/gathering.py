@@ -104,6 +104,7 @@ def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
         count = emitter.squeeze(count, 0, [])
     is_negative = emitter.op("Less", value, emitter.with_dtype(dtype).scalar(0), since=9)
     steps = emitter.op("Where", is_negative, emitter.op("Add", value, count), value)
+    steps.dtype = dtype
     emitter.insert_before(node)
     node.replace_input_with(1, steps)
 

@@ -29,9 +29,17 @@ REFUSED = {
         "steps of a sequence of another length",
         SHORTER + loop("w = Gather (y, i) n = Add (h, w) o = Add (n, v)"),
     ),
-    "division": (
-        "divides integers",
-        scan(cell="i = Cast <to = 7> (v) j = Div (four, i) k = Cast <to = 1> (j) n = Add (h, k) o = Exp (v)"),
+    "more iterations than a short sequence has steps": (
+        "size that follows from a length in an unsupported way",
+        loop("n = Tanh (h) o = Identity (n)", trips="Max (counted, four)").replace(
+            "trips", "counted = Squeeze (sizes) trips", 1
+        ),
+    ),
+    "a condition that a short sequence does not fulfil": (
+        OTHER_ITERATIONS,
+        loop()
+        .replace("(trips, , h0)", "(trips, goes, h0)")
+        .replace("state, steps", "goes = Less (four, trips) state, steps"),
     ),
     "a state that grows": ("unknown shape", scan(cell="n = Concat <axis = 0> (h, v) o = Identity (v)")),
     "a size": ("returns a size", scan(cell="n = Add (h, v) o1 = Shape (x) o = Cast <to = 1> (o1)")),

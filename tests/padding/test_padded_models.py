@@ -36,6 +36,7 @@ NOT_PER_ROW = {
     "repeated steps": "stretches rows",
     "every other step": "stretches rows",
     "Scan over features": "combines rows",
+    "Scan of a Loop that ends by a condition": "combines rows",
 }
 """Models in which rows meet, or whose steps move by a number of their own in each row."""
 ONE_ROW = ("something behind the end", "twice, joined", "vector of steps", "two heads")

@@ -252,6 +252,38 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         + loop("t = Gather (tokens, i) w = Gather (table, t) n1 = Mul (h, w) n = Sub (n1, w) o = Exp (n)")
         + " z = Identity (state)",
     ),
+    "Loop of computed positions": (
+        "float[1, 3] z",
+        loop(
+            "f = ReduceMax <axes = [1], keepdims = 0> (v) g = Abs (f) k = Cast <to = 7> (g) "
+            "w = Gather (table, k) n1 = Mul (h, w) n = Sub (n1, w) o = Exp (n)"
+        )
+        + " z = Identity (state)",
+    ),
+    "Scan that divides integers": (
+        "float[1, 3] z",
+        scan(
+            cell="e = Exp (v) f = Ceil (e) i = Cast <to = 7> (f) j = Div (four, i) k = Cast <to = 1> (j) "
+            "n = Add (h, k) o = Exp (v)"
+        )
+        + " z = Identity (state)",
+    ),
+    "Scan of a Loop that ends by a condition": (
+        "float[1, 3] z",
+        scan(
+            cell="a = Abs (v) m = Loop <body = halve (int64 j, bool c, float[B, 3] p) "
+            "=> (bool d, float[B, 3] q) { half = Constant <value_float = 0.5> () q = Mul (p, half) "
+            "r = ReduceMax <keepdims = 0> (q) l = Less (r, half) d = Not (l) }> "
+            "(, , a) n1 = Add (h, m) n = Tanh (n1) o = Exp (v)"
+        )
+        + " z = Identity (state)",
+    ),
+    "Loop of one iteration less": (
+        "float[U, 1, 3] z",
+        "counted = Shape <end = 1> (x) number = Squeeze (counted) one = Constant <value_int = 1> () "
+        + loop(trips="Sub (number, one)")
+        + " z = Add (steps, state)",
+    ),
     "Loop with a longer sequence": (
         "float[U, 1, 3] z",
         "one = Constant <value_ints = [-1]> () y = Slice (x, zero1, one, zero1) "
