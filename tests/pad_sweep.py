@@ -2,7 +2,8 @@
 
 ``python tests/pad_sweep.py 2000`` prints how many are wrong, how many are refused, and how many of the same
 sources are wrong when they are merely padded with zeros; ``--first 1000`` begins at another seed. A third of
-the models have rows of different lengths, a third take masks. Any wrong one is printed with its layers.
+the models have rows of different lengths, a third take masks. Every other model has a Scan or Loop of a
+random cell. Padding is noise, NaN, or large. Any wrong one is printed with its layers.
 """
 
 from __future__ import annotations
@@ -215,6 +216,94 @@ LAYERS: dict[str, str] = {
         "@f = Cast <to = 1> (@j) @g = Mul (@f, @s) @o = Mul (@g, small)"
     ),
 }
+_STEPS = {
+    # From f, of [rows, 4], and a number of their own.
+    "tanh": "@r = Tanh (@f)",
+    "sine": "@r = Sin (@f)",
+    "product": "@p = MatMul (@f, P1) @r = Tanh (@p)",
+    "with the step": "@p = Mul (@f, step) @r = Sin (@p)",
+    "with the other state": "@p = Sub (@f, g) @r = Sin (@p)",
+    "with all steps": "@p = ReduceMean <keepdims = 0> (@x, first) @s = Add (@f, @p) @r = Sin (@s)",
+    "with the largest": "@p = ReduceMax <keepdims = 0> (@x, first) @s = Mul (@f, @p) @r = Sin (@s)",
+    "attention": (
+        "@k = Mul (@x, @f) @w = ReduceSum <keepdims = 1> (@k, third) @p = Softmax <axis = 0> (@w) "
+        "@m = Mul (@p, @x) @r = ReduceSum <keepdims = 0> (@m, first)"
+    ),
+    "table": (
+        "@a = ReduceMax <keepdims = 0> (@f, one1) @b = Abs (@a) @c = Cast <to = 7> (@b) "
+        "@t = Gather (table, @c) @s = Add (@f, @t) @r = Sin (@s)"
+    ),
+    "place": "@a = ArgMax <axis = 1, keepdims = 0> (@f) @t = Gather (table, @a) @r = Mul (@f, @t)",
+    "division": (
+        "@a = Abs (@f) @b = Ceil (@a) @c = Cast <to = 7> (@b) @d = Max (@c, one1) @e = Div (hundred, @d) "
+        "@t = Cast <to = 1> (@e) @p = Add (@f, @t) @r = Sin (@p)"
+    ),
+    "number of steps": "@n = Shape <end = 1> (@x) @c = Cast <to = 1> (@n) @r = Div (@f, @c)",
+    "inner Scan": (
+        "@r = Scan <num_scan_inputs = 1, body = i (float[R, 4] @h, float[R, 4] @v) => (float[R, 4] @m) "
+        "{ @p = Mul (@h, @v) @m = Sin (@p) }> (@f, @x)"
+    ),
+}
+"""The parts of a cell."""
+
+
+def _body(rng: np.random.Generator, rows: int) -> tuple[str, str]:
+    """Return a Scan or Loop of a random cell with four states, and a description."""
+    text, values, names = "", ["step", "h", "g"], list[str]()
+    for number in range(rng.integers(2, 6)):
+        name = str(rng.choice([*_STEPS]))
+        names.append(name)
+        own = (
+            _STEPS[name]
+            .replace("@x", "%x")
+            .replace("@f", str(rng.choice(values)))
+            .replace("@", f"%s{number}_")
+        )
+        text += own + " "
+        values.append(f"%s{number}_r")
+    new_h, new_g, out = (str(each) for each in rng.choice(values, 3))
+    shape = f"float[{rows}, 4]"
+    kind = str(rng.choice(["Scan", "Scan from the end", "Loop", "Loop of sequences"]))
+    text += f"nh = Identity ({new_h}) ng = Identity ({new_g}) o = Identity ({out}) "
+    text += "c1 = Add (c0, countone) sign = Less (step, zero) b1 = Xor (b0, sign) "
+    text = text.replace("%", "@")
+    # A number and booleans as states; with lengths of rows the number is one per row.
+    before = f"{shape} h, {shape} g, int64[{rows}] c0, bool[{rows}, 4] b0"
+    after = f"{shape} nh, {shape} ng, int64[{rows}] c1, bool[{rows}, 4] b1"
+    initial = (
+        "@i0 = ReduceMean <keepdims = 0> (@x, first) @i1 = Neg (@i0) "
+        "@i2 = ArgMax <axis = 1, keepdims = 0> (@i0) @i3 = Less (@i0, zero) "
+    )
+    states = "@i0, @i1, @i2, @i3"
+    results = "@h, @g, @c, @b, @o"
+    if kind.startswith("Scan"):
+        back = ", scan_input_directions = [1], scan_output_directions = [1]" if "end" in kind else ""
+        node = (
+            f"{results} = Scan <num_scan_inputs = 1{back}, body = s ({before}, {shape} step) "
+            f"=> ({after}, {shape} o) {{ {text} }}> ({states}, @x) "
+        )
+    else:
+        passed = kind == "Loop of sequences"
+        read = f"d = Identity (c) step = Gather <axis = 0> ({'q' if passed else '@x'}, n) "
+        more = f", float[T, {rows}, 4] q" if passed else ""
+        node = (
+            "@l = Shape <end = 1> (@x) @t = Squeeze (@l) "
+            f"{results.replace('@o', '@q, @o') if passed else results} = Loop <body = s (int64 n, bool c, "
+            f"{before}{more}) => (bool d, {after}{more.replace(' q', ' q1')}, {shape} o) "
+            f"{{ {read}{'q1 = Identity (q) ' if passed else ''}{text} }}> "
+            f"(@t, , {states}{', @x' if passed else ''}) "
+        )
+    read_states = [name for name in "hgcb" if rng.random() < 0.6]
+    last = "@o"
+    for name in read_states:
+        node += f"@f{name} = Cast <to = 1> (@{name}) "
+        if name == "c":
+            node += "@u = Unsqueeze (@fc, one1) @e = Sin (@u) "
+        node += f"@w{name} = Add ({last}, {'@e' if name == 'c' else f'@f{name}'}) "
+        last = f"@w{name}"
+    return f"{initial}{node}@y = Identity ({last})", f"{kind} of {', '.join(names)}; reads {read_states}"
+
+
 MEETING = (
     "folded linear",
     "mask of its own",
@@ -245,6 +334,7 @@ _SHAPES = {
     "P3": (SIZE, 3 * SIZE),
     "b3": (3 * SIZE,),
     "D1": (SIZE, 1, 3),
+    "table": (64, SIZE),
 }
 _CONSTANTS = {
     "first": np.array([0], np.int64),
@@ -252,12 +342,17 @@ _CONSTANTS = {
     "one": np.array([1], np.float32),
     "lowest": np.array(-np.inf, np.float32),
     "small": np.array(0.01, np.float32),
+    "third": np.array([2], np.int64),
+    "countone": np.array(1, np.int64),
+    "hundred": np.array(100, np.int64),
     "zero1": np.array([0], np.int64),
     "one1": np.array([1], np.int64),
     "double": np.array([1, 1, 2], np.float32),
     "PI": np.arange(-8, 8, dtype=np.int8).reshape(SIZE, SIZE),
     "CI": (np.arange(48, dtype=np.int8) % 11 - 5).reshape(SIZE, SIZE, 3),
 }
+TOLERANCE = 5e-4
+"""A norm over steps that are nearly equal makes 1e-7 as large as this."""
 FORMS = ("length", "mask", "rows")
 
 
@@ -269,14 +364,19 @@ def make(seed: int) -> tuple[list[str], str, onnx.ModelProto]:
     names = [str(name) for name in rng.choice(layers, rng.integers(1, 6))]
     head = str(rng.choice([*HEADS]))
     text, last = "", "x"
+    cells = {}
+    if seed // len(FORMS) % 2:
+        names.insert(int(rng.integers(len(names) + 1)), "")
+        cells[""], described = _body(rng, ROWS if form == "rows" else 1)
     for number, name in enumerate(names):
-        text += LAYERS[name].replace("@x", last).replace("@", f"n{number}_") + " "
+        text += (cells.get(name) or LAYERS[name]).replace("@x", last).replace("@", f"n{number}_") + " "
         last = f"n{number}_y"
     text += HEADS[head].replace("@x", last)
     rows = ROWS if form == "rows" else 1
     rank = f"float[A, {rows}, 4] y" if head not in ("last", "largest") else f"float[{rows}, 4] y"
     model = onnx.parser.parse_model(f"{HEAD} main (float[T, {rows}, 4] x) => ({rank}) {{ {text} }}")
-    read = {name for node in model.graph.node for name in node.input}
+    bodies = [inner for node in model.graph.node for each in node.attribute for inner in each.g.node]
+    read = {name for node in (*model.graph.node, *bodies) for name in node.input}
     for name, shape in _SHAPES.items():
         if name in read:
             array = np.abs(rng.normal(1, 0.2, shape)) if name == "v" else rng.normal(0, 0.5, shape)
@@ -284,7 +384,7 @@ def make(seed: int) -> tuple[list[str], str, onnx.ModelProto]:
     for name, array in _CONSTANTS.items():
         if name in read:
             model.graph.initializer.append(numpy_helper.from_array(array, name))
-    return [*names, head, form], form, model
+    return [*(name or described for name in names), head, form], form, model
 
 
 def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -294,10 +394,26 @@ def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
 
+def _moves_by_rounding(
+    source: onnxruntime.InferenceSession, x: np.ndarray, expected: np.ndarray, row: int | None
+) -> bool:
+    """Return whether differences as small as rounding move what the source computes."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        (moved,) = source.run(None, {"x": (x * (1 + rng.normal(0, 2e-7, x.shape))).astype(np.float32)})
+        moved = moved if row is None else moved.take([row], moved.ndim - 2)
+        if float(np.nanmax(np.abs(moved - expected), initial=0)) > TOLERANCE / 2:
+            return True
+    return False
+
+
 def judge(seed: int) -> tuple[str, bool, str]:
     """Return the verdict on a random model, whether mere padding is wrong, and a description."""
     names, form, model = make(seed)
-    source = _session(model)
+    try:
+        source = _session(model)
+    except Exception as error:
+        return "not run by onnxruntime", False, f"{names}: {error}"
     try:
         padded = rnnlower.pad(model, max={"T": MOST}, mask=form == "mask", per_row=form == "rows")
     except rnnlower.UnsupportedModelError as error:
@@ -312,17 +428,22 @@ def judge(seed: int) -> tuple[str, bool, str]:
         x = rng.normal(size=(length, rows, SIZE)).astype(np.float32)
         try:
             (expected,) = source.run(None, {"x": x})
+            # The first row has this length, the others have other ones.
+            lengths = np.array([length, *rng.integers(told["least"]["T"], MOST + 1, rows - 1)])
+            whole = rng.normal(size=(MOST, rows, SIZE)).astype(np.float32)
+            whole[:length] = x
+            for other in lengths[1:]:
+                source.run(None, {"x": whole[:other]})
         except Exception:
-            continue  # The source itself takes no sequence as short as this.
+            continue  # The source itself takes no sequence as short as this, or no such values.
         ran += 1
-        rest = rng.normal(0, 100, (MOST - length, rows, SIZE)).astype(np.float32)
-        zeros = np.concatenate([x, np.zeros_like(rest)])
-        # The first row has this length, the others have other ones.
-        lengths = np.array([length, *rng.integers(told["least"]["T"], MOST + 1, rows - 1)])
+        behind = np.arange(MOST)[:, None] >= lengths
+        whole[behind] = (whole[behind] * 100, np.nan, 1e30, -np.inf)[seed % 4]
+        zeros = np.concatenate([x, np.zeros((MOST - length, rows, SIZE), np.float32)])
         given = {"length": lengths}
         if form == "mask":
             given = {"mask": (np.arange(MOST) < lengths[:, None]).astype(np.float32)}
-        found = fixed.run(None, {"x": np.concatenate([x, rest])} | given)[0]
+        found = fixed.run(None, {"x": whole} | given)[0]
         merely = source.run(None, {"x": zeros})[0]
         if "y" in outputs:
             size = eval(outputs["y"]["size"], {"T": length})
@@ -335,12 +456,14 @@ def judge(seed: int) -> tuple[str, bool, str]:
         scale = max(1.0, float(np.nanmax(np.abs(expected), initial=0)))
         if (np.isnan(found) != np.isnan(expected)).any():
             return "wrong", naive, f"{names}: NaN at {length}"
-        worst = max(worst, float(np.nanmax(np.abs(found - expected), initial=0)) / scale)
+        error = float(np.nanmax(np.abs(found - expected), initial=0)) / scale
+        if error > TOLERANCE and _moves_by_rounding(source, x, expected, row=0 if rows > 1 else None):
+            continue
+        worst = max(worst, error)
         naive |= float(np.nanmax(np.abs(merely - expected), initial=0)) / scale > 1e-3
     if not ran:
         return "too short", naive, str(names)
-    # A norm over steps that are nearly equal makes 1e-7 as large as this.
-    return ("right" if worst < 1e-4 else "wrong"), naive, f"{names}: {worst:.1e}"
+    return ("right" if worst < TOLERANCE else "wrong"), naive, f"{names}: {worst:.1e}"
 
 
 def main(count: int, first: int = 0) -> int:

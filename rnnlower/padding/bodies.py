@@ -141,13 +141,11 @@ def _take_step(flow: PadFlow, node: ir.Node, place: int, axis: int, step: ir.Val
 
 def _note_states(flow: PadFlow, node: ir.Node, loop: LoopSignature) -> None:
     """Note the axes of the states; one of rows is that of an initial state with as many elements, too."""
-    for place, value in enumerate(loop.before, loop.first_input):
+    for place, (value, after) in enumerate(zip(loop.before, loop.after, strict=True), loop.first_input):
         source = flow.operand(node, place)
-        rows = [
-            axis
-            for axis, size in enumerate(flow.shape(source))
-            if flow.rows is not None and size == flow.rows.full and flow.is_dynamic(source, axis)
-        ]
+        changes = flow.rows is not None and look_through_identities(after) is not value
+        sizes = flow.shape(source) if changes else ()
+        rows = [axis for axis, size in enumerate(sizes) if flow.rows is not None and size == flow.rows.full]
         own = {rows[0]: flow.rows} if len(rows) == 1 and flow.rows else {}
         flow.axes[value] = own | flow.axes_of(source)
 

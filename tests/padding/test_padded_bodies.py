@@ -55,7 +55,7 @@ PER_ROW = {
         "body = step (float[T] h, float[T, 3] v) => (float[T] n, float[T, 3] o) "
         "{ n = Neg (h) o = Exp (v) }> (h0, x) state = ReduceSum (z)",
     ),
-    "a state of two rows": (
+    "a state of as many rows as features": (
         "state 'h' whose axis of rows is not known",
         scan().replace("state, steps", "last_state, steps") + "state = Identity (steps)",
     ),
@@ -65,7 +65,7 @@ PER_ROW = {
 @pytest.mark.parametrize("name", [*REFUSED, *PER_ROW])
 def test_a_body_is_refused_by_name(name: str) -> None:
     reason, nodes = {**REFUSED, **PER_ROW}[name]
-    rows = 2 if name in PER_ROW else "B"
+    rows = 3 if name in PER_ROW else "B"
     source = with_weights(
         '<ir_version: 10, opset_import: ["" : 18]> '
         f"main (float[T, {rows}, 3] x) => (float state) {{ {nodes} }}"
@@ -73,3 +73,12 @@ def test_a_body_is_refused_by_name(name: str) -> None:
     with pytest.raises(rnnlower.UnsupportedModelError, match=reason) as caught:
         rnnlower.pad(source, max={"T": MOST}, per_row=name in PER_ROW)
     assert caught.value.remedy
+
+
+def test_rows_of_a_static_batch_are_those_of_its_states() -> None:
+    """As TorchScript exports states that begin as zeros."""
+    source = with_weights(
+        '<ir_version: 10, opset_import: ["" : 18]> main (float[T, 2, 3] x) => (float[2, 3] state) '
+        f"{{ {scan().replace('h0 = Expand (s, row)', 'h0 = ConstantOfShape (row)').replace('B', '2')} }}"
+    )
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, per_row=True))
