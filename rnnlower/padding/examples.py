@@ -114,7 +114,7 @@ class Examples:
                 facts.assume(out, (count, *shape[1:]))
 
     def iterations(self, node: ir.Node) -> tuple[int, Size | None] | None:
-        """Return how often a Loop runs at the maximum, if lengths alone decide it, and the size if it varies."""
+        """Return how often a Loop runs at the maximum, if lengths decide it, and the size if that varies."""
 
         def count(world: Facts) -> int | None:
             return self._iterations.get((world, node), trip_count(world, node, simulate=False))
@@ -227,15 +227,6 @@ class Examples:
                 ):
                     return size
         raise NoRuleError("has a size that follows from a length in an unsupported way")
-
-    def match_number(self, value: ir.Value) -> Size:
-        """Return the size that a number is, which follows from a length alone."""
-
-        def number(world: Facts) -> int | None:
-            content = world.constant(self.origin(value))
-            return None if content is None else max(int(content.item()), 0)
-
-        return self.match_size([number(world) or 0 for world in self._worlds], number)
 
     def varying_axes(self, value: ir.Value) -> Axes:
         """Return the axes of a value that differ in size at the example lengths, by known sizes."""

@@ -13,10 +13,11 @@ TWO_SEQUENCES = (
     .replace("inputs = 1", "inputs = 2")
     .replace("float[B, 3] v", "float[B, 3] v, float[B, 3] w")
 )
+OTHER_SIZE = "has a size that follows from a length in an unsupported way"
 OTHER_ITERATIONS = "iterations that does not follow from the length alone"
 REFUSED = {
     "at most five steps": (
-        "follows from a length in an unsupported way",
+        OTHER_SIZE,
         loop().replace("d = Identity (c)", "d = Less (i, four)"),
     ),
     "another open size": (
@@ -30,13 +31,13 @@ REFUSED = {
         SHORTER + loop("w = Gather (y, i) n = Add (h, w) o = Add (n, v)"),
     ),
     "more iterations than a short sequence has steps": (
-        "size that follows from a length in an unsupported way",
+        OTHER_SIZE,
         loop("n = Tanh (h) o = Identity (n)", trips="Max (counted, four)").replace(
             "trips", "counted = Squeeze (sizes) trips", 1
         ),
     ),
     "a condition that a short sequence does not fulfil": (
-        OTHER_ITERATIONS,
+        OTHER_SIZE,
         loop()
         .replace("(trips, , h0)", "(trips, goes, h0)")
         .replace("state, steps", "goes = Less (four, trips) state, steps"),
