@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.loop_signature import LoopSignature
-from rnnlower.graph.rewiring import remove_orphans
+from rnnlower.graph.rewiring import prepend, remove_orphans
 from rnnlower.graph.walk import VIEWS, is_read, look_through, look_through_identities, operand, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
@@ -174,25 +174,27 @@ def _hold_states(
         return
     emitter = flow.emitters.at(node.name or node.op_type, ir.DataType.FLOAT)
     valid = step_of_mask(emitter)
-    for first in [*loop.body][:1]:
-        emitter.insert_before(first)
+    prepend(loop.body, emitter.nodes)
+    emitter.nodes.clear()
 
-    def valid_rows(value: ir.Value, rank: int) -> ir.Value:
-        return valid if flow.rows is None else flow.masks.per_row(emitter, valid, flow.axes_of(value), rank)
+    def valid_rows(value: ir.Value) -> ir.Value:
+        if flow.rows is None:
+            return valid
+        return flow.masks.per_row(emitter, valid, flow.axes_of(value), len(flow.shape(value)))
 
     for inner, place, value, harmless in stopping:
         if value is None:
             # A Loop without a number of iterations, which a condition ends.
             value = emitter.constant(np.array(np.iinfo(np.int64).max))
         fill = emitter.with_dtype(flow.dtype(value)).scalar(harmless)
-        is_valid = valid if flow.rows is None else valid_rows(value, len(flow.shape(value)))
-        made = emitter.op("Where", is_valid, value, fill, since=9)
+        made = emitter.op("Where", valid_rows(value), value, fill, since=9)
         flow.record_origin(made, value)
         emitter.insert_before(inner)
         inner.replace_input_with(place, made)
     for number in held:
         before, after = loop.before[number], loop.after[number]
-        is_valid = valid_rows(before, len(flow.shape(before)))  # The shape of one that grows is not known.
+        flow.shape(before)  # That of a state that grows is not known, and refused.
+        is_valid = valid_rows(before)
         if flow.dtype(node.outputs[number]) == ir.DataType.BOOL:
             # onnxruntime has no Where of booleans.
             new = emitter.op("And", is_valid, after)
