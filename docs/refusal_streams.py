@@ -34,6 +34,9 @@ JOINED = """
     r = Constant <value = float[1, 1, 1] {1}> ()
     Y = RNN <hidden_size = 1> (t, w, r)
 """
+DIVIDED = JOINED.replace("k = ConstantOfShape (s)", "f = Cast <to = 1> (n) k = Expand (f, s)").replace(
+    "[join] x = Concat <axis = 2> (k, X)", "[divide] y = Div (X, k) x = Concat <axis = 2> (y, y)"
+)
 STREAM = "stream model.onnx -o out.onnx"
 PAD = "pad model.onnx -o out.onnx --max T=8"
 
@@ -196,6 +199,11 @@ STREAMS = [
         "a constant with a dynamic batch that is joined to each step",
         STREAM,
         model=text(17, "float[N, 7, 1] X", JOINED),
+    ),
+    Case(
+        "a constant that follows from the number of a dynamic batch",
+        STREAM,
+        model=text(17, "float[N, 7, 1] X", DIVIDED),
     ),
     Case("no recurrent node", STREAM, model=text(17, "float[T, 3] X", "Y = Relu (X)")),
     Case("no such input", f"{STREAM} --time-axis Z:0"),

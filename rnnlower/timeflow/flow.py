@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
@@ -11,11 +12,20 @@ import onnx_ir as ir
 
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, operand, qualified_op_type
 from rnnlower.recurrent.finding import is_stateful, shown_names
 from rnnlower.timeflow.contents import Contents
 from rnnlower.timeflow.edits import BlankFrames, CacheInput, Edit, ReplaceInput, SetAttribute, Start
-from rnnlower.timeflow.tracks import ChunkError, CoupledError, Sample, Scores, Track, batch_remedy
+from rnnlower.timeflow.tracks import (
+    ChunkError,
+    CoupledError,
+    Sample,
+    Scores,
+    Track,
+    batch_remedy,
+    shapes_remedy,
+)
 
 LATEST = "latest"
 """A rule's result for an output that follows from the stream and has no time axis."""
@@ -163,6 +173,21 @@ class Flow(Contents):
                     raise CoupledError(f"{what} between rows of a dynamic batch")
                 array = array.take([0], axis)
         return array
+
+    def refuse_of_batch(self, value: ir.Value, what: str) -> None:
+        """Refuse to store a constant whose numbers depend on the size of a dynamic batch."""
+        if value not in self._by_size or not any(map(self.is_dynamic, self.sample.sizes.values())):
+            return
+        facts, one = Facts(self.model, declared=True), dict.fromkeys(self.sample.sizes, 1)
+        for each in self.model.graph.inputs:
+            shape = dataclasses.replace(self.sample, sizes=one).shape(each)
+            if shape is not None:
+                facts.assume(each, shape)
+        first, array = facts.constant(value), self.whole.constant(value)
+        if first is None or array is None or first.ndim != array.ndim:
+            return
+        if not _are_equal(first, array[tuple(map(slice, first.shape))]):
+            raise CoupledError(f"{what} between sizes of a dynamic batch", shapes_remedy())
 
     def is_dynamic(self, size: int) -> bool:
         """Return whether a size of the sample is that of a dynamic batch, or a multiple of it."""

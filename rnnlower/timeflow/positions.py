@@ -162,7 +162,9 @@ def _row_for_all(flow: Flow, node: ir.Node, index: int, array: Array, time: int,
         if is_dynamic and (axis + array.ndim == time or not broadcasts or not has_rows):
             name = f"{node.inputs[index].name!r}"  # type: ignore[union-attr]
             raise CoupledError(f"reads {name}, which has a dynamic batch of its own", shapes_remedy())
-    return flow.collapse_batch(array, "combines the steps with a value that differs", time)
+    what = "combines the steps with a value that differs"
+    flow.refuse_of_batch(operand(node, index), what)  # type: ignore[arg-type]
+    return flow.collapse_batch(array, what, time)
 
 
 def _rows_at_positions(flow: Flow, value: ir.Value, frames: Array, track: Track) -> tuple[Array, int | None]:

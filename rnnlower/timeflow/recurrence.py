@@ -161,7 +161,8 @@ def hold_state(
     if flow.depends_on_length(value):
         raise CoupledError(f"has an {name} that depends on the number of steps")
     content = flow.content(value)
-    if content is not None:
+    if value is not None and content is not None:
+        flow.refuse_of_batch(value, f"has an {name} that differs")
         start = _start(flow, name, content)
     elif value is not None:
         kept = _existing_state(node, name, value, output)

@@ -83,6 +83,8 @@ BATCH_OF_ONE = {
         c = Concat <axis = 2> (k, X)  n, x = Split <axis = 2> (c)""",
     "rows that are repeated": """shape = Concat <axis = 0> (b, steps, four, b)  e = Unsqueeze (X, rest)
         w = Expand (e, shape)  x = ReduceMean <axes = [3], keepdims = 0> (w)""",
+    "the batch as a number": """f = Cast <to = 1> (b)  shape = Concat <axis = 0> (b, steps, four)
+        k = Expand (f, shape)  x = Div (X, k)""",
 }
 
 
@@ -90,6 +92,22 @@ BATCH_OF_ONE = {
 def test_a_dynamic_batch_that_a_constant_cannot_follow_is_declared_as_one(case: str) -> None:
     streamed, _ = streamed_and_metadata(reads_batch(BATCH_OF_ONE[case]), {"X": 1})
     assert streamed.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 1
+
+
+def test_a_state_that_begins_with_the_batch_as_a_number_is_that_of_a_batch_of_one() -> None:
+    source = model(
+        """(float[T, N, 3] X) => (float[T, 1, N, 2] Y) <int64[1] one = {1}, int64[1] two = {2}> {
+            n = Shape <start = 1, end = 2> (X)
+            shape = Concat <axis = 0> (one, n, two)
+            f = Cast <to = 1> (n)
+            h = Expand (f, shape)
+            Y = GRU <hidden_size = 2> (X, W, R, , , h)
+        }""",
+        W=(1, 6, 3),
+        R=(1, 6, 2),
+    )
+    streamed, _ = streamed_and_metadata(source, {"X": 0})
+    assert streamed.graph.input[0].type.tensor_type.shape.dim[1].dim_value == 1
 
 
 def test_a_streamed_model_that_lost_the_names_of_its_sizes_is_verified() -> None:
