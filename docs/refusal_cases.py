@@ -166,7 +166,7 @@ SETS = [
     Case("a file that is no archive", f"{SCAN} --set X=@plain.npz:X"),
     Case("an input that is not there", f"{SCAN} --set sr=16000"),
     Case("a number of another kind", f"{SCAN} --set n=1.5", model=SETTING),
-    Case("a number for a boolean", f"{SCAN} --set on=1", model=SETTING),
+    Case("a number for a boolean", f"{SCAN} --set on=2", model=SETTING),
     Case("a number that the type cannot hold", f"{SCAN} --set h=1e6", model=SETTING),
     Case("rows of different lengths", f"{SCAN} --set X=[[1,2],[3]]", model=SETTING),
     Case("text", f"{SCAN} --set s=1", model=SETTING),

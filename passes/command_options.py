@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, get_args
 
 from rnnlower import wording
-from rnnlower.arguments import check_choice, check_strings, integer
+from rnnlower.arguments import check_choice, check_strings, check_unroll_factor, integer
 from rnnlower.errors import OptionError
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.options import Options, RecurrentOptions
@@ -249,10 +249,11 @@ class BenchOptions(RecurrentOptions):
                 raise OptionError(f"the strategy {strategy!r} is not one of {', '.join(BENCH_STRATEGIES)}")
         if not isinstance(self.unroll_factors or (), Iterable):
             raise OptionError(f"unroll_factors is {self.unroll_factors!r}; it must be a list of integers")
-        least = [("unroll factor", 1, factor) for factor in self.unroll_factors or ()]
-        least += [("number of threads", 0, self.threads), ("number of runs", 1, self.runs)]
-        for name, bound, value in (*least, ("warm-up", 0, self.warmup)):
-            integer(name, value, bound)
+        for factor in self.unroll_factors or ():
+            check_unroll_factor(factor)
+        integer("number of threads", self.threads, 0)
+        integer("number of runs", self.runs, 1)
+        integer("warm-up", self.warmup, 0)
 
     def make_lowering_options(
         self, strategy: str, unroll_factor: int, target: Target | None

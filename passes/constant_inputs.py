@@ -193,7 +193,7 @@ def _convert_to_type(value: ir.Value, given: Any) -> np.ndarray:
     except ValueError as error:
         raise OptionError(f"input {value.name!r} cannot be {given!r}: rows of different lengths") from error
     is_float = value.type.dtype.is_floating_point()
-    fits = {"b": dtype == np.bool_, "i": dtype != np.bool_, "u": dtype != np.bool_}
+    fits = {"b": dtype == np.bool_, "i": True, "u": True}
     if array.size == 0:
         return array.astype(dtype)
     if not fits.get(array.dtype.kind, is_float and array.dtype.kind in "fV"):

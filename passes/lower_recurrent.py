@@ -8,7 +8,7 @@ from dataclasses import field
 
 import onnx_ir as ir
 
-from rnnlower.arguments import check_choice, integer
+from rnnlower.arguments import check_choice, check_unroll_factor
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_branch_inputs
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, sink_initializers
@@ -107,7 +107,7 @@ class LowerRecurrentPass(Pass):
     def __post_init__(self) -> None:
         if isinstance(self.strategy, str):
             check_choice("the strategy is", self.strategy, [*STRATEGIES])
-        self.unroll_factor = integer("unroll factor", self.unroll_factor, least=1)
+        self.unroll_factor = check_unroll_factor(self.unroll_factor)
         check_semantics(self.semantics)
         self._dialect = self.dialect or find_target("onnxruntime")
 

@@ -9,7 +9,7 @@ from dataclasses import field
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.arguments import check_choice, integer
+from rnnlower.arguments import check_choice, check_unroll_factor
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import options_for_sizes
 from rnnlower.graph.rewiring import detach, remove_orphans
@@ -86,7 +86,7 @@ class LowerStateOperatorsPass(Pass):
 
     def __post_init__(self) -> None:
         check_choice("the strategy is", self.strategy, [*STRATEGIES])
-        self.unroll_factor = integer("unroll factor", self.unroll_factor, least=1)
+        self.unroll_factor = check_unroll_factor(self.unroll_factor)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lower the nodes.

@@ -9,7 +9,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, get_args
 
 from rnnlower import wording
-from rnnlower.arguments import check_choice, check_strings, integer
+from rnnlower.arguments import check_choice, check_strings, check_unroll_factor, integer
 from rnnlower.errors import OptionError
 from rnnlower.passes.options import RecurrentOptions
 
@@ -99,7 +99,7 @@ class LoweringOptions(RecurrentOptions):
         if self.control_flow not in (None, "keep", "unroll"):
             name = wording.option("control-flow")
             raise OptionError(f"{name} is {self.control_flow!r}; it must be keep or unroll")
-        integer("unroll factor", self.unroll_factor, least=1)
+        check_unroll_factor(self.unroll_factor)
         if self.compute_type not in (None, "float32"):
             raise OptionError(f"the compute type is {self.compute_type!r}; it must be 'float32'")
         check_choice("the gates are", self.gates, get_args(Gates), "they")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from rnnlower import wording
+from rnnlower.arguments import MOST_STEPS
 from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import SizeOptions, options_for_sizes
 from rnnlower.graph.facts import Facts
@@ -20,7 +21,6 @@ from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets import Target
 
-_MOST_STEPS = 200_000
 _NODES_A_STEP = 10
 _BYTES_A_STEP = 350
 # Sizes to try: a model of images may be invalid with the first.
@@ -155,11 +155,11 @@ def _check_step_limit(nodes: Sequence[LocatedNode], semantics: Semantics) -> Non
     for located in nodes:
         node = parse_recurrent(located, semantics)
         steps = (node.seq_length or 0) * node.num_directions
-        if steps > _MOST_STEPS:
+        if steps > MOST_STEPS:
             raise UnsupportedModelError(
                 f"unrolling {steps:,} steps makes about "
                 f"{steps * _NODES_A_STEP:,} nodes and {steps * _BYTES_A_STEP / 1e9:,.1f} GB; "
-                f"the limit is {_MOST_STEPS:,} steps",
+                f"the limit is {MOST_STEPS:,} steps",
                 node=located,
                 remedy=f"use `{wording.call('scan')}`, which emits a single step",
             )

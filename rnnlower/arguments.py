@@ -14,6 +14,10 @@ LARGEST_LENGTH = 2**31 - 1
 """No sequence is longer."""
 
 
+MOST_STEPS = 200_000
+"""The largest number of time steps that are written one by one; more would exhaust the memory."""
+
+
 def integer(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> int:
     """Return the value as an int.
 
@@ -29,6 +33,15 @@ def integer(name: str, value: Any, least: float = -math.inf, most: float = math.
     if number > most:
         raise OptionError(f"the {name} is {value}; it must be at most {most}")
     return number
+
+
+def check_unroll_factor(value: Any) -> int:
+    """Return the time steps of an iteration as an int.
+
+    Raises:
+        OptionError: It is not one from 1 to `MOST_STEPS`.
+    """
+    return integer("unroll factor", value, least=1, most=MOST_STEPS)
 
 
 def plain(value: Any) -> Any:

@@ -157,6 +157,7 @@ def test_options_are_the_command_lines() -> None:
         ({"input_shapes": {"X": 5}}, "input 'X' cannot have the shape 5: it must be a list"),
         ({"opset": 6}, "from 7 to 28"),
         ({"unroll_factor": 0}, "unroll factor"),
+        ({"unroll_factor": 2**31}, "at most 200000"),
         ({"semantics": "torch"}, "torch"),
     ],
     ids=str,

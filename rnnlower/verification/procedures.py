@@ -69,7 +69,7 @@ class VerifyOptions:
     def __post_init__(self) -> None:
         if self.trials is not None:
             integer("number of trials", self.trials, 1)
-        integer("seed", self.seed, 0)
+        object.__setattr__(self, "seed", integer("seed", self.seed, 0))
         for name, value in (("atol", self.atol), ("rtol", self.rtol)):
             if value is not None and not (isinstance(value, Real) and 0 <= value < math.inf):
                 raise OptionError(f"{name} must be a number from 0, not {value!r}")
