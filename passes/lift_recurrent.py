@@ -25,6 +25,7 @@ from rnnlower.lifting.line_lifting import LineLifter
 from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.passes.base import Pass
+from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics
 
@@ -135,7 +136,8 @@ class LiftRecurrentPass(Pass):
         return lifting.lifted
 
     def _lift(self, model: ir.Model) -> bool:
-        """Lift recurrences outside functions; return whether there were any."""
+        """Lift recurrences outside functions; return whether the model has changed."""
+        stacked = self.frames and StackSequencesPass()(model, self.facts).modified
         names = NameSource(all_names(model))
         self._names = node_names(model)
         lifter = FrameLifter(self.facts, names, self.semantics, empty=self.empty)
@@ -162,7 +164,7 @@ class LiftRecurrentPass(Pass):
             self._lift_lines(names, graph, path, lifted, kept)
         lifted = join_directions(self.facts, names, lifted)
         self.lifted = [*(each.report for each in lifted), *states, *kept]
-        return bool(lifted or states)
+        return bool(stacked or lifted or states)
 
     def _lift_convolutions(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[LiftedNode], kept: list[LiftedNode]

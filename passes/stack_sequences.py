@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Shape
@@ -16,10 +17,11 @@ from rnnlower.passes.simpler_control_flow import loops, replace_loop
 
 
 class StackSequencesPass(Pass):
-    """Makes Loops stack what their bodies append to sequences that are only concatenated afterward.
+    """Makes Loops stack what their bodies insert at an end of sequences that are only read afterward.
 
-    What is concatenated along an axis of its own has a size of 1 there in each iteration, or another one that
-    is known, as are the sizes of the axes after it.
+    Readers take elements by their positions, count them or concatenate them. What is concatenated along an
+    axis of its own has a size of 1 there in each iteration, or another one that is known, as are the sizes of
+    the axes after it.
 
     Before::
 
@@ -61,23 +63,26 @@ class StackSequencesPass(Pass):
 
     def _stack_appended(self, model: ir.Model, node: ir.Node) -> bool:
         found = {
-            index: element
+            index: insert
             for index in range(len(node.inputs) - 2)
-            if (element := self._appended(node, index)) is not None
+            if (insert := self._find_insert(node, index)) is not None
         }
         if found:
             self._stack(model, node, found)
         return bool(found)
 
-    def _appended(self, node: ir.Node, index: int) -> ir.Value | None:
-        """Return what a body appends to a state that is an empty sequence before the Loop."""
+    def _find_insert(self, node: ir.Node, index: int) -> ir.Node | None:
+        """Return what inserts at an end of a state that is an empty sequence before the Loop."""
         body, given, result = node.attributes["body"].as_graph(), node.inputs[2 + index], node.outputs[index]
         before, after = body.inputs[2 + index], body.outputs[1 + index]
         start, insert = None if given is None else given.producer(), after.producer()
         if start is None or start.op_type != "SequenceEmpty" or insert is None:
             return None
-        is_appended = insert.op_type == "SequenceInsert" and operand(insert, 2) is None
-        if not is_appended or insert.inputs[0] is not before or len(before.uses()) > 1 or after.uses():
+        place = operand(insert, 2)
+        is_first = place is not None and (known := self.facts.constant(place)) is not None and not known.any()
+        if insert.op_type != "SequenceInsert" or not (place is None or is_first):
+            return None
+        if insert.inputs[0] is not before or len(before.uses()) > 1 or after.uses():
             return None
         if before.is_graph_output() or body.outputs.count(after) > 1:
             return None
@@ -85,31 +90,48 @@ class StackSequencesPass(Pass):
         shape = self.facts.shape(element)
         if shape is None or self.facts.dtype(element) is None or result.is_graph_output():
             return None
-        return element if all(_can_read_stack(use.node, shape) for use in result.uses()) else None
+        return insert if all(_can_read_stack(use.node, shape) for use in result.uses()) else None
 
-    def _stack(self, model: ir.Model, node: ir.Node, found: Mapping[int, ir.Value]) -> None:
+    def _stack(self, model: ir.Model, node: ir.Node, found: Mapping[int, ir.Node]) -> None:
         emitters, names = Emitters(model), NameSource(all_names(model))
         body, stacks = node.attributes["body"].as_graph(), {}
         sequences = [body.outputs[1 + index] for index in found]
         sequences += [value for index in found if (value := node.inputs[2 + index])]
-        for index, element in found.items():
-            result, name = node.outputs[index], names.fresh(f"{element.name}/row")
-            sizes = ir.Shape(self.facts.shape(element) or ())
+        for index, insert in found.items():
+            result, element = node.outputs[index], insert.inputs[1]
+            assert element is not None
+            name, sizes = names.fresh(f"{element.name}/row"), ir.Shape(self.facts.shape(element) or ())
             row = ir.Value(name=name, type=self.facts.type(element), shape=sizes)
             body.append(ir.node("Identity", [element], outputs=[row], name=names.fresh(f"{name}/Identity")))
             stacks[row] = ir.Value(name=names.fresh(f"{result.name}/stack"))
             result.replace_all_uses_with(stacks[row])
         replace_loop(node, [*found], stacks)
-        for stack, element in zip(stacks.values(), found.values(), strict=True):
+        for stack, insert in zip(stacks.values(), found.values(), strict=True):
             for use in list(stack.uses()):
                 with emitters.before(use.node) as e:
-                    joined = _join(e, stack, use.node, self.facts.shape(element) or ())
-                replace_with_values(use.node, [joined])
+                    read = self._read(e, stack, insert, use.node)
+                replace_with_values(use.node, [read])
         remove_orphans(sequences)
+
+    def _read(self, e: Emitter, stack: ir.Value, insert: ir.Node, reader: ir.Node) -> ir.Value:
+        """Emit what a node reads of the elements, which are stacked on the first axis."""
+        if reader.op_type == "SequenceLength":
+            return e.op("Gather", e.op("Shape", stack), e.constant(np.array(0)), axis=0)
+        if operand(insert, 2) is not None:
+            stack = e.flip(stack, 0)
+        if reader.op_type == "ConcatFromSequence":
+            return _join(e, stack, reader, self.facts.shape(insert.inputs[1]) or ())
+        position = reader.inputs[1]
+        assert position is not None
+        if self.facts.shape(position) != ():
+            position = e.op("Reshape", position, e.integers())
+        return e.op("Gather", stack, position, axis=0)
 
 
 def _can_read_stack(reader: ir.Node, shape: Shape) -> bool:
-    if reader.op_type != "ConcatFromSequence" or reader.domain:
+    if reader.op_type in ("SequenceAt", "SequenceLength"):
+        return True
+    if reader.op_type != "ConcatFromSequence":
         return False
     axis, is_new = reader.attributes.get_int("axis", 0), reader.attributes.get_int("new_axis", 0) == 1
     if is_new or not shape:

@@ -16,6 +16,7 @@ from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, State, find_states, is_axis_size, same_number
 
 _REPEATING = VIEWS | {"Expand", "Tile"}
+_MEASURING = VIEWS | {"Gather", "Shape"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,9 +192,7 @@ class _LoopReader:
             yield from self._appended_series(state, state.end, writer)
         if writer.inputs[0] is not state.before:
             return
-        if writer.op_type == "SequenceInsert" and writer.inputs[1] is not None:
-            yield from self._joined_sequences(state, state.end, writer)
-        elif writer.op_type in ("ScatterElements", "ScatterND"):
+        if writer.op_type in ("ScatterElements", "ScatterND"):
             _, place, update = writer.inputs
             assert update is not None
             dims, given = self._facts.dims(state.before), self._facts.dims(update)
@@ -242,25 +241,6 @@ class _LoopReader:
         axis = writer.attributes.get_int("axis", 0) % len(dims)
         if (dims[axis], given[axis]) == (0, 1):
             yield Series(element, end, axis, place == 1, keeps_axis=True)
-
-    def _joined_sequences(self, state: State, end: ir.Value, writer: ir.Node) -> Iterator[Series]:
-        """Yield the tensors into which a sequence of all elements is joined."""
-        element, start = writer.inputs[1], state.start.producer()
-        place = self._counters.index(writer.inputs[2]) if len(writer.inputs) > 2 else _Index(1, 0)
-        is_empty = start is not None and start.op_type == "SequenceEmpty"
-        if not is_empty or element is None or place not in (_Index(1, 0), _Index(0, 0)):
-            raise NotLiftableError("a step inserts into a sequence at positions that are not known")
-        if end.is_graph_output():
-            raise NotLiftableError(f"{end.name!r} is an output, but no cell returns it")
-        for node, _ in end.uses():
-            dims = self._facts.dims(element)
-            if node.op_type != "ConcatFromSequence" or dims is None:
-                raise NotLiftableError(f"{end.name!r} is read by {node.op_type}")
-            is_new = node.attributes.get_int("new_axis", 0) == 1
-            axis = node.attributes.get_int("axis", 0) % (len(dims) + is_new)
-            if not is_new and dims[axis] != 1:
-                raise NotLiftableError("the steps do not write every element of a tensor")
-            yield Series(element, node.outputs[0], axis, place.slope == 0, keeps_axis=not is_new)
 
 
 def _is_content_read(node: ir.Node) -> bool:
@@ -333,7 +313,14 @@ class _Counters:
             for moving, scale in ((first, second), (second, first)):
                 if moving and scale and moving.value is scale.value is None and scale.slope == 0:
                     return _Index(moving.slope * scale.offset, moving.offset * scale.offset)
-        return None
+        return _Index(0, 0, value) if self._is_outer_size(value) else None
+
+    def _is_outer_size(self, value: ir.Value | None) -> bool:
+        """Return whether the body measures a value of its surroundings."""
+        if value not in self.own or self._facts.constant(value) is not None:
+            return True
+        node = value.producer()
+        return node is not None and node.op_type in _MEASURING and all(map(self._is_outer_size, node.inputs))
 
 
 def _add_indices(first: _Index, second: _Index, op_type: str) -> _Index | None:

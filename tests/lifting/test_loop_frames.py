@@ -142,6 +142,24 @@ def loop_with_sequences(axis: int = 0) -> Mapping[str, str]:
     }
 
 
+def second_layer(place: str) -> str:
+    """Return a Loop that reads the steps of another from its list, at a place of their own."""
+    return f"""
+        count = SequenceLength (filled)
+        end_state, Y = Loop (count, on, h0) <body = layer (
+            int64 k, bool on_in, float[2, 4] g
+        ) => (bool on_in, float[2, 4] g_out, float[2, 4] y_out) {{
+            {place}
+            element = SequenceAt (filled, at)
+            left = MatMul (element, R)
+            right = MatMul (g, R)
+            added = Add (left, right)
+            g_out = Tanh (added)
+            y_out = Identity (g_out)
+        }}>
+    """
+
+
 def loop_counting_down(step: str) -> Mapping[str, str]:
     """Return a Loop over ``range(T - 1, -1, step)``, whose steps TorchScript counts in floats."""
     return {
@@ -447,6 +465,17 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
     "sequences, joined in the second axis": (
         {**loop_with_sequences(1), "outputs": "float[2, T, 4] Y, float[2, 4] last"},
         ["RNN"],
+    ),
+    "a sequence that a layer reads": (
+        {**loop_with_sequences(), "after": second_layer("at = Identity (k)")},
+        ["RNN", "RNN"],
+    ),
+    "a sequence that a layer reads from its end": (
+        {
+            **loop_with_sequences(),
+            "after": second_layer("all = SequenceLength (filled) top = Sub (all, by) at = Sub (top, k)"),
+        },
+        ["RNN", "RNN"],
     ),
     "a buffer": (loop_with_scatter(), ["RNN"]),
     "a buffer, element by element": (loop_with_scatter(scatter=SCATTER_ELEMENTS), ["RNN"]),

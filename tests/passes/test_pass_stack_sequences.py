@@ -101,9 +101,24 @@ def test_a_sequence_may_be_read_twice_and_elements_may_come_from_outside() -> No
     assert not {op_type for op_type in used if "Sequence" in op_type}
 
 
+@pytest.mark.parametrize("place", ["", ", first"])
+@pytest.mark.parametrize("position", ["first", "minus", "minus_1d"])
+def test_elements_are_read_by_position_and_counted(place: str, position: str) -> None:
+    step = STEP.replace("(a, g_out)", f"(a, g_out{place})")
+    reader = f"""
+        minus = Constant <value_int = -1> ()
+        minus_1d = Constant <value_ints = [-1]> ()
+        y = SequenceAt (all, {position})
+        z = SequenceLength (all)
+        v = ConcatFromSequence <axis = 1> (all)
+    """
+    _, used = stacked(step, reader, outputs="float[2, 3] y, int64 z, float[u, v] v")
+    assert not {op_type for op_type in used if "Sequence" in op_type}
+
+
 STAYS = {
-    "a position": (STEP.replace("(a, g_out)", "(a, g_out, first)"), READER),
-    "read by others": (STEP, READER + "  at = SequenceAt (all, first)  v = Neg (at)"),
+    "a position": (STEP.replace("(a, g_out)", "(a, g_out, i)"), READER),
+    "read by others": (STEP, READER + "  rest = SequenceErase (all)  v = SequenceLength (rest)"),
     "read in the body": (STEP + "at = SequenceInsert (a, r)", READER),
     "only now and then": (
         STEP.replace(
