@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.walk import VIEWS, is_read, look_through, look_through_identities, operand
+from rnnlower.graph.walk import VIEWS, Dim, is_read, look_through, look_through_identities, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, State, find_states, is_axis_size, same_number
 
@@ -46,7 +46,7 @@ class _LoopReader:
             body.inputs[2:], body.outputs[1 : 1 + count], node.inputs[2:], node.outputs[:count]
         )
         self._counters = _Counters(facts, body, self._states, self._aliases)
-        self._steps = trip_count(facts, node)
+        self._steps, self._limits = trip_count(facts, node), dict[Dim, ir.Value]()
         self._size = self._limit() if self._steps is None else None
 
     def frame(self) -> Frame:
@@ -82,7 +82,7 @@ class _LoopReader:
         most = self._facts.constant(count)
         is_endless = count is None or (most is not None and most > np.iinfo(np.int32).max)
         limits = {limit for index, limit in conditions if index == _Index(1, 1)}
-        limits |= set() if count is None or is_endless else {same_number(count)}
+        limits |= set() if count is None or is_endless else {self._same_limit(count)}
         # A comparison of the iteration itself with the limit holds longer.
         known = {(_Index(*moves), limit) for moves in ((1, 1), (1, 0)) for limit in limits}
         begins = {(_Index(0, 0), limit) for limit in limits}
@@ -105,7 +105,15 @@ class _LoopReader:
         index, limit = self._counters.index(first), self._counters.index(second)
         if index is None or limit is None or limit.value is None or (limit.slope, limit.offset) != (0, 0):
             raise NotLiftableError("its number of iterations is not known")
-        yield index, same_number(limit.value)
+        yield index, self._same_limit(limit.value)
+
+    def _same_limit(self, value: ir.Value) -> ir.Value:
+        """Return the first limit that is the same size, inside the body or outside."""
+        value = same_number(value)
+        sizes = self._facts.sizes(value)
+        if sizes is None or sizes.size != 1 or sizes.flat[0] is None:
+            return value
+        return self._limits.setdefault(sizes.flat[0], value)
 
     def _read_series(self, reader: ir.Node) -> Iterator[Series]:
         """Yield the series of which an operator reads the element of a step."""

@@ -142,6 +142,13 @@ def loop_with_sequences(axis: int = 0) -> Mapping[str, str]:
     }
 
 
+def measure(name: str) -> str:
+    return (
+        f"{name}_sizes = Shape <start = 0, end = 1> (x_time) {name}_long = Squeeze ({name}_sizes) "
+        f"{name}_size = Cast <to = 6> ({name}_long)"
+    )
+
+
 def second_layer(place: str) -> str:
     """Return a Loop that reads the steps of another from its list, at a place of their own."""
     return f"""
@@ -464,6 +471,19 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
     "sequences": (loop_with_sequences(), ["RNN"]),
     "sequences, joined in the second axis": (
         {**loop_with_sequences(1), "outputs": "float[2, T, 4] Y, float[2, 4] last"},
+        ["RNN"],
+    ),
+    "a while-loop of PyTorch, which measures its input anew": (
+        {
+            "before": f"{measure('before')} begins = Less (zero, before_size)",
+            "time": "T",
+            "outputs": "float[2, 4] last",
+            "loop": replace_text(
+                BODY,
+                ("(most, on, zero, h0)", "(most, begins, zero, h0)"),
+                ("goes = Less (next, end)", f"{measure('again')} goes = Less (next, again_size)"),
+            ),
+        },
         ["RNN"],
     ),
     "a sequence that a layer reads": (
