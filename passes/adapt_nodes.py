@@ -14,6 +14,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, all_names
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_with_values
+from rnnlower.graph.slicing import keeps_split_axis
 from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import display_name, is_read, operand, qualified_op_type, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitter, Emitters
@@ -306,14 +307,12 @@ class _SequenceResolver:
             return None
         size = shape[axis]
         given = operand(node, 1)
-        if size is None:
-            return None
-        if given is None and not node.attributes.get_int("keepdims", 1):
-            with self._emitters.before(node) as e:
-                return e.unstack(value, size, axis)
         sizes = np.array(1) if given is None else self._facts.constant(given)
-        if sizes is None or (not sizes.ndim and int(sizes) < 1):
+        if size is None or sizes is None or (not sizes.ndim and int(sizes) < 1):
             return None
+        if not keeps_split_axis(node, sizes):
+            with self._emitters.before(node) as e:
+                return e.unstack(value, size, axis) if int(sizes) == 1 else None
         each = [int(part) for part in sizes] if sizes.ndim else []
         if not sizes.ndim:
             each = [min(int(sizes), size - first) for first in range(0, size, int(sizes))]

@@ -25,6 +25,7 @@ from rnnlower.lifting.line_lifting import LineLifter
 from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.passes.base import Pass
+from rnnlower.passes.simpler_control_flow import TakeBranchesPass
 from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics
@@ -138,6 +139,8 @@ class LiftRecurrentPass(Pass):
     def _lift(self, model: ir.Model) -> bool:
         """Lift recurrences outside functions; return whether the model has changed."""
         stacked = self.frames and StackSequencesPass()(model, self.facts).modified
+        if stacked:
+            TakeBranchesPass()(model, self.facts)
         names = NameSource(all_names(model))
         self._names = node_names(model)
         lifter = FrameLifter(self.facts, names, self.semantics, empty=self.empty)

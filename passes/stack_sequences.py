@@ -10,10 +10,13 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values
-from rnnlower.graph.walk import op_types, operand
+from rnnlower.graph.slicing import keeps_split_axis
+from rnnlower.graph.walk import op_types, operand, walk
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.base import Pass
 from rnnlower.passes.simpler_control_flow import loops, replace_loop
+
+_READERS = ("SequenceAt", "SequenceLength")
 
 
 class StackSequencesPass(Pass):
@@ -48,11 +51,13 @@ class StackSequencesPass(Pass):
             y = Transpose <perm = [1, 0]> (rows)
         }
 
-    TorchScript writes lists so. Other runtimes than onnxruntime have Loops, but few have sequences.
+    TorchScript writes lists so. Other runtimes than onnxruntime have Loops, but few have sequences. Slices of
+    size 1 that a SplitToSequence makes are read from the tensor, too.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        modified = False
+        splits = [node for node, _ in walk(model.graph) if node.op_type == "SplitToSequence"]
+        modified = sum(self._join_slices(model, node) for node in splits) > 0
         while "SequenceEmpty" in op_types(model):
             # More is known of Loops that read or hold what has been stacked.
             self.facts.forget()
@@ -60,6 +65,34 @@ class StackSequencesPass(Pass):
                 break
             modified = True
         return ir.passes.PassResult(model, modified)
+
+    def _join_slices(self, model: ir.Model, node: ir.Node) -> bool:
+        """Let readers of slices of size 1 read them from the tensor; return whether there are any."""
+        whole, sizes = operand(node, 0), operand(node, 1)
+        known = np.array(1) if sizes is None else self.facts.constant(sizes)
+        readers = [use.node for use in node.outputs[0].uses() if use.node.op_type in _READERS]
+        if whole is None or not readers or known is None or (known != 1).any():
+            return False
+        axis, emitters = node.attributes.get_int("axis", 0), Emitters(model)
+        keeps_axis = keeps_split_axis(node, known)
+        for reader in readers:
+            with emitters.before(reader) as e:
+                read = self._read_slice(e, whole, axis, reader, keeps_axis)
+            replace_with_values(reader, [read])
+        remove_orphans([node.outputs[0]])
+        return True
+
+    def _read_slice(
+        self, e: Emitter, whole: ir.Value, axis: int, reader: ir.Node, keeps_axis: bool = False
+    ) -> ir.Value:
+        """Emit what a node reads of the slices of a tensor: one of them, or their number."""
+        if reader.op_type == "SequenceLength":
+            return e.op("Gather", e.op("Shape", whole), e.constant(np.array(axis)), axis=0)
+        position = reader.inputs[1]
+        assert position is not None
+        if keeps_axis or self.facts.shape(position) != ():
+            position = e.op("Reshape", position, e.integers(*[1] * keeps_axis))
+        return e.op("Gather", whole, position, axis=axis)
 
     def _stack_appended(self, model: ir.Model, node: ir.Node) -> bool:
         found = {
@@ -115,21 +148,15 @@ class StackSequencesPass(Pass):
 
     def _read(self, e: Emitter, stack: ir.Value, insert: ir.Node, reader: ir.Node) -> ir.Value:
         """Emit what a node reads of the elements, which are stacked on the first axis."""
-        if reader.op_type == "SequenceLength":
-            return e.op("Gather", e.op("Shape", stack), e.constant(np.array(0)), axis=0)
-        if operand(insert, 2) is not None:
+        if operand(insert, 2) is not None and reader.op_type != "SequenceLength":
             stack = e.flip(stack, 0)
-        if reader.op_type == "ConcatFromSequence":
-            return _join(e, stack, reader, self.facts.shape(insert.inputs[1]) or ())
-        position = reader.inputs[1]
-        assert position is not None
-        if self.facts.shape(position) != ():
-            position = e.op("Reshape", position, e.integers())
-        return e.op("Gather", stack, position, axis=0)
+        if reader.op_type in _READERS:
+            return self._read_slice(e, stack, 0, reader)
+        return _join(e, stack, reader, self.facts.shape(insert.inputs[1]) or ())
 
 
 def _can_read_stack(reader: ir.Node, shape: Shape) -> bool:
-    if reader.op_type in ("SequenceAt", "SequenceLength"):
+    if reader.op_type in _READERS:
         return True
     if reader.op_type != "ConcatFromSequence":
         return False

@@ -1,4 +1,4 @@
-"""The part of each axis that a Slice takes; below opset 10 they are attributes."""
+"""The part of each axis that a Slice takes, as attributes below opset 10, and slices as a sequence."""
 
 from __future__ import annotations
 
@@ -46,3 +46,12 @@ def axis_slices(
     if len({*map(len, (starts, ends, axes, steps))}) > 1 or not all(isinstance(axis, int) for axis in axes):
         return None
     return [AxisSlice(*each) for each in zip(starts, ends, axes, steps, strict=True)]
+
+
+def keeps_split_axis(node: ir.Node, sizes: Array) -> bool:
+    """Return whether the elements of a SplitToSequence keep the axis, given its sizes, or 1 without any.
+
+    onnxruntime drops it also where `split` is a scalar, as PyTorch's exporter expects. By the ONNX spec,
+    `keepdims` is ignored then.
+    """
+    return node.attributes.get_int("keepdims", 1) == 1 or sizes.ndim > 0

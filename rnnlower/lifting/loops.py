@@ -117,7 +117,7 @@ class _LoopReader:
 
     def _read_series(self, reader: ir.Node) -> Iterator[Series]:
         """Yield the series of which an operator reads the element of a step."""
-        if reader.domain or reader.op_type not in ("Gather", "SequenceAt", "Slice"):
+        if reader.domain or reader.op_type not in ("Gather", "Slice"):
             return
         if len(reader.inputs) < 2 or reader.inputs[0] is None:
             return
@@ -126,16 +126,7 @@ class _LoopReader:
         if index is None or not index.slope:
             return
         axis, keeps_axis = reader.attributes.get_int("axis", 0), True
-        if reader.op_type == "SequenceAt":
-            split = whole.producer()
-            if split is None or split.op_type != "SplitToSequence" or split.inputs[0] is None:
-                raise NotLiftableError("a step reads a sequence that is not cut from a tensor")
-            axis, whole = split.attributes.get_int("axis", 0), split.inputs[0]
-            sizes = self._facts.constant(split.inputs[1]) if len(split.inputs) > 1 else None
-            keeps_axis = len(split.inputs) > 1 or split.attributes.get_int("keepdims", 1) == 1
-            if len(split.inputs) > 1 and (sizes is None or (sizes != 1).any()):
-                raise NotLiftableError("a step reads several elements of a series")
-        elif reader.op_type == "Gather":
+        if reader.op_type == "Gather":
             shape = self._facts.dims(place)
             if shape is None or len(shape) > 1:
                 raise NotLiftableError("a step reads several elements of a series")

@@ -469,6 +469,21 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
         ["RNN"],
     ),
     "sequences": (loop_with_sequences(), ["RNN"]),
+    "sequences of open length": (
+        {
+            "before": "pieces = SplitToSequence <axis = 0, keepdims = 0> (x_time, by) "
+            "count = SequenceLength (pieces) empty = SequenceEmpty <dtype = 1> ()",
+            "time": "T",
+            "loop": replace_text(
+                loop_with_sequences()["loop"],
+                ("(most, on, zero, h0, empty)", "(count, on, zero, h0, empty)"),
+                ("goes = Less (next, end)", "goes = Identity (go)"),
+                ("SequenceAt (pieces, time)", "SequenceAt (pieces, n)"),
+            ),
+            "after": loop_with_sequences()["after"],
+        },
+        ["RNN"],
+    ),
     "sequences, joined in the second axis": (
         {**loop_with_sequences(1), "outputs": "float[2, T, 4] Y, float[2, 4] last"},
         ["RNN"],

@@ -83,3 +83,14 @@ def test_a_sequence_read_at_an_unknown_position_stays() -> None:
         }
     """)
     assert ops.count("SequenceAt") == ops.count("SequenceConstruct") == 1
+
+
+def test_a_scalar_split_may_drop_the_axis() -> None:
+    """onnxruntime heeds keepdims there, too."""
+    assert "SequenceAt" not in resolved("""
+        main (float[2, 4] x) => (float[2] y) <int64 one = {1}, int64 place = {2}>
+        {
+            pieces = SplitToSequence <axis = 1, keepdims = 0> (x, one)
+            y = SequenceAt (pieces, place)
+        }
+    """)

@@ -116,6 +116,34 @@ def test_elements_are_read_by_position_and_counted(place: str, position: str) ->
     assert not {op_type for op_type in used if "Sequence" in op_type}
 
 
+@pytest.mark.parametrize("split", ["", ", unit", ", ones"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_slices_are_read_from_the_tensor(split: str, keepdims: int) -> None:
+    """onnxruntime and PyTorch's exporter heed keepdims also beside a scalar split."""
+    time = "5" if split == ", ones" else "T"
+    slice_ = "a, b, c" if keepdims == 1 or split == ", ones" else "a, b"
+    source = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[2, {time}, 3] x, float h) => (float[{slice_}] y, float last, int64 n)
+        <int64 unit = {{1}}, int64[5] ones = {{1, 1, 1, 1, 1}}, int64 end = {{-1}}> {{
+            pieces = SplitToSequence <axis = 1, keepdims = {keepdims}> (x{split})
+            n = SequenceLength (pieces)
+            last = Loop (n, , h) <body = each (int64 i, bool c, float g) => (bool c, float g_out) {{
+                x_t = SequenceAt (pieces, i)
+                s = ReduceSum <keepdims = 0> (x_t)
+                a = Add (g, s)
+                g_out = Tanh (a)
+            }}>
+            y = SequenceAt (pieces, end)
+        }}
+    """)
+    own = ir.from_proto(source)
+    StackSequencesPass()(own)
+    result = ir.to_proto(own)
+    assert not {node.op_type for node in result.graph.node if "Sequence" in node.op_type}
+    assert rnnlower.verify(source, result)
+
+
 STAYS = {
     "a position": (STEP.replace("(a, g_out)", "(a, g_out, i)"), READER),
     "read by others": (STEP, READER + "  rest = SequenceErase (all)  v = SequenceLength (rest)"),
