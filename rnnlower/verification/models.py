@@ -19,7 +19,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import uses_external_data
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from rnnlower.arguments import model_path
+from rnnlower.arguments import dictionary, model_path
 from rnnlower.engines.opened import LARGE
 from rnnlower.engines.session import Array
 from rnnlower.errors import OptionError
@@ -256,7 +256,7 @@ def find_state_pairs(
     inputs = {value.name: value for value in required_inputs(graph)}
     outputs = {value.name: value for value in graph.output}
     if given is not None:
-        for output, name in given.items():
+        for output, name in dictionary("states", given).items():
             if output not in outputs or name not in inputs:
                 raise OptionError(f"state {output}={name}: the model has no such output or no such input")
             if not _are_compatible(outputs[output], inputs[name]):
