@@ -331,6 +331,8 @@ CALLS = [
     Case("a shape that is no list", 'rnnlower.unroll(model, input_shapes={"X": 5})'),
     Case("values without names", 'rnnlower.unroll(model, sets=["X"])'),
     Case("inputs without names", "rnnlower.verify(model, model, inputs=[])"),
+    Case("a rate that is no number", 'rnnlower.stream(model, chunk="10ms", rate="fast")'),
+    Case("recordings without names", "rnnlower.calibrate(model, [3])"),
     Case("values of a pass without names", 'SetInputsPass(["X"])'),
     Case("a pattern that is not in a list", 'rnnlower.unroll(model, nodes="lstm*")'),
     Case("the unroll factor", "rnnlower.scan(model, unroll_factor=0)"),

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from numbers import Real
 from typing import TYPE_CHECKING, Any, get_args
 
 from rnnlower import wording
@@ -63,6 +64,8 @@ class StreamOptions(RecurrentOptions):
                 f"a chunk of {self.chunk} needs a rate to be converted to time steps",
                 remedy=f"give the number of steps per second ({wording.option('rate', 16000)})",
             )
+        if not isinstance(self.rate, Real):
+            raise OptionError(f"{wording.option('rate')} is {self.rate!r}; it must be a number")
         steps = seconds * self.rate
         if not 1 <= steps < math.inf or not math.isclose(steps, round(steps)):
             raise OptionError(
@@ -218,8 +221,8 @@ class QuantizeOptions(RecordedOptions):
                 f"the scheme tflite has integers of its own, and the activations are {self.activations}",
                 remedy=f"leave out {wording.option('activations')}",
             )
-        if not 1 <= self.headroom <= _LARGEST_HEADROOM:
-            raise OptionError(f"the headroom is {self.headroom}; it must be from 1 to {_LARGEST_HEADROOM}")
+        if not (isinstance(self.headroom, Real) and 1 <= self.headroom <= _LARGEST_HEADROOM):
+            raise OptionError(f"the headroom is {self.headroom!r}; it must be from 1 to {_LARGEST_HEADROOM}")
 
 
 BENCH_STRATEGIES = ("adapt", "unroll", "scan", "loop", "lower")
@@ -254,6 +257,7 @@ class BenchOptions(RecurrentOptions):
         integer("number of threads", self.threads, 0)
         integer("number of runs", self.runs, 1)
         integer("warm-up", self.warmup, 0)
+        integer("seed", self.seed, 0)
 
     def make_lowering_options(
         self, strategy: str, unroll_factor: int, target: Target | None

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from rnnlower import wording
+from rnnlower.arguments import dictionary
 from rnnlower.errors import OptionError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.facts import Facts
@@ -157,9 +158,7 @@ class SetInputsPass(Pass):
     ENSURES = (_inputs_are_constants,)
 
     def __init__(self, sets: Mapping[str, Any]) -> None:
-        if not isinstance(sets, Mapping):
-            raise OptionError(f"sets is {sets!r}; it must be a dictionary")
-        self._sets = sets
+        self._sets = dictionary("sets", sets)
         self.values: dict[str, np.ndarray] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.arguments import dictionary
 from rnnlower.errors import OptionError
 from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.names import NameSource
@@ -153,11 +154,9 @@ class FreezeDimsPass(Pass):
     def __init__(
         self, dims: Mapping[str, int] | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None
     ) -> None:
-        for name, given in (("dims", dims), ("input_shapes", input_shapes)):
-            if not isinstance(given, Mapping | None):
-                raise OptionError(f"{name} is {given!r}; it must be a dictionary")
-        self._dims = {name: _parse_size(size, f"dimension {name!r}") for name, size in (dims or {}).items()}
-        self._input_shapes = {name: _parse_shape(shape, name) for name, shape in (input_shapes or {}).items()}
+        sizes, shapes = dictionary("dims", dims), dictionary("input_shapes", input_shapes)
+        self._dims = {name: _parse_size(size, f"dimension {name!r}") for name, size in sizes.items()}
+        self._input_shapes = {name: _parse_shape(shape, name) for name, shape in shapes.items()}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Freeze the dimensions.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rnnlower.arguments import plain
+from rnnlower.arguments import dictionary, plain
 from rnnlower.errors import OptionError
 
 if TYPE_CHECKING:
@@ -182,8 +182,7 @@ class Options:
 
         for name in {each.name for each in dataclasses.fields(self)} - _OF_ARRAYS:
             object.__setattr__(self, name, plain(getattr(self, name)))
-        if self.sets is not None and not isinstance(self.sets, Mapping):
-            raise OptionError(f"sets is {self.sets!r}; it must be a dictionary")
+        dictionary("sets", self.sets)
         check_semantics(self.semantics)
         self.runtime  # noqa: B018  # Refuse a target that does not exist.
 

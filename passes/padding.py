@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.arguments import LARGEST_LENGTH, integer
+from rnnlower.arguments import LARGEST_LENGTH, dictionary, integer
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.metadata import PadMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
@@ -106,7 +106,7 @@ class PadLengthsPass(Pass):
             self.notes = convert_to_first_possible(model, opset, self.facts, last=LAST_OPSET)
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
-        make_axes_dynamic(model, self.maxima, self.time_axes or {})
+        make_axes_dynamic(model, self.maxima, self.time_axes)
         unfold_groups(model)
         inputs = self._axes(model)
         rows = _row_axes(model, inputs) if self.per_row else {}
@@ -161,17 +161,19 @@ class PadLengthsPass(Pass):
                 )
 
 
-def make_axes_dynamic(model: ir.Model, maxima: Mapping[str, int], time_axes: Mapping[str, int]) -> None:
+def make_axes_dynamic(
+    model: ir.Model, maxima: Mapping[str, int], time_axes: Mapping[str, int] | None
+) -> None:
     """Give the static time axes of inputs the name of the length.
 
     Raises:
         OptionError: There is no such axis, or several lengths.
     """
     inputs = {value.name: value for value in model.graph.inputs}
-    for name, axis in time_axes.items():
+    for name, axis in dictionary("time_axes", time_axes).items():
         if name not in inputs or (shape := inputs[name].shape) is None:
             raise OptionError(f"the model has no input {name!r} of known shape")
-        if not -len(shape) <= axis < len(shape):
+        if not -len(shape) <= integer(f"time axis of input {name!r}", axis) < len(shape):
             raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
         if len(maxima) != 1:
             raise OptionError(f"{option('time-axis')} works with a single length only")
@@ -273,7 +275,7 @@ def _make_axes_dynamic(work: PadWork) -> None:
 
     Before: inputs of a static length. After: the length has its name, unless a shape that is given fixes it.
     """
-    make_axes_dynamic(work.model, work.options.max, work.options.time_axes or {})
+    make_axes_dynamic(work.model, work.options.max, work.options.time_axes)
     work.facts.forget()
 
 

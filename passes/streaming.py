@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.arguments import LARGEST_LENGTH, integer
+from rnnlower.arguments import LARGEST_LENGTH, dictionary, integer
 from rnnlower.errors import OptionError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
@@ -93,9 +93,9 @@ class StreamPass(Pass):
         states: Mapping[str, str] | None = None,
     ) -> None:
         self._chunk = None if chunk is None else integer("chunk", chunk, 1, LARGEST_LENGTH)
-        self._time_axes = dict(time_axes or {})
+        self._time_axes = dictionary("time_axes", time_axes)
         self._allow_delay = allow_delay
-        self._given = dict(states or {})
+        self._given = dictionary("states", states)
         self.analysis: Analysis | None = None
         self.states: Mapping[str, str] = {}
 

@@ -58,6 +58,17 @@ def plain(value: Any) -> Any:
         return value
 
 
+def dictionary(name: str, value: Any) -> dict[str, Any]:
+    """Return the value as a dictionary, an empty one for ``None``.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    if not isinstance(value, Mapping | None):
+        raise OptionError(f"{name} is {value!r}; it must be a dictionary")
+    return dict(value or {})
+
+
 def check_strings(name: str, values: Any) -> None:
     """Refuse a value that is neither a list of strings nor ``None``.
 

@@ -167,6 +167,30 @@ def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> N
         rnnlower.scan(recurrent_model(), **options)
 
 
+@pytest.mark.parametrize(
+    ("function", "options", "message"),
+    [
+        (rnnlower.stream, {"time_axes": 0}, "time_axes is 0; it must be a dictionary"),
+        (rnnlower.stream, {"time_axes": {"X": "0"}}, "time axis of input 'X' is '0'; it must be an integer"),
+        (rnnlower.stream, {"states": ["Y_h"]}, "states is .*; it must be a dictionary"),
+        (rnnlower.stream, {"chunk": "10ms", "rate": "1"}, "rate.* is '1'; it must be a number"),
+        (rnnlower.pad, {"max": {"T": 5}, "time_axes": ["X"]}, "time_axes is .*; it must be a dictionary"),
+        (rnnlower.pad, {"max": {"T": 5}, "time_axes": {"X": 0.0}}, "time axis of input 'X' is 0.0"),
+        (rnnlower.verify, {"candidate": recurrent_model(), "states": 5}, "states is 5; it must be a dict"),
+        (rnnlower.verify, {"candidate": recurrent_model(), "sets": 5}, "sets is 5; it must be a dictionary"),
+        (rnnlower.verify, {"candidate": recurrent_model(), "on": 5}, "there is no engine 5"),
+        (rnnlower.calibrate, {"recordings": 5}, "a recording is of type int"),
+        (rnnlower.quantize, {"calibration": None}, "a recording is of type NoneType"),
+        (rnnlower.quantize, {"calibration": [{}], "headroom": "2"}, "the headroom is '2'"),
+        (rnnlower.bench, {"seed": -1}, "the seed is -1; it must be at least 0"),
+        (rnnlower.bench, {"on": 5}, "there is no engine 5"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(function: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(rnnlower.OptionError, match=message):
+        function(recurrent_model(), **options)
+
+
 def test_each_problem_raises_its_kind_of_error(tmp_path: Path) -> None:
     with pytest.raises(rnnlower.InvalidModelError, match="absent"):
         rnnlower.scan(tmp_path / "absent.onnx")

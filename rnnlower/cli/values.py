@@ -153,7 +153,9 @@ def check_output(options: Mapping[str, Any]) -> None:
     output = options.get("output")
     if output is None or str(output) == _STREAM:
         return
-    places = [output, *[output.with_suffix(".npz")] * (options.get("format") == "python")]
+    # The reader in Python has its data next to it; a folder, such as `.`, may have no name.
+    in_python = options.get("format") == "python" and output.name
+    places = [output, output.with_suffix(".npz")] if in_python else [output]
     replaced = {path.resolve() for path in places if path.is_file()}
     if not replaced:
         return

@@ -102,7 +102,7 @@ def find_engine(name: str) -> Engine:
     Raises:
         OptionError: There is no such runtime, or the command lacks one of its placeholders.
     """
-    if name.startswith("cmd:"):
+    if isinstance(name, str) and name.startswith("cmd:"):
         words, precision = _parse_command(name)
         return Engine(name, f"the command {words[0]}", command=words, precision=precision)
     if name not in engine_names():

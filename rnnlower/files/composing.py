@@ -11,6 +11,7 @@ import onnx
 import onnx.compose
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
+from rnnlower.arguments import dictionary
 from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
 from rnnlower.files.model_io import ModelLike, load_model, to_proto
 from rnnlower.wording import call, option
@@ -32,6 +33,7 @@ def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | N
         OptionError: The connections do not fit the files.
         UnsupportedModelError: The files differ in their opsets.
     """
+    wanted = dictionary("connect", connections)
     names = [
         pathlib.Path(path).stem if isinstance(path, str | os.PathLike) else f"model_{number}"
         for number, path in enumerate(paths)
@@ -45,8 +47,8 @@ def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | N
     if len(models) < 2:
         raise OptionError("there are fewer than two files, and nothing to connect")
     makers = {out.name: name for name, model in models.items() for out in model.graph.output}
-    given = {name: _find_connections(models, makers, name, connections or {}) for name in models}
-    _check(models, makers, given, connections or {})
+    given = {name: _find_connections(models, makers, name, wanted) for name in models}
+    _check(models, makers, given, wanted)
     result = onnx.ModelProto()
     result.ir_version = max(model.ir_version for model in models.values())
     result.graph.name = " ".join(models)

@@ -17,6 +17,7 @@ from rnnlower.arguments import check_choice
 from rnnlower.engines.child import write_arrays
 from rnnlower.errors import OptionError
 from rnnlower.files.model_io import to_proto
+from rnnlower.files.publishing import check_destination
 from rnnlower.folders import whole_file
 from rnnlower.passes.command_options import CalibrateOptions
 from rnnlower.quantizing.model_preparation import prepare
@@ -74,11 +75,13 @@ class Calibration:
                 ``python``: a CalibrationDataReader of onnxruntime.quantization, with its data beside.
 
         Raises:
-            OptionError: There is no such format, no folder for the file, or something in place of a folder;
+            OptionError: There is no such format, no folder for the file, or something else in its place;
                 or the calls differ in shape and are to be one array.
         """
         check_choice("the format is", format, get_args(Format))
         _check_parent(pathlib.Path(path))
+        if format in ("npz", "python"):
+            check_destination(pathlib.Path(path))
         _WRITERS[format](self, pathlib.Path(path))
 
     def save_ranges(self, path: str | os.PathLike[str]) -> None:

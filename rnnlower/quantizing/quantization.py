@@ -200,7 +200,7 @@ class _Data:
         of_ranges = [file for file in files if file is not None and file.suffix == ".json"]
         ranges = read_ranges(of_ranges) if of_ranges else None
         given = [each for each, file in zip(given, files, strict=True) if file not in of_ranges]
-        other = None if inputs is None else Recordings(model, [inputs])
+        other = None if inputs is None else Recordings(model, as_list([inputs]))
         if ranges is not None and not given:
             if other is None and verify:
                 raise UnverifiableError(

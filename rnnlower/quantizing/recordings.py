@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,11 +160,16 @@ def as_list(given: Given | Sequence[Given]) -> list[Given]:
     """Return recordings as a list, even if there is only one.
 
     Raises:
-        OptionError: There is none.
+        OptionError: There is none, or it is neither a path nor a dictionary.
     """
-    found = [given] if isinstance(given, str | os.PathLike | Mapping) else list(given)
+    one = [given] if isinstance(given, str | os.PathLike | Mapping) else None
+    found = one or (list(given) if isinstance(given, Iterable) else [given])
     if not found:
         raise OptionError(_NO_SEQUENCE)
+    for each in found:
+        if not isinstance(each, str | os.PathLike | Mapping):
+            kind = type(each).__name__
+            raise OptionError(f"a recording is of type {kind}; it must be a dictionary or a path")
     return found
 
 

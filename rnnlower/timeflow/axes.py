@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
+from rnnlower.arguments import integer
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_branch_inputs
 from rnnlower.graph.walk import Dim, dim_name, subgraphs_of, walk
@@ -47,6 +48,7 @@ def find_axes(model: ir.Model, given: Mapping[str, int]) -> dict[str, int]:
     for name, axis in given.items():
         if name not in inputs:
             raise OptionError(f"the model has no input {name!r}; it has {', '.join(inputs)}")
+        integer(f"time axis of input {name!r}", axis)
         shape = inputs[name].shape
         if shape is not None and not -len(shape) <= axis < len(shape):
             raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")

@@ -158,7 +158,7 @@ class _ChunkedRun:
                 if len(ends) < 2:
                     continue
                 found = run({**self._slice_inputs(trial.feeds, *ends), **states[number]})
-                missing = sorted({*self._stream.states, *trial.outputs} - set(found))
+                missing = sorted({*self._stream.states} - set(found))
                 if missing:
                     raise RunError(f"it gives no output {missing[0]!r}")
                 states[number] = {name: found[out] for out, name in self._stream.states.items()}
@@ -178,12 +178,12 @@ class _ChunkedRun:
         outputs = {name: calls[-1][name] for name in calls[-1] if name not in trial.outputs} if calls else {}
         for name, expected in trial.outputs.items():
             axis = self._stream.outputs.get(name)
-            if axis is not None and calls:
-                chunks = [call[name] for call in calls]
+            chunks = [call[name] for call in calls if name in call]
+            if axis is not None and chunks and all(_is_part(each, expected, axis) for each in chunks):
                 late = chunks[0].shape[axis] * self._stream.delay // (cuts[1] - cuts[0])
                 outputs[name] = self._join_chunks(name, expected, chunks, axis, late)
-            elif self._is_complete and calls:
-                outputs[name] = calls[-1][name]
+            elif chunks and (self._is_complete or axis is not None):
+                outputs[name] = chunks[-1]
         return outputs
 
     def _join_chunks(
@@ -199,6 +199,12 @@ class _ChunkedRun:
         # Steps that the stream has not reached yet are not compared.
         rest = expected.take(range(joined.shape[axis], length), axis)
         return np.concatenate([joined, rest], axis).astype(joined.dtype)
+
+
+def _is_part(chunk: Array, whole: Array, axis: int) -> bool:
+    """Return whether the two differ in their numbers of steps at most."""
+    shapes = [(*each.shape[:axis], *each.shape[axis + 1 :]) for each in (chunk, whole)]
+    return chunk.ndim == whole.ndim and shapes[0] == shapes[1]
 
 
 def _chunk_bounds(steps: int, chunk: int | None, number: int) -> list[int]:

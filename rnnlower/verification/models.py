@@ -19,7 +19,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import uses_external_data
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from rnnlower.arguments import model_path
+from rnnlower.arguments import dictionary, model_path
 from rnnlower.engines.opened import LARGE
 from rnnlower.engines.session import Array
 from rnnlower.errors import OptionError
@@ -242,13 +242,13 @@ def interface_problems(
 
 
 def find_state_pairs(
-    graph: onnx.GraphProto, facts: GraphFacts, given: Mapping[str, str] | None = None
+    graph: onnx.GraphProto, facts: GraphFacts, given: Mapping[str, str] | None, fixed: Collection[str]
 ) -> dict[str, str]:
     """Return pairs of a state output and the state input that it feeds in the next call.
 
     Inputs that are initial states of recurrent nodes are paired with outputs of the same type and a
     compatible shape: by name (``h`` and ``hn``, ``cache`` and ``cache_out``), or else by order. ``given``
-    pairs are only checked.
+    pairs are only checked. ``fixed`` inputs always have one value, and are no states.
 
     Raises:
         OptionError: A given name is not an output or input, or the two do not fit.
@@ -256,8 +256,8 @@ def find_state_pairs(
     inputs = {value.name: value for value in required_inputs(graph)}
     outputs = {value.name: value for value in graph.output}
     if given is not None:
-        for output, name in given.items():
-            if output not in outputs or name not in inputs:
+        for output, name in dictionary("states", given).items():
+            if output not in outputs or name not in {*inputs} - {*fixed}:
                 raise OptionError(f"state {output}={name}: the model has no such output or no such input")
             if not _are_compatible(outputs[output], inputs[name]):
                 raise OptionError(f"state {output}={name}: the two differ in type or shape")
@@ -278,7 +278,7 @@ def find_state_pairs(
     in_order = list(zip(free, left, strict=False))
     if len(left) == len(free) and all(_may_feed(outputs[o], inputs[name]) for o, name in in_order):
         pairs.update(in_order)
-    return pairs
+    return {output: name for output, name in pairs.items() if name not in fixed}
 
 
 def _may_feed(output: onnx.ValueInfoProto, value: onnx.ValueInfoProto) -> bool:

@@ -172,7 +172,7 @@ class Procedure:
         threshold = max(runner.reference_facts.threshold, largest_threshold(candidate))
         facts = dataclasses.replace(runner.reference_facts, uses=uses, threshold=threshold)
         maker = input_maker(graph, candidate.graph, facts, options.seed, runner.sets)
-        states = find_state_pairs(graph, facts, options.states)
+        states = find_state_pairs(graph, facts, options.states, runner.sets)
         overrides = Overrides(runner.reference, candidate, options.seed)
         count = options.trials or maker.natural_trials
         runner.empty_inputs = maker.plan.has_empty_inputs

@@ -107,7 +107,7 @@ def verify(
         read = reinterpret(
             models[0], dequantize=dequantize, assume_linear_before_reset=assume_linear_before_reset
         )
-        fixed = read_sets(sets or {}, models[0].proto.graph)
+        fixed = read_sets(sets, models[0].proto.graph)
         runner = Runner(read, models[1], semantics, engine, fixed, tolerance)
         if runtime is not None:
             runner = runner.on_runtime(runtime)

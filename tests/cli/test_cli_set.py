@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from support.cli_helpers import rnnlower, save
+from support.places import MODELS
 
 import rnnlower as library
 
@@ -150,6 +151,13 @@ def test_verify_feeds_a_value_to_the_reference(model: Path, out: Path) -> None:
     assert "input 'sr' is set" in rnnlower("verify", model, out, "--set", "sr=16000").stdout
     rnnlower("verify", model, out, "--set", "sr=8000", code=1)
     assert "'nothing'" in rnnlower("verify", model, out, "--set", "nothing=1", code=2).stderr
+
+
+def test_a_state_that_is_set_is_not_fed_back(tmp_path: Path, out: Path) -> None:
+    path = MODELS / "lstm14_states.onnx"
+    run = rnnlower("scan", path, "-o", out, "--set", "initial_h=0.5", "--json")
+    assert run.json["verification"]["states"] == {"Y_c": "initial_c"}
+    rnnlower("scan", path, "-o", out, "--set", "initial_h=0.5", "--state", "Y_h=initial_h", code=2)
 
 
 def test_verify_takes_a_size_of_minus_one_as_dynamic(tmp_path: Path) -> None:

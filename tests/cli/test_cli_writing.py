@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data
@@ -83,6 +84,17 @@ def test_the_output_replaces_no_other_file_that_is_read(
     run = rnnlower(*line.split(), code=2)
     assert "which the command reads; give the result another name" in run.stderr
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("command", ["scan model.onnx", "calibrate model.onnx data.npz --format python"])
+@pytest.mark.parametrize("output", [".", "/"])
+def test_the_output_is_no_folder_without_a_name(
+    command: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(recurrent_model(), tmp_path)
+    np.savez("data.npz", X=np.zeros((5, 2, 3), np.float32))
+    rnnlower(*command.split(), "-o", output, code=2)
 
 
 def test_a_name_may_be_as_long_as_the_system_allows(tmp_path: Path) -> None:

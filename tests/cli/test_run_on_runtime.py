@@ -10,6 +10,7 @@ import pytest
 from support.cli_helpers import rnnlower, save
 from support.commands import runtime_command
 from support.configs import Config
+from support.places import MODELS
 from support.target_files import MINIMAL, write
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -82,6 +83,15 @@ def test_a_result_that_differs_on_the_runtime_is_not_written(tmp_path: Path, fau
     assert f"tried on the command {sys.executable}: DIFFERENT" in run.stdout
     assert "out.onnx was not written" in run.stderr
     assert WORDS.get(fault, "DIFFERENT at [") in run.stdout
+
+
+@pytest.mark.parametrize("fault", ["another shape", "another name"])
+def test_a_stream_that_differs_on_the_runtime_is_not_written(tmp_path: Path, fault: str) -> None:
+    on = runtime_command(tmp_path, **FAULTS[fault])
+    out = tmp_path / "out.onnx"
+    run = rnnlower("stream", MODELS / "lstm14_dynamic.onnx", "-o", out, "--on", on, "--json", code=1)
+    assert (run.json["on"]["ran"], run.json["on"]["equal"]) == (True, False)
+    assert not out.exists()
 
 
 def test_a_runtime_that_cannot_run_it(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from rnnlower.arguments import dictionary
 from rnnlower.engines import child
 from rnnlower.engines.session import Array, restore_bfloat16
 from rnnlower.errors import OptionError
@@ -56,7 +57,7 @@ def read_inputs(
     return checked
 
 
-def read_sets(sets: Mapping[str, Any], graph: onnx.GraphProto) -> dict[str, Array]:
+def read_sets(sets: Mapping[str, Any] | None, graph: onnx.GraphProto) -> dict[str, Array]:
     """Return the values of inputs that are set, in the inputs' types; a number fills a static shape.
 
     Raises:
@@ -64,7 +65,7 @@ def read_sets(sets: Mapping[str, Any], graph: onnx.GraphProto) -> dict[str, Arra
     """
     types = {value.name: value.type.tensor_type for value in graph.input}
     arrays = {}
-    for name, value in sets.items():
+    for name, value in dictionary("sets", sets).items():
         array = np.asarray(value)
         tensor = types.get(name)
         if not isinstance(value, np.ndarray) and tensor is not None and tensor.elem_type:
