@@ -21,7 +21,7 @@ def _every_gru_is_linear(model: ir.Model, assuming: AssumeLinearBeforeResetPass)
 class AssumeLinearBeforeResetPass(Pass):
     """Gives linear_before_reset=1 to every GRU of the model, functions included.
 
-    torch's newer exporter with onnxscript before 0.7.1 left the attribute out (pytorch/pytorch#189225).
+    torch's newer exporter with onnxscript before 0.7.1 left it at its default, 0 (pytorch/pytorch#189225).
 
     Before::
 

@@ -215,7 +215,16 @@ def _lstm(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     inputs: list[ir.Value | None] = list(node.inputs)
     X, W, R, B, lengths, h, c, P = inputs + [None] * (8 - len(inputs))
     dims, weights = None if X is None else e.dims(X), [e.constant(value) for value in (W, R, B)]
-    if {*node.attributes} - {"hidden_size"} or lengths is not None or P is not None or h is None or c is None:
+    # onnxruntime's optimizer writes every default.
+    defaults = {"hidden_size": None, "direction": "forward", "input_forget": 0, "layout": 0}
+    given = {name: attribute.value for name, attribute in node.attributes.items()} | {"hidden_size": None}
+    if (
+        not given.items() <= defaults.items()
+        or lengths is not None
+        or P is not None
+        or h is None
+        or c is None
+    ):
         raise NotLiftableError("an LSTM in a step is more than a cell")
     if dims is None or dims[0] != 1 or any(array is None for array in weights):
         raise NotLiftableError("an LSTM in a step has several steps, or weights that are not constant")

@@ -34,7 +34,7 @@ from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, as
 from rnnlower.quantizing.schemes import Scheme, TfliteScheme
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.suspicions import Suspicion
+from rnnlower.recurrent.suspicions import Suspicion, find_suspicions
 from rnnlower.targets import Target
 from rnnlower.verification.engine_choice import SATURATION, products_saturate
 from rnnlower.verification.verdict.compare import map_floats
@@ -99,7 +99,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
 
     The errors are those of `rnnlower.quantize`.
     """
-    notes = prepare(model, options)
+    notes, suspicions = prepare(model, options), find_suspicions(model)
     scheme = SCHEMES[options.scheme].of(options)
     _check_target(options)
     for located in find_recurrent(model):
@@ -149,7 +149,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
         len(data.held),
         outputs,
         notes,
-        list(_warnings(options, outputs)),
+        [*suspicions, *_warnings(options, outputs)],
     )
     model.graph, model.ir_version = result.graph, result.ir_version
     return report

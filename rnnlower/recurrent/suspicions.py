@@ -110,9 +110,11 @@ def _reset_before_product(model: ir.Model, located: LocatedNode, node: ResolvedN
     linear = located.node.attributes.get("linear_before_reset")
     if located.node.op_type != "GRU" or (linear is not None and (linear.is_ref() or linear.as_int() != 0)):
         return
-    if linear is None and (model.producer_name or "").lower() == "pytorch":
+    # PyTorch's exporter fills in every default, and lift only this one.
+    is_default = linear is None or "layout" in located.node.attributes
+    if is_default and (model.producer_name or "").lower() == "pytorch":
         why = (
-            "PyTorch's GRU is the form with 1, but some exporters left the attribute out (torch with "
+            "PyTorch's GRU is the form with 1, but some exporters left it at its default (torch with "
             "dynamo=True and onnxscript before 0.7.1: pytorch/pytorch#189225, microsoft/onnxscript#2852)"
         )
     elif _is_exported_by_keras(model) and _has_recurrent_bias(node):

@@ -94,9 +94,11 @@ def _trace_axes_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[st
     unclear = [f"{name}:{axis}" for name, places in found.items() if len(places) > 1 for axis in places]
     if unclear or not found:
         which = "the model has no recurrent node that determines it"
+        remedy = f"name it ({time_axis('INPUT', 'AXIS')})"
         if any(map(is_recurrent, model.graph)):
             which = f"it may be {' or '.join(unclear)}" if unclear else "no recurrent node determines it"
-        remedy = f"name it ({time_axis('INPUT', 'AXIS')})"
+        else:
+            remedy += f", or if steps are written out, make a node of them first (`{call('lift')}`)"
         raise OptionError(f"which axis is time is not clear: {which}", remedy=remedy)
     return {name: places[0] for name, places in found.items()}
 

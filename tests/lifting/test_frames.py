@@ -129,7 +129,15 @@ def test_a_loop_of_keras_becomes_an_lstm() -> None:
     assert lift_and_compare(make_model(KERAS, LSTM)) == ["LSTM"]
 
 
-@pytest.mark.parametrize(("attributes", "becomes"), [("", ["LSTM"]), (", input_forget = 1", [])])
+@pytest.mark.parametrize(
+    ("attributes", "becomes"),
+    [
+        ("", ["LSTM"]),
+        (', direction = "forward", input_forget = 0, layout = 0', ["LSTM"]),
+        (", input_forget = 1", []),
+        (', direction = "reverse"', []),
+    ],
+)
 def test_a_scan_around_an_lstm_of_one_step_becomes_an_lstm(attributes: str, becomes: list[str]) -> None:
     step = f"""
         axes = Constant <value = int64[1] {{0}}> ()

@@ -75,3 +75,15 @@ def test_dynamic_network_serves_several_lengths(strategy: str) -> None:
             "lengths": rng.integers(0, time + 1, batch).astype(np.int32),
         }
         assert differences(run(model, inputs), run(lowered, inputs), "float32") == []
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_lengths_out_of_range_count_as_the_nearest(strategy: str) -> None:
+    lowered = getattr(rnnlower, strategy)(MODELS / "gru14_bidirectional_sequence_lens_states.onnx")
+    rng = np.random.default_rng(0)
+    feeds = {"X": rng.standard_normal((5, 3, 3), np.float32), "initial_h": np.ones((2, 3, 4), np.float32)}
+    results = [
+        run(lowered, feeds | {"sequence_lens": np.array(L, np.int32)}) for L in ([9, 3, -2], [5, 3, 0])
+    ]
+    for name in ("Y", "Y_h"):
+        assert np.array_equal(results[0][name], results[1][name])

@@ -73,6 +73,19 @@ def test_every_lowering_warns_of_it(path, tmp_path):
         assert "rnnlower: warning: GRU node 'cell': linear_before_reset is 0" in run.stderr
 
 
+def test_pytorch_writes_every_default(path):
+    onnx.save(model(layout=0, direction="forward", linear_before_reset=0), path)
+    (warning,) = warnings(path)
+    assert "pytorch/pytorch#189225" in warning["why"]
+
+
+def test_quantization_warns_of_it(path, tmp_path):
+    onnx.save(model(), path)
+    np.savez(tmp_path / "rec.npz", X=np.random.default_rng(0).standard_normal((4, 4, 1, 3), np.float32))
+    run = rnnlower("quantize", path, "-o", tmp_path / "out.onnx", "--calibration", tmp_path / "rec.npz")
+    assert "rnnlower: warning: GRU node 'cell': linear_before_reset is 0" in run.stderr
+
+
 @pytest.mark.parametrize(
     "sound",
     [
@@ -82,7 +95,13 @@ def test_every_lowering_warns_of_it(path, tmp_path):
         model("LSTM"),
         model(producer=""),
     ],
-    ids=["linear_before_reset", "0, which was written", "tf2onnx", "LSTM", "nobody"],
+    ids=[
+        "linear_before_reset",
+        "0 alone, as lift writes it",
+        "tf2onnx",
+        "LSTM",
+        "nobody",
+    ],
 )
 def test_sound_models_give_no_warning(path, sound):
     onnx.save(sound, path)
