@@ -303,9 +303,9 @@ def _remove_masks(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[l
 
 
 def is_hidden_state(found: FoundCell, form: AffineForm) -> bool:
-    """Return whether a form is H(t)."""
+    """Return whether a form is H(t), with an axis of its units."""
     mine, other = found.hidden_form.flatten().simplify(), form.flatten().simplify()
-    if mine.constant.shape != other.constant.shape:
+    if mine.constant.shape != other.constant.shape or found.cell.hidden_size not in form.shape:
         return False
     if mine.ids.shape == other.ids.shape and (mine.ids == other.ids).all():
         return np.array_equal(mine.coefs, other.coefs) and np.array_equal(mine.constant, other.constant)

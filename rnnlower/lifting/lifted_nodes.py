@@ -11,12 +11,14 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_value
-from rnnlower.graph.walk import LocatedNode, is_read, reachable, trim_omitted
+from rnnlower.graph.walk import LocatedNode, is_read, look_through_identities, reachable, trim_omitted
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, find_cells
 from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Frame
-from rnnlower.lifting.results import Result, find_results, require_steps, unguarded_states
+from rnnlower.lifting.products import ProductReader
+from rnnlower.lifting.results import Rest, Result, find_results, require_steps, unguarded_states
+from rnnlower.lifting.vectorizing import StepVectorizer
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.recurrent.node import KEEPS_INITIAL, Semantics
 from rnnlower.recurrent.state_operators import STATE_OPERATORS_OPSET, STATE_OUTPUTS
@@ -77,12 +79,46 @@ class FrameLifter:
         Raises:
             NotLiftableError: It computes more than recurrent operators; nothing has changed.
         """
+        try:
+            return self._lift(located, frame)
+        except NotLiftableError as error:
+            return self._lift_behind_inputs(located, frame, error)
+
+    def _lift_behind_inputs(
+        self, located: LocatedNode, frame: Frame, error: NotLiftableError
+    ) -> list[Lifted]:
+        """Replace a frame whose steps prepare their inputs, or else raise the error."""
+        with open_emitter(self._facts, self._names, located, ir.DataType.FLOAT) as e:
+            try:
+                series = self._vectorizer(e, located, frame).emit_inputs()
+            except NotLiftableError:
+                raise error from None
+            graph = frame.node.graph
+            assert graph is not None
+            graph.insert_before(frame.node, e.nodes)
+            try:
+                if not series:
+                    raise error
+                return self._lift(located, dataclasses.replace(frame, inputs=[*frame.inputs, *series]))
+            except NotLiftableError:
+                graph.remove(e.nodes)
+                raise error from None
+            finally:
+                remove_orphans([each.outer for each in series])
+
+    def _vectorizer(self, e: Emitter, located: LocatedNode, frame: Frame) -> StepVectorizer:
+        body = located.node.attributes["body"].as_graph()
+        states = [state.before for state in frame.states]
+        products = ProductReader(self._facts, body, states, frame.aliases)
+        return StepVectorizer(e, self._facts, frame, body, products)
+
+    def _lift(self, located: LocatedNode, frame: Frame) -> list[Lifted]:
         if located.opset < _FIRST_OPSET:
             raise NotLiftableError(f"runtimes do not know the recurrent operators of opset {located.opset}")
         found = find_cells(self._facts, frame, self._semantics)
         for each in found if not self._empty or found[0].steps != 0 else ():
             require_steps(self._facts, each, self._semantics)
-        results = find_results(self._facts, frame, found)
+        results, rest = find_results(self._facts, frame, found)
         dtype = self._facts.dtype(found[0].states[0].start)
         if dtype is None:
             raise NotLiftableError("the type of the state is not known")
@@ -90,6 +126,8 @@ class FrameLifter:
             raise NotLiftableError("recurrent operators take bfloat16 only from opset 22 on")
         with open_emitter(self._facts, self._names, located, dtype) as e:
             nodes, replaced = self._emit(e, located, frame, found, results)
+            if rest:
+                replaced += self._emit_rest(e, located, frame, found, nodes, rest)
         if not found[0].steps:
             for each, lifted in zip(found, nodes, strict=True):
                 unguarded = unguarded_states(self._facts, each, frame.inputs)
@@ -133,6 +171,35 @@ class FrameLifter:
         new = [(old, e.concat(parts, axes.get(old, 0))) for old, parts in replaced.items()]
         report = LiftedNode(located.name, located.path, frame.form)
         return [Lifted(one, report) for one in emitted], new
+
+    def _emit_rest(
+        self,
+        e: Emitter,
+        located: LocatedNode,
+        frame: Frame,
+        found: Sequence[FoundCell],
+        nodes: Sequence[Lifted],
+        rest: Rest,
+    ) -> list[tuple[ir.Value, ir.Value]]:
+        """Emit what the steps compute of H, for all steps at once."""
+        ((series, error), *_) = rest
+        try:
+            vectorizer = self._vectorizer(e, located, frame)
+            for number, (each, lifted) in enumerate(zip(found, nodes, strict=True)):
+                if each.lengths is not None or each.direction is not None:
+                    raise error
+                result = Result(each.hidden, number, ("T", *each.tags), (1, *each.shape), reverse=False)
+                Y, size = lifted.emitted.Y, each.cell.hidden_size
+                H = emit_result(e, result, Y, size, is_reverse=each.reverse)
+                after = each.states[0].after
+                for value in (each.hidden, after, look_through_identities(after)):
+                    vectorizer.define(value, H)
+            made = []
+            for series, error in rest:  # noqa: B007
+                made.append((series.outer, vectorizer.emit_output(series)))
+        except NotLiftableError:
+            raise error from None
+        return made
 
 
 def _base_name(located: LocatedNode) -> str:

@@ -39,25 +39,36 @@ class Result:
     reverse: bool
 
 
-def find_results(facts: Facts, frame: Frame, found: Sequence[FoundCell]) -> list[Result]:
-    """Return the values that hold H of all steps; operators after the frame may complete H.
+Rest = list[tuple[Series, NotLiftableError]]
+"""What the steps write and no cell returns, with the reason."""
+
+
+def find_results(facts: Facts, frame: Frame, found: Sequence[FoundCell]) -> tuple[list[Result], Rest]:
+    """Return the values that hold H of all steps, and the rest; operators after the frame may complete H.
 
     Raises:
-        NotLiftableError: Another value of the steps is read.
+        NotLiftableError: A value past the ends of rows is read.
     """
     results: list[Result] = []
+    rest: Rest = []
     pending: dict[int, list[tuple[Series, AffineForm]]] = {}
     for series in frame.outputs:
         if not is_read(series.outer):
             continue
-        for number, form in _forms_by_cell(series, found):
-            pending.setdefault(number, []).append((series, form))
+        try:
+            for number, form in _forms_by_cell(series, found):
+                pending.setdefault(number, []).append((series, form))
+        except NotLiftableError as error:
+            rest.append((series, error))
     for number, parts in pending.items():
-        results += _trace_results(facts, number, found[number], parts)
+        try:
+            results += _trace_results(facts, number, found[number], parts)
+        except NotLiftableError as error:
+            rest += [(series, error) for series, _ in parts]
     for result in results:
         if found[result.cell].lengths is not None:
             require_mask(facts, result, found[result.cell])
-    return results
+    return results, rest
 
 
 def _forms_by_cell(series: Series, found: Sequence[FoundCell]) -> Iterator[tuple[int, AffineForm]]:

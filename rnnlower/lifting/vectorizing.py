@@ -10,7 +10,7 @@ from onnx_ir.convenience import convert_attributes
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.operator_axes import reduced_axes
-from rnnlower.graph.walk import operand, walk_values
+from rnnlower.graph.walk import RANDOM, operand, subgraphs_of, walk_values
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, count_steps
 from rnnlower.lifting.products import ProductReader, describe
@@ -40,7 +40,7 @@ class StepVectorizer:
         self, e: Emitter, facts: Facts, frame: Frame, body: ir.Graph, products: ProductReader
     ) -> None:
         self.e, self._facts, self._frame, self.products = e, facts, frame, products
-        self._inner = {*walk_values(body)}
+        self._body, self._inner = body, {*walk_values(body)}
         self._known: dict[ir.Value, tuple[ir.Value, bool]] = {}
         self._sizes: dict[str, Dim] = {}
         self.steps = self._steps()
@@ -103,7 +103,7 @@ class StepVectorizer:
             if series.inner is value:
                 return self._series(series), True
         node = value.producer()
-        if node is None or node.domain:
+        if node is None or node.domain or node.op_type in RANDOM or any(True for _ in subgraphs_of(node)):
             raise NotLiftableError(f"{value.name!r} is not known for all steps")
         parts = [None if each is None else self.emit(each) for each in node.inputs]
         given = [None if part is None else part[0] for part in parts]
@@ -118,6 +118,41 @@ class StepVectorizer:
             out: (result, any(has_time)) for out, result in zip(node.outputs, results, strict=True)
         }
         return self._known[value]
+
+    def emit_output(self, series: Series) -> ir.Value:
+        """Emit a tensor that the steps write.
+
+        Raises:
+            NotLiftableError: It is the same in all steps, or there is no rule for an operator.
+        """
+        value, has_time = self.emit(series.inner)
+        if not has_time:
+            raise NotLiftableError(f"{series.outer.name!r} is the same in all steps")
+        axis = series.axis
+        if series.keeps_axis:
+            value = self.e.with_axes("Squeeze", value, [axis + 1])
+        if series.reverse:
+            value = self.e.flip(value, 0)
+        rank = len(self.products.dims(series.inner)) + (not series.keeps_axis)
+        return self.e.transpose(value, [*range(1, axis + 1), 0, *range(axis + 1, rank)]) if axis else value
+
+    def emit_inputs(self) -> list[Series]:
+        """Emit what the steps compute of their inputs alone; return it as series.
+
+        Raises:
+            NotLiftableError: There is no rule for an operator.
+        """
+        given = {series.inner for series in self._frame.inputs}
+        found: dict[ir.Value, Series] = {}
+        for node in self._body:
+            for value in node.inputs if self.products.dependent & {*node.outputs} else ():
+                if value is None or value not in self._inner or value in self.products.dependent | given:
+                    continue
+                if value not in found and self._facts.constant(value) is None:
+                    outer, has_time = self.emit(value)
+                    if has_time:
+                        found[value] = Series(value, outer, 0, False)
+        return [*found.values()]
 
     def _series(self, series: Series) -> ir.Value:
         outer, axis = series.outer, series.axis
@@ -157,6 +192,8 @@ VectorRule = Callable[[StepVectorizer, ir.Node, Values, Sequence[bool]], list[ir
 
 
 def _pointwise(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
+    if node.op_type in ("Clip", "PRelu"):
+        _require_fixed_operands(has_time, node)
     rank = len(t.products.dims(node.outputs[0]))
     return t._copy_node(node, t.align(node, given, has_time, rank))
 
@@ -228,6 +265,20 @@ def _shift_axis(t: StepVectorizer, node: ir.Node, given: Values, has_time: Seque
     return t._copy_node(node, given, axis=axis % rank + 1)
 
 
+def _gather(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
+    """Emit a Gather along an axis of each step, or of rows of a fixed table."""
+    if has_time == [False, True] and node.attributes.get_int("axis", 0) == 0:
+        return t._copy_node(node, given)
+    return _shift_axis(t, node, given, has_time)
+
+
+def _concat(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
+    if not all(has_time):
+        raise NotLiftableError(f"{describe(node)} joins the step to what is the same in all steps")
+    axis = node.attributes.get_int("axis", 0) % len(t.products.dims(node.inputs[0]))
+    return t._copy_node(node, given, axis=axis + 1)
+
+
 def _slice(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
     names = ("starts", "ends", "axes", "steps")
     starts, ends, axes, steps = (t.products.ints(node, name, k) for k, name in enumerate(names, 1))
@@ -254,11 +305,11 @@ def _gemm(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bo
 
 _RULES: Mapping[str, VectorRule] = {
     **dict.fromkeys((*_REDUCTIONS, "Squeeze", "Unsqueeze"), _shift_axes),
-    **dict.fromkeys(
-        ("Gather", "LayerNormalization", "LogSoftmax", "LpNormalization", "Softmax", "Split"), _shift_axis
-    ),
+    **dict.fromkeys(("LayerNormalization", "LogSoftmax", "LpNormalization", "Softmax", "Split"), _shift_axis),
+    "Concat": _concat,
     "Einsum": _einsum,
     "Flatten": _reshape,
+    "Gather": _gather,
     "Gemm": _gemm,
     "MatMul": _matmul,
     "Reshape": _reshape,

@@ -130,14 +130,16 @@ class StreamRewriter:
         if not final.name:
             final.name = self._names.fresh(f"{edit.name}_final")
         if edit.kept is not None:
-            self._keep(*edit.kept, final, edit.calls)
+            self._keep(*edit.kept, final, node.inputs[edit.index], edit.calls)
             return
         value, out = self._state(edit.name, edit.dtype, edit.shape, edit.start)
         self._set_input(node, edit.index, value)
         self._add_state_output(final, out, value, edit.calls)
 
-    def _keep(self, value: ir.Value, output: ir.Value | None, final: ir.Value, calls: int) -> None:
-        """Keep a state that is an input already; its output exists, or is added.
+    def _keep(
+        self, value: ir.Value, output: ir.Value | None, final: ir.Value, taken: ir.Value | None, calls: int
+    ) -> None:
+        """Keep a state that is an input already; its output exists, or is added in the shape of the input.
 
         It starts with its default, or as the metadata says, else with zeros, as callers start such models.
         """
@@ -160,6 +162,15 @@ class StreamRewriter:
         else:
             name = self._names.fresh(f"{value.name}_out")
             self._states[name] = value.name
+            if taken is not value and value.shape is not None:
+                emitter = self._emitter(final, name)
+                sizes = [
+                    size if isinstance(size, int) else emitter.dim(value, axis)
+                    for axis, size in enumerate(value.shape)
+                ]
+                final = emitter.reshape(final, sizes)
+                final.type = value.type
+                self._graph.extend(emitter.nodes)
             self._add_state_output(final, name, value, calls)
 
     def _cache(self, edit: edits.CacheInput) -> None:

@@ -11,6 +11,7 @@ from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array, evaluate
 from rnnlower.graph.walk import (
     REARRANGING,
+    RESHAPING,
     SHAPE_READERS,
     ancestors,
     is_read,
@@ -197,13 +198,18 @@ def _existing_state(
         outputs = [final]
     if len(outputs) == 1:
         return inputs[0], outputs[0]
-    if value is not inputs[0] or len(value.uses()) > 1 or value.is_graph_output() or outputs:
+    views = [value]
+    while (view := views[-1].producer()) is not None and view.op_type in RESHAPING and view.inputs[0]:
+        views.append(view.inputs[0])
+    is_read_once = all(len(each.uses()) == 1 and not each.is_graph_output() for each in views)
+    is_of_known_shape = value is inputs[0] or wanted is not None
+    if views[-1] is not inputs[0] or not is_read_once or outputs or not is_of_known_shape:
         raise CoupledError(
             f"has an {name} that comes from input {inputs[0].name!r}, and no output of the model holds "
             "the final state in the same form",
             "add one",
         )
-    return value, None
+    return inputs[0], None
 
 
 def require_states_returned(flow: Flow) -> None:

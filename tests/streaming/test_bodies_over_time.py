@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from support.streamed import model, stream
+from support.streamed import model, stream, streamed_and_metadata
 
 import rnnlower
 
@@ -225,3 +225,49 @@ def test_a_streamed_linear_attention_can_be_lowered() -> None:
     streamed = rnnlower.stream(source, chunk=2, strategy="unroll")
     assert rnnlower.verify(source, streamed)
     assert "LinearAttention" not in {node.op_type for node in streamed.graph.node}
+
+
+VIEWS = {
+    "an axis": "h = Unsqueeze (h0, first)",
+    "a shape": "h = Reshape (h0, shape)",
+    "two": "g = Squeeze (h0, third)  h = Unsqueeze (g, first)",
+}
+
+
+@pytest.mark.parametrize("rows", ["N", "2"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_state_in_another_shape_gets_an_output_in_the_shape_of_its_input(view: str, rows: str) -> None:
+    one = ", 1" if view == "two" else ""
+    source = model(
+        f"""
+        (float[T, {rows}, 3] x, float[{rows}, 8{one}] h0) => (float[T, {rows}, 8] y)
+        <int64[1] first = {{0}}, int64[1] third = {{2}}, int64[1] at = {{1}},
+         int64[3] shape = {{1, -1, 8}}> {{
+            {VIEWS[view]}
+            Y = GRU <hidden_size = 8> (x, W, R, , , h)
+            y = Squeeze (Y, at)
+        }}""",
+        W=(1, 24, 3),
+        R=(1, 24, 8),
+    )
+    streamed, metadata = streamed_and_metadata(source, {"x": 0}, chunk=4)
+    assert metadata["start"] == {"h0": 0.0}
+    values = {value.name: value.type for value in (*streamed.graph.input, *streamed.graph.output)}
+    assert values["h0_out"] == values["h0"]
+
+
+def test_a_state_that_another_node_reads_is_refused() -> None:
+    source = model(
+        """
+        (float[T, 2, 3] x, float[2, 8] h0) => (float[T, 2, 8] y, float[2, 8] z)
+        <int64[1] first = {0}, int64[1] second = {1}> {
+            h = Unsqueeze (h0, first)
+            Y = GRU <hidden_size = 8> (x, W, R, , , h)
+            y = Squeeze (Y, second)
+            z = Tanh (h0)
+        }""",
+        W=(1, 24, 3),
+        R=(1, 24, 8),
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="input 'h0', and no output of the model"):
+        rnnlower.stream(source, time_axes={"x": 0})

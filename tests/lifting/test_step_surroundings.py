@@ -1,0 +1,142 @@
+"""Operators before and after the cell of a step: they are computed for all steps at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from support.judge import run
+
+import rnnlower
+
+DRAW = np.random.default_rng(0)
+SIZES = {"W": (3, 4), "R": (4, 4), "U": (3, 4), "V": (4, 5), "v": (5,), "E": (7, 3), "scale": (3,)}
+WEIGHTS = {name: DRAW.normal(size=shape, scale=0.4).astype(np.float32) for name, shape in SIZES.items()}
+WEIGHTS |= {"cut": np.array([1]), "units": np.array([1]), "to": np.array([3]), "seven": np.array(7)}
+WEIGHTS |= {"flat": np.array([-1, 2, 2]), "none": np.array(0, np.float32), "six": np.array(6, np.float32)}
+
+
+def model_of(
+    before: str = "x = Identity (raw)",
+    after: str = "y = Identity (new)",
+    how: str = "",
+    y: str = "a, b, c",
+    opset: int = 17,
+) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : {opset}]>
+        main (float[T, B, 3] X, float[B, 4] h0) => (float[{y}] Y, float[B, 4] last) {{
+            last, Y = Scan <num_scan_inputs = 1 {how}, body = step (float[B, 4] h, float[B, 3] raw)
+                => (float[B, 4] new, float[{y[3:]}] y) {{
+                {before}
+                xw = MatMul (x, W)
+                hr = MatMul (h, R)
+                sum = Add (xw, hr)
+                new = Tanh (sum)
+                {after}
+            }}> (h0, X)
+        }}
+    """)
+    for name, value in WEIGHTS.items():
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    return model
+
+
+def lift_and_compare(model: onnx.ModelProto) -> list[str | None]:
+    onnx.checker.check_model(model, full_check=True)
+    lifted, report = rnnlower.lift.with_report(model)
+    onnx.checker.check_model(lifted, full_check=True)
+    for steps, rows in ((5, 3), (1, 1), (50, 16)):
+        inputs = {name: DRAW.normal(size=size).astype(np.float32) for name, size in _shapes(steps, rows)}
+        got = run(lifted, inputs)
+        for name, want in run(model, inputs).items():
+            np.testing.assert_allclose(got[name], want, rtol=1e-4, atol=1e-5, err_msg=name)
+    return [node.op_type for node in report.nodes]
+
+
+def _shapes(steps: int, rows: int) -> list[tuple[str, tuple[int, ...]]]:
+    return [("X", (steps, rows, 3)), ("h0", (rows, 4))]
+
+
+AFTER = {
+    "a head": "p = MatMul (new, V)  y = Softmax <axis = -1> (p)",
+    "a Gemm": "p = Gemm (new, V, v)  y = Relu (p)",
+    "a connection around the cell": "skip = MatMul (raw, U)  y = Add (new, skip)",
+    "the input beside the state": "y = Concat <axis = 1> (new, raw)",
+    "a constant in front": "p = Sub (six, new)  y = Clip (p, none, six)",
+    "some units": "y = Slice (new, units, to, cut)",
+    "all units twice": "p, q = Split <axis = -1> (new)  y = Concat <axis = -1> (q, p, q)",
+    "columns": "y = Transpose (new)",
+    "the state after a head": "p = Exp (new)  y = Identity (new)",
+}
+
+
+@pytest.mark.parametrize("opset", [13, 17])
+@pytest.mark.parametrize("after", AFTER)
+def test_what_follows_the_cell_is_computed_for_all_steps(after: str, opset: int) -> None:
+    assert lift_and_compare(model_of(after=AFTER[after], opset=opset)) == ["RNN"]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("backward", [0, 1])
+def test_results_are_stacked_along_any_axis_in_both_directions(axis: int, backward: int) -> None:
+    how = f", scan_output_axes = [{axis}], scan_output_directions = [{backward}]"
+    for turned in ("", ", scan_input_directions = [1]"):
+        assert lift_and_compare(model_of(after=AFTER["a head"], how=how + turned)) == ["RNN"]
+
+
+def test_a_result_may_have_fewer_or_more_axes() -> None:
+    fewer = "y = ReduceSum <keepdims = 0> (new, cut)"
+    assert lift_and_compare(model_of(after=fewer, y="a, b")) == ["RNN"]
+    assert lift_and_compare(model_of(after="y = Reshape (new, flat)", y="a, b, c, d")) == ["RNN"]
+
+
+BEFORE = {
+    "an activation": "x = Relu (raw)",
+    "a layer": "p = MatMul (raw, U)  q = Tanh (p)  s = MatMul (q, V)  x = Slice (s, units, to4, cut)",
+    "a normalization": "x = LayerNormalization (raw, scale)",
+    "rows of a table": """
+        high = ReduceMax <axes = [1], keepdims = 0> (raw)  big = Clip (high, none, six)
+        at = Cast <to = 7> (big)  x = Gather (E, at)
+    """,
+    "a softmax of the input twice": "p = Softmax <axis = -1> (raw)  x = Mul (p, raw)",
+}
+WEIGHTS["to4"] = np.array([4])
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_what_precedes_the_cell_is_computed_for_all_steps(before: str) -> None:
+    assert lift_and_compare(model_of(BEFORE[before])) == ["RNN"]
+    assert lift_and_compare(model_of(BEFORE[before], AFTER["the input beside the state"])) == ["RNN"]
+
+
+STAYS = {
+    "the state before": ("x = Identity (raw)", "y = Exp (h)"),
+    "a bound of each step": (
+        "low = ReduceMin <keepdims = 0> (raw)  x = Clip (raw, low)",
+        "y = Identity (new)",
+    ),
+    "joined to what is the same in all steps": ("x = Identity (raw)", "y = Concat <axis = 0> (new, R)"),
+    "the same in all steps": ("x = Identity (raw)", "y = Exp (R)"),
+    "an If": (
+        "on = Less (none, six)  x = If (on) <then_branch = a () => (float[B, 3] p) { p = Relu (raw) }, "
+        "else_branch = b () => (float[B, 3] q) { q = Tanh (raw) }>",
+        "y = Identity (new)",
+    ),
+    "an operator without a rule": ("x = CumSum (raw, cut)", "y = Identity (new)"),
+    "another function of the state": ("x = Identity (raw)", "g = Mul (new, h)  y = Exp (g)"),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_the_rest_stays(name: str) -> None:
+    before, after = STAYS[name]
+    assert lift_and_compare(model_of(before, after)) == [None]
+
+
+def test_random_numbers_stay() -> None:
+    before = "noise = RandomNormal <shape = [1, 3]> ()  x = Add (raw, noise)"
+    lifted, report = rnnlower.lift.with_report(model_of(before))
+    assert [node.op_type for node in report.nodes] == [None]
+    assert "Scan" in {node.op_type for node in lifted.graph.node}
