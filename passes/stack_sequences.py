@@ -12,7 +12,8 @@ from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values
 from rnnlower.graph.slicing import keeps_split_axis
 from rnnlower.graph.symbols import is_known
-from rnnlower.graph.walk import captured_values, look_through_identities, op_types, operand, walk
+from rnnlower.graph.walk import captured_values, op_types, operand, walk
+from rnnlower.lifting.frames import same_number
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.base import Pass
 from rnnlower.passes.simpler_control_flow import loops, replace_loop
@@ -116,7 +117,7 @@ class StackSequencesPass(Pass):
         known = self.facts.constant(place)
         is_first = known is not None and not known.any()
         # In each iteration, the sequence is as long as the number of iterations before.
-        is_last = place is None or look_through_identities(place) is body.inputs[0]
+        is_last = place is None or same_number(place) is body.inputs[0]
         if insert.op_type != "SequenceInsert" or not (is_first or is_last):
             return None
         if insert.inputs[0] is not before or len(before.uses()) > 1 or after.uses():

@@ -101,10 +101,10 @@ def test_a_sequence_may_be_read_twice_and_elements_may_come_from_outside() -> No
     assert not {op_type for op_type in used if "Sequence" in op_type}
 
 
-@pytest.mark.parametrize("place", ["", ", first", ", i"])
+@pytest.mark.parametrize("place", ["", ", first", ", i", ", j"])
 @pytest.mark.parametrize("position", ["first", "minus", "minus_1d"])
 def test_elements_are_read_by_position_and_counted(place: str, position: str) -> None:
-    step = STEP.replace("(a, g_out)", f"(a, g_out{place})")
+    step = "j = Cast <to = 6> (i)" + STEP.replace("(a, g_out)", f"(a, g_out{place})")
     reader = f"""
         minus = Constant <value_int = -1> ()
         minus_1d = Constant <value_ints = [-1]> ()
