@@ -11,7 +11,9 @@ from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values
 from rnnlower.graph.slicing import keeps_split_axis
-from rnnlower.graph.walk import op_types, operand, walk
+from rnnlower.graph.symbols import is_known
+from rnnlower.graph.walk import captured_values, op_types, operand, walk
+from rnnlower.lifting.frames import same_number
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.base import Pass
 from rnnlower.passes.simpler_control_flow import loops, replace_loop
@@ -22,9 +24,9 @@ _READERS = ("SequenceAt", "SequenceLength")
 class StackSequencesPass(Pass):
     """Makes Loops stack what their bodies insert at an end of sequences that are only read afterward.
 
-    Readers take elements by their positions, count them or concatenate them. What is concatenated along an
-    axis of its own has a size of 1 there in each iteration, or another one that is known, as are the sizes of
-    the axes after it.
+    Readers take elements by their positions, count them or concatenate them; the elements have the same sizes
+    in each iteration. What is concatenated along an axis of its own has a size of 1 there in each iteration,
+    or another one that is known, as are the sizes of the axes after it.
 
     Before::
 
@@ -112,8 +114,11 @@ class StackSequencesPass(Pass):
         if start is None or start.op_type != "SequenceEmpty" or insert is None:
             return None
         place = operand(insert, 2)
-        is_first = place is not None and (known := self.facts.constant(place)) is not None and not known.any()
-        if insert.op_type != "SequenceInsert" or not (place is None or is_first):
+        known = self.facts.constant(place)
+        is_first = known is not None and not known.any()
+        # In each iteration, the sequence is as long as the number of iterations before.
+        is_last = place is None or same_number(place) is body.inputs[0]
+        if insert.op_type != "SequenceInsert" or not (is_first or is_last):
             return None
         if insert.inputs[0] is not before or len(before.uses()) > 1 or after.uses():
             return None
@@ -123,7 +128,18 @@ class StackSequencesPass(Pass):
         shape = self.facts.shape(element)
         if shape is None or self.facts.dtype(element) is None or result.is_graph_output():
             return None
-        return insert if all(_can_read_stack(use.node, shape) for use in result.uses()) else None
+        readers = [use.node for use in result.uses()]
+        if not all(_can_read_stack(reader, shape) for reader in readers):
+            return None
+        # What is concatenated has the same sizes.
+        is_joined = any(reader.op_type not in _READERS for reader in readers)
+        return insert if is_joined or self._keeps_sizes(node, element) else None
+
+    def _keeps_sizes(self, node: ir.Node, element: ir.Value | None) -> bool:
+        """Return whether a value of a Loop's body has the same sizes in each iteration."""
+        outside = {*filter(None, node.inputs), *captured_values(node)}
+        sizes = {size for value in outside for size in self.facts.dims(value) or ()}
+        return all(is_known(size) or size in sizes for size in self.facts.dims(element) or ())
 
     def _stack(self, model: ir.Model, node: ir.Node, found: Mapping[int, ir.Node]) -> None:
         emitters, names = Emitters(model), NameSource(all_names(model))
@@ -148,7 +164,8 @@ class StackSequencesPass(Pass):
 
     def _read(self, e: Emitter, stack: ir.Value, insert: ir.Node, reader: ir.Node) -> ir.Value:
         """Emit what a node reads of the elements, which are stacked on the first axis."""
-        if operand(insert, 2) is not None and reader.op_type != "SequenceLength":
+        is_first = self.facts.constant(operand(insert, 2)) is not None
+        if is_first and reader.op_type != "SequenceLength":
             stack = e.flip(stack, 0)
         if reader.op_type in _READERS:
             return self._read_slice(e, stack, 0, reader)

@@ -24,7 +24,6 @@ from rnnlower.graph.walk import (
     walk_values,
 )
 
-_STATE_ROUNDS = 3
 _MOST_ITERATIONS = 1000
 
 
@@ -246,19 +245,18 @@ class Facts(NodeFacts):
 
         The states come first in `sources` and `results`; `shapes` are those in the first iteration.
         """
-        for number in range(_STATE_ROUNDS):
+        while True:
             for state, source, shape in zip(states, sources, shapes, strict=False):
                 self._forget(state)
                 self._learn(state, self.type(source), shape)
             self._visit_graph(body)
             merged = [_merge_shapes([old, self.dims(out)]) for old, out in zip(shapes, results, strict=False)]
             if merged == shapes:
-                break
+                return shapes
             # Facts derived from sizes that change are wrong.
             for out in (out for inner, _ in walk(body) for out in inner.outputs):
                 self._forget(out)
-            shapes = merged if number + 2 < _STATE_ROUNDS else [None] * len(shapes)
-        return list(shapes)
+            shapes = merged
 
     def _learn_outputs(
         self, node: ir.Node, results: Sequence[ir.Value], shapes: Sequence[Dims | None]

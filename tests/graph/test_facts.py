@@ -137,6 +137,21 @@ def test_a_state_that_grows_has_no_shape() -> None:
     assert facts.constant(values["c_out"]) is None
 
 
+def test_declared_sizes_of_states_that_grow_one_after_another_are_not_trusted() -> None:
+    facts, values = facts_of("""
+        main (float[1] x, int64 n) => (float[k] z) {
+            y, z = Loop (n, , x, x) <body = b (int64 i, bool c, float[1] h, float[1] late)
+                => (bool c_out, float[k] g, float[l] last) {
+                c_out = Identity (c)
+                g = Concat <axis = 0> (h, x)
+                last = Identity (h)
+                read = Neg (late)
+            }>
+        }
+    """)
+    assert facts.shape(values["read"]) == (None,)
+
+
 def test_a_scan_over_a_state_that_gets_axes_has_elements_of_no_known_shape() -> None:
     facts, values = facts_of(
         """main (float[3] x, int64 n, int64[1] axes) => (float[k] y)

@@ -101,10 +101,10 @@ def test_a_sequence_may_be_read_twice_and_elements_may_come_from_outside() -> No
     assert not {op_type for op_type in used if "Sequence" in op_type}
 
 
-@pytest.mark.parametrize("place", ["", ", first"])
+@pytest.mark.parametrize("place", ["", ", first", ", i", ", j"])
 @pytest.mark.parametrize("position", ["first", "minus", "minus_1d"])
 def test_elements_are_read_by_position_and_counted(place: str, position: str) -> None:
-    step = STEP.replace("(a, g_out)", f"(a, g_out{place})")
+    step = "j = Cast <to = 6> (i)" + STEP.replace("(a, g_out)", f"(a, g_out{place})")
     reader = f"""
         minus = Constant <value_int = -1> ()
         minus_1d = Constant <value_ints = [-1]> ()
@@ -145,7 +145,10 @@ def test_slices_are_read_from_the_tensor(split: str, keepdims: int) -> None:
 
 
 STAYS = {
-    "a position": (STEP.replace("(a, g_out)", "(a, g_out, i)"), READER),
+    "a position": (
+        STEP.replace("a_out = SequenceInsert (a, g_out)", "j = Neg (i) a_out = SequenceInsert (a, g_out, j)"),
+        READER,
+    ),
     "read by others": (STEP, READER + "  rest = SequenceErase (all)  v = SequenceLength (rest)"),
     "read in the body": (STEP + "at = SequenceInsert (a, r)", READER),
     "only now and then": (
@@ -211,4 +214,16 @@ def test_pieces_of_changing_sizes_stay() -> None:
     reader = READER.replace("<axis = 0, new_axis = 1> (doubled)", "<axis = 0> (doubled)")
     outputs = OUTPUTS.replace("float[d, e, f]", "float[d, e]")
     _, used = stacked(f"at = Constant{lines[1]}{lines[0]}", reader, outputs=outputs)
+    assert "SequenceInsert" in used
+
+
+@pytest.mark.parametrize(
+    ("reader", "result"),
+    [("y = SequenceAt (all, minus)", "float[a, 2, 3] y"), ("y = SequenceLength (all)", "int64 y")],
+)
+def test_elements_that_grow_are_not_stacked(reader: str, result: str) -> None:
+    start = "start = Constant <value_ints = [0]> ()  next = Add (i, one)  end = Unsqueeze (next, start)"
+    step = f"{start}  part = Slice (x, start, end, start)" + STEP.replace("(a, g_out)", "(a, part)")
+    reader = f"minus = Constant <value_int = -1> ()  {reader}"
+    _, used = stacked(step, reader, outputs=f"{result}, float[2, 3] last")
     assert "SequenceInsert" in used

@@ -154,7 +154,9 @@ def test_names_in_iterations_tell_where_they_come_from() -> None:
 
 def test_a_runtime_that_lacks_an_op_of_the_body_gets_a_straight_line() -> None:
     """OpenCV has Loop, but no sequences. What is inserted at a position is not stacked."""
-    source = onnx.parser.parse_model(HEADER + FILLED.replace("(s, r)", "(s, r, i)"))
+    source = onnx.parser.parse_model(
+        HEADER + FILLED.replace("more = SequenceInsert (s, r)", "j = Neg (i) more = SequenceInsert (s, r, j)")
+    )
     lowered, report = rnnlower.lower.with_report(source, target="opencv")
     assert "'rows' became a straight line of 3 iterations" in report.notes
     assert not {"Loop", "SequenceInsert"} & {node.op_type for node in lowered.graph.node}
