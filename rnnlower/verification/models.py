@@ -242,7 +242,10 @@ def interface_problems(
 
 
 def find_state_pairs(
-    graph: onnx.GraphProto, facts: GraphFacts, given: Mapping[str, str] | None, fixed: Collection[str]
+    graph: onnx.GraphProto,
+    facts: GraphFacts,
+    given: Mapping[str, str] | None = None,
+    fixed: Collection[str] = (),
 ) -> dict[str, str]:
     """Return pairs of a state output and the state input that it feeds in the next call.
 
