@@ -139,7 +139,7 @@ def test_a_recurrence_in_a_function_is_lifted(text: str, body: str, tmp_path: Pa
 
 
 def test_a_function_in_which_nothing_is_lifted_stays(tmp_path: Path, out: Path) -> None:
-    model = with_functions("Y = own.cell (X, h)", SCANNED.replace("ENDING", "Sin"))
+    model = with_functions("Y = own.cell (X, h)", SCANNED.replace("ENDING", "Hardmax"))
     run = rnnlower("lift", save(model, tmp_path), "-o", out, "--json")
     (node,) = run.json["nodes"]
     assert "no cell returns" in node["reason"]
