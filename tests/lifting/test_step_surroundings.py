@@ -135,6 +135,12 @@ def test_the_rest_stays(name: str) -> None:
     assert lift_and_compare(model_of(before, after)) == [None]
 
 
+def test_the_reason_names_what_follows_the_cell_where_its_input_was_no_obstacle() -> None:
+    model = model_of("x = Relu (raw)", "y, places = TopK (new, units)")
+    (node,) = rnnlower.lift.with_report(model)[1].nodes
+    assert node.reason == "'Y' is read, but no cell returns it: TopK is not part of a cell"
+
+
 def test_random_numbers_stay() -> None:
     before = "noise = RandomNormal <shape = [1, 3]> ()  x = Add (raw, noise)"
     lifted, report = rnnlower.lift.with_report(model_of(before))
