@@ -102,7 +102,7 @@ class FrameLifter:
                 return self._lift(located, dataclasses.replace(frame, inputs=[*frame.inputs, *series]))
             except NotLiftableError:
                 graph.remove(e.nodes)
-                raise error from None
+                raise
             finally:
                 remove_orphans([each.outer for each in series])
 

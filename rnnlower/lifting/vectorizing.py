@@ -194,6 +194,8 @@ VectorRule = Callable[[StepVectorizer, ir.Node, Values, Sequence[bool]], list[ir
 def _pointwise(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
     if node.op_type in ("Clip", "PRelu"):
         _require_fixed_operands(has_time, node)
+    if t.e.opset < 8 and node.op_type in ("Max", "Mean", "Min", "Sum") and not all(has_time):
+        raise NotLiftableError(f"{describe(node)} does not broadcast before opset 8")
     rank = len(t.products.dims(node.outputs[0]))
     return t._copy_node(node, t.align(node, given, has_time, rank))
 

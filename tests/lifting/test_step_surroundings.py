@@ -135,8 +135,40 @@ def test_the_rest_stays(name: str) -> None:
     assert lift_and_compare(model_of(before, after)) == [None]
 
 
+def test_the_reason_names_what_follows_the_cell_where_its_input_was_no_obstacle() -> None:
+    model = model_of("x = Relu (raw)", "y, places = TopK (new, units)")
+    (node,) = rnnlower.lift.with_report(model)[1].nodes
+    assert node.reason == "'Y' is read, but no cell returns it: TopK is not part of a cell"
+
+
 def test_random_numbers_stay() -> None:
     before = "noise = RandomNormal <shape = [1, 3]> ()  x = Add (raw, noise)"
     lifted, report = rnnlower.lift.with_report(model_of(before))
     assert [node.op_type for node in report.nodes] == [None]
     assert "Scan" in {node.op_type for node in lifted.graph.node}
+
+
+@pytest.mark.parametrize("op_type", ["Max", "Mean", "Min", "Sum"])
+def test_before_opset_8_operands_without_time_are_not_broadcast(op_type: str) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 4, opset_import: ["" : 7]>
+        main (float[6, 3, 3] X, float[3, 4] h0) => (float[6, 3, 4] Y) {{
+            last, Y = Loop <body = step (int64 i, bool go, float[3, 4] h)
+                => (bool goes, float[3, 4] new, float[3, 4] y) {{
+                x = Gather <axis = 0> (X, i)
+                xw = MatMul (x, W)
+                hr = MatMul (h, R)
+                sum = Add (xw, hr)
+                new = Tanh (sum)
+                y = {op_type} (new, K)
+                goes = Identity (go)
+            }}> (steps, yes, h0)
+        }}
+    """)
+    values = {"W": WEIGHTS["W"], "R": WEIGHTS["R"], "K": np.ones((3, 4), np.float32)}
+    for name, value in (values | {"steps": np.array(6), "yes": np.array(True)}).items():
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    lifted, report = rnnlower.lift.with_report(model)
+    assert [node.op_type for node in report.nodes] == [None]
+    inputs = {"X": np.ones((6, 3, 3), np.float32), "h0": np.zeros((3, 4), np.float32)}
+    np.testing.assert_array_equal(run(lifted, inputs)["Y"], run(model, inputs)["Y"])
