@@ -68,6 +68,7 @@ _OPTIONAL = (*_OPTIONAL_INPUTS, *operators.OUTPUT_NAMES)
 _PROPERTIES = (
     *(*operators.INPUT_NAMES, *operators.OUTPUT_NAMES, *operators.ATTRIBUTE_TYPES, *operators.DIRECTIONS),
     *(*_SIZES, "type", "empty", "inputs", "nested", "semantics", "repeated", "input_size", "two_states"),
+    "one_reader",
 )
 _DTYPES = (
     *("bool", "string", "float16", "float32", "float64", "bfloat16", "complex64", "complex128"),
@@ -279,6 +280,9 @@ class RecurrentRule(Claim, frozen=True):
     nested: Annotated[bool, _key("whether it also runs in bodies of If, Loop and Scan", True)] = True
     two_states: Annotated[
         bool, _key("whether initial_h and initial_c must be two values, unless they are constants", True)
+    ] = False
+    one_reader: Annotated[
+        bool, _key("whether no other recurrent node may read X, unless the batch size is 1", True)
     ] = False
     static: Annotated[tuple[Size, ...], _key("sizes of X that must be static", ["batch", "time"])] = ()
     static_nested: Annotated[

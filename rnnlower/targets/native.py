@@ -17,7 +17,14 @@ from rnnlower.errors import OpsetError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.walk import REARRANGING, LocatedNode, origin, qualified_op_type
+from rnnlower.graph.walk import (
+    REARRANGING,
+    LocatedNode,
+    look_through_identities,
+    origin,
+    qualified_op_type,
+    reachable,
+)
 from rnnlower.recurrent.finding import find_recurrent, infer_input_types, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
@@ -179,6 +186,8 @@ class NativeCheck:
         states = [state for state in given if state is not None and constant_of(state) is None]
         if rule.two_states and len(states) > len({*states}):
             yield "two_states", "one value as initial_h and initial_c"
+        if rule.one_reader and node.batch_size != 1 and _count_recurrent_readers(node.inputs["X"]) > 1:
+            yield "one_reader", "an X that another recurrent node reads"
         for name in rule.constant:
             if name in node.inputs and constant_of(node.inputs[name]) is None:
                 yield name, f"an input {name} that is not a constant"
@@ -192,6 +201,15 @@ class NativeCheck:
             if (name in node.node.attributes) if not allowed else value not in taken:
                 yield name, f"attribute {name} = {value}"
         yield from _activation_violations(rule, node)
+
+
+def _count_recurrent_readers(value: ir.Value) -> int:
+    """Return how many recurrent nodes read a value, or the same behind operators that do nothing."""
+    found = reachable(
+        [look_through_identities(value)],
+        lambda each: [out for node, _ in each.uses() if node.op_type == "Identity" for out in node.outputs],
+    )
+    return sum(is_recurrent(node) and not place for each in found for node, place in each.uses())
 
 
 def _restrict_to_agreed(rule: RecurrentRule) -> RecurrentRule:

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from support.configs import Config
+from support.runtimes import RUNTIMES
 
 import rnnlower
 from rnnlower.targets import find_target, reading
@@ -201,3 +202,26 @@ def test_a_built_in_target_leaves_out_what_the_installed_onnx_does_not_know(
     assert "Elu" not in target.op_types
     assert not [limit for limit in target.limits if "Elu" in limit.ops]
     assert "com.microsoft.DynamicQuantizeLSTM" in (target.ops.allowed or ())
+
+
+@pytest.mark.parametrize(("rows", "kept"), [("2", 0), ("N", 0), ("1", 2)])
+@pytest.mark.parametrize("second", ["x", "same"])
+def test_openvino_keeps_nodes_that_read_an_x_alone(rows: str, kept: int, second: str) -> None:
+    """It gets all but the last node that reads an X of several rows wrong."""
+    source = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[T, {rows}, 3] x) => (float[T, D, {rows}, 4] y, float[T, D, {rows}, 4] z) {{
+            same = Identity (x)
+            y = GRU <hidden_size = 4> (x, W, R)
+            z = GRU <hidden_size = 4, direction = "reverse"> ({second}, W, R)
+        }}
+    """)
+    rng = np.random.default_rng(0)
+    for name, size in (("W", 3), ("R", 4)):
+        array = rng.normal(size=(1, 12, size)).astype(np.float32)
+        source.graph.initializer.append(numpy_helper.from_array(array, name))
+    lowered = rnnlower.lower(source, target="openvino", native="keep")
+    assert collections.Counter(node.op_type for node in lowered.graph.node)["GRU"] == kept
+    assert rnnlower.verify(source, lowered)
+    engine = RUNTIMES["openvino"].engine
+    assert engine.missing or rnnlower.verify(source, lowered, on="openvino")
