@@ -182,24 +182,21 @@ class FrameLifter:
         rest: Rest,
     ) -> list[tuple[ir.Value, ir.Value]]:
         """Emit what the steps compute of H, for all steps at once."""
-        ((series, error), *_) = rest
+        ((_, reason), *_) = rest
         try:
             vectorizer = self._vectorizer(e, located, frame)
             for number, (each, lifted) in enumerate(zip(found, nodes, strict=True)):
                 if each.lengths is not None or each.direction is not None:
-                    raise error
+                    raise reason
                 result = Result(each.hidden, number, ("T", *each.tags), (1, *each.shape), reverse=False)
                 Y, size = lifted.emitted.Y, each.cell.hidden_size
                 H = emit_result(e, result, Y, size, is_reverse=each.reverse)
                 after = each.states[0].after
                 for value in (each.hidden, after, look_through_identities(after)):
                     vectorizer.define(value, H)
-            made = []
-            for series, error in rest:  # noqa: B007
-                made.append((series.outer, vectorizer.emit_output(series)))
+            return [(series.outer, vectorizer.emit_output(series)) for series, _ in rest]
         except NotLiftableError:
-            raise error from None
-        return made
+            raise reason from None
 
 
 def _base_name(located: LocatedNode) -> str:

@@ -20,7 +20,6 @@ from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.walk import (
     REARRANGING,
     LocatedNode,
-    look_through_identities,
     origin,
     qualified_op_type,
     reachable,
@@ -47,6 +46,7 @@ _VERDICTS = {
 
 
 _LAYOUT_OPS = REARRANGING | {"Cast"}
+_MIXING_OPS = frozenset(("Conv", "ConvTranspose", "Einsum", "Gather", "Gemm", "MatMul"))
 _SIZES = {"batch": "batch size", "time": "sequence length"}
 
 
@@ -204,12 +204,28 @@ class NativeCheck:
 
 
 def _count_recurrent_readers(value: ir.Value) -> int:
-    """Return how many recurrent nodes read a value, or the same behind operators that do nothing."""
-    found = reachable(
-        [look_through_identities(value)],
-        lambda each: [out for node, _ in each.uses() if node.op_type == "Identity" for out in node.outputs],
-    )
-    return sum(is_recurrent(node) and not place for each in found for node, place in each.uses())
+    """Return how many recurrent nodes read a value, or what a runtime may find equal to it.
+
+    A runtime merges equal operators, and removes those of no effect, such as an Add of 0.
+    """
+    root = _without_light_ops(value)
+    found = reachable([root], lambda each: [out for node, _ in each.uses() for out in _light_outputs(node)])
+    same = [each for each in found if _without_light_ops(each) is root]
+    return sum(is_recurrent(node) and not place for each in same for node, place in each.uses())
+
+
+def _light_outputs(node: ir.Node) -> Sequence[ir.Value]:
+    return () if node.op_type in _MIXING_OPS or is_recurrent(node) else node.outputs
+
+
+def _without_light_ops(value: ir.Value) -> ir.Value:
+    """Return the value from which operators without weights compute a value alone."""
+    while (node := value.producer()) is not None and _light_outputs(node):
+        data = {each for each in node.inputs if each is not None and constant_of(each) is None}
+        if len(data) != 1:
+            break
+        (value,) = data
+    return value
 
 
 def _restrict_to_agreed(rule: RecurrentRule) -> RecurrentRule:

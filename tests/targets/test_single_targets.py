@@ -205,15 +205,18 @@ def test_a_built_in_target_leaves_out_what_the_installed_onnx_does_not_know(
 
 
 @pytest.mark.parametrize(("rows", "kept"), [("2", 0), ("N", 0), ("1", 2)])
-@pytest.mark.parametrize("second", ["x", "same"])
+@pytest.mark.parametrize(
+    "second", ["Identity (x)", "Add (x, zero)", "Concat <axis = 0> (x)", "Slice (x, first, last)"]
+)
 def test_openvino_keeps_nodes_that_read_an_x_alone(rows: str, kept: int, second: str) -> None:
     """It gets all but the last node that reads an X of several rows wrong."""
     source = onnx.parser.parse_model(f"""
         <ir_version: 8, opset_import: ["" : 17]>
-        main (float[T, {rows}, 3] x) => (float[T, D, {rows}, 4] y, float[T, D, {rows}, 4] z) {{
-            same = Identity (x)
+        main (float[T, {rows}, 3] x) => (float[T, D, {rows}, 4] y, float[T, D, {rows}, 4] z)
+        <float zero = {{0}}, int64[1] first = {{0}}, int64[1] last = {{2147483647}}> {{
+            same = {second}
             y = GRU <hidden_size = 4> (x, W, R)
-            z = GRU <hidden_size = 4, direction = "reverse"> ({second}, W, R)
+            z = GRU <hidden_size = 4, direction = "reverse"> (same, W, R)
         }}
     """)
     rng = np.random.default_rng(0)
