@@ -27,12 +27,27 @@ def _divide(size: Any, other: Any) -> Any:
     return -(-size // other) if below[0] != below[1] else size // other
 
 
+def _is_equal(size: Any, other: Any) -> int | None:
+    """Compare two sizes; PyTorch compares those of an Expand with -1."""
+    if size == other:
+        return 1
+    symbols = [str(each.value) for each in (size, other) if isinstance(each, ir.SymbolicDim)]
+    is_below = any(isinstance(each, int) and each < 0 for each in (size, other))
+    # A difference may be negative.
+    return 0 if not symbols or (is_below and "-" not in "".join(symbols)) else None
+
+
 _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,
     "Div": _divide,
+    "Equal": _is_equal,
     "Mul": operator.mul,
     "Sub": operator.sub,
 }
+
+
+def _choose(condition: Any, first: Any, second: Any) -> Any:
+    return None if condition is None else first if condition else second
 
 
 UNKNOWN = "unknown_size_"
@@ -78,6 +93,8 @@ def compute_sizes(
     if operation is not None:
         with_unknown = np.frompyfunc(functools.partial(combine_sizes, operation), 2, 1)
         return np.asarray(with_unknown(*inputs), object)
+    if node.op_type == "Where":
+        return np.asarray(np.frompyfunc(_choose, 3, 1)(*inputs), object)
     if node.op_type == "Ceil" or (node.op_type == "Cast" and dtype in (*SIZE_TYPES, *FLOAT_SIZE_TYPES)):
         return inputs[0]
     return _move_sizes(node, inputs, opset) if node.op_type in DATA_MOVEMENT else None

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.slicing import axis_slices
+from rnnlower.graph.symbols import SIZE_TYPES
 from rnnlower.graph.walk import VIEWS, Dim, is_read, look_through, look_through_identities, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, State, find_states, is_axis_size, same_number
@@ -203,8 +204,8 @@ class _LoopReader:
             is_reduced = writer.attributes.get_string("reduction", "none") != "none"
             if index is None or not dims or given is None or is_reduced:
                 raise NotLiftableError("a step writes to positions that are not known")
-            given = given if len(given) == len(dims) else (1, *given)
             axis %= len(dims)
+            given = given if len(given) == len(dims) else (*given[:axis], 1, *given[axis:])
             if (*given[:axis], dims[axis], *given[axis + 1 :]) != (*dims,) or given[axis] != 1:
                 raise NotLiftableError("a step writes to positions that are not known")
             written = self._make_series(
@@ -215,20 +216,58 @@ class _LoopReader:
             yield dataclasses.replace(written, outer=state.end)
 
     def _scatter_axis(self, place: ir.Value | None, dims: Dims | None) -> tuple[int, ir.Value | None]:
-        """Return the axis that a ScatterND indexes, after whole axes, and the positions on it."""
+        """Return the axis on which a ScatterND indexes an element, and its position; other axes are whole."""
         joined = None if place is None else place.producer()
-        if joined is None or joined.op_type != "Concat" or dims is None or len(joined.inputs) >= len(dims):
+        if joined is None or joined.op_type != "Concat" or dims is None:
             return 0, place
-        *grids, place = joined.inputs
-        lead, last = dims[: len(grids)], joined.attributes.get_int("axis", 0)
-        for axis, grid in enumerate(map(self._facts.constant, grids)):
-            if grid is None or last not in (-1, grid.ndim - 1) or grid.shape[-1] != 1:
-                return 0, None
-            if grid.shape[: len(lead)] != lead:
-                return 0, None
-            if (np.moveaxis(grid, axis, -1) != np.arange(grid.shape[axis])).any():
-                return 0, None
-        return len(grids), place
+        grids, shape = joined.inputs, self._facts.dims(place) or ()
+        keeps_axis = len(shape) > len(grids)
+        for axis, position in enumerate(grids):
+            whole = (*dims[:axis], *[1] * keeps_axis, *dims[axis + 1 : len(grids)], len(grids))
+            is_last = joined.attributes.get_int("axis", 0) in (-1, len(shape) - 1)
+            if (
+                is_last
+                and shape == whole
+                and all(
+                    other == axis or self._counts_along(grid, other - (other > axis and not keeps_axis))
+                    for other, grid in enumerate(grids)
+                )
+            ):
+                return axis, position
+        return 0, None
+
+    def _counts_along(self, value: ir.Value | None, axis: int) -> bool:
+        """Return whether a value counts the elements of one of its axes: 0, 1, 2, ..."""
+        dims, constant = self._facts.dims(value), self._facts.constant(value)
+        if value is None or not dims or axis >= len(dims):
+            return False
+        if constant is not None:
+            places = np.arange(constant.shape[axis]).reshape(-1, *(1 for _ in dims[axis + 1 :]))
+            return bool((constant == places).all())
+        producer, source = value.producer(), self._skip_whole_slices(value)
+        if source is not value:
+            return self._counts_along(source, axis)
+        if producer is None or producer.domain or producer.inputs[0] is None:
+            return False
+        if producer.op_type == "Range":
+            start, step = (self._facts.constant(producer.inputs[k]) for k in (0, 2))
+            return start is not None and step is not None and (start.item(), step.item()) == (0, 1)
+        source, given = producer.inputs[0], self._facts.dims(producer.inputs[0]) or ()
+        if producer.op_type == "Expand":
+            axis -= len(dims) - len(given)
+            return (
+                axis >= 0
+                and given[axis] == dims[len(dims) - len(given) + axis]
+                and self._counts_along(source, axis)
+            )
+        size = dims[axis]
+        if producer.op_type not in VIEWS or self._facts.dtype(value) not in SIZE_TYPES:
+            return False
+        if given == dims[:-1]:
+            return self._counts_along(source, axis)
+        # The only axis with elements stays the only one.
+        is_line = all([each for each in shape if each != 1] == [size] for shape in (dims, given))
+        return is_line and self._counts_along(source, given.index(size))
 
     def _appended_series(self, state: State, end: ir.Value, writer: ir.Node) -> Iterator[Series]:
         """Yield an empty tensor to which each step appends an element, at its end or at its start."""

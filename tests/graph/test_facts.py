@@ -230,6 +230,26 @@ def test_sizes_that_are_symbols_are_followed_through_shapes_and_arithmetic() -> 
     assert facts.shape(values["y"]) == (None, None)
 
 
+def test_no_size_is_negative_but_a_difference_may_be() -> None:
+    """PyTorch asks which sizes of an Expand are -1."""
+    facts, values = facts_of("""
+        main (float[T, N] x) => (int64[2] y, int64[2] z, int64[2] u)
+        <int64[1] one = {1}, int64[2] minus = {-1, -1}, int64[2] ones = {1, 1}, int64[2] twos = {2, 2}>
+        {
+            s = Shape (x)
+            e = Equal (s, minus)
+            y = Where (e, ones, s)
+            d = Sub (s, one)
+            f = Equal (d, minus)
+            z = Where (f, ones, s)
+            g = Equal (s, twos)
+            u = Where (g, ones, s)
+        }
+    """)
+    found = [[str(size) for size in facts.sizes(values[name])] for name in "yzu"]  # type: ignore[union-attr]
+    assert found == [["T", "N"], ["None", "None"], ["None", "None"]]
+
+
 def test_unknown_sizes_are_equal_where_a_node_keeps_them() -> None:
     facts, values = facts_of("""
         main (float[a] x) => (float[b] y)

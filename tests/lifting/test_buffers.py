@@ -1,0 +1,60 @@
+"""Loops of open sizes that write the results of their steps into a buffer, at several indices."""
+
+import numpy as np
+import onnx
+import pytest
+from support.judge import recurrent_left, run
+
+import rnnlower
+
+# rows[b] = b, as [N, 1]; here[0] = t, as [1]; row is the new state, as [N, 4].
+PYTORCH = """place = Reshape (here, one_one) sums = Add (rows, place) many = Shape (sums) rank = Shape (many)
+    ones = ConstantOfShape <value = int64[1] {1}> (rank) none = Mul (ones, minus) given = Equal (many, none)
+    wanted = Where (given, ones, many) b = Expand (rows, wanted) bu = Unsqueeze (b, last)
+    t = Expand (place, wanted) tu = Unsqueeze (t, last)
+    spot = Concat <axis = -1> (bu, tu) row = Unsqueeze (new, one)"""
+PAIRS = "many = Shape (rows) t = Expand (here, many) spot = Concat <axis = 1> (ROWS, t) row = Identity (new)"
+EVERY = """all = Shape <start = 0, end = 1> (X) whole = Concat <axis = 0> (all, one, four, one)
+    t = Expand (here, whole) r = Unsqueeze (rows, ends) b = Expand (r, whole) u = Expand (UNITS, whole)
+    spot = Concat <axis = 3> (b, t, u) row = Unsqueeze (new, one)"""
+
+
+def make_model(writes: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
+        main (float[N, T, 4] X) => (float[N, T, 4] Y, float[N, 4] last_h)
+        <float[4, 4] R = {{0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0, -0.1, -0.2, -0.3, -0.4, -0.5, 0}},
+         int64 zero = {{0}}, int64 step = {{1}}, int64 time = {{1}}, int64[1] one = {{1}},
+         int64[1] last = {{-1}}, int64[1] minus = {{-1}}, int64[2] one_one = {{1, 1}}, int64[1] four = {{4}},
+         int64[2] ends = {{-1, -2}}, int64[1] front = {{0}}, bool go = {{1}}, int64[4, 1] units = {{0, 1, 2, 3}},
+         int64[4, 1] turned = {{0, 1, 3, 2}}> {{
+            size = Shape (X) steps = Gather (size, time) batch = Gather (size, zero)
+            counted = Range (zero, batch, step) rows = Unsqueeze (counted, one)
+            others = Sub (batch, counted) less = Sub (others, one) back = Unsqueeze (less, one)
+            shape = Shape <start = 0, end = 1> (X) state = Concat <axis = 0> (shape, four)
+            h0 = ConstantOfShape (state) space = ConstantOfShape (size)
+            last_h, Y = Loop (steps, go, h0, space) <body = each (
+                int64 n, bool goes, float[N, 4] h, float[N, T, 4] made) => (bool on, float[N, 4] new, float[N, T, 4] more) {{
+                on = Identity (goes) x = Gather <axis = 1> (X, n) hr = MatMul (h, R)
+                sum = Add (x, hr) new = Tanh (sum) here = Unsqueeze (n, front) {writes} more = ScatterND (made, spot, row) }}> }}""")
+
+
+@pytest.mark.parametrize(
+    ("writes", "left"),
+    [
+        (PYTORCH, ["RNN"]),
+        (PAIRS.replace("ROWS", "rows"), ["RNN"]),
+        (EVERY.replace("UNITS", "units"), ["RNN"]),
+        (PAIRS.replace("ROWS", "back"), []),
+        (EVERY.replace("UNITS", "turned"), []),
+    ],
+    ids=["as PyTorch indexes", "pairs", "every element", "rows turned", "units turned"],
+)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_buffer_behind_rows_of_open_number(writes: str, left: list[str], batch: int) -> None:
+    model = make_model(writes)
+    onnx.checker.check_model(model)
+    lifted = rnnlower.lift(model)
+    assert recurrent_left(lifted) == left
+    inputs = {"X": np.random.default_rng(batch).normal(size=(batch, 5, 4)).astype(np.float32)}
+    for name, expected in run(model, inputs).items():
+        np.testing.assert_allclose(run(lifted, inputs)[name], expected, atol=1e-5)
