@@ -18,13 +18,15 @@ from rnnlower.lifting.frames import Frame, Series, State, count_steps, skip_cast
 from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import InputPart, make_input_part
 from rnnlower.lifting.lstm_equations import match_lstm
-from rnnlower.lifting.row_masks import Lengths, lengths_from_mask, match_where
+from rnnlower.lifting.row_masks import Lengths, is_mask_of_rows, lengths_from_mask, match_where
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
 
 _Source = tuple[Series, tuple[str, ...]] | int
 """A series and the axes of its elements, or the position of the cell whose H is read."""
+_Mask = Series | ir.Value
+"""The conditions of all steps, or one that a step computes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +203,11 @@ def _find_cell(
         steps=count_steps(facts, frame),
         direction=direction,
     )
-    return found if mask is None else dataclasses.replace(found, lengths=_mask_lengths(facts, found, mask))
+    return (
+        found
+        if mask is None
+        else dataclasses.replace(found, lengths=_mask_lengths(facts, frame, found, mask))
+    )
 
 
 def _input_forms(
@@ -270,7 +276,12 @@ def is_reversed(parts: Sequence[InputPart]) -> bool:
     return orders.pop()
 
 
-def _mask_lengths(facts: Facts, found: FoundCell, mask: Series) -> Lengths:
+def _mask_lengths(facts: Facts, frame: Frame, found: FoundCell, mask: _Mask) -> Lengths:
+    if isinstance(mask, ir.Value):
+        for going, lengths in frame.going.items():
+            if is_mask_of_rows(facts, mask, going, found.tags):
+                return lengths
+        raise NotLiftableError("the rows that keep their state are not those that have ended")
     if mask.window is not None:
         raise NotLiftableError("the rows that keep their state are selected by a part of a series")
     tags, _ = tagged_shape(facts, mask.inner, found.direction, mask.axis if mask.keeps_axis else None)
@@ -282,14 +293,19 @@ def _mask_lengths(facts: Facts, found: FoundCell, mask: Series) -> Lengths:
     )
 
 
-def _remove_masks(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[list[ir.Value], Series | None]:
-    """Return the new states without the Where that keeps old ones, and the series of its conditions."""
-    results, masks = [], set()
+def _remove_masks(
+    facts: Facts, frame: Frame, group: Sequence[State]
+) -> tuple[list[ir.Value], Series | ir.Value | None]:
+    """Return the new states without the Where that keeps old ones, and its condition or the series of it."""
+    results: list[ir.Value] = []
+    masks: set[_Mask | None] = set()
     for state in group:
-        result, mask = skip_casts(facts, state.after), None
+        result = skip_casts(facts, state.after)
+        mask: _Mask | None = None
         condition, new, old = match_where(result)
         if old is state.before:
-            mask = next((each for each in frame.inputs if each.inner is condition), None)
+            of_counter = condition if frame.going else None
+            mask = next((each for each in frame.inputs if each.inner is condition), of_counter)
             if mask is None:
                 raise NotLiftableError("the rows that keep their state are not selected by a series")
             result = skip_casts(facts, new)
@@ -298,7 +314,7 @@ def _remove_masks(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[l
     if len(masks) > 1:
         raise NotLiftableError("the states of a row do not end at the same time")
     mask = masks.pop()
-    everywhere = None if mask is None else facts.constant(mask.outer)
+    everywhere = facts.constant(mask.outer if isinstance(mask, Series) else mask)
     return results, None if everywhere is not None and everywhere.all() else mask
 
 

@@ -101,7 +101,10 @@ def emit_cell(
     bias = found.cell.B + np.pad(added, (0, found.cell.B.size // 2))
     cell = dataclasses.replace(found.cell, W={0: W}, B=bias)
     starts = [_emit_initial(e, facts, found, state.start) for state in found.states]
-    given = [X, found.lengths, *starts]
+    lengths = found.lengths
+    if isinstance(lengths, ir.Value) and facts.dtype(lengths) != ir.DataType.INT32:
+        lengths = e.cast(lengths, ir.DataType.INT32)
+    given = [X, lengths, *starts]
     node = emit_node(e, [cell], "reverse" if found.reverse else "forward", given, name)
     Y, *last = node.outputs
     return EmittedNode(node, [cell], e.squeeze(Y, 1, []), [e.squeeze(value, 0, []) for value in last])

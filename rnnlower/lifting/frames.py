@@ -72,6 +72,7 @@ class Frame:
         outputs: The tensors that the steps write, element by element.
         aliases: Values of the step that stand for values of the graph around it.
         unchanged: What is read of states that never change after the last step, with their initial values.
+        going: Conditions of the step that hold for rows that have not ended, with the lengths of the rows.
     """
 
     form: str
@@ -81,6 +82,7 @@ class Frame:
     outputs: Sequence[Series]
     aliases: Mapping[ir.Value, ir.Value]
     unchanged: Sequence[tuple[ir.Value, ir.Value]]
+    going: Mapping[ir.Value, ir.Value] = dataclasses.field(default_factory=dict)
 
 
 def count_steps(facts: Facts, frame: Frame) -> int | None:

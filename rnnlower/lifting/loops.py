@@ -68,7 +68,33 @@ class _LoopReader:
                     raise NotLiftableError(f"the counter {state.end.name!r} is read after the Loop")
             elif not filled:
                 rest.append(state)
-        return Frame("loop", self._node, inputs, rest, outputs, self._aliases, self._unchanged)
+        return Frame(
+            "loop",
+            self._node,
+            inputs,
+            rest,
+            outputs,
+            self._aliases,
+            self._unchanged,
+            dict(self._going_rows(inputs)),
+        )
+
+    def _going_rows(self, inputs: Sequence[Series]) -> Iterator[tuple[ir.Value, ir.Value]]:
+        """Yield comparisons of the number of steps before with the lengths of rows, and the lengths."""
+        for node in self._body if all(not each.reverse and each.window is None for each in inputs) else ():
+            if node.domain or node.op_type not in ("Less", "Greater"):
+                continue
+            number, limit = node.inputs[:: -1 if node.op_type == "Greater" else 1]
+            lengths = None if limit is None else look_through(limit, VIEWS - {"Cast"})
+            dims = self._facts.dims(lengths)
+            if (
+                lengths is None
+                or lengths in self._counters.own
+                or self._facts.dtype(lengths) not in SIZE_TYPES
+            ):
+                continue
+            if dims is not None and len(dims) == 1 and self._counters.index(number) == _Index(1, 0):
+                yield node.outputs[0], lengths
 
     def _limit(self) -> ir.Value | None:
         """Return the number of iterations as a value.

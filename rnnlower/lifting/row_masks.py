@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.symbols import SIZE_TYPES
 from rnnlower.graph.walk import look_through
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT
@@ -106,6 +107,20 @@ def _computed_lengths(
     return lengths if is_same and form.tags == wanted else None
 
 
+def is_mask_of_rows(facts: Facts, mask: ir.Value, going: ir.Value, tags: Sequence[str]) -> bool:
+    """Return whether a mask of a step has the elements of a condition by row, in the layout of a state."""
+    dims = facts.dims(going) or ()
+    rows = [axis for axis, size in enumerate(dims) if size != 1]
+    atoms = Atoms()
+    given = atoms.variables((1,) * len(dims), tuple("B" if axis in rows else "" for axis in range(len(dims))))
+    try:
+        form = Evaluator(facts, atoms, {going: given}).form(mask)
+    except NotLiftableError:
+        return False
+    is_same = form.constant.size == 1 and (form.simplify().ids == given.ids.reshape(-1)[0]).all()
+    return len(rows) < 2 and is_same and form.tags == tuple(tags)
+
+
 def _find_comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value] | None:
     """Return the comparison ``t < length`` from which a mask is computed, ``[T, B]``, and the lengths."""
     pending, seen = [mask], set[ir.Value]()
@@ -118,7 +133,7 @@ def _find_comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value] 
         if producer.op_type in ("Less", "Greater"):
             numbers, lengths = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
             shape = facts.shape(lengths)
-            if facts.dtype(lengths) != ir.DataType.INT32 or shape is None or len(shape) != 1:
+            if facts.dtype(lengths) not in SIZE_TYPES or shape is None or len(shape) != 1:
                 return None
             assert lengths is not None
             return (value, lengths) if _is_iota(facts, numbers) else None

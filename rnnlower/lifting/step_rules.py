@@ -21,6 +21,7 @@ from rnnlower.lifting.affine_forms import (
     constant_form,
     multiply_matrix,
 )
+from rnnlower.lifting.comparison import are_equivalent
 from rnnlower.recurrent.node import Activation
 from rnnlower.recurrent.operators import FLOAT_TYPES, SPEC_PARAMETERS
 
@@ -199,7 +200,7 @@ def _log(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
 
 
 def _where(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
-    """Evaluate ``x > alpha ? x : 0``, which is ThresholdedRelu."""
+    """Evaluate ``x > alpha ? x : 0``, which is ThresholdedRelu, or a choice of equals (PyTorch's lerp)."""
     condition, kept, other = node.inputs
     test = None if condition is None else condition.producer()
     if test is not None and test.op_type == "Greater" and test.inputs[0] is kept:
@@ -207,6 +208,10 @@ def _where(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
         if threshold is not None and threshold.size == 1 and rest is not None and not rest.any():
             function = Activation("ThresholdedRelu", float(threshold.reshape(-1)[0]))
             return [e.atoms.apply(function, e.form(kept))]
+    if e.facts.dims(kept) == e.facts.dims(other) == e.facts.dims(node.outputs[0]) is not None:
+        first, second = e.form(kept), e.form(other)
+        if first.tags == second.tags and are_equivalent(e.atoms, [(first, second)]):
+            return [first]
     raise NotLiftableError("Where is not part of a cell")
 
 

@@ -25,17 +25,19 @@ def make_model(writes: str) -> onnx.ModelProto:
         <float[4, 4] R = {{0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0, -0.1, -0.2, -0.3, -0.4, -0.5, 0}},
          int64 zero = {{0}}, int64 step = {{1}}, int64 time = {{1}}, int64[1] one = {{1}},
          int64[1] last = {{-1}}, int64[1] minus = {{-1}}, int64[2] one_one = {{1, 1}}, int64[1] four = {{4}},
-         int64[2] ends = {{-1, -2}}, int64[1] front = {{0}}, bool go = {{1}}, int64[4, 1] units = {{0, 1, 2, 3}},
-         int64[4, 1] turned = {{0, 1, 3, 2}}> {{
+         int64[2] ends = {{-1, -2}}, int64[1] front = {{0}}, bool go = {{1}},
+         int64[4, 1] units = {{0, 1, 2, 3}}, int64[4, 1] turned = {{0, 1, 3, 2}}> {{
             size = Shape (X) steps = Gather (size, time) batch = Gather (size, zero)
             counted = Range (zero, batch, step) rows = Unsqueeze (counted, one)
             others = Sub (batch, counted) less = Sub (others, one) back = Unsqueeze (less, one)
             shape = Shape <start = 0, end = 1> (X) state = Concat <axis = 0> (shape, four)
             h0 = ConstantOfShape (state) space = ConstantOfShape (size)
             last_h, Y = Loop (steps, go, h0, space) <body = each (
-                int64 n, bool goes, float[N, 4] h, float[N, T, 4] made) => (bool on, float[N, 4] new, float[N, T, 4] more) {{
+                int64 n, bool goes, float[N, 4] h, float[N, T, 4] made) => (
+                bool on, float[N, 4] new, float[N, T, 4] more) {{
                 on = Identity (goes) x = Gather <axis = 1> (X, n) hr = MatMul (h, R)
-                sum = Add (x, hr) new = Tanh (sum) here = Unsqueeze (n, front) {writes} more = ScatterND (made, spot, row) }}> }}""")
+                sum = Add (x, hr) new = Tanh (sum) here = Unsqueeze (n, front) {writes}
+                more = ScatterND (made, spot, row) }}> }}""")
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,24 @@ for gate in "zr":
     RELU6 = RELU6.replace(
         f"d{gate} = Min (c{gate}, unit)  {gate} = Max (d{gate}, none)", f"{gate} = Mul (c{gate}, sixth)"
     )
+
+
+def replace_text(text: str, *pairs: tuple[str, str]) -> str:
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+LERP = replace_text(
+    GRU,
+    (
+        "rest = Sub (unit, z)  fresh = Mul (rest, cand)  kept = Mul (z, h)  new = Add (kept, fresh)",
+        "far = Sub (h, cand)  is_low = Less (z, half)  way = Mul (z, far)  under = Add (cand, way)"
+        "  rest = Sub (unit, z)  part = Mul (far, rest)  over = Sub (h, part)"
+        "  new = Where (is_low, under, over)",
+    ),
+)
 LOOP = """
     main (float[N, TIME, 3] X, float[2, 4] h0) => (OUTPUTS)
     <int64 most = {9223372036854775807}, bool on = {1}, int32 zero = {0}, int32 one = {1}, int32 end = {5},
@@ -116,13 +134,6 @@ def lift_and_compare(model: onnx.ModelProto) -> list[str]:
                 actual[name], array, rtol=1e-4, atol=1e-5, err_msg=f"{name} {report.nodes}"
             )
     return recurrent_left(result)
-
-
-def replace_text(text: str, *pairs: tuple[str, str]) -> str:
-    for old, new in pairs:
-        assert old in text
-        text = text.replace(old, new)
-    return text
 
 
 def loop_with_sequences(axis: int = 0) -> Mapping[str, str]:
@@ -318,6 +329,7 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
         },
         ["RNN"],
     ),
+    "PyTorch's lerp, a choice of equals": ({"step": LERP}, ["GRU"]),
     "gates by Relu6": ({"step": RELU6}, ["GRU"]),
     "an open length": (
         {
@@ -665,6 +677,7 @@ FAULTS: dict[str, Mapping[str, str]] = {
         ("after_h = Identity (new)", "after_h = Slice (new, back, low, after, back)")
     ),
     "the candidate's gate turned": {"step": GRU.replace("Mul (rest, cand)", "Mul (z, cand)")},
+    "a choice of others": {"step": LERP.replace("Sub (h, part)", "Sub (cand, part)")},
     "another factor of the gate": {"step": GRU.replace("Mul (ar, fifth)", "Mul (ar, half)")},
     "another bound of the gate": {"step": GRU.replace("Max (dr, none)", "Max (dr, fifth)")},
     "two clips in the other order": {

@@ -1,0 +1,49 @@
+"""Loops whose rows end by a comparison of the step's number with the rows' lengths."""
+
+import numpy as np
+import onnx
+import pytest
+from support.judge import recurrent_left, run
+
+import rnnlower
+
+
+def make_model(going: str, place: str = "n", dtype: str = "int64") -> onnx.ModelProto:
+    return onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
+        main (float[T, N, 3] X, {dtype}[N] lengths) => (float[N, 3] last_h)
+        <float[3, 3] R = {{0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}}, int64 zero = {{0}},
+         int64 one = {{1}}, int64[1] after = {{1}}, int64[1] three = {{3}}, bool go = {{1}}> {{
+            size = Shape (X) steps = Gather (size, zero) rows = Shape <start = 1, end = 2> (X)
+            state = Concat <axis = 0> (rows, three) h0 = ConstantOfShape (state) last = Sub (steps, one)
+            last_h = Loop (steps, go, h0) <body = each (int64 n, bool goes, float[N, 3] h)
+                => (bool on, float[N, 3] kept) {{
+                on = Identity (goes) back = Sub (last, n) next = Add (n, one) x = Gather (X, {place})
+                hr = MatMul (h, R) sum = Add (x, hr) new = Tanh (sum) {going}
+                kept = Where (is_going, new, h) }}> }}""")
+
+
+AFTER = "goes_on = Less (n, lengths) is_going = Unsqueeze (goes_on, after)"
+
+
+@pytest.mark.parametrize(
+    ("model", "left"),
+    [
+        (make_model(AFTER), ["RNN"]),
+        (make_model("column = Unsqueeze (lengths, after) is_going = Greater (column, n)"), ["RNN"]),
+        (make_model(f"m = Cast <to = 6> (n) {AFTER.replace('(n,', '(m,')}", dtype="int32"), ["RNN"]),
+        (make_model(AFTER.replace("(n,", "(next,")), []),
+        (make_model(AFTER.replace("is_going", "still") + " is_going = Not (still)"), []),
+        (make_model(AFTER, place="back"), []),
+    ],
+    ids=["a number of rows", "a column", "int32", "one step early", "rows that have ended", "from the end"],
+)
+def test_rows_end_by_the_number_of_the_step(model: onnx.ModelProto, left: list[str]) -> None:
+    onnx.checker.check_model(model)
+    lifted = rnnlower.lift(model)
+    assert recurrent_left(lifted) == left
+    dtype = (
+        np.int32 if model.graph.input[1].type.tensor_type.elem_type == onnx.TensorProto.INT32 else np.int64
+    )
+    X = np.random.default_rng(0).normal(size=(5, 3, 3)).astype(np.float32)
+    inputs = {"X": X, "lengths": np.array([5, 1, 3], dtype)}
+    np.testing.assert_allclose(run(lifted, inputs)["last_h"], run(model, inputs)["last_h"], atol=1e-5)
