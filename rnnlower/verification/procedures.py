@@ -28,7 +28,7 @@ from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.given import GivenInputs, read_inputs
 from rnnlower.verification.inputs.graph_facts import gather_facts, largest_threshold
 from rnnlower.verification.inputs.trials import Overrides, Trial, fed_states, generate_trials, input_maker
-from rnnlower.verification.inputs.uses import dims_of
+from rnnlower.verification.inputs.uses import Uses, dims_of
 from rnnlower.verification.models import (
     ParsedModel,
     RunModel,
@@ -125,6 +125,23 @@ def report_reference_errors() -> Iterator[None]:
         raise UnverifiableError(problem) from error
 
 
+def _uses_of_both(runner: Runner, given: Mapping[str, Uses], most: Collection[int] = ()) -> dict[str, Uses]:
+    """Return how the reference uses its inputs, and which of them the candidate takes as lengths.
+
+    Args:
+        runner: The runner of both.
+        given: How the reference uses its inputs.
+        most: The lengths of the reference's sequences, where the candidate's are longer.
+    """
+    uses = dict(given)
+    for name, other in runner.candidate_facts.uses.items():
+        # A mask computed from lengths takes any values; a recurrent node none beyond the sequence.
+        if other.lengths and name in uses and not uses[name].lengths:
+            uses[name] = dataclasses.replace(uses[name], lengths=[*other.lengths, *most])
+            runner.note(f"input {name!r} was given lengths only, as the candidate needs them")
+    return uses
+
+
 class Procedure:
     """A way to run and compare two models; this one runs both on the same inputs."""
 
@@ -159,12 +176,7 @@ class Procedure:
     @staticmethod
     def _run_generated(runner: Runner, options: VerifyOptions) -> list[Trial]:
         graph, candidate = runner.reference.proto.graph, runner.candidate.proto
-        uses = dict(runner.reference_facts.uses)
-        for name, other in runner.candidate_facts.uses.items():
-            # A mask computed from lengths takes any values; a recurrent node none beyond the sequence.
-            if other.lengths and name in uses and not uses[name].lengths:
-                uses[name] = dataclasses.replace(uses[name], lengths=other.lengths)
-                runner.notes.append(f"input {name!r} was given lengths only, as the candidate needs them")
+        uses = _uses_of_both(runner, runner.reference_facts.uses)
         if runner.runtime is not None:
             # Many runtimes have no indices that count from the end.
             for name, use in uses.items():
@@ -357,7 +369,12 @@ class LengthProcedure(Procedure, ABC):
             if value.name in self.axes:
                 dim = value.type.tensor_type.shape.dim[self.axes[value.name]]
                 dim.dim_value = lengths[value.name]
-        facts = dataclasses.replace(gather_facts(model), threshold=runner.reference_facts.threshold)
+        facts = gather_facts(model)
+        uses, threshold = (
+            _uses_of_both(runner, facts.uses, lengths.values()),
+            runner.reference_facts.threshold,
+        )
+        facts = dataclasses.replace(facts, uses=uses, threshold=threshold)
         maker = input_maker(model.graph, other, facts, options.seed + number)
         made, skipped = generate_trials(run, maker, options.trials or self.default_count(maker, lengths))
         for text in skipped:

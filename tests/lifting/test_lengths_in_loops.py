@@ -47,3 +47,10 @@ def test_rows_end_by_the_number_of_the_step(model: onnx.ModelProto, left: list[s
     X = np.random.default_rng(0).normal(size=(5, 3, 3)).astype(np.float32)
     inputs = {"X": X, "lengths": np.array([5, 1, 3], dtype)}
     np.testing.assert_allclose(run(lifted, inputs)["last_h"], run(model, inputs)["last_h"], atol=1e-5)
+
+
+def test_a_padded_loop_is_verified_with_lengths_of_its_sequences() -> None:
+    model = make_model(AFTER)
+    padded = rnnlower.pad(model, max={"T": 8})
+    assert recurrent_left(padded) == ["RNN"]
+    assert rnnlower.verify(model, padded)
