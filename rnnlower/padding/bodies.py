@@ -193,6 +193,8 @@ def _hold_states(
         inner.replace_input_with(place, made)
     for number in held:
         before, after = loop.before[number], loop.after[number]
+        if isinstance(before.type, ir.SequenceType):
+            raise NoRuleError(f"has a state {before.name!r} that is a list")
         flow.shape(before)  # That of a state that grows is not known, and refused.
         is_valid = valid_rows(before)
         if flow.dtype(node.outputs[number]) == ir.DataType.BOOL:

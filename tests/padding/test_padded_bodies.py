@@ -43,6 +43,16 @@ REFUSED = {
         .replace("state, steps", "goes = Less (four, trips) state, steps"),
     ),
     "a state that grows": ("unknown shape", scan(cell="n = Concat <axis = 0> (h, v) o = Identity (v)")),
+    "a list that is not empty at first": (
+        "Loop.*has a state 'l' that is a list",
+        loop("n = Add (h, v) o = Exp (v) more = SequenceInsert (l, n)")
+        .replace("(trips, , h0)", "(trips, , h0, l0)")
+        .replace("float[B, 3] h)", "float[B, 3] h, seq(float[B, 3]) l)")
+        .replace("float[B, 3] n, ", "float[B, 3] n, seq(float[B, 3]) more, ")
+        .replace("state, steps", "final, all, steps")
+        .replace("sizes =", "l0 = SequenceConstruct (h0) sizes =")
+        + " state = ConcatFromSequence <axis = 0> (all)",
+    ),
     "a size": ("returns a size", scan(cell="n = Add (h, v) o1 = Shape (x) o = Cast <to = 1> (o1)")),
     "no rule": (
         "NonZero node .* no rule says what NonZero",
