@@ -58,6 +58,11 @@ class StepVectorizer:
             self.steps if isinstance(self.steps, int) else (self._facts.dims(series.outer) or ())[series.axis]
         )
 
+    def scale(self, value: ir.Value, factor: float) -> ir.Value:
+        """Emit the product with a constant, unless that is 1."""
+        dtype = self._facts.dtype(value) or self.e.dtype
+        return value if factor == 1 else self.e.op("Mul", value, self.e.with_dtype(dtype).scalar(factor))
+
     def size(self, size: Size) -> Dim:
         """Return the size of an axis, computed at run time if it is symbolic."""
         if isinstance(size, int):
@@ -294,15 +299,21 @@ def _slice(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[b
 
 
 def _gemm(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
-    """Emit a Gemm with fixed weights of the rows of all steps."""
+    """Emit a Gemm with fixed weights as a product of all steps."""
     _require_fixed_operands(has_time, node)
     bias = () if operand(node, 2) is None else t.products.dims(node.inputs[2])
     if node.attributes.get_int("transA", 0) or (len(bias) == 2 and bias[0] != 1):
         raise NotLiftableError(f"{describe(node)} is not computed for all steps at once")
-    assert given[0] is not None
-    rows = t.e.reshape(given[0], [-1, t.size(t.products.dims(node.inputs[0])[1])])
-    (product,) = t._copy_node(node, [rows, *given[1:]])
-    return [t.e.reshape(product, [t.steps, *(t.size(size) for size in t.products.dims(node.outputs[0]))])]
+    rows, weights, addend = (*given, None)[:3]
+    assert rows is not None
+    assert weights is not None
+    weights = t.scale(weights, node.attributes.get_float("alpha", 1.0))
+    weights = t.e.transpose_once(weights) if node.attributes.get_int("transB", 0) else weights
+    # A Reshape to rows would make one axis of two that may be open.
+    product = t.e.op("MatMul", rows, weights)
+    if addend is not None:
+        product = t.e.op("Add", product, t.scale(addend, node.attributes.get_float("beta", 1.0)))
+    return [product]
 
 
 _RULES: Mapping[str, VectorRule] = {

@@ -62,6 +62,7 @@ def _shapes(steps: int, rows: int) -> list[tuple[str, tuple[int, ...]]]:
 AFTER = {
     "a head": "p = MatMul (new, V)  y = Softmax <axis = -1> (p)",
     "a Gemm": "p = Gemm (new, V, v)  y = Relu (p)",
+    "a Gemm with factors": "p = Gemm <transB = 1, alpha = 0.5, beta = 2.0> (new, W, scale)  y = Relu (p)",
     "a connection around the cell": "skip = MatMul (raw, U)  y = Add (new, skip)",
     "the input beside the state": "y = Concat <axis = 1> (new, raw)",
     "a constant in front": "p = Sub (six, new)  y = Clip (p, none, six)",
@@ -76,6 +77,11 @@ AFTER = {
 @pytest.mark.parametrize("after", AFTER)
 def test_what_follows_the_cell_is_computed_for_all_steps(after: str, opset: int) -> None:
     assert lift_and_compare(model_of(after=AFTER[after], opset=opset)) == ["RNN"]
+
+
+def test_a_head_is_padded_with_an_open_number_of_rows() -> None:
+    model = model_of(after=AFTER["a Gemm"])
+    assert rnnlower.verify(model, rnnlower.pad(model, max={"T": 8}))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
