@@ -101,22 +101,14 @@ class _AttentionEmitter:
 
     def emit_outputs(self) -> list[tuple[ir.Value, ir.Value]]:
         """Emit the tensors that the steps write."""
-        e, results = self.e, []
-        for series in self.frame.outputs:
-            if not is_read(series.outer):
-                continue
+        results = []
+        for series in (each for each in self.frame.outputs if is_read(each.outer)):
             value, has_time = self.vectorizer.emit(series.inner)
-            rank = len(self.found.products.dims(series.inner))
             if not has_time:
-                value = e.op("Expand", value, e.size_vector([self.vectorizer.steps, *[1] * rank]), since=8)
-            if series.reverse:
-                value = e.flip(value, 0)
-            if series.keeps_axis:
-                value, rank = e.with_axes("Squeeze", value, [series.axis + 1]), rank - 1
-            if series.axis:
-                order = [*range(1, rank + 1)]
-                value = e.transpose(value, [*order[: series.axis], 0, *order[series.axis :]])
-            results.append((series.outer, value))
+                ones = [1] * len(self.found.products.dims(series.inner))
+                sizes = self.e.size_vector([self.vectorizer.steps, *ones])
+                self.vectorizer.define(series.inner, self.e.op("Expand", value, sizes, since=8))
+            results.append((series.outer, self.vectorizer.emit_output(series)))
         return results
 
     def emit_initial_state(self) -> ir.Value | None:
