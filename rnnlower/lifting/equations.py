@@ -160,22 +160,10 @@ class StepEquations:
             if others or first is None or first.name != "Clip" or first.alpha != -(first.beta or 0):
                 raise NotLiftableError("an activation of an activation is not part of a cell")
             argument, clip, beta = self.atoms.arguments(atoms).simplify(), first.beta, factor
-        return self._spec_gate(function, scale, beta, argument, clip, keeps_argument)
-
-    def _spec_gate(
-        self,
-        function: Activation,
-        scale: float,
-        beta: float,
-        argument: AffineForm,
-        clip: float | None,
-        keeps: bool,
-    ) -> Gate:
-        """Return a gate with an activation of the ONNX spec."""
         if function == Activation("Clip", 0.0, np.inf):
             function = Activation("Relu")
         if function == Activation("Clip", 0.0, 1.0):
-            if clip is None and not keeps:
+            if clip is None and not keeps_argument:
                 # More runtimes compute the default parameters correctly.
                 argument = dataclasses.replace(argument, constant=argument.constant - 0.5)
                 argument = argument.scale(5.0)
