@@ -154,7 +154,7 @@ def hold_state(
         dtype: Its type.
         calls: Number of calls before the first real frame.
     """
-    index, output, name, what = place
+    index, output, name, state = place
     value, kept = operand(node, index), None
     start: Start = 0.0
     if flow.is_streamed(value):
@@ -163,18 +163,13 @@ def hold_state(
         raise CoupledError(f"has an {name} that depends on the number of steps")
     content = flow.content(value)
     if value is not None and content is not None:
-        flow.refuse_of_batch(value, f"has an {name} that differs")
-        start = _start(flow, name, content)
+        what = f"has an {name} that differs"
+        flow.refuse_of_batch(value, what)
+        first = content.reshape(-1)[:1]
+        start = float(first[0]) if (content == first).all() else flow.collapse_batch(content, what)
     elif value is not None:
         kept = _existing_state(node, name, value, output)
-    flow.edits.append(HoldState(node, index, output, what, start, kept, shape, dtype, calls))
-
-
-def _start(flow: Flow, name: str, array: Array) -> Start:
-    first = array.reshape(-1)[:1]
-    if (array == first).all():
-        return float(first[0])
-    return flow.collapse_batch(array, f"has an {name} that differs")
+    flow.edits.append(HoldState(node, index, output, state, start, kept, shape, dtype, calls))
 
 
 def _existing_state(
