@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import onnx_ir as ir
@@ -53,35 +54,31 @@ def _fill_keys(flow: PadFlow, node: ir.Node, indices: tuple[int, ...], time: int
         flow.fill(node, index, time, 0.0)
 
 
-def _attention_with_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
-    """Return the rule of an operator of onnxruntime, which takes the number of keys in each row."""
-
-    def rule(flow: PadFlow, node: ir.Node) -> Axes:
-        _refuse_others(node, lengths)
-        values = [node.inputs[index] for index in (0, *keys)]
-        if any(each is None or len(flow.shape(each)) != 3 for each in values):
-            raise NoRuleError("has packed queries, keys and values")
-        axes, of_keys = flow.axes_of(node.inputs[0]), flow.axes_of(node.inputs[keys[0]])
-        if 2 in {*axes, *of_keys}:
-            raise NoRuleError("has features over time")
-        if 1 in of_keys:
-            _fill_keys(flow, node, keys, 1)
-            emitter, value = flow.emitter_for(node), flow.operand(node)
-            count = emitter.cast(flow.masks.count(of_keys[1]), ir.DataType.INT32)
-            if flow.rows is None:
-                count = emitter.op("Expand", count, emitter.size_vector(flow.sizes(emitter, value, [0])))
-            else:
-                count = flow.masks.per_row(emitter, count, of_keys, 1)
-            emitter.insert_before(node)
-            set_input(node, lengths, count)
-        return axes
-
-    return rule
+def _attention_with_lengths(keys: tuple[int, ...], lengths: int, flow: PadFlow, node: ir.Node) -> Axes:
+    """Give an operator of onnxruntime the number of keys in each row."""
+    _refuse_others(node, lengths)
+    values = [node.inputs[index] for index in (0, *keys)]
+    if any(each is None or len(flow.shape(each)) != 3 for each in values):
+        raise NoRuleError("has packed queries, keys and values")
+    axes, of_keys = flow.axes_of(node.inputs[0]), flow.axes_of(node.inputs[keys[0]])
+    if 2 in {*axes, *of_keys}:
+        raise NoRuleError("has features over time")
+    if 1 in of_keys:
+        _fill_keys(flow, node, keys, 1)
+        emitter, value = flow.emitter_for(node), flow.operand(node)
+        count = emitter.cast(flow.masks.count(of_keys[1]), ir.DataType.INT32)
+        if flow.rows is None:
+            count = emitter.op("Expand", count, emitter.size_vector(flow.sizes(emitter, value, [0])))
+        else:
+            count = flow.masks.per_row(emitter, count, of_keys, 1)
+        emitter.insert_before(node)
+        set_input(node, lengths, count)
+    return axes
 
 
 def _attention_of_domain(flow: PadFlow, node: ir.Node) -> Axes | list[Axes]:
     """Apply the rule of the domain's Attention."""
-    return _attention_with_lengths((0,), _MASK_INDEX)(flow, node) if node.domain else _attention(flow, node)
+    return _attention_with_lengths((0,), _MASK_INDEX, flow, node) if node.domain else _attention(flow, node)
 
 
 def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
@@ -159,5 +156,5 @@ SEQUENCE_OPERATORS: dict[str, Rule] = {
     "CausalConvWithState": _causal_conv,
     "LinearAttention": _linear_attention,
     "Attention": _attention_of_domain,
-    "MultiHeadAttention": _attention_with_lengths((1, 2), _PADDING_MASK),
+    "MultiHeadAttention": functools.partial(_attention_with_lengths, (1, 2), _PADDING_MASK),
 }
