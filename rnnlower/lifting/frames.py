@@ -160,9 +160,11 @@ def _enclosing_if(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[S
         or owner.op_type != "If"
         or owner.domain
         or graph is not owner.attributes["then_branch"].as_graph()
+        or len(graph) != 1
     ):
         return node.outputs, node
-    if len(graph) != 1 or not _has_steps(facts, owner.inputs[0], node):
+    positive, steps = positive_value(facts, owner.inputs[0]), _scan_inputs(node)
+    if not any(is_axis_size(facts, positive, value, axis) for value, axis in steps):
         return node.outputs, node
     other = owner.attributes["else_branch"].as_graph()
     starts = dict(zip(node.outputs, node.inputs, strict=False))
@@ -179,12 +181,6 @@ def _enclosing_if(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[S
             return node.outputs, node
         outer[result] = out
     return [outer.get(out, out) for out in node.outputs], owner
-
-
-def _has_steps(facts: Facts, condition: ir.Value | None, node: ir.Node) -> bool:
-    """Return whether a condition tests that the sequence of a Scan is not empty."""
-    positive = positive_value(facts, condition)
-    return any(is_axis_size(facts, positive, value, axis) for value, axis in _scan_inputs(node))
 
 
 def _is_empty(facts: Facts, value: ir.Value, node: ir.Node) -> bool:

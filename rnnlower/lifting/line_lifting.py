@@ -217,8 +217,7 @@ class LineLifter:
         for result in list(self._find_stacked(line, found)):
             if found.lengths is not None:
                 require_mask(self._facts, result, found)
-            size = found.cell.hidden_size
-            whole = emit_result(e, result, emitted.Y, size, is_reverse=found.reverse)
+            whole = emit_result(e, found, result, emitted.Y)
             replace_value(graph, emitted.node, result.value, whole, is_new=True)
             self._insert(e, graph)
             remove_orphans([result.value])
