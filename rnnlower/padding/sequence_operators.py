@@ -117,7 +117,7 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
 def _linear_attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
     """Keep the state after the end: nothing is added there, and nothing decays."""
     axes = flow.axes_of(node.inputs[0])
-    if 1 in axes and _is_output_read(node, 1):
+    if 1 in axes and any(map(is_read, node.outputs[1:])):
         for index in (1, 2, 4, 5):
             if 1 in flow.axes_of(operand(node, index)):
                 flow.fill(node, index, 1, 0.0)
@@ -132,7 +132,7 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
     if unknown := sorted(name for name, each in given.items() if each != defaults[name]):
         raise NoRuleError(f"has unsupported attributes: {', '.join(unknown)}")
     time = 1 if node.attributes.get_int("channels_last", 0) else 2
-    if time in axes and _is_output_read(node, 1):
+    if time in axes and any(map(is_read, node.outputs[1:])):
         steps = flow.shape(node.outputs[1])[time]
         emitter, past = flow.emitter_for(node), operand(node, 3)
         if past is None:
@@ -144,11 +144,6 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
         state = flow.masks.last_steps(emitter, whole, time, {**axes, time: size}, range(-steps, 0), 3)
         flow.replace(node, state, emitter, 1)
     return [axes, {axis: size for axis, size in axes.items() if axis == 0}]
-
-
-def _is_output_read(node: ir.Node, index: int) -> bool:
-    out = node.outputs[index] if index < len(node.outputs) else None
-    return out is not None and is_read(out)
 
 
 SEQUENCE_OPERATORS: dict[str, Rule] = {

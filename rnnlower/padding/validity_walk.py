@@ -42,9 +42,6 @@ CONTROLS: Mapping[str, Sequence[int]] = {
 }
 """Inputs that are read as shapes and positions: there a size is the maximum; as a number it is the length."""
 
-_PICK_STEPS = ("Gather",)
-"""Their rules take numbers of rows themselves."""
-
 
 class PadFlow(Examples):
     """A walk through the main graph of a model, which it changes to take the valid lengths of its inputs.
@@ -266,7 +263,8 @@ class PadFlow(Examples):
         if rule is None:
             raise NoRuleError(f"no rule says what {node.op_type} does to padding")
         for index in numbers:
-            if index not in controls and not (self.rows is not None and node.op_type in _PICK_STEPS):
+            # The rule of Gather takes numbers of rows itself.
+            if index not in controls and not (self.rows is not None and node.op_type == "Gather"):
                 value, number = self.operand(node, index), self._operand_at_length(node, index)
                 node.replace_input_with(index, number)
                 self.record_origin(number, value)
