@@ -35,19 +35,20 @@ def lift_attention(
     except NotLiftableError as error:
         raise NotLiftableError(f"{no_cell}; as a LinearAttention: {error}") from None
     with open_emitter(facts, names, located, ir.DataType.FLOAT) as e:
-        replaced = _AttentionEmitter(e, facts, frame, body, found).emit(located.name)
+        replaced = _AttentionEmitter(e, facts, frame, found).emit(located.name)
     replace_lifted(facts, located, frame.node, e.nodes, [*replaced, *frame.unchanged])
     sizes = found.products.dims(found.state.before)[1:]
     size = math.prod(size for size in sizes if isinstance(size, int))
-    return LiftedNode(located.name, located.path, frame.form, LINEAR_ATTENTION, "forward", size)
+    form = located.node.op_type.lower()
+    return LiftedNode(located.name, located.path, form, LINEAR_ATTENTION, "forward", size)
 
 
 class _AttentionEmitter:
     """An emitter of one LinearAttention."""
 
-    def __init__(self, e: Emitter, facts: Facts, frame: Frame, body: ir.Graph, found: FoundAttention) -> None:
+    def __init__(self, e: Emitter, facts: Facts, frame: Frame, found: FoundAttention) -> None:
         self.e, self.facts, self.frame, self.found = e, facts, frame, found
-        self.vectorizer = StepVectorizer(e, facts, frame, body, found.products)
+        self.vectorizer = StepVectorizer(e, facts, frame, found.products)
         rows = [axis for axis in found.axes if axis not in (found.key_axis, found.value_axis)]
         self.head_axes = [axis for axis in rows if isinstance(found.products.sizes[axis], int)][-1:]
         self.row_axes = [axis for axis in rows if axis not in self.head_axes]

@@ -65,7 +65,6 @@ class Frame:
     """The frame of a step.
 
     Attributes:
-        form: ``scan`` or ``loop``.
         node: The node, or the If that runs it only for a nonempty sequence.
         inputs: The tensors that the steps read, element by element.
         states: The states.
@@ -74,7 +73,6 @@ class Frame:
         unchanged: What is read of states that never change after the last step, with their initial values.
     """
 
-    form: str
     node: ir.Node
     inputs: Sequence[Series]
     states: Sequence[State]
@@ -119,7 +117,7 @@ def scan_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
         )
     ]
     states, aliases, unchanged = find_states(scan.before, scan.after, node.inputs[:count], ends[:count])
-    return Frame("scan", anchor, inputs, states, outputs, aliases, unchanged)
+    return Frame(anchor, inputs, states, outputs, aliases, unchanged)
 
 
 def _rank(facts: Facts, value: ir.Value) -> int:

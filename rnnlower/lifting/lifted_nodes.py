@@ -110,7 +110,7 @@ class FrameLifter:
         body = located.node.attributes["body"].as_graph()
         states = [state.before for state in frame.states]
         products = ProductReader(self._facts, body, states, frame.aliases)
-        return StepVectorizer(e, self._facts, frame, body, products)
+        return StepVectorizer(e, self._facts, frame, products)
 
     def _lift(self, located: LocatedNode, frame: Frame) -> list[Lifted]:
         if located.opset < _FIRST_OPSET:
@@ -168,7 +168,7 @@ class FrameLifter:
         if any(len(parts) < directions and old in axes for old, parts in replaced.items()):
             raise NotLiftableError("the two directions are read in different layouts")
         new = [(old, e.concat(parts, axes.get(old, 0))) for old, parts in replaced.items()]
-        report = LiftedNode(located.name, located.path, frame.form)
+        report = LiftedNode(located.name, located.path, located.node.op_type.lower())
         return [Lifted(one, report) for one in emitted], new
 
     def _emit_rest(
