@@ -21,7 +21,7 @@ from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.lowering.node_emitter import AttributeValue, make_node
 from rnnlower.opset.version_fit import type_misfit, type_string
-from rnnlower.passes.base import Pass, has_node
+from rnnlower.passes.base import Pass, are_gone
 from rnnlower.passes.expand_functions import ExpandDefinitionsPass
 
 _ROUNDS = 8
@@ -42,8 +42,7 @@ def has_fallback(node: ir.Node) -> bool:
 
 
 def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptNodesPass) -> bool:
-    gone = [(key.rpartition(".")[2], name) for key, names in adapting.adapted.items() for name in names]
-    return not any(has_node(model, op_type, name) for op_type, name in gone)
+    return are_gone(model, adapting.adapted)
 
 
 class AdaptNodesPass(Pass):
@@ -248,7 +247,7 @@ class _SequenceResolver:
         self.modified = False
         self._facts = facts
         self._emitters = Emitters(model)
-        self._elements: dict[ir.Value, list[ir.Value]] = {}
+        self._elements: dict[ir.Value | None, list[ir.Value]] = {}
 
     def resolve(self, graph: ir.Graph) -> None:
         for node in list(graph):
@@ -263,10 +262,6 @@ class _SequenceResolver:
             for inner in subgraphs_of(node):
                 self.resolve(inner)
 
-    def _elements_of_input(self, node: ir.Node) -> list[ir.Value] | None:
-        value = node.inputs[0]
-        return None if value is None else self._elements.get(value)
-
     def _built_elements(self, node: ir.Node) -> list[ir.Value] | None:
         """Return the elements of the sequence that a node builds; ``None`` if they are unknown."""
         kind = "" if node.domain else node.op_type
@@ -278,7 +273,7 @@ class _SequenceResolver:
             return self._split_elements(node)
         if kind not in ("Identity", "SequenceInsert", "SequenceErase"):
             return None
-        elements = self._elements_of_input(node)
+        elements = self._elements.get(node.inputs[0])
         if elements is None or kind == "Identity":
             return elements
         if kind == "SequenceErase":
@@ -292,8 +287,8 @@ class _SequenceResolver:
     def _position(self, node: ir.Node, index: int, length: int, last: int) -> int | None:
         """Return the position that an input gives, by default the last; ``None`` if unknown or invalid."""
         place = last
-        if index < len(node.inputs) and node.inputs[index] is not None:
-            constant = self._facts.constant(node.inputs[index])
+        if (given := operand(node, index)) is not None:
+            constant = self._facts.constant(given)
             if constant is None:
                 return None
             place = int(constant.reshape(-1)[0])
@@ -321,7 +316,7 @@ class _SequenceResolver:
 
     def _resolve_read(self, node: ir.Node) -> ir.Value | None:
         """Return the element that a node reads from a sequence; ``None`` if it is not known."""
-        elements = self._elements_of_input(node)
+        elements = self._elements.get(node.inputs[0])
         if elements is None:
             return None
         if node.op_type == "SequenceLength":

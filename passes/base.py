@@ -9,7 +9,7 @@ valid.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from rnnlower.files.model_io import normalize_opset_imports
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.rollback import rollback_on_failure
-from rnnlower.graph.walk import is_read, walk
+from rnnlower.graph.walk import is_read, qualified_op_type, walk
 from rnnlower.recurrent.finding import find_recurrent
 
 Condition = Callable[[ir.Model, Any], bool]
@@ -35,9 +35,9 @@ def initializers_suit_ir_version(model: ir.Model, owner: object) -> bool:
     return model.ir_version >= FREE_INITIALIZERS_IR or all(value.is_graph_input() for value in values)
 
 
-def has_node(model: ir.Model, op_type: str, name: str) -> bool:
-    """Return whether the main graph or a subgraph has such a node."""
-    return any(node.op_type == op_type and node.name == name for node, _ in walk(model.graph))
+def are_gone(model: ir.Model, names: Mapping[str, Collection[str]]) -> bool:
+    """Return whether neither the main graph nor a subgraph has nodes of these names, by their operators."""
+    return not any(node.name in names.get(qualified_op_type(node), ()) for node, _ in walk(model.graph))
 
 
 def nothing_is_dead(model: ir.Model, owner: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -11,7 +11,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import replace_with_values
-from rnnlower.graph.walk import REARRANGING, display_name, reachable, subgraphs_of, walk
+from rnnlower.graph.walk import REARRANGING, display_name, reachable, subgraph_owners, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.base import Pass, finds_nothing
 
@@ -64,11 +64,16 @@ class KeepNaNPass(Pass):
 
     def find(self, model: ir.Model) -> list[ir.Node]:
         """Return the nodes that may lose NaN."""
-        if not any(_is_infinite(value) for node, _ in walk(model.graph) for value in node.inputs):
-            return []
-        search = _NaNSearch(self._op_types)
-        search.visit_graph(model.graph)
-        return search.found
+        nodes = [node for node, _ in walk(model.graph)]
+        infinite = _affected(model, {value for node in nodes for value in node.inputs if _is_infinite(value)})
+        masked = {node for node in nodes if node.op_type == _SOFTMAX and node.inputs[0] in infinite}
+        nan = _affected(model, {out for node in masked for out in node.outputs})
+        own = [node for node in nodes if node.op_type in self._op_types and not node.domain]
+        return [
+            node
+            for node in own
+            if _GUARDED not in node.meta and (node in masked or not nan.isdisjoint(node.inputs))
+        ]
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = self.find(model)
@@ -83,43 +88,20 @@ class KeepNaNPass(Pass):
         return ir.passes.PassResult(model, modified=bool(found))
 
 
-class _NaNSearch:
-    """A walk over the nodes in order that records what infinite constants and NaN may reach."""
+def _affected(model: ir.Model, values: Iterable[ir.Value | None]) -> set[ir.Value | None]:
+    """Return these values and all that depend on them."""
+    owners = subgraph_owners(model.graph)
 
-    def __init__(self, op_types: Collection[str]) -> None:
-        self.found: list[ir.Node] = []
-        self._op_types = op_types
-        self._infinite: set[ir.Value] = set()
-        self._nan: set[ir.Value] = set()
-
-    def visit_graph(self, graph: ir.Graph) -> bool:
-        """Visit the nodes of a graph; return whether one of them may produce NaN."""
-        seen = [self._visit_node(node) for node in graph]
-        return any(seen)
-
-    def _visit_node(self, node: ir.Node) -> bool:
-        bodies = list(subgraphs_of(node))
-        read = [value for value in node.inputs if value is not None]
-        marks = []
-        for marked, by_itself in ((self._infinite, _is_infinite), (self._nan, lambda value: False)):
-            inside = (value for body in bodies for inner, _ in walk(body) for value in inner.inputs)
-            mark = any(value in marked or by_itself(value) for value in (*read, *inside) if value is not None)
+    def following(value: ir.Value | None) -> Iterator[ir.Value]:
+        readers = [] if value is None else [node for node, _ in value.uses()]
+        if value is not None and value.is_graph_output() and (owner := owners.get(value.graph)) is not None:
             # The next iteration reads what this one computes.
-            marked.update(value for body in bodies if mark for value in body.inputs)
-            marks.append(mark)
-        is_infinite, is_nan = marks
-        is_nan |= is_infinite and node.op_type == _SOFTMAX
-        for body in bodies:
-            if self.visit_graph(body) and not is_nan:
-                is_nan = True
-                self._nan.update(body.inputs)
-                self.visit_graph(body)
-        self._infinite.update(node.outputs if is_infinite else ())
-        self._nan.update(node.outputs if is_nan else ())
-        loses_nan = node.domain == "" and node.op_type in self._op_types and _GUARDED not in node.meta
-        if is_nan and loses_nan and node not in self.found:
-            self.found.append(node)
-        return is_nan
+            readers.append(owner)
+        for node in readers:
+            yield from node.outputs
+            yield from (inner for body in subgraphs_of(node) for inner in body.inputs)
+
+    return {*reachable(values, following)}
 
 
 def _is_infinite(value: ir.Value | None) -> bool:

@@ -13,7 +13,7 @@ from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import default_opset, display_name, subgraphs_of, walk
-from rnnlower.passes.base import Pass, has_node
+from rnnlower.passes.base import Pass, are_gone
 from rnnlower.recurrent.finding import is_recurrent
 
 _DOMAIN = "rnnlower.definition"
@@ -23,8 +23,7 @@ _ROUNDS = 8
 
 
 def _expanded_nodes_are_gone(model: ir.Model, expanding: ExpandDefinitionsPass) -> bool:
-    gone = [(op_type, name) for op_type, names in expanding.expanded.items() for name in names]
-    return not any(has_node(model, op_type, name) for op_type, name in gone)
+    return are_gone(model, expanding.expanded)
 
 
 class ExpandDefinitionsPass(Pass):

@@ -132,9 +132,8 @@ class LowerRecurrentPass(Pass):
             if (self.strategy if isinstance(self.strategy, str) else self.strategy[located.node].strategy)
             == "unroll"
         ]
-        unreachable, impossible = resolve_static_lengths(model, unrolled, None, self.semantics, self.facts)[
-            1:
-        ]
+        resolved = resolve_static_lengths(model, unrolled, None, self.semantics, self.facts)
+        _, unreachable, impossible = resolved
         found = [located for located in found if located not in unreachable + impossible]
         self.impossible = [*self.impossible, *impossible]
         private = private_weights([located.node for located in found])

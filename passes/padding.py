@@ -31,14 +31,10 @@ from rnnlower.wording import option, time_axis
 
 
 def _maximum_is_fixed(model: ir.Model, padding: PadLengthsPass) -> bool:
-    inputs = {value.name: value for value in model.graph.inputs}
-    metadata = padding.metadata
-    if metadata is None:
-        return False
-    shapes = {name: inputs[name].shape for name in metadata.inputs}
-    return all(
-        shape is not None and shape[metadata.inputs[name]] == metadata.max[metadata.symbols[name]]
-        for name, shape in shapes.items()
+    shapes, metadata = {value.name: value.shape for value in model.graph.inputs}, padding.metadata
+    return metadata is not None and all(
+        (shape := shapes[name]) is not None and shape[axis] == metadata.max[metadata.symbols[name]]
+        for name, axis in metadata.inputs.items()
     )
 
 

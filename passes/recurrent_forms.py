@@ -170,7 +170,7 @@ class ConformSonnxPass(Pass):
                 node = parse_recurrent(located)
                 if node.dtype is not None and node.inputs["X"].shape is not None:
                     e = emitters.at(located.name, node.dtype)
-                    located = dataclasses.replace(located, node=_replace_by_conforming(e, node))
+                    located = dataclasses.replace(located, node=_ConformingNode(e, node).replace(mark=True))
                     reason = "the profile keeps the operator"
                     self.conformed.append(
                         LoweredNode.of(
@@ -181,17 +181,6 @@ class ConformSonnxPass(Pass):
         if refused:
             raise UnsupportedModelError("\n".join(refused))
         return ir.passes.PassResult(model, modified=bool(self.conformed))
-
-
-def _replace_by_conforming(e: Emitter, node: ResolvedNode) -> ir.Node:
-    """Replace a node by one without correctable departures."""
-    form = _ConformingNode(e, node)
-    results = form.emit()
-    (lstm,) = form.recurrent
-    lstm.name, lstm.doc_string = node.node.name, node.node.doc_string
-    lstm.metadata_props.update(node.node.metadata_props)
-    replace_node(node.node, results, e.nodes, mark=True)
-    return lstm
 
 
 class _ConformingNode(AdaptedNode):

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.rewiring import remove_orphans, splice, take_place_of
 from rnnlower.graph.walk import default_opset, display_name, look_through_identities, subgraphs_of, walk
-from rnnlower.passes.base import Pass, has_node
+from rnnlower.passes.base import Pass, are_gone
 
 
 def _no_state_is_loop_invariant(model: ir.Model, owner: object) -> bool:
@@ -126,7 +126,7 @@ def _is_loop_invariant(node: ir.Node, body: ir.Graph, index: int) -> bool:
 
 
 def _decided_ifs_are_gone(model: ir.Model, taking: TakeBranchesPass) -> bool:
-    return not any(has_node(model, "If", name) for name in taking.taken)
+    return are_gone(model, {"If": taking.taken})
 
 
 class TakeBranchesPass(Pass):

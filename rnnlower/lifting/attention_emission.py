@@ -35,19 +35,20 @@ def lift_attention(
     except NotLiftableError as error:
         raise NotLiftableError(f"{no_cell}; as a LinearAttention: {error}") from None
     with open_emitter(facts, names, located, ir.DataType.FLOAT) as e:
-        replaced = _AttentionEmitter(e, facts, frame, body, found).emit(located.name)
+        replaced = _AttentionEmitter(e, facts, frame, found).emit(located.name)
     replace_lifted(facts, located, frame.node, e.nodes, [*replaced, *frame.unchanged])
     sizes = found.products.dims(found.state.before)[1:]
     size = math.prod(size for size in sizes if isinstance(size, int))
-    return LiftedNode(located.name, located.path, frame.form, LINEAR_ATTENTION, "forward", size)
+    form = located.node.op_type.lower()
+    return LiftedNode(located.name, located.path, form, LINEAR_ATTENTION, "forward", size)
 
 
 class _AttentionEmitter:
     """An emitter of one LinearAttention."""
 
-    def __init__(self, e: Emitter, facts: Facts, frame: Frame, body: ir.Graph, found: FoundAttention) -> None:
+    def __init__(self, e: Emitter, facts: Facts, frame: Frame, found: FoundAttention) -> None:
         self.e, self.facts, self.frame, self.found = e, facts, frame, found
-        self.vectorizer = StepVectorizer(e, facts, frame, body, found.products)
+        self.vectorizer = StepVectorizer(e, facts, frame, found.products)
         rows = [axis for axis in found.axes if axis not in (found.key_axis, found.value_axis)]
         self.head_axes = [axis for axis in rows if isinstance(found.products.sizes[axis], int)][-1:]
         self.row_axes = [axis for axis in rows if axis not in self.head_axes]
@@ -101,22 +102,14 @@ class _AttentionEmitter:
 
     def emit_outputs(self) -> list[tuple[ir.Value, ir.Value]]:
         """Emit the tensors that the steps write."""
-        e, results = self.e, []
-        for series in self.frame.outputs:
-            if not is_read(series.outer):
-                continue
+        results = []
+        for series in (each for each in self.frame.outputs if is_read(each.outer)):
             value, has_time = self.vectorizer.emit(series.inner)
-            rank = len(self.found.products.dims(series.inner))
             if not has_time:
-                value = e.op("Expand", value, e.size_vector([self.vectorizer.steps, *[1] * rank]), since=8)
-            if series.reverse:
-                value = e.flip(value, 0)
-            if series.keeps_axis:
-                value, rank = e.with_axes("Squeeze", value, [series.axis + 1]), rank - 1
-            if series.axis:
-                order = [*range(1, rank + 1)]
-                value = e.transpose(value, [*order[: series.axis], 0, *order[series.axis :]])
-            results.append((series.outer, value))
+                ones = [1] * len(self.found.products.dims(series.inner))
+                sizes = self.e.size_vector([self.vectorizer.steps, *ones])
+                self.vectorizer.define(series.inner, self.e.op("Expand", value, sizes, since=8))
+            results.append((series.outer, self.vectorizer.emit_output(series)))
         return results
 
     def emit_initial_state(self) -> ir.Value | None:

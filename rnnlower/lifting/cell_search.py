@@ -203,11 +203,16 @@ def _find_cell(
         steps=count_steps(facts, frame),
         direction=direction,
     )
-    return (
-        found
-        if mask is None
-        else dataclasses.replace(found, lengths=_mask_lengths(facts, frame, found, mask))
-    )
+    if mask is None:
+        return found
+    if isinstance(mask, ir.Value):
+        return dataclasses.replace(found, lengths=_compared_lengths(facts, frame, found, mask))
+    tags, _ = tagged_shape(facts, mask.inner, direction, mask.axis if mask.keeps_axis else None)
+    return dataclasses.replace(found, lengths=mask_lengths(facts, found, mask, _without_time(mask, tags)))
+
+
+def _without_time(series: Series, tags: tuple[str, ...]) -> tuple[str, ...]:
+    return (*tags[: series.axis], *tags[series.axis + series.keeps_axis :])
 
 
 def _input_forms(
@@ -220,9 +225,7 @@ def _input_forms(
             continue
         tags, shape = tagged_shape(facts, series.inner, direction, series.axis if series.keeps_axis else None)
         form = known[series.inner] = atoms.variables(shape, tags)
-        if series.keeps_axis:
-            tags = (*tags[: series.axis], *tags[series.axis + 1 :])
-        sources[int(form.ids.flat[0])] = series, tags
+        sources[int(form.ids.flat[0])] = series, _without_time(series, tags)
     for number, other in enumerate(before):
         if other.direction is None:
             form = atoms.variables(other.shape, other.tags)
@@ -276,16 +279,18 @@ def is_reversed(parts: Sequence[InputPart]) -> bool:
     return orders.pop()
 
 
-def _mask_lengths(facts: Facts, frame: Frame, found: FoundCell, mask: _Mask) -> Lengths:
-    if isinstance(mask, ir.Value):
-        for going, lengths in frame.going.items():
-            if is_mask_of_rows(facts, mask, going, found.tags):
-                return lengths
-        raise NotLiftableError("the rows that keep their state are not those that have ended")
+def _compared_lengths(facts: Facts, frame: Frame, found: FoundCell, mask: ir.Value) -> Lengths:
+    """Return the lengths that a step compares with its number."""
+    for going, lengths in frame.going.items():
+        if is_mask_of_rows(facts, mask, going, found.tags):
+            return lengths
+    raise NotLiftableError("the rows that keep their state are not those that have ended")
+
+
+def mask_lengths(facts: Facts, found: FoundCell, mask: Series, tags: tuple[str, ...]) -> Lengths:
+    """Return the lengths of rows from the series of their conditions; `tags` are those of its elements."""
     if mask.window is not None:
         raise NotLiftableError("the rows that keep their state are selected by a part of a series")
-    tags, _ = tagged_shape(facts, mask.inner, found.direction, mask.axis if mask.keeps_axis else None)
-    tags = tags[: mask.axis] + tags[mask.axis + 1 :] if mask.keeps_axis else tags
     require_rows(tags, found.tags)
     time = "T" if mask.reverse == found.reverse else "R"
     return lengths_from_mask(

@@ -186,11 +186,11 @@ def _activations(cells: Sequence[Cell]) -> list[ir.Attr]:
     return made
 
 
-def emit_result(e: Emitter, result: Result, Y: ir.Value, size: int, *, is_reverse: bool) -> ir.Value:
+def emit_result(e: Emitter, found: FoundCell, result: Result, Y: ir.Value) -> ir.Value:
     """Emit Y in the layout of the value that it replaces."""
-    if result.reverse != is_reverse:
+    if result.reverse != found.reverse:
         Y = e.flip(Y, 0)
-    return _lay_out(e, Y, ("T", "B"), result.tags, result.shape, size)
+    return _lay_out(e, Y, ("T", "B"), result.tags, result.shape, found.cell.hidden_size)
 
 
 def emit_state(e: Emitter, found: FoundCell, value: ir.Value) -> ir.Value:

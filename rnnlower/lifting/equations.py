@@ -1,15 +1,24 @@
-"""The equations of one step in the terms of the cells: gates, weights and biases."""
+"""The equations of one step in the terms of the cells: gates, weights and biases; their comparison."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from rnnlower.lifting.affine_forms import AffineForm, Atoms, Block, Floats, Ids, NotLiftableError, Polynomial
-from rnnlower.lifting.comparison import divide
+from rnnlower.lifting.affine_forms import (
+    AffineForm,
+    Atoms,
+    Block,
+    Floats,
+    Ids,
+    Monomial,
+    NotLiftableError,
+    Polynomial,
+)
 from rnnlower.recurrent.node import Activation, Semantics
 from rnnlower.recurrent.parsing import round_to_float32
 
@@ -160,22 +169,10 @@ class StepEquations:
             if others or first is None or first.name != "Clip" or first.alpha != -(first.beta or 0):
                 raise NotLiftableError("an activation of an activation is not part of a cell")
             argument, clip, beta = self.atoms.arguments(atoms).simplify(), first.beta, factor
-        return self._spec_gate(function, scale, beta, argument, clip, keeps_argument)
-
-    def _spec_gate(
-        self,
-        function: Activation,
-        scale: float,
-        beta: float,
-        argument: AffineForm,
-        clip: float | None,
-        keeps: bool,
-    ) -> Gate:
-        """Return a gate with an activation of the ONNX spec."""
         if function == Activation("Clip", 0.0, np.inf):
             function = Activation("Relu")
         if function == Activation("Clip", 0.0, 1.0):
-            if clip is None and not keeps:
+            if clip is None and not keeps_argument:
                 # More runtimes compute the default parameters correctly.
                 argument = dataclasses.replace(argument, constant=argument.constant - 0.5)
                 argument = argument.scale(5.0)
@@ -284,3 +281,48 @@ def common_clip(gates: Sequence[Gate]) -> float | None:
     if len(clips) != 1:
         raise NotLiftableError("some gates are clipped and others are not")
     return clips.pop()
+
+
+def are_equivalent(atoms: Atoms, pairs: Iterable[tuple[AffineForm, AffineForm]]) -> bool:
+    """Return whether the two forms of each pair are equal, where activations of equal arguments are equal."""
+    keys: dict[int, int] = {}
+    names: dict[object, int] = {}
+
+    def key(atom: int) -> int:
+        if atom not in keys:
+            block = atoms.block(atom)
+            content: object = atom
+            if block.kind == "function" and block.form is not None:
+                content = (block.function, terms(block.form, atom - block.start))
+            keys[atom] = names.setdefault(content, len(names))
+        return keys[atom]
+
+    def terms(form: AffineForm, place: int) -> object:
+        found: dict[object, float] = {}
+        for monomial, coef in atoms.polynomial(form, place).items():
+            term = tuple(sorted(map(key, monomial)))
+            found[term] = found.get(term, 0.0) + coef
+        return frozenset((term, float(f"{coef:.6g}")) for term, coef in found.items() if coef)
+
+    return all(
+        one.constant.shape == other.constant.shape
+        and all(terms(one, j) == terms(other, j) for j in range(one.constant.size))
+        for one, other in ([form.flatten().simplify() for form in pair] for pair in pairs)
+    )
+
+
+def is_close(first: Mapping[Monomial, float], second: Mapping[Monomial, float]) -> bool:
+    """Return whether two polynomials are equal, up to the rounding of their coefficients."""
+    keys = {*first, *second}
+    return all(math.isclose(first.get(key, 0.0), second.get(key, 0.0), rel_tol=1e-6) for key in keys)
+
+
+def divide(key: Monomial, atom: int) -> Monomial:
+    """Divide a product of atoms by one of them."""
+    place = key.index(atom)
+    return (*key[:place], *key[place + 1 :])
+
+
+def drop_zeros(polynomial: Polynomial) -> Polynomial:
+    """Drop the terms whose coefficients cancel."""
+    return {key: value for key, value in polynomial.items() if abs(value) > 1e-9}

@@ -65,7 +65,6 @@ class Frame:
     """The frame of a step.
 
     Attributes:
-        form: ``scan`` or ``loop``.
         node: The node, or the If that runs it only for a nonempty sequence.
         inputs: The tensors that the steps read, element by element.
         states: The states.
@@ -75,7 +74,6 @@ class Frame:
         going: Conditions of the step that hold for rows that have not ended, with the lengths of the rows.
     """
 
-    form: str
     node: ir.Node
     inputs: Sequence[Series]
     states: Sequence[State]
@@ -121,7 +119,7 @@ def scan_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
         )
     ]
     states, aliases, unchanged = find_states(scan.before, scan.after, node.inputs[:count], ends[:count])
-    return Frame("scan", anchor, inputs, states, outputs, aliases, unchanged)
+    return Frame(anchor, inputs, states, outputs, aliases, unchanged)
 
 
 def _rank(facts: Facts, value: ir.Value) -> int:
@@ -162,9 +160,11 @@ def _enclosing_if(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[S
         or owner.op_type != "If"
         or owner.domain
         or graph is not owner.attributes["then_branch"].as_graph()
+        or len(graph) != 1
     ):
         return node.outputs, node
-    if len(graph) != 1 or not _has_steps(facts, owner.inputs[0], node):
+    positive, steps = positive_value(facts, owner.inputs[0]), _scan_inputs(node)
+    if not any(is_axis_size(facts, positive, value, axis) for value, axis in steps):
         return node.outputs, node
     other = owner.attributes["else_branch"].as_graph()
     starts = dict(zip(node.outputs, node.inputs, strict=False))
@@ -181,12 +181,6 @@ def _enclosing_if(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[S
             return node.outputs, node
         outer[result] = out
     return [outer.get(out, out) for out in node.outputs], owner
-
-
-def _has_steps(facts: Facts, condition: ir.Value | None, node: ir.Node) -> bool:
-    """Return whether a condition tests that the sequence of a Scan is not empty."""
-    positive = positive_value(facts, condition)
-    return any(is_axis_size(facts, positive, value, axis) for value, axis in _scan_inputs(node))
 
 
 def _is_empty(facts: Facts, value: ir.Value, node: ir.Node) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from rnnlower.lifting.affine_forms import Floats, Polynomial
-from rnnlower.lifting.comparison import divide, drop_zeros, is_close
 from rnnlower.lifting.equations import (
     OPEN,
     Cell,
@@ -17,6 +16,9 @@ from rnnlower.lifting.equations import (
     StepEquations,
     common_clip,
     common_value,
+    divide,
+    drop_zeros,
+    is_close,
     mismatch,
 )
 

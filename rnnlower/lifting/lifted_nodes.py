@@ -110,7 +110,7 @@ class FrameLifter:
         body = located.node.attributes["body"].as_graph()
         states = [state.before for state in frame.states]
         products = ProductReader(self._facts, body, states, frame.aliases)
-        return StepVectorizer(e, self._facts, frame, body, products)
+        return StepVectorizer(e, self._facts, frame, products)
 
     def _lift(self, located: LocatedNode, frame: Frame) -> list[Lifted]:
         if located.opset < _FIRST_OPSET:
@@ -156,8 +156,7 @@ class FrameLifter:
         replaced: dict[ir.Value, list[ir.Value]] = {}
         axes: dict[ir.Value, int] = {}
         for result in results:
-            Y, each = emitted[result.cell].Y, found[result.cell]
-            part = emit_result(e, result, Y, each.cell.hidden_size, is_reverse=each.reverse)
+            part = emit_result(e, found[result.cell], result, emitted[result.cell].Y)
             replaced.setdefault(result.value, []).append(part)
             axes[result.value] = result.tags.index("D") if "D" in result.tags else 0
         for each, output in zip(found, emitted, strict=True):
@@ -169,7 +168,7 @@ class FrameLifter:
         if any(len(parts) < directions and old in axes for old, parts in replaced.items()):
             raise NotLiftableError("the two directions are read in different layouts")
         new = [(old, e.concat(parts, axes.get(old, 0))) for old, parts in replaced.items()]
-        report = LiftedNode(located.name, located.path, frame.form)
+        report = LiftedNode(located.name, located.path, located.node.op_type.lower())
         return [Lifted(one, report) for one in emitted], new
 
     def _emit_rest(
@@ -189,8 +188,7 @@ class FrameLifter:
                 if each.lengths is not None or each.direction is not None:
                     raise reason
                 result = Result(each.hidden, number, ("T", *each.tags), (1, *each.shape), reverse=False)
-                Y, size = lifted.emitted.Y, each.cell.hidden_size
-                H = emit_result(e, result, Y, size, is_reverse=each.reverse)
+                H = emit_result(e, each, result, lifted.emitted.Y)
                 after = each.states[0].after
                 for value in (each.hidden, after, look_through_identities(after)):
                     vectorizer.define(value, H)

@@ -15,7 +15,7 @@ from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import VIEWS, Dim, LocatedNode, ancestors, is_read, look_through
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
-from rnnlower.lifting.cell_search import FoundCell, is_reversed, require_rows, tagged_shape
+from rnnlower.lifting.cell_search import FoundCell, is_reversed, mask_lengths, tagged_shape
 from rnnlower.lifting.chains import Line
 from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Series, State
@@ -123,13 +123,7 @@ class LineLifter:
         if len(given) < len(masks):
             raise NotLiftableError("the rows that keep their state are not those that have ended")
         series, tags = self._make_series(e, graph, given)
-        if series.window is not None:
-            raise NotLiftableError("the rows that keep their state are not those that have ended")
-        require_rows(tags, found.tags)
-        time = "T" if series.reverse == found.reverse else "R"
-        return lengths_from_mask(
-            self._facts, series.outer, (*tags[: series.axis], time, *tags[series.axis :]), len(masks)
-        )
+        return mask_lengths(self._facts, found, series, tags)
 
     def _make_series(
         self, e: Emitter, graph: ir.Graph, leaves: Sequence[ir.Value], *, is_longer: bool = False
@@ -223,8 +217,7 @@ class LineLifter:
         for result in list(self._find_stacked(line, found)):
             if found.lengths is not None:
                 require_mask(self._facts, result, found)
-            size = found.cell.hidden_size
-            whole = emit_result(e, result, emitted.Y, size, is_reverse=found.reverse)
+            whole = emit_result(e, found, result, emitted.Y)
             replace_value(graph, emitted.node, result.value, whole, is_new=True)
             self._insert(e, graph)
             remove_orphans([result.value])

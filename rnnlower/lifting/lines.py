@@ -25,8 +25,7 @@ from rnnlower.lifting.chains import (
     preceding_element,
     producer_index,
 )
-from rnnlower.lifting.comparison import are_equivalent
-from rnnlower.lifting.equations import Cell
+from rnnlower.lifting.equations import Cell, are_equivalent
 from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.row_masks import match_where
 from rnnlower.lifting.step_matching import StepMatcher, unmask_state

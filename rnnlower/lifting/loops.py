@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts, trip_count
+from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.symbols import SIZE_TYPES
 from rnnlower.graph.walk import VIEWS, Dim, is_read, look_through, look_through_identities, operand
@@ -41,10 +42,10 @@ def loop_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
 class _LoopReader:
     def __init__(self, facts: Facts, node: ir.Node) -> None:
         self._facts, self._node = facts, node
-        self._body = body = node.attributes["body"].as_graph()
-        self._count = count = len(node.inputs) - 2
+        self._loop = loop = LoopSignature(node)
+        self._body = body = loop.body
         self._states, self._aliases, self._unchanged = find_states(
-            body.inputs[2:], body.outputs[1 : 1 + count], node.inputs[2:], node.outputs[:count]
+            loop.before, loop.after, node.inputs[2:], node.outputs[: loop.states]
         )
         self._counters = _Counters(facts, body, self._states, self._aliases)
         self._steps, self._limits = trip_count(facts, node), dict[Dim, ir.Value]()
@@ -53,12 +54,8 @@ class _LoopReader:
     def frame(self) -> Frame:
         """Return the frame."""
         inputs = [each for node in self._body if _is_content_read(node) for each in self._read_series(node)]
-        outputs = [
-            Series(inner, outer, 0, False)
-            for inner, outer in zip(
-                self._body.outputs[1 + self._count :], self._node.outputs[self._count :], strict=True
-            )
-        ]
+        written = zip(self._loop.stacked, self._node.outputs[self._loop.states :], strict=True)
+        outputs = [Series(inner, outer, 0, False) for inner, outer in written]
         rest = []
         for state in self._states:
             filled = list(self._filled_series(state))
@@ -69,7 +66,6 @@ class _LoopReader:
             elif not filled:
                 rest.append(state)
         return Frame(
-            "loop",
             self._node,
             inputs,
             rest,

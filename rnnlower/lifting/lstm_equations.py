@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rnnlower.lifting.affine_forms import AffineForm, Floats, Polynomial
-from rnnlower.lifting.comparison import divide, drop_zeros, is_close
+from rnnlower.lifting.affine_forms import Floats, Polynomial
 from rnnlower.lifting.equations import (
     OPEN,
     Cell,
@@ -17,6 +16,9 @@ from rnnlower.lifting.equations import (
     StepEquations,
     common_clip,
     common_value,
+    divide,
+    drop_zeros,
+    is_close,
     mismatch,
 )
 from rnnlower.recurrent.node import Activation
@@ -128,7 +130,9 @@ def _output_activation(
         gate = step.gate(ids, scale, keeps_argument=True)
         if gate.clip is not None and (gate.clip != clip or step.semantics != "spec"):
             raise mismatch("LSTM", "the cell state is clipped before its activation")
-        factors = _cell_factors(step, gate.argument, cells)
+        argument = gate.argument.simplify()
+        inner = [step.atoms.polynomial(argument, j) for j in range(step.size)]
+        factors = _cell_factors(inner, cells)
         if gate.clip is None and clip is not None and step.semantics == "spec":
             raise mismatch("LSTM", "the cell state is not clipped before its activation")
         beta = common_value(factors, "a factor of the cell state")
@@ -138,18 +142,8 @@ def _output_activation(
             raise mismatch("LSTM", "the cell state is scaled before its activation")
         alpha = 1.0 if gate.activation.alpha is None else gate.activation.alpha
         return Activation("ScaledTanh", alpha, round_to_float32(beta * (gate.activation.beta or 1.0)))
-    alphas, betas = [], []
-    for polynomial, cell in zip(polynomials, cells, strict=True):
-        key = next(iter(cell))
-        if key not in polynomial:
-            raise mismatch("LSTM", "the state is not o act(c)")
-        alpha = polynomial[key] / cell[key]
-        beta = polynomial.get((), 0.0)
-        expected = {each: alpha * value for each, value in cell.items()} | {(): beta}
-        if not is_close(drop_zeros(expected), drop_zeros(polynomial)):
-            raise mismatch("LSTM", "the state is not o act(c)")
-        alphas.append(alpha)
-        betas.append(beta)
+    alphas = _cell_factors([{key: v for key, v in p.items() if key} for p in polynomials], cells)
+    betas = [polynomial.get((), 0.0) for polynomial in polynomials]
     if clip is not None and step.semantics == "spec":
         raise mismatch("LSTM", "the cell state is not clipped before its activation")
     return Activation(
@@ -159,15 +153,14 @@ def _output_activation(
     )
 
 
-def _cell_factors(step: StepEquations, argument: AffineForm, cells: Sequence[Polynomial]) -> list[float]:
-    """Return the ratio of each argument to the cell state."""
-    argument = argument.simplify()
+def _cell_factors(polynomials: Sequence[Polynomial], cells: Sequence[Polynomial]) -> list[float]:
+    """Return the ratio of each polynomial to the cell state."""
     factors = []
-    for j, cell in enumerate(cells):
-        polynomial = step.atoms.polynomial(argument, j)
+    for polynomial, cell in zip(polynomials, cells, strict=True):
         key = next(iter(cell), None)
         factor = polynomial.get(key, 0.0) / cell[key] if key is not None else 0.0
-        if not factor or not is_close(polynomial, {each: factor * value for each, value in cell.items()}):
+        expected = drop_zeros({each: factor * value for each, value in cell.items()})
+        if not factor or not is_close(drop_zeros(polynomial), expected):
             raise mismatch("LSTM", "the state is not o act(c)")
         factors.append(factor)
     return factors

@@ -36,7 +36,7 @@ class ProductReader:
     ) -> None:
         if sum(node.op_type != "Constant" for node in body) > _LARGEST_STEP:
             raise NotLiftableError(f"its step has more than {_LARGEST_STEP} operators")
-        self._facts, self._body, self._aliases = facts, body, aliases
+        self._facts, self.body, self._aliases = facts, body, aliases
         self._own = {out for node in body for out in node.outputs}
         self._states = frozenset(states)
         self._fresh = itertools.count()
@@ -50,7 +50,7 @@ class ProductReader:
 
     def with_states(self, states: Iterable[ir.Value]) -> ProductReader:
         """Return a reader with other states and the same indices."""
-        other = ProductReader(self._facts, self._body, states, self._aliases)
+        other = ProductReader(self._facts, self.body, states, self._aliases)
         other.sizes, other._fresh = self.sizes, self._fresh
         return other
 

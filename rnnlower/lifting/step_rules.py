@@ -21,7 +21,7 @@ from rnnlower.lifting.affine_forms import (
     constant_form,
     multiply_matrix,
 )
-from rnnlower.lifting.comparison import are_equivalent
+from rnnlower.lifting.equations import are_equivalent
 from rnnlower.recurrent.node import Activation
 from rnnlower.recurrent.operators import FLOAT_TYPES, SPEC_PARAMETERS
 

@@ -32,24 +32,18 @@ class StepVectorizer:
         e: The emitter.
         facts: The facts about the model.
         frame: The frame of the step.
-        body: The step.
-        products: The reader that has the sizes of its values.
+        products: The reader of the step, which has the sizes of its values.
     """
 
-    def __init__(
-        self, e: Emitter, facts: Facts, frame: Frame, body: ir.Graph, products: ProductReader
-    ) -> None:
+    def __init__(self, e: Emitter, facts: Facts, frame: Frame, products: ProductReader) -> None:
         self.e, self._facts, self._frame, self.products = e, facts, frame, products
-        self._body, self._inner = body, {*walk_values(body)}
+        self._inner = {*walk_values(products.body)}
         self._known: dict[ir.Value, tuple[ir.Value, bool]] = {}
         self._sizes: dict[str, Dim] = {}
-        self.steps = self._steps()
-
-    def _steps(self) -> Dim:
-        if not self._frame.inputs:
+        if not frame.inputs:
             raise NotLiftableError("the step reads no input")
-        series, steps = self._frame.inputs[0], count_steps(self._facts, self._frame)
-        return self.e.dim(series.outer, series.axis) if steps is None else steps
+        series, steps = frame.inputs[0], count_steps(facts, frame)
+        self.steps: Dim = e.dim(series.outer, series.axis) if steps is None else steps
 
     def named_steps(self) -> int | ir.SymbolicDim | None:
         """Return the number of steps as a size of a shape."""
@@ -149,7 +143,7 @@ class StepVectorizer:
         """
         given = {series.inner for series in self._frame.inputs}
         found: dict[ir.Value, Series] = {}
-        for node in self._body:
+        for node in self.products.body:
             for value in node.inputs if self.products.dependent & {*node.outputs} else ():
                 if value is None or value not in self._inner or value in self.products.dependent | given:
                     continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import onnx_ir as ir
@@ -53,35 +54,31 @@ def _fill_keys(flow: PadFlow, node: ir.Node, indices: tuple[int, ...], time: int
         flow.fill(node, index, time, 0.0)
 
 
-def _attention_with_lengths(keys: tuple[int, ...], lengths: int) -> Rule:
-    """Return the rule of an operator of onnxruntime, which takes the number of keys in each row."""
-
-    def rule(flow: PadFlow, node: ir.Node) -> Axes:
-        _refuse_others(node, lengths)
-        values = [node.inputs[index] for index in (0, *keys)]
-        if any(each is None or len(flow.shape(each)) != 3 for each in values):
-            raise NoRuleError("has packed queries, keys and values")
-        axes, of_keys = flow.axes_of(node.inputs[0]), flow.axes_of(node.inputs[keys[0]])
-        if 2 in {*axes, *of_keys}:
-            raise NoRuleError("has features over time")
-        if 1 in of_keys:
-            _fill_keys(flow, node, keys, 1)
-            emitter, value = flow.emitter_for(node), flow.operand(node)
-            count = emitter.cast(flow.masks.count(of_keys[1]), ir.DataType.INT32)
-            if flow.rows is None:
-                count = emitter.op("Expand", count, emitter.size_vector(flow.sizes(emitter, value, [0])))
-            else:
-                count = flow.masks.per_row(emitter, count, of_keys, 1)
-            emitter.insert_before(node)
-            set_input(node, lengths, count)
-        return axes
-
-    return rule
+def _attention_with_lengths(keys: tuple[int, ...], lengths: int, flow: PadFlow, node: ir.Node) -> Axes:
+    """Give an operator of onnxruntime the number of keys in each row."""
+    _refuse_others(node, lengths)
+    values = [node.inputs[index] for index in (0, *keys)]
+    if any(each is None or len(flow.shape(each)) != 3 for each in values):
+        raise NoRuleError("has packed queries, keys and values")
+    axes, of_keys = flow.axes_of(node.inputs[0]), flow.axes_of(node.inputs[keys[0]])
+    if 2 in {*axes, *of_keys}:
+        raise NoRuleError("has features over time")
+    if 1 in of_keys:
+        _fill_keys(flow, node, keys, 1)
+        emitter, value = flow.emitter_for(node), flow.operand(node)
+        count = emitter.cast(flow.masks.count(of_keys[1]), ir.DataType.INT32)
+        if flow.rows is None:
+            count = emitter.op("Expand", count, emitter.size_vector(flow.sizes(emitter, value, [0])))
+        else:
+            count = flow.masks.per_row(emitter, count, of_keys, 1)
+        emitter.insert_before(node)
+        set_input(node, lengths, count)
+    return axes
 
 
 def _attention_of_domain(flow: PadFlow, node: ir.Node) -> Axes | list[Axes]:
     """Apply the rule of the domain's Attention."""
-    return _attention_with_lengths((0,), _MASK_INDEX)(flow, node) if node.domain else _attention(flow, node)
+    return _attention_with_lengths((0,), _MASK_INDEX, flow, node) if node.domain else _attention(flow, node)
 
 
 def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
@@ -120,7 +117,7 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
 def _linear_attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
     """Keep the state after the end: nothing is added there, and nothing decays."""
     axes = flow.axes_of(node.inputs[0])
-    if 1 in axes and _is_output_read(node, 1):
+    if 1 in axes and any(map(is_read, node.outputs[1:])):
         for index in (1, 2, 4, 5):
             if 1 in flow.axes_of(operand(node, index)):
                 flow.fill(node, index, 1, 0.0)
@@ -135,7 +132,7 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
     if unknown := sorted(name for name, each in given.items() if each != defaults[name]):
         raise NoRuleError(f"has unsupported attributes: {', '.join(unknown)}")
     time = 1 if node.attributes.get_int("channels_last", 0) else 2
-    if time in axes and _is_output_read(node, 1):
+    if time in axes and any(map(is_read, node.outputs[1:])):
         steps = flow.shape(node.outputs[1])[time]
         emitter, past = flow.emitter_for(node), operand(node, 3)
         if past is None:
@@ -149,15 +146,10 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
     return [axes, {axis: size for axis, size in axes.items() if axis == 0}]
 
 
-def _is_output_read(node: ir.Node, index: int) -> bool:
-    out = node.outputs[index] if index < len(node.outputs) else None
-    return out is not None and is_read(out)
-
-
 SEQUENCE_OPERATORS: dict[str, Rule] = {
     **dict.fromkeys(("DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"), _recurrent),
     "CausalConvWithState": _causal_conv,
     "LinearAttention": _linear_attention,
     "Attention": _attention_of_domain,
-    "MultiHeadAttention": _attention_with_lengths((1, 2), _PADDING_MASK),
+    "MultiHeadAttention": functools.partial(_attention_with_lengths, (1, 2), _PADDING_MASK),
 }

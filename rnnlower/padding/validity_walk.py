@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_option
-from rnnlower.graph.rewiring import take_place_of
+from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.walk import RESHAPING, LocatedNode, captured_values, default_opset, is_read, operand
 from rnnlower.lowering.emitter import Dim, Emitter, Emitters
 from rnnlower.padding.examples import Examples
@@ -41,9 +41,6 @@ CONTROLS: Mapping[str, Sequence[int]] = {
     "Upsample": (1,),
 }
 """Inputs that are read as shapes and positions: there a size is the maximum; as a number it is the length."""
-
-_PICK_STEPS = ("Gather",)
-"""Their rules take numbers of rows themselves."""
 
 
 class PadFlow(Examples):
@@ -117,10 +114,7 @@ class PadFlow(Examples):
                     remedy=describe_deciding_option(self.model, self._visited)
                     or "take this part out of the model, or pad to the length that it always has",
                 ) from None
-        for node in reversed(dict.fromkeys(self._replaced)):
-            if not any(map(is_read, node.outputs)):
-                assert node.graph is not None
-                node.graph.remove(node, safe=True)
+        remove_orphans(out for node in self._replaced for out in node.outputs)
         for value in dict.fromkeys(self.model.graph.outputs):
             if self.is_sized(value):
                 self._give_number_of_steps(value)
@@ -266,7 +260,8 @@ class PadFlow(Examples):
         if rule is None:
             raise NoRuleError(f"no rule says what {node.op_type} does to padding")
         for index in numbers:
-            if index not in controls and not (self.rows is not None and node.op_type in _PICK_STEPS):
+            # The rule of Gather takes numbers of rows itself.
+            if index not in controls and not (self.rows is not None and node.op_type == "Gather"):
                 value, number = self.operand(node, index), self._operand_at_length(node, index)
                 node.replace_input_with(index, number)
                 self.record_origin(number, value)

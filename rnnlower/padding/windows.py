@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
 
@@ -156,20 +157,13 @@ def _conv_transpose(flow: PadFlow, node: ir.Node) -> Axes:
     return found
 
 
-def _global_pool(fill: float) -> Rule:
-    def rule(flow: PadFlow, node: ir.Node) -> Axes:
-        axes = _spatial(flow, node)
-        for axis in axes:
-            if axis >= 2:
-                flow.fill(node, 0, axis, fill)
-        left = {axis: size for axis, size in axes.items() if axis < 2}
-        if node.op_type == "GlobalAveragePool" and left != axes:
-            emitter, filled = flow.emitter_for(node), flow.operand(node)
-            rank = len(flow.shape(filled))
-            flow.replace(node, flow.masks.mean(emitter, filled, range(2, rank), axes, rank), emitter)
-        return left
-
-    return rule
+def _global_pool(fill: float, flow: PadFlow, node: ir.Node) -> Axes:
+    axes, rank = _spatial(flow, node), len(flow.shape(node.inputs[0]))
+    left = flow.fill_along(node, range(2, rank), fill)
+    if node.op_type == "GlobalAveragePool" and left != axes:
+        emitter, filled = flow.emitter_for(node), flow.operand(node)
+        flow.replace(node, flow.masks.mean(emitter, filled, range(2, rank), axes, rank), emitter)
+    return left
 
 
 def _pad(flow: PadFlow, node: ir.Node) -> Axes:
@@ -277,9 +271,9 @@ WINDOWS: dict[str, Rule] = {
     "ConvInteger": _conv,
     "ConvTranspose": _conv_transpose,
     "FusedConv": _fused_conv,
-    "GlobalAveragePool": _global_pool(0.0),
-    "GlobalLpPool": _global_pool(0.0),
-    "GlobalMaxPool": _global_pool(-math.inf),
+    "GlobalAveragePool": functools.partial(_global_pool, 0.0),
+    "GlobalLpPool": functools.partial(_global_pool, 0.0),
+    "GlobalMaxPool": functools.partial(_global_pool, -math.inf),
     "LpPool": _conv,
     "MaxPool": lambda flow, node: _fill_and_slide(flow, node, -math.inf),
     "Pad": _pad,

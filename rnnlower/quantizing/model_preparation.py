@@ -10,7 +10,6 @@ from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import op_types
 from rnnlower.lowering.emitter import Emitters
-from rnnlower.lowering.replacing import replace_node
 from rnnlower.passes.command_options import RecordedOptions
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.folding import FoldWeightsPass
@@ -54,17 +53,12 @@ def put_time_first(work: Work) -> None:
     """
     emitters = Emitters(work.model)
     for located in find_recurrent(work.model):
-        old = located.node
-        if not old.attributes.get_int("layout", 0):
+        if not located.node.attributes.get_int("layout", 0):
             continue
         node = parse_recurrent(located, "ort", lenient=True)
         if node.dtype is None or node.inputs["X"].shape is None:
             continue
-        form = AdaptedNode(emitters.at(located.name, node.dtype), node, {"layout"})
-        replace_node(old, form.emit(), form.e.nodes, mark=False)
-        (new,) = form.recurrent
-        new.name, new.doc_string = old.name, old.doc_string
-        new.metadata_props.update(old.metadata_props)
+        AdaptedNode(emitters.at(located.name, node.dtype), node, {"layout"}).replace(mark=False)
 
 
 PREPARATION: Sequence[Step[Work, RecordedOptions]] = (

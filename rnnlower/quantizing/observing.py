@@ -147,9 +147,10 @@ def _expose_roles(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tu
             continue
         graph = model.graph if node is None else node.graph
         assert graph is not None
-        copy = _make_identity(value, names.fresh(f"rnnlower.role.{number}"))
-        outer = copy.outputs[0]
-        graph.append(copy)
+        type_ = value.type or ir.TensorType(ir.DataType.FLOAT)
+        outer = ir.Value(name=names.fresh(f"rnnlower.role.{number}"), type=type_)
+        # An output of a body must be none of its inputs, nor another output.
+        graph.append(ir.node("Identity", [value], outputs=[outer]))
         if graph is not model.graph:
             owner = owners.get(graph)
             if owner is None or owner.op_type != "Scan":
@@ -164,12 +165,6 @@ def _expose_roles(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tu
             outer = _add_scan_output(owner, names.fresh(f"rnnlower.role.{number}.steps"))
         model.graph.outputs.append(outer)
         yield str(outer.name), role
-
-
-def _make_identity(value: ir.Value, name: str) -> ir.Node:
-    """Return an Identity: an output of a body must be none of its inputs, nor another output."""
-    type_ = value.type or ir.TensorType(ir.DataType.FLOAT)
-    return ir.node("Identity", [value], outputs=[ir.Value(name=name, type=type_)])
 
 
 def _add_scan_output(scan: ir.Node, name: str) -> ir.Value:

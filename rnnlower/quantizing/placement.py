@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.initializers import constant_of, new_initializer
 from rnnlower.graph.names import NameSource, all_names
-from rnnlower.graph.rewiring import prepend, take_place_of
-from rnnlower.graph.walk import RESHAPING, is_read, qualified_op_type, walk
+from rnnlower.graph.rewiring import prepend, remove_orphans, take_place_of
+from rnnlower.graph.walk import RESHAPING, qualified_op_type, walk
 
 COMMUTING = RESHAPING | {"Slice", "Transpose"}
 """Operators that commute with DequantizeLinear."""
@@ -34,7 +34,7 @@ def capture_integers(model: ir.Model) -> None:
                 if (graph, value) not in made:
                     made[graph, value] = _dequantize_inside(graph, chain, names)
                 node.replace_input_with(index, made[graph, value])
-    _remove_unread(model.graph)
+    remove_orphans(value for _, value in made)
 
 
 def quantize_moved(model: ir.Model) -> None:
@@ -119,18 +119,10 @@ def _dequantize_inside(graph: ir.Graph, chain: list[ir.Node], names: NameSource)
         copy = ir.node(move.op_type, inputs, move.attributes, outputs=[ir.Value(name=name)], name=name)
         outer.insert_after(move, copy)
         integers = copy.outputs[0]
-    name = names.fresh(f"{chain[0].outputs[0].name}/inside")
     end = chain[0].outputs[0]
+    name = names.fresh(f"{end.name}/inside")
     value = ir.Value(name=name, shape=end.shape, type=end.type)
     operands = [integers, *first.inputs[1:]]
     node = ir.node("DequantizeLinear", operands, first.attributes, outputs=[value], name=name)
     prepend(graph, [node])
     return value
-
-
-def _remove_unread(graph: ir.Graph) -> None:
-    for node in reversed([node for node, _ in walk(graph)]):
-        out = node.outputs[0]
-        removable = node.op_type in COMMUTING or node.op_type == "DequantizeLinear"
-        if removable and node.graph is not None and not is_read(out):
-            node.graph.remove(node, safe=True)

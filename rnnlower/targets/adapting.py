@@ -13,6 +13,7 @@ from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.rewiring import detach
 from rnnlower.graph.walk import trim_omitted
 from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.replacing import replace_node
 from rnnlower.lowering.sketching import sketch_emitter
 from rnnlower.recurrent.node import KEEPS_INITIAL, ResolvedNode
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
@@ -107,6 +108,15 @@ class AdaptedNode:
         if self._batch_first:
             results = {name: self.e.transpose(value, _BATCH_PERM[name]) for name, value in results.items()}
         return results
+
+    def replace(self, *, mark: bool) -> ir.Node:
+        """Put the form in the place of the node; return its only recurrent node, under the same name."""
+        old, results = self._node.node, self.emit()
+        (made,) = self.recurrent
+        made.name, made.doc_string = old.name, old.doc_string
+        made.metadata_props.update(old.metadata_props)
+        replace_node(old, results, self.e.nodes, mark=mark)
+        return made
 
     def _inputs(self) -> dict[str, ir.Value]:
         """Return the node's inputs, including the defaults that the changes write out."""

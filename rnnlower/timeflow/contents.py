@@ -10,6 +10,15 @@ from rnnlower.graph.walk import default_opset, ints_of_attribute_or_input, opera
 from rnnlower.timeflow.tracks import MODERN_OPSET, CoupledError, Sample, opset_remedy, shapes_remedy
 
 
+def facts_about(model: ir.Model, sample: Sample) -> Facts:
+    """Return the facts about a model whose inputs have the shapes of a sample."""
+    facts = Facts(model, declared=True)
+    for value in model.graph.inputs:
+        if (shape := sample.shape(value)) is not None:
+            facts.assume(value, shape)
+    return facts
+
+
 class Contents:
     """The contents and shapes of the values of a model, twice.
 
@@ -26,7 +35,7 @@ class Contents:
     def __init__(self, model: ir.Model, sample: Sample) -> None:
         self.model, self.sample = model, sample
         self.opset = default_opset(model)
-        self.whole, self.part = (Facts(model, declared=True) for _ in range(2))
+        self.whole, self.part = facts_about(model, sample), Facts(model, declared=True)
         self.longer = Facts(model, declared=True) if self.has_dynamic_length else self.whole
         # The values of known content; true if it depends on the length.
         self._is_sized: dict[ir.Value, bool] = {}

@@ -12,10 +12,9 @@ import onnx_ir as ir
 
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array
-from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, operand, qualified_op_type
 from rnnlower.recurrent.finding import is_stateful, shown_names
-from rnnlower.timeflow.contents import Contents
+from rnnlower.timeflow.contents import Contents, facts_about
 from rnnlower.timeflow.edits import BlankFrames, CacheInput, Edit, ReplaceInput, SetAttribute, Start
 from rnnlower.timeflow.tracks import (
     ChunkError,
@@ -93,7 +92,6 @@ class Flow(Contents):
             if value.name is not None and value.name in self.sample.axes:
                 self.tracks[value] = Track(self.sample.axes[value.name], self.sample)
             if shape is not None:
-                self.whole.assume(value, shape)
                 self._assume_lengths(value, shape)
         for node in self.model.graph:
             self._visit(node)
@@ -178,11 +176,8 @@ class Flow(Contents):
         """Refuse to store a constant whose numbers depend on the size of a dynamic batch."""
         if value not in self._by_size or not any(map(self.is_dynamic, self.sample.sizes.values())):
             return
-        facts, one = Facts(self.model, declared=True), dict.fromkeys(self.sample.sizes, 1)
-        for each in self.model.graph.inputs:
-            shape = dataclasses.replace(self.sample, sizes=one).shape(each)
-            if shape is not None:
-                facts.assume(each, shape)
+        one = dataclasses.replace(self.sample, sizes=dict.fromkeys(self.sample.sizes, 1))
+        facts = facts_about(self.model, one)
         first, array = facts.constant(value), self.whole.constant(value)
         if first is None or array is None or first.ndim != array.ndim:
             return

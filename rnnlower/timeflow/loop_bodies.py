@@ -127,8 +127,7 @@ def _carry(flow: Flow, node: ir.Node, loop: LoopSignature, first: int, track: Tr
             raise CoupledError(f"has a state {name!r} that grows with the number of steps")
         named = tuple(flow.sample.named(size) for size in shape)
         dtype = flow.dtype(operand(node, first + number))
-        what = flow.state_name(node, name)
-        hold_state(flow, node, (first + number, number, f"initial {name}", what), named, dtype, calls)
+        hold_state(flow, node, (first + number, number, f"initial {name}", name), named, dtype, calls)
 
 
 LOOPS: dict[str, Rule] = {"Loop": _loop, "Scan": _scan}

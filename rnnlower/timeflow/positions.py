@@ -43,15 +43,11 @@ def number_steps(flow: Flow, node: ir.Node) -> Outcome:
     if isinstance(track, Track):
         if step[0] != round(step[0]) or first[0] != round(first[0]):
             raise CoupledError("numbers the steps with fractions")
-        track = _per_element_track(track)
+        # Each element is a frame.
+        track = track.resampled(track.outer).with_(outer=1)
         dtype = flow.dtype(node.outputs[0])
         flow.edits.append(ContinuePositions(node, 0, 0, track.chunk, step=round(step[0]), dtype=dtype))
     return track
-
-
-def _per_element_track(track: Track) -> Track:
-    """Return the track of a value in which each element is a frame."""
-    return track.resampled(track.outer).with_(outer=1)
 
 
 def slice_table(flow: Flow, node: ir.Node) -> Outcome:
@@ -72,7 +68,7 @@ def slice_table(flow: Flow, node: ir.Node) -> Outcome:
     track = fill_track(flow, 1, [whole], [chunk])
     if not isinstance(track, Track):
         return track
-    track = _per_element_track(track).at(axis)
+    track = track.resampled(track.outer).with_(outer=1, axis=axis)
     result = [*(flow.shape_of(node.outputs[0]) or shape)]
     result[axis] = whole
     flow.whole.assume(node.outputs[0], tuple(result))

@@ -137,8 +137,7 @@ def _carry(flow: Flow, node: ir.Node, resolved: ResolvedNode, calls: int) -> Non
     shape, dtype = (batch, 1, size) if resolved.layout else (1, batch, size), flow.dtype(resolved.inputs["X"])
     for name in resolved.state_names:
         output, index = STATES[name]
-        what = flow.state_name(node, name[-1])
-        hold_state(flow, node, (index, output, name, what), shape, dtype, calls)
+        hold_state(flow, node, (index, output, name, name[-1]), shape, dtype, calls)
 
 
 def hold_state(
@@ -149,12 +148,12 @@ def hold_state(
     Args:
         flow: The flow.
         node: The node.
-        place: The input and the output of the state, its name in messages, and that of the new state.
+        place: The input and the output of the state, its name in messages, and the end of the new one's.
         shape: Its shape.
         dtype: Its type.
         calls: Number of calls before the first real frame.
     """
-    index, output, name, what = place
+    index, output, name, suffix = place
     value, kept = operand(node, index), None
     start: Start = 0.0
     if flow.is_streamed(value):
@@ -163,18 +162,14 @@ def hold_state(
         raise CoupledError(f"has an {name} that depends on the number of steps")
     content = flow.content(value)
     if value is not None and content is not None:
-        flow.refuse_of_batch(value, f"has an {name} that differs")
-        start = _start(flow, name, content)
+        what = f"has an {name} that differs"
+        flow.refuse_of_batch(value, what)
+        first = content.reshape(-1)[:1]
+        start = float(first[0]) if (content == first).all() else flow.collapse_batch(content, what)
     elif value is not None:
         kept = _existing_state(node, name, value, output)
-    flow.edits.append(HoldState(node, index, output, what, start, kept, shape, dtype, calls))
-
-
-def _start(flow: Flow, name: str, array: Array) -> Start:
-    first = array.reshape(-1)[:1]
-    if (array == first).all():
-        return float(first[0])
-    return flow.collapse_batch(array, f"has an {name} that differs")
+    state = flow.state_name(node, suffix)
+    flow.edits.append(HoldState(node, index, output, state, start, kept, shape, dtype, calls))
 
 
 def _existing_state(
@@ -357,8 +352,7 @@ def _state_operator(flow: Flow, node: ir.Node) -> list[Outcome]:
     refuse_shifted(flow, node.outputs[1:], track)
     shape = (flow.sample.named(flow.shape(node)[0]), *parsed.output_dims[1][1:])
     dtype = parsed.state_dtype or flow.dtype(node.inputs[0])
-    place = (3, 1, "past_state", flow.state_name(node, "state"))
-    hold_state(flow, node, place, shape, dtype, calls)  # type: ignore[arg-type]
+    hold_state(flow, node, (3, 1, "past_state", "state"), shape, dtype, calls)  # type: ignore[arg-type]
     return [track.at(time), LATEST]
 
 

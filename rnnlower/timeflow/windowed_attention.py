@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array, evaluate
-from rnnlower.graph.facts import Facts
 from rnnlower.graph.operator_axes import axes_along
+from rnnlower.timeflow.contents import facts_about
 from rnnlower.timeflow.edits import ContinuePositions, ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
 from rnnlower.timeflow.recurrence import delay_all_by_chunks
@@ -127,11 +127,8 @@ def _content(flow: Flow, value: ir.Value, track: Track) -> Array:
 def _example(flow: Flow, value: ir.Value, track: Track, frames: int) -> Array | None:
     chunk, sizes = flow.sample.chunk, flow.sample.sizes
     steps = -(-int(frames / track.rate) // chunk) * chunk
-    facts, sample = Facts(flow.model, declared=True), Sample(flow.sample.axes, steps, chunk, sizes)
-    for each in flow.model.graph.inputs:
-        shape = sample.shape(each)
-        if shape is not None:
-            facts.assume(each, shape)
+    sample = Sample(flow.sample.axes, steps, chunk, sizes)
+    facts = facts_about(flow.model, sample)
     for each, its in flow.tracks.items():
         # Not every operator has its shapes inferred.
         shape = None if flow.follows_from_size(each) else flow.shape_of(each)
