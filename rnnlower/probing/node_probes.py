@@ -311,6 +311,8 @@ class _RuleProbe:
             "fixed": [name for name in weights if name in claims.computed],
             "not_behind": [name for name in ("Expand", "Tile") if name not in claims.behind],
         }
+        twins = [node.with_(twin=True) for node in self._nodes]
+        rule["one_reader"] = not self._are_right("one_reader", twins)
         if claims.places != [*loops]:
             rule["nested"] = False
         if {"initial_h", "initial_c"} <= {*inputs}:

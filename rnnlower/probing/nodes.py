@@ -76,6 +76,7 @@ class Node:
         full: Constant inputs that have no effect: states of zeros, lengths of all steps.
         known: States that are constants.
         one_state: Whether initial_h and initial_c are the same value.
+        twin: Whether a second node, which differs in W alone, reads the same X after it.
         written: The number of inputs, including empty ones at the end, if it is larger than needed.
         behind: The operator that repeats one step to make X.
         read: Whether nodes read its outputs, which are then not graph outputs; in a body they are both.
@@ -95,6 +96,7 @@ class Node:
     full: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
     one_state: bool = False
+    twin: bool = False
     written: int = 0
     behind: str = ""
     read: bool = False
@@ -137,6 +139,7 @@ class Node:
             more += [f"{name} {words}" for name in sorted(getattr(self, words))]
         more += [f"open {name}" for name in sorted(self.open)]
         more += ["one state"] if self.one_state else []
+        more += ["and a twin"] if self.twin else []
         more += [f"{self.written} inputs"] if self.written else []
         more += [f"behind {self.behind}"] if self.behind else []
         more += ["only read"] if self.read else []
@@ -165,6 +168,11 @@ def node_question(node: Node) -> Question:
         names[INPUT_NAMES.index("initial_c")] = "initial_h"
     made = helper.make_node(node.op_type, names[:written], outputs, name="node", **attributes)
     inputs = {name: arrays[name] for name in names if name}
+    twins = [onnx.NodeProto.FromString(made.SerializeToString())] if node.twin else []
+    for twin in twins:
+        inputs["W_twin"] = -inputs["W"]
+        twin.name, twin.input[1] = "twin", "W_twin"
+        twin.output[:] = [name and f"{name}_twin" for name in outputs]
     before = _make_producers(node, inputs)
     constant = (({"W", "R", "B", "P"} | {*inputs} - set(INPUT_NAMES) - {"row"}) - node.fed) | (
         (node.full | node.known) & {*inputs}
@@ -172,7 +180,8 @@ def node_question(node: Node) -> Question:
     given = [name for name in outputs if name]
     after = [helper.make_node("Neg", [name], [f"{name}_read"]) for name in given if node.read]
     shown = [*(given if node.place or not after else []), *(each.output[0] for each in after)]
-    asked = question([*before, made, *after], inputs, 14, constant, shown)
+    shown += [name for twin in twins for name in twin.output if name]
+    asked = question([*before, made, *twins, *after], inputs, 14, constant, shown)
     if "sequence_lens" in {*inputs} - constant and node.sizes[1] > 1:
         asked = _with_empty_row(asked)
     if node.open:

@@ -59,6 +59,25 @@ def test_one_value_as_both_states(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"initial_h", "initial_c"} <= {*rule["inputs"]}
 
 
+class MixesReadersUp(Runtime):
+    """A runtime that is wrong where two nodes read one X, except for the last of them."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        results = [evaluate(model, feeds) for feeds in trials]
+        if sum(node.op_type == "GRU" and node.input[0] == "X" for node in model.graph.node) > 1:
+            return [each | {name: array + 1 for name, array in [*each.items()][:1]} for each in results]
+        return results
+
+
+def test_two_readers_of_one_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", MixesReadersUp)
+    monkeypatch.setattr(node_probes, "SIZES", SIZES[:1])
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        (rule,) = node_probes._probe_rules(asker, Node("GRU"), False, [])
+    assert rule["one_reader"]
+    assert "one_reader" in rule["wrong"]
+
+
 class KeepsItsState(Runtime):
     """A runtime whose LSTM goes on from the run before unless its states are fed; an RNN wants them fed."""
 
