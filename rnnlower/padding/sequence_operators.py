@@ -10,7 +10,9 @@ import onnx_ir as ir
 from rnnlower.graph.rewiring import set_input
 from rnnlower.graph.walk import is_read, operand
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
+from rnnlower.padding.validity import emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
+from rnnlower.recurrent.node import KEEPS_INITIAL
 from rnnlower.recurrent.state_operators import ATTRIBUTE_DEFAULTS
 
 _MASK, _PADDING_MASK, _MASK_INDEX = 3, 4, 3
@@ -97,15 +99,19 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
     forward = node.attributes.get_string("direction", "forward") == "forward"
     finals = any(map(is_read, node.outputs[1:]))
     lengths = operand(node, _LENGTHS)
-    if time in axes and lengths is None and not (forward and not finals):
+    # In a lifted Loop, a length above the number of steps means all of them.
+    needs_count = not forward or finals if lengths is None else KEEPS_INITIAL in node.meta
+    if time in axes and needs_count:
         emitter = flow.emitter_for(node)
         count = emitter.cast(flow.masks.count(axes[time]), ir.DataType.INT32)
         size = flow.shape(value)[batch]
         rows = emitter.dim(value, batch) if flow.is_dynamic(value, batch) or batch in axes else size
         if flow.rows is not None:
             count = flow.masks.per_row(emitter, count, axes, batch + 1)
-        elif rows != 1:
+        elif rows != 1 and lengths is None:
             count = emitter.op("Expand", count, emitter.size_vector([rows]), since=8)
+        if lengths is not None:
+            count = emit_min(emitter, lengths, count)
         emitter.insert_before(node)
         set_input(node, _LENGTHS, count)
     steps = {} if time not in axes else {(1 if layout else 0): axes[time]}

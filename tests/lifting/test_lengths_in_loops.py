@@ -54,3 +54,13 @@ def test_a_padded_loop_is_verified_with_lengths_of_its_sequences() -> None:
     padded = rnnlower.pad(model, max={"T": 8})
     assert recurrent_left(padded) == ["RNN"]
     assert rnnlower.verify(model, padded)
+
+
+def test_a_length_above_the_steps_of_a_padded_loop_means_all_of_them() -> None:
+    model = make_model(AFTER)
+    padded = rnnlower.pad(model, max={"T": 8})
+    X = np.random.default_rng(0).normal(size=(5, 3, 3)).astype(np.float32)
+    lengths = np.array([7, 6, 3])
+    filled = np.concatenate([X, np.full((3, 3, 3), 9, np.float32)])
+    found = run(padded, {"X": filled, "lengths": lengths, "length": np.array([5])})
+    np.testing.assert_allclose(found["last_h"], run(model, {"X": X, "lengths": lengths})["last_h"], atol=1e-5)
