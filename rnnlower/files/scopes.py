@@ -15,7 +15,7 @@ from onnx import AttributeProto, TensorProto, numpy_helper
 
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH
-from rnnlower.graph.versions import Version, history
+from rnnlower.graph.versions import REQUIRED, Version, history
 
 _Nodes = Sequence[onnx.NodeProto]
 _DEFAULT = ("", "ai.onnx")
@@ -236,7 +236,7 @@ class _Form:
 def _misfit_of(version: Version, form: _Form) -> str:
     """Describe the misfit between a node and a version; empty if it fits."""
     for position, formal in enumerate(version.inputs):
-        if formal.required and not any(form.inputs[position : position + 1]):
+        if formal.option == REQUIRED and not any(form.inputs[position : position + 1]):
             return f"input {formal.name} is missing; it is required"
     for what, count, (least, most) in (
         ("input", len(form.inputs), version.input_range),

@@ -13,8 +13,13 @@ from typing import Any
 import onnx.defs
 import onnx.helper
 import onnx_ir as ir
+from onnx.defs import OpSchema
 
 from rnnlower.graph.walk import default_opset, walk
+
+Parameter = OpSchema.FormalParameter
+REQUIRED, VARIADIC = OpSchema.FormalParameterOption.Single, OpSchema.FormalParameterOption.Variadic
+"""The options of a formal input or output that must be given, and of one that takes all that are left."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,18 +29,6 @@ class Attribute:
     type: int
     required: bool
     default: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Parameter:
-    """A formal input or output; `variable` is the type variable or the type it is declared with."""
-
-    name: str
-    required: bool
-    variadic: bool
-    homogeneous: bool
-    variable: str
-    types: frozenset[str]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,15 +49,15 @@ class Version:
 
 
 @functools.cache
-def _schemas() -> dict[str, tuple[onnx.defs.OpSchema, ...]]:
-    found: dict[str, list[onnx.defs.OpSchema]] = {}
+def _schemas() -> dict[str, tuple[OpSchema, ...]]:
+    found: dict[str, list[OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "":
             found.setdefault(schema.name, []).append(schema)
     return {name: tuple(sorted(each, key=lambda s: s.since_version)) for name, each in sorted(found.items())}
 
 
-def _default(attribute: onnx.defs.OpSchema.Attribute) -> Any:
+def _default(attribute: OpSchema.Attribute) -> Any:
     if not attribute.default_value.type:
         return None
     value = onnx.helper.get_attribute_value(attribute.default_value)
@@ -73,22 +66,10 @@ def _default(attribute: onnx.defs.OpSchema.Attribute) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _attribute_type(attribute: onnx.defs.OpSchema.Attribute) -> int:
+def _attribute_type(attribute: OpSchema.Attribute) -> int:
     # The stubs do not know that the type is an enumeration.
     kind: Any = attribute.type
     return int(kind.value)
-
-
-def _parameter(formal: onnx.defs.OpSchema.FormalParameter) -> Parameter:
-    options = onnx.defs.OpSchema.FormalParameterOption
-    return Parameter(
-        name=formal.name,
-        required=formal.option == options.Single,
-        variadic=formal.option == options.Variadic,
-        homogeneous=formal.is_homogeneous,
-        variable=formal.type_str,
-        types=frozenset(formal.types),
-    )
 
 
 @functools.cache
@@ -103,8 +84,8 @@ def history(op_type: str) -> tuple[Version, ...]:
                 name: Attribute(_attribute_type(each), each.required, _default(each))
                 for name, each in schema.attributes.items()
             },
-            inputs=tuple(map(_parameter, schema.inputs)),
-            outputs=tuple(map(_parameter, schema.outputs)),
+            inputs=tuple(schema.inputs),
+            outputs=tuple(schema.outputs),
             input_range=(schema.min_input, schema.max_input),
             output_range=(schema.min_output, schema.max_output),
         )

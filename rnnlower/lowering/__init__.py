@@ -1,7 +1,5 @@
 """The lowering of recurrent nodes to primitive operators: cells, weights, directions, masks, strategies."""
 
-__all__ = ["FIRST_OPSET", "LAST_OPSET"]
-
 FIRST_OPSET = 7
 """The first opset of a lowered model: recurrent operators have their present form from it on."""
 LAST_OPSET = 28

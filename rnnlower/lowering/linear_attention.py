@@ -42,24 +42,15 @@ Results = tuple[ir.Value, ir.Value]
 """The output ``[B, T, H_q * d_v]`` and the state ``[B, H, d_k, d_v]``."""
 
 
-def emit_linear_attention(
-    e: Emitter, node: AttentionNode, inputs: Mapping[str, ir.Value], chunk: int, run: Run | None
-) -> Results:
-    """Emit the node in chunks of steps.
+class Chunks:
+    """The chunks of a node: values ``[chunks, rows, steps, width]``, with a row for each head of a batch.
 
     Args:
         e: The emitter, whose type is the compute type.
         node: The node, the sizes of whose heads are known.
         inputs: Its inputs, in the compute type.
-        chunk: Steps of a chunk, a power of two.
-        run: The strategy that takes the state from chunk to chunk. ``None``: one triangular product, which
-            the rules without delta allow.
+        size: Steps of a chunk, a power of two.
     """
-    return _Chunks(e, node, inputs, chunk).results(run)
-
-
-class _Chunks:
-    """The chunks of a node: values ``[chunks, rows, steps, width]``, with a row for each head of a batch."""
 
     def __init__(self, e: Emitter, node: AttentionNode, inputs: Mapping[str, ir.Value], size: int) -> None:
         self.e, self.node, self.inputs, self.size = e, node, inputs, size
@@ -78,7 +69,12 @@ class _Chunks:
         self.total = e.dim_arithmetic("Mul", self.count, size)
         self._lines = e.dim_arithmetic("Mul", self.count, self.rows)
 
-    def results(self, run: Run | None) -> Results:
+    def emit(self, run: Run | None) -> Results:
+        """Emit the node.
+
+        With a strategy that takes the state from chunk to chunk; ``None``: with one triangular product, which
+        the rules without delta allow.
+        """
         e, n = self.e, self.node
         decay, rate = self.inputs.get("decay"), self.inputs.get("beta")
         query = self._split(e.op("Mul", self.query, e.scalar(n.scale)), n.key_size, self.group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,11 @@ Listener = Callable[["NodeEmitter", ir.Value, str, str], ir.Value]
 AttributeValue = int | float | str | list[int] | tuple[int, ...] | ir.Graph | ir.TensorProtocol
 
 
+@dataclasses.dataclass(eq=False)
 class NodeEmitter:
     """A builder of nodes, appended to a list that the caller inserts into a graph.
 
-    Args:
+    Attributes:
         opset: Version of the default domain to emit for.
         names: Source of the names.
         dtype: The floating-point compute type.
@@ -36,50 +38,36 @@ class NodeEmitter:
         dialect: The operators that may be emitted.
         listener: Called with the role of each value in a step, which it may replace.
         namespace: The box in which viewers fold the nodes; empty for nodes without this metadata.
-
-    Attributes:
         nodes: The emitted nodes.
         everything: The emitted nodes, including those in bodies.
         notes: Messages to the user about the chosen forms.
     """
 
-    def __init__(
-        self,
-        opset: int,
-        names: Scope,
-        dtype: ir.DataType,
-        initializers: InitializerPool,
-        dialect: Dialect = ANY,
-        listener: Listener | None = None,
-        namespace: str = "",
-    ) -> None:
-        self.opset = opset
-        self.names = names
-        self.dtype = dtype
-        self.dialect = dialect
-        self.listener = listener
-        self.namespace = namespace
-        self.nodes: list[ir.Node] = []
-        self.everything: list[ir.Node] = []
-        self.notes: dict[str, None] = {}
-        self._initializers = initializers
-        self._transposed: dict[ir.Value, ir.Value] = {}
-        self._expressing: list[str] = []
+    opset: int
+    names: Scope
+    dtype: ir.DataType
+    initializers: InitializerPool
+    dialect: Dialect = ANY
+    listener: Listener | None = None
+    namespace: str = ""
+    nodes: list[ir.Node] = dataclasses.field(init=False, default_factory=list)
+    everything: list[ir.Node] = dataclasses.field(init=False, default_factory=list)
+    notes: dict[str, None] = dataclasses.field(init=False, default_factory=dict)
+    _transposed: dict[ir.Value, ir.Value] = dataclasses.field(init=False, default_factory=dict)
+    _expressing: list[str] = dataclasses.field(init=False, default_factory=list)
 
     def body(self, name: str) -> Self:
         """Return an emitter for a subgraph of this name, which can use this emitter's values."""
         names = Scope(self.names.source, f"{self.names.prefix}{name}/")
         inner = self.namespace and f"{self.namespace}/{name}"
-        other = type(self)(
-            self.opset, names, self.dtype, self._initializers, self.dialect, self.listener, inner
-        )
+        other = dataclasses.replace(self, names=names, namespace=inner)
         other.notes, other.everything = self.notes, self.everything
         other._transposed = dict(self._transposed)
         return other
 
     def scratch(self) -> Self:
         """Return an emitter of nodes that do not become part of the model."""
-        return type(self)(self.opset, self.names, self.dtype, self._initializers, self.dialect, self.listener)
+        return dataclasses.replace(self, namespace="")
 
     def announce(self, value: ir.Value, role: str, direction: str = "") -> ir.Value:
         """Tell the listener the role of a value; return the value to be read instead."""
@@ -198,15 +186,15 @@ class NodeEmitter:
 
     def often_read_integers(self, *numbers: int) -> ir.Value:
         """Return the same as `integers`, with a short name, as thousands of nodes may read it."""
-        return self._initializers.integers(numbers, "s")
+        return self.initializers.integers(numbers, "s")
 
     def often_read(self, tensor: ir.TensorProtocol, letter: str) -> ir.Value:
         """Return an initializer with a name of a letter or two, as thousands of nodes may read it."""
-        return self._initializers.intern(tensor, letter, short=True)
+        return self.initializers.intern(tensor, letter, short=True)
 
     def tensor_constant(self, tensor: ir.TensorProtocol, name: str = "") -> ir.Value:
         """Return an initializer that holds the tensor; external tensors stay external."""
-        return self._initializers.intern(tensor, name)
+        return self.initializers.intern(tensor, name)
 
     def scalar(self, number: float) -> ir.Value:
         """Return a constant of shape ``[]`` in the compute type."""
@@ -214,7 +202,7 @@ class NodeEmitter:
 
     def integers(self, *numbers: int) -> ir.Value:
         """Return a constant of shape ``[len(numbers)]`` and type int64."""
-        return self._initializers.integers(numbers)
+        return self.initializers.integers(numbers)
 
 
 def make_node(

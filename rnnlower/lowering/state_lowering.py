@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError
 from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.linear_attention import emit_linear_attention
+from rnnlower.lowering.linear_attention import Chunks
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.recurrent.state_operators import AttentionNode, ConvolutionNode, StateNode
 
@@ -84,7 +84,7 @@ def lower_state_operator(e: Emitter, node: StateNode, form: ChunkForm | None) ->
     if isinstance(node, AttentionNode):
         assert form is not None
         run = None if form.strategy is None else STRATEGIES[form.strategy].run
-        results = emit_linear_attention(e, node, inputs, form.steps, run)
+        results = Chunks(e, node, inputs, form.steps).emit(run)
     else:
         assert isinstance(node, ConvolutionNode)
         results = emit_causal_conv(e, node, inputs)

@@ -36,14 +36,12 @@ class Weights:
 
     def matrix(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
         """Return rows of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``."""
-        tensor = self._constant(value)
-        if tensor is not None:
-            rows = _slice_rows(tensor, direction, first, last)
-            return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
-        dequantized = _dequantized_rows(e, value, direction, first, last)
-        if dequantized is not None:
-            return self._in_dtype(e, dequantized)
-        return self._in_dtype(e, self._sliced(e, value, direction, first, last, -1))
+        made: ir.Value | None
+        if (tensor := self._constant(value)) is not None:
+            made = e.tensor_constant(_slice_rows(tensor, direction, first, last), name=value.name or "")
+        elif (made := _dequantized_rows(e, value, direction, first, last)) is None:
+            made = self._sliced(e, value, direction, first, last, -1)
+        return self._in_dtype(e, made)
 
     def matrices(self, e: Emitter, value: ir.Value, first: int, last: int, dims: Sequence[int]) -> ir.Value:
         """Return the rows of all directions' W or R, in the given sizes."""

@@ -96,7 +96,9 @@ def expand_to_body(step: VersionStep) -> None:
     step.session.types.adopt(ValueTypes(body))
     for value in walk_values(function.graph):
         value.name = (
-            step.session.fresh(f"{step.node.name or step.node.op_type}_{value.name}") if value.name else ""
+            step.session.names.fresh(f"{step.node.name or step.node.op_type}_{value.name}")
+            if value.name
+            else ""
         )
     for formal, actual in actuals.items():
         for user, position in list(formal.uses()):
@@ -105,7 +107,7 @@ def expand_to_body(step: VersionStep) -> None:
     function.graph.outputs.clear()
     function.graph.remove(nodes)
     for node in nodes:
-        node.name = step.session.fresh(f"{step.node.name or step.node.op_type}_{node.op_type}")
+        node.name = step.session.names.fresh(f"{step.node.name or step.node.op_type}_{node.op_type}")
         step.place(node)
     made = [actuals.get(value, value) for value in outputs]
     step.replace(*[None if position is None else made[position] for position in positions])

@@ -31,7 +31,7 @@ from rnnlower.opset.functions_and_training import (
     inline_all_functions,
     inlining_opset,
 )
-from rnnlower.opset.step import Row, VersionStep
+from rnnlower.opset.step import VersionStep
 from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.value_types import ValueTypes
 from rnnlower.opset.version_fit import (
@@ -95,7 +95,7 @@ def _needs_work(model: ir.Model, target: int) -> bool:
 
 
 def _convert_stepwise(session: Session) -> None:
-    model, source, target = session.model, session.source, session.target
+    model, source, target = session.model, session.report.source, session.report.target
     initializers = len(model.graph.initializers)
     without_functions = model.functions and target < FIRST_OPSET_WITH_FUNCTIONS
     if without_functions:
@@ -190,7 +190,17 @@ def _cross_version_step(session: Session, node: ir.Node, opset: int, neighbor: i
         _settle_defaults(step, new)
         _check_fit(step, new)
     if row is not None and (step.emitted or before != _snapshot(node)):
-        _record_adaptation(session, step, row)
+        session.report.adapted.append(
+            Adaptation(
+                name=str(node.name or ""),
+                output=step.made,
+                op_type=old.op_type,
+                path=path,
+                old=old.since,
+                new=new.since if new else 0,
+                reason=row.change(up=new is not None and new.since > old.since),
+            )
+        )
     if step.opset == opset:
         # Emitted nodes have yet to be converted.
         for emitted in list(step.emitted):
@@ -237,7 +247,7 @@ def _settle_defaults(step: VersionStep, new: Version) -> None:
 
 def _check_fit(step: VersionStep, new: Version) -> None:
     types = step.session.types
-    uncalled = any(types.is_uncalled(value) for value in step.node.outputs)
+    uncalled = not types.uncalled.isdisjoint(step.node.outputs)
     types_of: TypesOf = (lambda value: frozenset()) if uncalled else types.types
     reason = describe_misfit(step.node, new, types_of, None if uncalled else step.old)
     if reason and new.since > step.old.since and form_misfit(step.node, new) is None:
@@ -249,17 +259,3 @@ def _check_fit(step: VersionStep, new: Version) -> None:
             return
     if reason:
         step.refuse(reason, "declare it in value_info" if "is not known" in reason else "")
-
-
-def _record_adaptation(session: Session, step: VersionStep, row: Row) -> None:
-    session.report.adapted.append(
-        Adaptation(
-            name=str(step.node.name or ""),
-            output=step.made,
-            op_type=step.old.op_type,
-            path=step.path,
-            old=step.old.since,
-            new=step.new.since if step.new else 0,
-            reason=row.change(up=step.new is not None and step.new.since > step.old.since),
-        )
-    )

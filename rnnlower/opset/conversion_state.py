@@ -90,22 +90,10 @@ class Session:
     def __post_init__(self) -> None:
         self.collect_names()
 
-    @property
-    def source(self) -> int:
-        return self.report.source
-
-    @property
-    def target(self) -> int:
-        return self.report.target
-
     def collect_names(self) -> None:
-        """Collect the names of all values and nodes, for `fresh` to avoid, and labels for paths."""
+        """Collect the names of all values and nodes, for fresh ones to avoid, and labels for paths."""
         self.names = NameSource(all_names(self.model))
         self.labels = node_names(self.model) | self.labels
-
-    def fresh(self, base: str) -> str:
-        """Return an unused name: `base` itself if it is free."""
-        return self.names.fresh(base)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,16 +24,16 @@ def drop_uncalled_functions(session: Session) -> None:
     if RemoveUnusedFunctionsPass()(model).modified:  # type: ignore[no-untyped-call]
         names = session.report.unused = [_name(each) for each in before if each not in model.functions]
         session.report.notes.append(
-            f"opset {session.target} has no functions: {', '.join(names)} "
+            f"opset {session.report.target} has no functions: {', '.join(names)} "
             f"{'is' if len(names) == 1 else 'are'} never called, and left out"
         )
 
 
 def inlining_opset(session: Session) -> int:
     """Return the opset at which to inline the functions: on the model's way, and close to their own."""
-    low, high = sorted((session.source, session.target))
+    low, high = sorted((session.report.source, session.report.target))
     imports = [each.opset_imports for each in session.model.functions.values()]
-    own = max((each[""] for each in imports if "" in each), default=session.source)
+    own = max((each[""] for each in imports if "" in each), default=session.report.source)
     return min(max(own, low), high)
 
 
@@ -57,15 +57,15 @@ def inline_all_functions(session: Session) -> None:
     try:
         inline_functions(model, functions_with(model, lambda node: True))
     except InvalidModelError as error:
-        raise OpsetError(f"opset {session.target} has no functions, and {error}") from error
+        raise OpsetError(f"opset {session.report.target} has no functions, and {error}") from error
     if model.functions:
         name = _name(next(iter(model.functions)))
-        raise OpsetError(f"opset {session.target} has no functions, and {name} has no nodes to inline")
+        raise OpsetError(f"opset {session.report.target} has no functions, and {name} has no nodes to inline")
     _restore_metadata(model, outputs)
     # The inlined bodies are new values, of which nothing is known yet.
     session.types = ValueTypes(model)
     session.collect_names()
-    report.notes.append(f"opset {session.target} has no functions: {len(report.inlined)} were inlined")
+    report.notes.append(f"opset {session.report.target} has no functions: {len(report.inlined)} were inlined")
 
 
 def _name(identifier: ir.OperatorIdentifier) -> str:

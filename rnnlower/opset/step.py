@@ -50,7 +50,7 @@ class VersionStep:
         self.made = next((str(value.name) for value in node.outputs if value.name), "")
         if self.new is None:
             self.opset = self.source_opset
-        self.target = session.target
+        self.target = session.report.target
         # Of a value: its content if it is constant, its element type, rank and shape, each if it is known.
         self.array, self.dtype = session.types.array, session.types.dtype
         self.rank, self.shape = session.types.rank, session.types.shape
@@ -192,12 +192,12 @@ class VersionStep:
             self.node.resize_outputs(count)
         for value in self.node.outputs[:count]:
             if not value.name:
-                value.name = self.session.fresh(display_name(self.node))
+                value.name = self.session.names.fresh(display_name(self.node))
 
     def const(self, contents: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
         """Add a constant of `dtype` next to the node."""
         array = np.asarray(contents, dtype.numpy())
-        name = self.session.fresh(f"{display_name(self.node)}_const")
+        name = self.session.names.fresh(f"{display_name(self.node)}_const")
         tensor = ir.Tensor(array, dtype=dtype, name=name)
         if constant_holds(dtype, self.opset):
             node = ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)})
@@ -237,7 +237,7 @@ class VersionStep:
         old = self.node.outputs[0]
         name = str(old.name)
         root = self.session.model.graph
-        fresh = self.session.fresh(f"{name}_value")
+        fresh = self.session.names.fresh(f"{name}_value")
         # The tensor has another owner, and a value renames its own.
         value = self.add_initializer(fresh, copy_with_name(tensor, fresh))
         self.session.types.alias(value, old)
@@ -246,7 +246,7 @@ class VersionStep:
             return
         for user, position in list(old.uses()):
             user.replace_input_with(position, value)
-        old.name = self.session.fresh(f"{name}_constant")
+        old.name = self.session.names.fresh(f"{name}_constant")
         if self.graph is root:
             value.name = name
             value.doc_string = old.doc_string
@@ -310,7 +310,7 @@ class VersionStep:
     def place(self, node: ir.Node) -> None:
         """Put a finished node, whose outputs are named, next to the node."""
         if not node.name:
-            node.name = self.session.fresh(f"{display_name(self.node)}_{node.op_type}")
+            node.name = self.session.names.fresh(f"{display_name(self.node)}_{node.op_type}")
         node.metadata_props.update(self.node.metadata_props)
         origins = self.session.origins
         origins[node] = origins.get(self.node) or describe(self.node)
@@ -323,7 +323,7 @@ class VersionStep:
 
     def _insert(self, node: ir.Node, name: str) -> ir.Value:
         (value,) = node.outputs
-        value.name = self.session.fresh(name)
+        value.name = self.session.names.fresh(name)
         self._check(node)
         self.place(node)
         self._infer(node)
@@ -369,7 +369,7 @@ class VersionStep:
         new.doc_string = old.doc_string
         new.metadata_props.update(old.metadata_props)
         new.meta.update(old.meta)
-        rest = self.session.fresh(f"{old.name}_{self.old.op_type.lower()}")
+        rest = self.session.names.fresh(f"{old.name}_{self.old.op_type.lower()}")
         take_place_of(new, old, old_name=rest, readers=users)
         old.type, old.shape, old.doc_string = None, None, None
         old.metadata_props.clear()

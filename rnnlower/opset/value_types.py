@@ -37,7 +37,8 @@ class ValueTypes:
     def __init__(self, model: ir.Model) -> None:
         self._known: dict[ir.Value, list[_Known]] = {}
         self._contents: dict[ir.Value, np.ndarray] = {}
-        self._uncalled: set[ir.Value] = set()
+        # Those of functions that nothing calls have no type.
+        self.uncalled: set[ir.Value] = set()
         # Up to IR 3 every initializer had to be an input too, although nobody was expected to feed it.
         self._inputs_are_constant = model.ir_version < FREE_INITIALIZERS_IR
         facts = Facts(model, declared=True).visit_all()
@@ -51,7 +52,7 @@ class ValueTypes:
                 if calls := facts.inlined_copies(value):
                     self._known[value] = [_known(facts, each) for each in calls]
                 else:
-                    self._uncalled.add(value)
+                    self.uncalled.add(value)
 
     def types(self, value: ir.Value) -> frozenset[str]:
         """Return the types of `value` as the schemas write them: none if unknown, several in a function."""
@@ -99,10 +100,6 @@ class ValueTypes:
             if self.rank(value) is None:
                 self._known[value] = known
 
-    def is_uncalled(self, value: ir.Value) -> bool:
-        """Return whether `value` belongs to a function that nothing calls: it then has no type."""
-        return value in self._uncalled
-
     def record(
         self,
         value: ir.Value,
@@ -120,8 +117,8 @@ class ValueTypes:
         self._known[value] = self._all(original)
         if original in self._contents:
             self._contents[value] = self._contents[original]
-        if original in self._uncalled:
-            self._uncalled.add(value)
+        if original in self.uncalled:
+            self.uncalled.add(value)
 
     def adopt(self, others: ValueTypes) -> None:
         """Take over the values of another model, whose nodes become part of this one."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import onnx.defs
 import onnx_ir as ir
 
-from rnnlower.graph.versions import Parameter, Version
+from rnnlower.graph.versions import REQUIRED, VARIADIC, Parameter, Version
 from rnnlower.graph.walk import trim_omitted
 
 MIN_OPSET = 1
@@ -39,7 +39,7 @@ def bind_parameters(
     for position, value in enumerate(values):
         if position < len(formals):
             yield formals[position], value
-        elif formals and formals[-1].variadic:
+        elif formals and formals[-1].option == VARIADIC:
             yield formals[-1], value
 
 
@@ -84,7 +84,7 @@ def _arity_misfit(node: ir.Node, version: Version) -> str | None:
             return f"{version} has at least {low} {kind}(s), the node has {len(given)}"
         values += [None] * (low - len(values))
         for formal, value in bind_parameters(formals, values):
-            if value is None and formal.required:
+            if value is None and formal.option == REQUIRED:
                 return f"{version} requires the {kind} {formal.name!r}"
     return None
 
@@ -111,11 +111,11 @@ def type_misfit(
                 return f"{version} does not take {sorted(types - formal.types)[0]} for {formal.name!r}"
             if not types:
                 unknown += [(formal, value)] * (formal.name in narrowed)
-            elif formal.homogeneous:
-                first, bound = variables.setdefault(formal.variable, (formal, types))
+            elif formal.is_homogeneous:
+                first, bound = variables.setdefault(formal.type_str, (formal, types))
                 if bound != types:
                     return f"{version} requires {formal.name!r} to have the same type as {first.name!r}"
     for formal, value in unknown:
-        if formal.variable not in variables or not formal.homogeneous:
+        if formal.type_str not in variables or not formal.is_homogeneous:
             return f"the type of {value.name!r} is not known, and {version} takes fewer for {formal.name!r}"
     return None

@@ -134,7 +134,9 @@ class Chooser:
             MissingOperatorError: There is no candidate.
         """
         strategies, reason = ([strategy], "asked for") if strategy else _strategies(self.target, node)
-        found = self._sketches_of(node, weights, opset, strategies, compared=bool(native) or not strategy)
+        task = sketching.Task(node, weights, opset, self.target, self.preferences)
+        compared = bool(native) or not strategy
+        found = sketching.find_candidates(task, strategies, self.sketches, compared=compared)
         best = sketching.cheapest(found)
         prices = {**(native or {}), **_prices(found)}
         factor = 1 if best.strategy == "unroll" and strategy is None else self.preferences.unroll_factor
@@ -160,22 +162,12 @@ class Chooser:
         if node.dtype is None or not node.hidden_size:
             return []
         strategies, _ = _strategies(self.target, node)
+        weights = Weights(self.private, node.dtype)
+        task = sketching.Task(node, weights, check.located.opset, self.target, self.preferences)
         try:
-            return self._sketches_of(node, Weights(self.private, node.dtype), check.located.opset, strategies)
+            return sketching.find_candidates(task, strategies, self.sketches)
         except (MissingOperatorError, OpsetError):
             return []
-
-    def _sketches_of(
-        self,
-        node: ResolvedNode,
-        weights: Weights,
-        opset: int,
-        strategies: Sequence[str],
-        *,
-        compared: bool = True,
-    ) -> list[sketching.Candidate]:
-        task = sketching.Task(node, weights, opset, self.target, self.preferences)
-        return sketching.find_candidates(task, strategies, self.sketches, compared=compared)
 
 
 def _why_kept(check: NativeCheck) -> str:

@@ -16,7 +16,7 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.walk import LocatedNode
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.linear_attention import emit_linear_attention
+from rnnlower.lowering.linear_attention import Chunks
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.recurrent.state_operators import AttentionNode, parse_state_operators
 
@@ -84,7 +84,7 @@ def lowered(case: Case, chunk: int, strategy: str | None) -> onnx.ModelProto:
     (node,) = parse_state_operators([LocatedNode(operator, "a", "", 27)], Facts(model))
     assert isinstance(node, AttentionNode)
     run = None if strategy is None else STRATEGIES[strategy].run
-    outputs = emit_linear_attention(e, node, inputs, chunk, run)
+    outputs = Chunks(e, node, inputs, chunk).emit(run)
     graph.extend(e.nodes)
     for value in outputs:
         value.type = ir.TensorType(ir.DataType.FLOAT)

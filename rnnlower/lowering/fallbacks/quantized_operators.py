@@ -33,12 +33,6 @@ _PER_AXIS = 13
 _Values = ir.Value | None
 
 
-def _dequantized(
-    e: Emitter, x: ir.Value, scale: ir.Value, zero: _Values = None, *, axis: int = 1
-) -> ir.Value | None:
-    return _emit_standard(e, "DequantizeLinear", e.type_of(x), x, scale, zero, axis)
-
-
 def _dequantized_by_parts(
     e: Emitter,
     x: ir.Value,
@@ -72,23 +66,12 @@ def _emit_as(e: Emitter, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     return value if e.type_of(value) == dtype else e.cast(value, dtype)
 
 
-def _quantized(
-    e: Emitter, x: ir.Value, scale: ir.Value, zero: _Values = None, *, axis: int = 1
-) -> ir.Value | None:
-    dtype = ir.DataType.UINT8 if zero is None else e.type_of(zero)
-    return _emit_standard(e, "QuantizeLinear", dtype, x, scale, zero, axis)
-
-
 def _emit_standard(
-    e: Emitter,
-    op_type: str,
-    dtype: ir.DataType | None,
-    x: ir.Value,
-    scale: ir.Value,
-    zero: _Values,
-    axis: int,
+    op_type: str, e: Emitter, x: ir.Value, scale: ir.Value, zero: _Values = None, *, axis: int = 1
 ) -> ir.Value | None:
     """Emit the operator of the standard where it has the type, or else its parts."""
+    integer = x if op_type == "DequantizeLinear" else zero
+    dtype = ir.DataType.UINT8 if integer is None else e.type_of(integer)
     if dtype not in _SINCE:
         return None
     shape = e.shape(scale)
@@ -98,6 +81,10 @@ def _emit_standard(
         return e.op(op_type, x, scale, *([] if zero is None else [zero]), **more)
     parts = _dequantized_by_parts if op_type == "DequantizeLinear" else _quantized_by_parts
     return parts(e, x, scale, zero, axis=axis)
+
+
+_dequantized = partial(_emit_standard, "DequantizeLinear")
+_quantized = partial(_emit_standard, "QuantizeLinear")
 
 
 def _quantized_by_parts(
