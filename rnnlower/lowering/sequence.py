@@ -213,27 +213,32 @@ class _JoinedLanes:
             old = states[index * states_per_lane : (index + 1) * states_per_lane]
             x = dict(zip(lane.inputs, own[: len(lane.inputs)], strict=True))
             with e.naming(lane.scope(e, number)):
-                new = _emit_masked_step(e, lane, x, None if self.mask is None else own[-1], old)
-            new_states += new.values
+                kept, new = _emit_masked_step(e, lane, x, None if self.mask is None else own[-1], old)
+            new_states += kept
             if self.node.used("Y"):
-                outputs += new.values[:1] if self.last_op is None else new.operands
+                # Y is 0 past the end in any case. Of one step, IREE mixes up the choices of H and of C.
+                hidden = new.values if lane.axes.time == 1 else kept
+                outputs += hidden[:1] if self.last_op is None else new.operands
         return new_states, outputs
 
 
-def _emit_masked_step(e: Emitter, lane: Lane, x: Inputs, within: ir.Value | None, old: States) -> NewState:
-    """Emit the new state; rows whose sequence has ended keep the old one."""
+def _emit_masked_step(
+    e: Emitter, lane: Lane, x: Inputs, within: ir.Value | None, old: States
+) -> tuple[Sequence[ir.Value], NewState]:
+    """Emit the state after a step, the old one in rows that have ended, and what the step computes."""
     if within is not None and is_always_false(within):
-        return NewState([_state_or_zeros(e, lane, value) for value in old])
+        kept = [_state_or_zeros(e, lane, value) for value in old]
+        return kept, NewState(kept)
     new = lane.step(e, x, old)
     for value, what in zip(new.values, ("y", "m"), strict=False):  # C(t) is the memory
         e.label(value, what)
     if within is None:
-        return new
+        return new.values, new
     kept = [
         emit_where(e, within, value, _state_or_zeros(e, lane, before))
         for value, before in zip(new.values, old, strict=True)
     ]
-    return NewState(kept, new.operands)
+    return kept, new
 
 
 def _state_or_zeros(e: Emitter, lane: Lane, state: ir.Value | None) -> ir.Value:

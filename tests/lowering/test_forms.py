@@ -181,6 +181,17 @@ def test_sequence_lens(length: int, constant: bool, direction: str) -> None:
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
 
 
+def test_y_of_one_step_is_masked_once() -> None:
+    """IREE 3.13 mixes up the choices of H and of C if Y is a choice of H's choice."""
+    inputs = {"X": (FLOAT, [1, 3, 3]), "sequence_lens": (onnx.TensorProto.INT32, [3])}
+    source = recurrent_model("LSTM", constants=weights("LSTM"), inputs=inputs, outputs=("Y", "Y_h", "Y_c"))
+    choices = [node for node in lowered_by(source, "unroll").graph.node if node.op_type == "Where"]
+    assert len(choices) == 3
+    assert not {name for node in choices for name in node.output} & {
+        name for n in choices for name in n.input
+    }
+
+
 @pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
 @pytest.mark.parametrize(
     ("op_type", "batch"), [("LSTM", 1), ("LSTM", 12), ("GRU", 1), ("GRU", 1024), ("RNN", 1)]

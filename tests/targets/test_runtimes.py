@@ -29,6 +29,9 @@ NODES = {
         Y_c="graph",
         weight_scale=0.3,
     ),
+    "LSTM, one step with lengths": Config(
+        seq_length=1, batch_size=3, sequence_lens="input", Y_h="graph", Y_c="graph"
+    ),
     "LSTM, input_forget": Config(direction="reverse", input_forget=1, Y_c="graph"),
     "GRU with everything": Config(
         op_type="GRU",
