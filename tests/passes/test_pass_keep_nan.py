@@ -56,8 +56,8 @@ MASKED = "m = Add (x, mask) s = Softmax <axis = -1> (m)"
         ),
         (
             """all = If (go) <then_branch = yes () => (float[2, 1] low) {
-                low = Constant <value = float[2, 1] {-inf, 0}> () }, else_branch = no () => (float[2, 1] same) {
-                same = Constant <value = float[2, 1] {0, 0}> () }> m = Add (x, all)
+                low = Constant <value = float[2, 1] {-inf, 0}> () }, else_branch = no () =>
+                (float[2, 1] same) { same = Constant <value = float[2, 1] {0, 0}> () }> m = Add (x, all)
                 s = Softmax <axis = -1> (m) y = Tanh (s)""",
             ["IsNaN", "Where"],
         ),
