@@ -65,7 +65,8 @@ class KeepNaNPass(Pass):
     def find(self, model: ir.Model) -> list[ir.Node]:
         """Return the nodes that may lose NaN."""
         nodes = [node for node, _ in walk(model.graph)]
-        infinite = _affected(model, {value for node in nodes for value in node.inputs if _is_infinite(value)})
+        values = {value for node in nodes for value in (*node.inputs, *node.outputs)}
+        infinite = _affected(model, filter(_is_infinite, values))
         masked = {node for node in nodes if node.op_type == _SOFTMAX and node.inputs[0] in infinite}
         nan = _affected(model, {out for node in masked for out in node.outputs})
         own = [node for node in nodes if node.op_type in self._op_types and not node.domain]
@@ -105,7 +106,9 @@ def _affected(model: ir.Model, values: Iterable[ir.Value | None]) -> set[ir.Valu
 
 
 def _is_infinite(value: ir.Value | None) -> bool:
-    tensor = constant_of(value)
+    tensor, maker = constant_of(value), None if value is None else value.producer()
+    if maker is not None and maker.op_type == "ConstantOfShape" and "value" in maker.attributes:
+        tensor = maker.attributes["value"].as_tensor()
     if tensor is None or not tensor.dtype.is_floating_point():
         return False
     return bool(np.isinf(tensor.numpy().astype(np.float64)).any())

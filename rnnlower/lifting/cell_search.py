@@ -18,7 +18,13 @@ from rnnlower.lifting.frames import Frame, Series, State, count_steps, skip_cast
 from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import InputPart, make_input_part
 from rnnlower.lifting.lstm_equations import match_lstm
-from rnnlower.lifting.row_masks import Lengths, is_mask_of_rows, lengths_from_mask, match_where
+from rnnlower.lifting.row_masks import (
+    Lengths,
+    are_equal_lengths,
+    is_mask_of_rows,
+    lengths_from_mask,
+    match_where,
+)
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
@@ -203,12 +209,16 @@ def _find_cell(
         steps=count_steps(facts, frame),
         direction=direction,
     )
-    if mask is None:
-        return found
     if isinstance(mask, ir.Value):
-        return dataclasses.replace(found, lengths=_compared_lengths(facts, frame, found, mask))
-    tags, _ = tagged_shape(facts, mask.inner, direction, mask.axis if mask.keeps_axis else None)
-    return dataclasses.replace(found, lengths=mask_lengths(facts, found, mask, _without_time(mask, tags)))
+        found = dataclasses.replace(found, lengths=_compared_lengths(facts, frame, found, mask))
+    elif mask is not None:
+        tags, _ = tagged_shape(facts, mask.inner, direction, mask.axis if mask.keeps_axis else None)
+        tags = _without_time(mask, tags)
+        found = dataclasses.replace(found, lengths=mask_lengths(facts, found, mask, tags))
+    for below in (before[part.value] for part in parts if isinstance(part.value, int)):
+        if below.lengths is not None and not are_equal_lengths(facts, below.lengths, found.lengths):
+            raise NotLiftableError("a cell reads the state of another past the ends of rows")
+    return found
 
 
 def _without_time(series: Series, tags: tuple[str, ...]) -> tuple[str, ...]:

@@ -239,10 +239,10 @@ class _LoopReader:
 
     def _scatter_axis(self, place: ir.Value | None, dims: Dims | None) -> tuple[int, ir.Value | None]:
         """Return the axis on which a ScatterND indexes an element, and its position; other axes are whole."""
-        joined = None if place is None else place.producer()
+        joined, shape = None if place is None else place.producer(), self._facts.dims(place) or ()
         if joined is None or joined.op_type != "Concat" or dims is None:
-            return 0, place
-        grids, shape = joined.inputs, self._facts.dims(place) or ()
+            return 0, place if shape[-1:] == (1,) else None
+        grids = joined.inputs
         keeps_axis = len(shape) > len(grids)
         for axis, position in enumerate(grids):
             whole = (*dims[:axis], *[1] * keeps_axis, *dims[axis + 1 : len(grids)], len(grids))

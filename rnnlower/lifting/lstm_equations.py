@@ -159,8 +159,8 @@ def _cell_factors(polynomials: Sequence[Polynomial], cells: Sequence[Polynomial]
     for polynomial, cell in zip(polynomials, cells, strict=True):
         key = next(iter(cell), None)
         factor = polynomial.get(key, 0.0) / cell[key] if key is not None else 0.0
-        expected = drop_zeros({each: factor * value for each, value in cell.items()})
-        if not factor or not is_close(drop_zeros(polynomial), expected):
+        scaled = {each: value / factor for each, value in polynomial.items()} if factor else {}
+        if not factor or not is_close(drop_zeros(scaled), drop_zeros(cell)):
             raise mismatch("LSTM", "the state is not o act(c)")
         factors.append(factor)
     return factors

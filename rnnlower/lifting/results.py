@@ -13,7 +13,7 @@ from rnnlower.graph.walk import is_read, look_through_identities
 from rnnlower.lifting.affine_forms import AffineForm, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, is_hidden_state
 from rnnlower.lifting.frames import Frame, Series, is_axis_size, positive_value
-from rnnlower.lifting.row_masks import Lengths, lengths_from_mask, zeroing_mask
+from rnnlower.lifting.row_masks import Lengths, are_equal_lengths, lengths_from_mask, zeroing_mask
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 
@@ -159,18 +159,12 @@ def require_mask(facts: Facts, result: Result, found: FoundCell) -> None:
         if condition is None:
             break
         lengths = lengths_from_mask(facts, condition, tags, found.steps, found.direction)
-        if not _are_equal(facts, lengths, found.lengths):
+        if not are_equal_lengths(facts, lengths, found.lengths):
             break
     else:
         if not value.is_graph_output():
             return
     raise NotLiftableError(f"{value.name!r} is read past the ends of rows")
-
-
-def _are_equal(facts: Facts, first: Lengths | None, second: Lengths | None) -> bool:
-    """Return whether lengths are equal."""
-    one, other = (each if isinstance(each, np.ndarray) else facts.constant(each) for each in (first, second))
-    return first is second or (one is not None and other is not None and np.array_equal(one, other))
 
 
 def require_steps(facts: Facts, found: FoundCell, semantics: Semantics) -> None:

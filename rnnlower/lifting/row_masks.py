@@ -17,6 +17,12 @@ from rnnlower.lifting.symbolic_evaluation import Evaluator
 Lengths = ir.Value | np.ndarray
 
 
+def are_equal_lengths(facts: Facts, first: Lengths | None, second: Lengths | None) -> bool:
+    """Return whether lengths are equal."""
+    one, other = (each if isinstance(each, np.ndarray) else facts.constant(each) for each in (first, second))
+    return first is second or (one is not None and other is not None and np.array_equal(one, other))
+
+
 def match_where(value: ir.Value) -> tuple[ir.Value | None, ir.Value, ir.Value | None]:
     """Return the condition, the new state and the old one of a Where; only the value if it is none."""
     node = value.producer()

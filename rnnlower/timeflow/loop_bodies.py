@@ -120,10 +120,9 @@ def _carry(flow: Flow, node: ir.Node, loop: LoopSignature, first: int, track: Tr
         name = value.name or f"state_{number}"
         if look_through_identities(out) is value:
             continue
-        shape, final = flow.shape(node, first + number), flow.shape_of(node.outputs[number])
-        joined = look_through_identities(out).producer()
-        grows = 0 in shape or (joined is not None and joined.op_type == "Concat" and value in joined.inputs)
-        if flow.depends_on_length(operand(node, first + number)) or final not in (None, shape) or grows:
+        shape, dims = flow.shape(node, first + number), flow.whole.dims(out)
+        grows = 0 in shape or dims not in (None, flow.whole.dims(value))
+        if flow.depends_on_length(operand(node, first + number)) or grows:
             raise CoupledError(f"has a state {name!r} that grows with the number of steps")
         named = tuple(flow.sample.named(size) for size in shape)
         dtype = flow.dtype(operand(node, first + number))

@@ -60,3 +60,21 @@ def test_a_buffer_behind_rows_of_open_number(writes: str, left: list[str], batch
     inputs = {"X": np.random.default_rng(batch).normal(size=(batch, 5, 4)).astype(np.float32)}
     for name, expected in run(model, inputs).items():
         np.testing.assert_allclose(run(lifted, inputs)[name], expected, atol=1e-5)
+
+
+def test_a_buffer_is_written_on_its_diagonal() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        main (float[3, 3, 2] X) => (float[3, 3, 2] Y)
+        <float[2, 2] R = {0.1, 0.2, 0.3, 0.4}, float[3, 2] h0 = {0, 0, 0, 0, 0, 0}, int64 steps = {3},
+         int64[2] pairs = {3, 2}, int64[3] size = {3, 3, 2}, bool go = {1}> {
+            space = ConstantOfShape (size)
+            last, Y = Loop (steps, go, h0, space) <body = each (
+                int64 n, bool goes, float[3, 2] h, float[3, 3, 2] made) => (
+                bool on, float[3, 2] new, float[3, 3, 2] more) {
+                on = Identity (goes) x = Gather <axis = 1> (X, n) hr = MatMul (h, R)
+                sum = Add (x, hr) new = Tanh (sum) place = Expand (n, pairs)
+                more = ScatterND (made, place, new) }> }""")
+    onnx.checker.check_model(model)
+    lifted = rnnlower.lift(model)
+    inputs = {"X": np.random.default_rng(0).normal(size=(3, 3, 2)).astype(np.float32)}
+    np.testing.assert_allclose(run(lifted, inputs)["Y"], run(model, inputs)["Y"], atol=1e-5)

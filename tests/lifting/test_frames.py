@@ -245,6 +245,11 @@ def test_a_state_added_to_the_input_is_absorbed_by_r() -> None:
     assert lift_and_compare(make_model(SCAN, step)) == ["LSTM"]
 
 
+def test_a_small_part_of_the_cell_state_is_not_all_of_it() -> None:
+    step = LSTM.replace("t = Tanh (c_new)", "tiny = Constant <value = float {1e-10}> ()  t = Mul (fc, tiny)")
+    assert lift_and_compare(make_model(SCAN, step)) == []
+
+
 def test_a_line_whose_input_depends_on_its_state_stays() -> None:
     text = repeat_step(LSTM, 4)
     for k in range(1, 4):

@@ -64,3 +64,33 @@ def test_a_length_above_the_steps_of_a_padded_loop_means_all_of_them() -> None:
     filled = np.concatenate([X, np.full((3, 3, 3), 9, np.float32)])
     found = run(padded, {"X": filled, "lengths": lengths, "length": np.array([5])})
     np.testing.assert_allclose(found["last_h"], run(model, {"X": X, "lengths": lengths})["last_h"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("second", "left"),
+    [
+        ("kept2 = Where (is_going, new2, h2)", ["RNN", "RNN"]),
+        ("kept2 = Identity (new2)", []),
+        ("longer = Less (n, others) more = Unsqueeze (longer, after) kept2 = Where (more, new2, h2)", []),
+    ],
+    ids=["the same lengths", "all steps", "other lengths"],
+)
+@pytest.mark.parametrize("below", ["new", "kept"])
+def test_a_layer_above_ends_with_the_one_below(second: str, left: list[str], below: str) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
+        main (float[5, 3, 2] X, int64[3] lengths, int64[3] others) => (float[3, 2] last, float[3, 2] last2)
+        <float[2, 2] R = {{0.1, 0.2, 0.3, 0.4}}, float[3, 2] h0 = {{0, 0, 0, 0, 0, 0}},
+         int64 steps = {{5}}, int64[1] after = {{1}}, bool go = {{1}}> {{
+            last, last2 = Loop (steps, go, h0, h0) <body = each (
+                int64 n, bool goes, float[3, 2] h, float[3, 2] h2) => (
+                bool on, float[3, 2] kept, float[3, 2] kept2) {{
+                on = Identity (goes) x = Gather (X, n) hr = MatMul (h, R) sum = Add (x, hr) new = Tanh (sum)
+                {AFTER} kept = Where (is_going, new, h)
+                h2r = MatMul (h2, R) sum2 = Add ({below}, h2r) new2 = Tanh (sum2) {second} }}> }}""")
+    onnx.checker.check_model(model)
+    lifted = rnnlower.lift(model)
+    assert recurrent_left(lifted) == left
+    X = np.random.default_rng(0).normal(size=(5, 3, 2)).astype(np.float32)
+    inputs = {"X": X, "lengths": np.array([5, 1, 3]), "others": np.array([4, 4, 5])}
+    for name, expected in run(model, inputs).items():
+        np.testing.assert_allclose(run(lifted, inputs)[name], expected, atol=1e-5)

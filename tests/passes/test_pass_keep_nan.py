@@ -49,6 +49,18 @@ MASKED = "m = Add (x, mask) s = Softmax <axis = -1> (m)"
                 n = Softmax <axis = -1> (m) }>""",
             ["IsNaN", "Where"],
         ),
+        (
+            """size = Shape (x) all = ConstantOfShape <value = float[1] {-inf}> (size) m = Add (x, all)
+                s = Softmax <axis = -1> (m) y = Tanh (s)""",
+            ["IsNaN", "Where"],
+        ),
+        (
+            """all = If (go) <then_branch = yes () => (float[2, 1] low) {
+                low = Constant <value = float[2, 1] {-inf, 0}> () }, else_branch = no () =>
+                (float[2, 1] same) { same = Constant <value = float[2, 1] {0, 0}> () }> m = Add (x, all)
+                s = Softmax <axis = -1> (m) y = Tanh (s)""",
+            ["IsNaN", "Where"],
+        ),
     ],
     ids=[
         "directly behind",
@@ -59,6 +71,8 @@ MASKED = "m = Add (x, mask) s = Softmax <axis = -1> (m)"
         "apart",
         "in a body",
         "carried to the next iteration",
+        "a mask of a computed size",
+        "a mask of a branch",
     ],
 )
 def test_nan_is_kept_only_where_an_input_may_be_nan(nodes: str, added: list[str]) -> None:

@@ -171,7 +171,8 @@ def test_a_loop_that_is_not_step_by_step_is_refused(old: str, new: str, problem:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_state_that_grows_is_refused(first: int) -> None:
+@pytest.mark.parametrize("joined", ["", "grown = Concat <axis = 0> (st, row) st2 = Abs (grown)"])
+def test_a_state_that_grows_is_refused(first: int, joined: str) -> None:
     source = model(
         """(float[n, 1, 4] X) => (float[m, 1, 4] Y) {
             steps = Shape <start = 0, end = 1> (X)
@@ -184,9 +185,11 @@ def test_a_state_that_grows_is_refused(first: int) -> None:
                 x = Gather <axis = 0> (X, i)
                 axes = Constant <value_ints = [0]> ()
                 row = Unsqueeze (x, axes)
-                st2 = Concat <axis = 0> (st, row)
+                STEP
             }> (count, true, empty)
-        }""".replace("[0, 1, 4]", f"[{first}, 1, 4]")
+        }""".replace("[0, 1, 4]", f"[{first}, 1, 4]").replace(
+            "STEP", joined or "st2 = Concat <axis = 0> (st, row)"
+        )
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match=r"Loop.*'st' that grows"):
         rnnlower.stream(source, time_axes={"X": 0}, lift=False)
