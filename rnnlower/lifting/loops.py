@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -39,6 +40,17 @@ def loop_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
     return _LoopReader(facts, node).frame()
 
 
+def step_slices(facts: Facts, node: ir.Node) -> list[tuple[ir.Node, Series, bool]]:
+    """Return the Slices in a Loop's body that take the element of an iteration, counted from the start.
+
+    The tensors may be computed in the body. With each comes whether it takes the position itself.
+    """
+    try:
+        return [*_LoopReader(facts, node).step_slices()]
+    except NotLiftableError:
+        return []
+
+
 class _LoopReader:
     def __init__(self, facts: Facts, node: ir.Node) -> None:
         self._facts, self._node = facts, node
@@ -74,6 +86,19 @@ class _LoopReader:
             self._unchanged,
             dict(self._going_rows(inputs)),
         )
+
+    def step_slices(self) -> Iterator[tuple[ir.Node, Series, bool]]:
+        """Yield the Slices that take the element of an iteration, counted from the start."""
+        for node in self._body:
+            index = (
+                self._counters.index(node.inputs[1]) if node.op_type == "Slice" and node.inputs[1:] else None
+            )
+            if index is None or index.value is not None or index.slope < 1 or index.offset < 0:
+                continue
+            with contextlib.suppress(NotLiftableError):
+                for series in self._read_series(node, computed=True):
+                    is_same = self._facts.dtype(node.inputs[1]) == self._facts.dtype(series.outer)
+                    yield node, series, is_same and self._counts_along(series.outer, 0)
 
     def _going_rows(self, inputs: Sequence[Series]) -> Iterator[tuple[ir.Value, ir.Value]]:
         """Yield comparisons of the number of steps before with the lengths of rows, and the lengths."""
@@ -138,7 +163,7 @@ class _LoopReader:
             return value
         return self._limits.setdefault(sizes.flat[0], value)
 
-    def _read_series(self, reader: ir.Node) -> Iterator[Series]:
+    def _read_series(self, reader: ir.Node, *, computed: bool = False) -> Iterator[Series]:
         """Yield the series of which an operator reads the element of a step."""
         if reader.domain or reader.op_type not in ("Gather", "Slice"):
             return
@@ -163,7 +188,7 @@ class _LoopReader:
                 raise NotLiftableError("a step reads several elements of a series")
             axis = int(axes.reshape(-1)[0])
         # A tensor that the body computes is no series.
-        if whole not in self._counters.own:
+        if computed or whole not in self._counters.own:
             yield self._make_series(reader.outputs[0], whole, axis, index, keeps_axis)
 
     def _skip_whole_slices(self, value: ir.Value) -> ir.Value:

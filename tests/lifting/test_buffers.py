@@ -13,6 +13,13 @@ PYTORCH = """place = Reshape (here, one_one) sums = Add (rows, place) many = Sha
     wanted = Where (given, ones, many) b = Expand (rows, wanted) bu = Unsqueeze (b, last)
     t = Expand (place, wanted) tu = Unsqueeze (t, last)
     spot = Concat <axis = -1> (bu, tu) row = Unsqueeze (new, one)"""
+WINDOW = """next = Add (n, step) end = Unsqueeze (next, front)
+    size1 = Shape (made) length = Gather (size1, time)
+    positions = Range (zero, length, step) place = Slice (positions, here, end, front)
+    sums = Add (rows, place)
+    many = Shape (sums) b = Expand (rows, many) bu = Unsqueeze (b, last) t = Expand (place, many)
+    tu = Unsqueeze (t, last) spot = Concat <axis = -1> (bu, tu) row = Unsqueeze (new, one)"""
+BACK = "final = Sub (length, step) falling = Sub (final, positions)"
 PAIRS = "many = Shape (rows) t = Expand (here, many) spot = Concat <axis = 1> (ROWS, t) row = Identity (new)"
 EVERY = """all = Shape <start = 0, end = 1> (X) whole = Concat <axis = 0> (all, one, four, one)
     t = Expand (here, whole) r = Unsqueeze (rows, ends) b = Expand (r, whole) u = Expand (UNITS, whole)
@@ -44,12 +51,22 @@ def make_model(writes: str) -> onnx.ModelProto:
     ("writes", "left"),
     [
         (PYTORCH, ["RNN"]),
+        (WINDOW, ["RNN"]),
+        (WINDOW.replace("place = Slice (positions", f"{BACK} place = Slice (falling"), []),
         (PAIRS.replace("ROWS", "rows"), ["RNN"]),
         (EVERY.replace("UNITS", "units"), ["RNN"]),
         (PAIRS.replace("ROWS", "back"), []),
         (EVERY.replace("UNITS", "turned"), []),
     ],
-    ids=["as PyTorch indexes", "pairs", "every element", "rows turned", "units turned"],
+    ids=[
+        "as PyTorch indexes",
+        "as PyTorch slices",
+        "slices backward",
+        "pairs",
+        "every element",
+        "rows turned",
+        "units turned",
+    ],
 )
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_buffer_behind_rows_of_open_number(writes: str, left: list[str], batch: int) -> None:
