@@ -184,12 +184,22 @@ class _LoopReader:
             axes = self._facts.constant(reader.inputs[3]) if len(reader.inputs) > 3 else None
             strides = self._facts.constant(reader.inputs[4]) if len(reader.inputs) > 4 else np.ones(1)
             is_next = end == dataclasses.replace(index, offset=index.offset + 1)
-            if not is_next or axes is None or axes.size != 1 or strides is None or (strides != 1).any():
+            # x[-1:0] is empty.
+            at_last = index.value is None and (index.offset == -1 or index.slope > 0 > index.offset)
+            if (
+                not is_next
+                or at_last
+                or axes is None
+                or axes.size != 1
+                or strides is None
+                or (strides != 1).any()
+            ):
                 raise NotLiftableError("a step reads several elements of a series")
             axis = int(axes.reshape(-1)[0])
         # A tensor that the body computes is no series.
         if computed or whole not in self._counters.own:
-            yield self._make_series(reader.outputs[0], whole, axis, index, keeps_axis)
+            ends = reader.op_type == "Gather"
+            yield self._make_series(reader.outputs[0], whole, axis, index, keeps_axis, fails_past_end=ends)
 
     def _skip_whole_slices(self, value: ir.Value) -> ir.Value:
         """Return the value before Slices of the body that keep all of it."""
@@ -201,7 +211,14 @@ class _LoopReader:
         return self._aliases.get(value, value)
 
     def _make_series(
-        self, inner: ir.Value, outer: ir.Value, axis: int, index: _Index, keeps_axis: bool
+        self,
+        inner: ir.Value,
+        outer: ir.Value,
+        axis: int,
+        index: _Index,
+        keeps_axis: bool,
+        *,
+        fails_past_end: bool = True,
     ) -> Series:
         dims = self._facts.dims(outer)
         if dims is None:
@@ -214,7 +231,7 @@ class _LoopReader:
             offset += size
         if steps is not None and index.value is None and abs(index.slope) == 1 and (offset >= 0):
             start = offset if index.slope > 0 else offset - steps + 1
-            if start >= 0 and (not isinstance(size, int) or start + steps <= size):
+            if start >= 0 and (start + steps <= size if isinstance(size, int) else fails_past_end):
                 is_whole = (start, steps) == (0, size)
                 return series if is_whole else dataclasses.replace(series, window=(start, start + steps))
         is_first = index == _Index(1, 0)

@@ -195,6 +195,30 @@ def test_windows_of_more_steps(old: str, new: str) -> None:
     assert lift_and_compare(make_loop(step, read=read.replace("[N, U, 4] y2", "[N, 4] y2"))) == []
 
 
+@pytest.mark.parametrize("reduced", ["y2", "x"])
+def test_a_slice_may_be_past_the_end_of_an_open_length(reduced: str) -> None:
+    read = WINDOW.replace("y2 = Identity (window)", "y2 = ReduceSum <keepdims = 0> (window, at_one)")
+    if reduced == "x":
+        read = read[: read.index("x = If")] + "x = ReduceSum <keepdims = 0> (window, at_one)"
+    step = f"{READS['Gather']} {STEP} {UNSQUEEZED}"
+    model = make_loop(step, read=read.replace("[N, U, 4] y2", "[N, 4] y2"))
+    steps = onnx.helper.make_node("Constant", [], ["steps"], value_int=5)
+    model.graph.node[1].CopyFrom(steps)
+    assert lift_and_compare(model) == []
+
+
+def test_a_slice_from_the_last_element_to_the_first_is_empty() -> None:
+    read = """five = Constant <value_int = 5> () m = Sub (n, five) next = Add (m, one)
+        p = Unsqueeze (m, at_zero)
+        q = Unsqueeze (next, at_zero) window = Slice (X, p, q, at_one)
+        x = ReduceSum <keepdims = 0> (window, at_one)"""
+    model = make_loop(
+        "ha = MatMul (h, R) s = Add (x, ha) d = Tanh (s) new = Identity (d)", "float[N, 4]", read
+    )
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 5
+    assert lift_and_compare(model) == []
+
+
 @pytest.mark.parametrize(
     ("join", "read", "left"),
     [
