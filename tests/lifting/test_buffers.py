@@ -20,6 +20,8 @@ WINDOW = """next = Add (n, step) end = Unsqueeze (next, front)
     many = Shape (sums) b = Expand (rows, many) bu = Unsqueeze (b, last) t = Expand (place, many)
     tu = Unsqueeze (t, last) spot = Concat <axis = -1> (bu, tu) row = Unsqueeze (new, one)"""
 BACK = "final = Sub (length, step) falling = Sub (final, positions)"
+LATER = """part = Slice (made, here, end, one) long = Shape (part) power = Exp (new)
+    line = Unsqueeze (power, one) row = Expand (line, long)"""
 PAIRS = "many = Shape (rows) t = Expand (here, many) spot = Concat <axis = 1> (ROWS, t) row = Identity (new)"
 EVERY = """all = Shape <start = 0, end = 1> (X) whole = Concat <axis = 0> (all, one, four, one)
     t = Expand (here, whole) r = Unsqueeze (rows, ends) b = Expand (r, whole) u = Expand (UNITS, whole)
@@ -52,6 +54,7 @@ def make_model(writes: str) -> onnx.ModelProto:
     [
         (PYTORCH, ["RNN"]),
         (WINDOW, ["RNN"]),
+        (WINDOW.replace("row = Unsqueeze (new, one)", LATER), ["RNN"]),
         (WINDOW.replace("place = Slice (positions", f"{BACK} place = Slice (falling"), []),
         (PAIRS.replace("ROWS", "rows"), ["RNN"]),
         (EVERY.replace("UNITS", "units"), ["RNN"]),
@@ -61,6 +64,7 @@ def make_model(writes: str) -> onnx.ModelProto:
     ids=[
         "as PyTorch indexes",
         "as PyTorch slices",
+        "of more than H",
         "slices backward",
         "pairs",
         "every element",
