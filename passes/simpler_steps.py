@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -49,6 +49,7 @@ def has_simpler_steps(facts: Facts, node: ir.Node) -> bool:
         any(each.op_type == "If" for each in body)
         or any(True for _ in _growing_states(facts, node))
         or any(True for _ in _joined_states(facts, node))
+        or _turned_state(node) is not None
         or (node.op_type == "Loop" and bool(step_slices(facts, node)))
     )
 
@@ -57,7 +58,8 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
     """Make the body of a Loop or Scan simpler; return what is in its place.
 
     Elements of an iteration are taken by a Gather, whose result has a size that is known; branches are taken
-    where these sizes decide; what is concatenated to one state is carried as a state for each part; and what
+    where these sizes decide; what is concatenated to one state is carried as a state for each part; what is
+    transposed at the start and back at the end is carried in between; and what
     elements are appended to comes before them only after the last iteration.
     """
     node = located.node
@@ -76,8 +78,11 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
         taking.facts = facts
         taking.take_in(facts.model, body)
         joined = next(_joined_states(facts, node), None)
+        turned = _turned_state(node)
         if joined is not None:
             node = _separate(facts, names, node, joined)
+        elif turned is not None:
+            node = _turn(facts, names, node, *turned)
         elif not taking.taken:
             return dataclasses.replace(located, node=node)
 
@@ -156,33 +161,92 @@ def _without_axis(facts: Facts, value: ir.Value, axis: int) -> ir.Value | None:
 def _separate(facts: Facts, names: NameSource, node: ir.Node, joined: _Joined) -> ir.Node:
     """Replace a Loop or Scan by one with a state for each part of a joined one; return that."""
     loop, emitters = LoopSignature(node), Emitters(facts.model, names=names)
-    before, after, end = loop.before[joined.index], loop.after[joined.index], node.outputs[joined.index]
-    start = node.inputs[loop.first_input + joined.index]
+    before, start = loop.before[joined.index], node.inputs[loop.first_input + joined.index]
     assert start is not None
     carried = []
     with emitters.before(node) as e:
         for (first, last), value in zip(joined.bounds, joined.parts, strict=True):
             part = e.slice(start, [first], [last], [joined.axis])
             part = e.with_axes("Squeeze", part, [joined.axis]) if joined.is_new else part
-            inner, result, outer = (
-                ir.Value(name=names.fresh(f"{x.name}/part")) for x in (before, value, end)
-            )
-            inner.type = result.type = facts.type(start)
-            loop.body.append(ir.node("Identity", [value], outputs=[result], name=names.fresh("Identity")))
-            carried.append(CarriedState(part, inner, result, outer))
+            carried.append(_new_state(facts, names, node, joined.index, part, value))
     parts = [state.before for state in carried]
     while views := [use.node for use in before.uses() if use.idx == 0 and _is_view(facts, use.node)]:
         replace_with_values(views[0], [before])
     for reader in [use.node for use in before.uses() if use.idx == 0]:
         _read_parts(facts, emitters, reader, joined, parts)
+    return _replace_state(emitters, node, joined.index, carried, joined.join)
+
+
+def _turned_state(node: ir.Node) -> tuple[int, list[int]] | None:
+    """Return the index of a state that a body transposes at its start and back at its end, and how back."""
+    loop = LoopSignature(node)
+    for index, (before, after) in enumerate(zip(loop.before, loop.after, strict=True)):
+        writer = after.producer()
+        perm = None if writer is None else _perm(writer)
+        if perm and any(_perm(use.node) == [*map(perm.index, range(len(perm)))] for use in before.uses()):
+            return index, perm
+    return None
+
+
+def _perm(node: ir.Node) -> list[int] | None:
+    if node.domain or node.op_type != "Transpose":
+        return None
+    return [*node.attributes.get_ints("perm", ())]
+
+
+def _turn(facts: Facts, names: NameSource, node: ir.Node, index: int, perm: Sequence[int]) -> ir.Node:
+    """Replace a Loop or Scan by one whose state is as its body transposes it; return that."""
+    loop, emitters, back = (
+        LoopSignature(node),
+        Emitters(facts.model, names=names),
+        [*map(perm.index, range(len(perm)))],
+    )
+    before, writer, start = (
+        loop.before[index],
+        loop.after[index].producer(),
+        node.inputs[loop.first_input + index],
+    )
+    assert start is not None
+    assert writer is not None
+    assert writer.inputs[0] is not None
+    with emitters.before(node) as e:
+        state = _new_state(facts, names, node, index, e.transpose(start, back), writer.inputs[0])
+    for reader in [use.node for use in before.uses() if _perm(use.node) == back]:
+        replace_with_values(reader, [state.before])
+    return _replace_state(emitters, node, index, [state], lambda e, values: e.transpose(values[0], perm))
+
+
+def _new_state(
+    facts: Facts, names: NameSource, node: ir.Node, index: int, start: ir.Value, value: ir.Value
+) -> CarriedState:
+    """Return a state that a value of the body becomes, in place of another one or of a part of it."""
+    loop = LoopSignature(node)
+    old = loop.before[index], value, node.outputs[index]
+    before, after, end = (ir.Value(name=names.fresh(f"{each.name}/part")) for each in old)
+    before.type = after.type = facts.type(node.inputs[loop.first_input + index])
+    loop.body.append(ir.node("Identity", [value], outputs=[after], name=names.fresh("Identity")))
+    return CarriedState(start, before, after, end)
+
+
+def _replace_state(
+    emitters: Emitters,
+    node: ir.Node,
+    index: int,
+    states: Sequence[CarriedState],
+    join: Callable[[Emitter, Sequence[ir.Value]], ir.Value],
+) -> ir.Node:
+    """Replace a Loop or Scan by one with other states for one; what still reads that one joins them."""
+    loop, end = LoopSignature(node), node.outputs[index]
+    before, after = loop.before[index], loop.after[index]
     if is_read(before):
         with emitters.before(loop.body[0]) as e:
-            before.replace_all_uses_with(joined.join(e, parts), replace_graph_outputs=True)
+            joined = join(e, [state.before for state in states])
+            before.replace_all_uses_with(joined, replace_graph_outputs=True)
     if is_read(end):
         e = emitters.at(display_name(node), ir.DataType.FLOAT)
-        take_place_of(joined.join(e, [state.end for state in carried]), end)
+        take_place_of(join(e, [state.end for state in states]), end)
         e.insert_after(node)
-    other = replace_loop(node, [joined.index], {}, carried)
+    other = replace_loop(node, [index], {}, states)
     remove_orphans([after])
     return other
 

@@ -28,7 +28,7 @@ EVERY = """all = Shape <start = 0, end = 1> (X) whole = Concat <axis = 0> (all, 
     spot = Concat <axis = 3> (b, t, u) row = Unsqueeze (new, one)"""
 
 
-def make_model(writes: str) -> onnx.ModelProto:
+def make_model(writes: str, write: str = "more = ScatterND (made, spot, row)") -> onnx.ModelProto:
     return onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
         main (float[N, T, 4] X) => (float[N, T, 4] Y, float[N, 4] last_h)
         <float[4, 4] R = {{0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0, -0.1, -0.2, -0.3, -0.4, -0.5, 0}},
@@ -46,7 +46,7 @@ def make_model(writes: str) -> onnx.ModelProto:
                 bool on, float[N, 4] new, float[N, T, 4] more) {{
                 on = Identity (goes) x = Gather <axis = 1> (X, n) hr = MatMul (h, R)
                 sum = Add (x, hr) new = Tanh (sum) here = Unsqueeze (n, front) {writes}
-                more = ScatterND (made, spot, row) }}> }}""")
+                {write} }}> }}""")
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,18 @@ def test_a_buffer_behind_rows_of_open_number(writes: str, left: list[str], batch
     inputs = {"X": np.random.default_rng(batch).normal(size=(batch, 5, 4)).astype(np.float32)}
     for name, expected in run(model, inputs).items():
         np.testing.assert_allclose(run(lifted, inputs)[name], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("put", "left"), [("put", ["RNN"]), ("more_than_put", [])])
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_a_buffer_that_each_step_transposes(put: str, left: list[str], batch: int) -> None:
+    write = f"""there = Transpose <perm = [1, 0, 2]> (made) put = ScatterND (there, spot, row)
+        more_than_put = Add (put, put) more = Transpose <perm = [1, 0, 2]> ({put})"""
+    model = make_model("row = Unsqueeze (new, front) spot = Unsqueeze (here, front)", write)
+    onnx.checker.check_model(model)
+    lifted = rnnlower.lift(model)
+    assert recurrent_left(lifted) == left
+    for steps in (1, 5, 50):
+        inputs = {"X": np.random.default_rng(batch).normal(size=(batch, steps, 4)).astype(np.float32)}
+        for name, expected in run(model, inputs).items():
+            np.testing.assert_allclose(run(lifted, inputs)[name], expected, atol=1e-5)
