@@ -26,6 +26,7 @@ from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.passes.base import Pass
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
+from rnnlower.passes.simpler_steps import has_simpler_steps, simplify_steps
 from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics
@@ -160,7 +161,10 @@ class LiftRecurrentPass(Pass):
                         raise
                     states.append(lift_attention(self.facts, names, located, frame, error))
             except NotLiftableError as error:
-                kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
+                if self._is_lifted_if_simpler(model, located):
+                    lifted += self._lift_simpler(names, located, owner)
+                else:
+                    kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
         for graph, path in _graphs(model, self._names).items() if self.convolutions else ():
             self._lift_convolutions(names, graph, path, states, kept)
         for graph, path in _graphs(model, self._names).items() if self.steps is not None else ():
@@ -168,6 +172,27 @@ class LiftRecurrentPass(Pass):
         lifted = join_directions(self.facts, names, lifted)
         self.lifted = [*(each.report for each in lifted), *states, *kept]
         return bool(stacked or lifted or states)
+
+    def _is_lifted_if_simpler(self, model: ir.Model, located: LocatedNode) -> bool:
+        """Return whether a Loop or Scan is lifted once its body is simpler."""
+        if not has_simpler_steps(self.facts, located.node):
+            return False
+        trial = model.clone()
+        lifting = copy.copy(self)
+        lifting.facts = Facts(trial)
+        at = [each.node for each, _ in loops_and_scans(model)].index(located.node)
+        copied = [*loops_and_scans(trial)][at]
+        try:
+            lifting._lift_simpler(NameSource(all_names(trial)), *copied)
+        except NotLiftableError:
+            return False
+        return True
+
+    def _lift_simpler(self, names: NameSource, located: LocatedNode, owner: ir.Node | None) -> list[Lifted]:
+        """Make the body of a Loop or Scan simpler, and lift it."""
+        located = simplify_steps(self.facts, names, located)
+        frame = _FRAMES[located.node.op_type](self.facts, located.node, owner)
+        return FrameLifter(self.facts, names, self.semantics, empty=self.empty).lift(located, frame)
 
     def _lift_convolutions(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[LiftedNode], kept: list[LiftedNode]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.rewiring import remove_orphans, splice, take_place_of
 from rnnlower.graph.walk import default_opset, display_name, look_through_identities, subgraphs_of, walk
 from rnnlower.passes.base import Pass, are_gone
@@ -87,25 +89,52 @@ def _capture_states(node: ir.Node, same: Sequence[int]) -> None:
         inner.replace_all_uses_with(value)
 
 
-def replace_loop(node: ir.Node, dropped: Sequence[int], stacks: Mapping[ir.Value, ir.Value]) -> None:
-    """Replace a Loop by one without these states, which also stacks values of its body: in their `stacks`."""
-    body, graph = node.attributes["body"].as_graph(), node.graph
+@dataclasses.dataclass(frozen=True)
+class CarriedState:
+    """A state of a Loop or Scan: what it starts with, is before and after an iteration, and ends with."""
+
+    start: ir.Value
+    before: ir.Value
+    after: ir.Value
+    end: ir.Value
+
+
+def replace_loop(
+    node: ir.Node,
+    dropped: Sequence[int],
+    stacks: Mapping[ir.Value, ir.Value],
+    carried: Sequence[CarriedState] = (),
+) -> ir.Node:
+    """Replace a Loop or Scan, and return the new one.
+
+    Args:
+        node: The Loop or Scan.
+        dropped: The indices of the states that go.
+        stacks: More values of its body to stack, with what holds them then; for a Loop.
+        carried: More states, which come first.
+    """
+    loop, graph = LoopSignature(node), node.graph
     assert graph is not None
+    body, first = loop.body, loop.first_input
     for index in reversed(dropped):
-        body.outputs.pop(1 + index)
-        body.inputs.pop(2 + index)
+        body.outputs.pop(loop.first_output + index)
+        body.inputs.pop(first + index)
+    for index, state in enumerate(carried):
+        body.outputs.insert(loop.first_output + index, state.after)
+        body.inputs.insert(first + index, state.before)
     body.outputs.extend(stacks)
     kept = {
         value: ir.Value(doc_string=value.doc_string, metadata_props=value.metadata_props)
         for at, value in enumerate(node.outputs)
         if at not in dropped
     }
+    inputs = [value for at, value in enumerate(node.inputs) if at - first not in dropped]
     other = ir.Node(
         "",
-        "Loop",
-        [value for at, value in enumerate(node.inputs) if at - 2 not in dropped],
+        node.op_type,
+        [*inputs[:first], *(state.start for state in carried), *inputs[first:]],
         node.attributes.values(),
-        outputs=[*kept.values(), *stacks.values()],
+        outputs=[*(state.end for state in carried), *kept.values(), *stacks.values()],
         name=node.name,
         version=node.version,
         doc_string=node.doc_string,
@@ -116,6 +145,7 @@ def replace_loop(node: ir.Node, dropped: Sequence[int], stacks: Mapping[ir.Value
     for old, new in kept.items():
         take_place_of(new, old)
     graph.remove(node, safe=True)
+    return other
 
 
 def _is_loop_invariant(node: ir.Node, body: ir.Graph, index: int) -> bool:
@@ -158,18 +188,19 @@ class TakeBranchesPass(Pass):
         self.taken: dict[str, str] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        self._take(model, model.graph)
+        self.take_in(model, model.graph)
         return ir.passes.PassResult(model, modified=bool(self.taken))
 
-    def _take(self, model: ir.Model, graph: ir.Graph) -> None:
+    def take_in(self, model: ir.Model, graph: ir.Graph) -> None:
+        """Take the branches of the Ifs in a graph of the model."""
         for node in list(graph):
             taken = self.facts.condition(node) if node.op_type == "If" and not node.domain else None
             if taken is None:
                 for inner in subgraphs_of(node):
-                    self._take(model, inner)
+                    self.take_in(model, inner)
                 continue
             name = "then_branch" if taken else "else_branch"
             self.taken[display_name(node)] = name
             branch = node.attributes[name].as_graph()
-            self._take(model, branch)
+            self.take_in(model, branch)
             splice(model, node, branch)

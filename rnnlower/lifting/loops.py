@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -39,6 +40,17 @@ def loop_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
     return _LoopReader(facts, node).frame()
 
 
+def step_slices(facts: Facts, node: ir.Node) -> list[tuple[ir.Node, Series, bool]]:
+    """Return the Slices in a Loop's body that take the element of an iteration, counted from the start.
+
+    The tensors may be computed in the body. With each comes whether it takes the position itself.
+    """
+    try:
+        return [*_LoopReader(facts, node).step_slices()]
+    except NotLiftableError:
+        return []
+
+
 class _LoopReader:
     def __init__(self, facts: Facts, node: ir.Node) -> None:
         self._facts, self._node = facts, node
@@ -74,6 +86,19 @@ class _LoopReader:
             self._unchanged,
             dict(self._going_rows(inputs)),
         )
+
+    def step_slices(self) -> Iterator[tuple[ir.Node, Series, bool]]:
+        """Yield the Slices that take the element of an iteration, counted from the start."""
+        for node in self._body:
+            index = (
+                self._counters.index(node.inputs[1]) if node.op_type == "Slice" and node.inputs[1:] else None
+            )
+            if index is None or index.value is not None or index.slope < 1 or index.offset < 0:
+                continue
+            with contextlib.suppress(NotLiftableError):
+                for series in self._read_series(node, computed=True):
+                    is_same = self._facts.dtype(node.inputs[1]) == self._facts.dtype(series.outer)
+                    yield node, series, is_same and self._counts_along(series.outer, 0)
 
     def _going_rows(self, inputs: Sequence[Series]) -> Iterator[tuple[ir.Value, ir.Value]]:
         """Yield comparisons of the number of steps before with the lengths of rows, and the lengths."""
@@ -138,7 +163,7 @@ class _LoopReader:
             return value
         return self._limits.setdefault(sizes.flat[0], value)
 
-    def _read_series(self, reader: ir.Node) -> Iterator[Series]:
+    def _read_series(self, reader: ir.Node, *, computed: bool = False) -> Iterator[Series]:
         """Yield the series of which an operator reads the element of a step."""
         if reader.domain or reader.op_type not in ("Gather", "Slice"):
             return
@@ -159,12 +184,22 @@ class _LoopReader:
             axes = self._facts.constant(reader.inputs[3]) if len(reader.inputs) > 3 else None
             strides = self._facts.constant(reader.inputs[4]) if len(reader.inputs) > 4 else np.ones(1)
             is_next = end == dataclasses.replace(index, offset=index.offset + 1)
-            if not is_next or axes is None or axes.size != 1 or strides is None or (strides != 1).any():
+            # x[-1:0] is empty.
+            at_last = index.value is None and (index.offset == -1 or index.slope > 0 > index.offset)
+            if (
+                not is_next
+                or at_last
+                or axes is None
+                or axes.size != 1
+                or strides is None
+                or (strides != 1).any()
+            ):
                 raise NotLiftableError("a step reads several elements of a series")
             axis = int(axes.reshape(-1)[0])
         # A tensor that the body computes is no series.
-        if whole not in self._counters.own:
-            yield self._make_series(reader.outputs[0], whole, axis, index, keeps_axis)
+        if computed or whole not in self._counters.own:
+            ends = reader.op_type == "Gather"
+            yield self._make_series(reader.outputs[0], whole, axis, index, keeps_axis, fails_past_end=ends)
 
     def _skip_whole_slices(self, value: ir.Value) -> ir.Value:
         """Return the value before Slices of the body that keep all of it."""
@@ -176,7 +211,14 @@ class _LoopReader:
         return self._aliases.get(value, value)
 
     def _make_series(
-        self, inner: ir.Value, outer: ir.Value, axis: int, index: _Index, keeps_axis: bool
+        self,
+        inner: ir.Value,
+        outer: ir.Value,
+        axis: int,
+        index: _Index,
+        keeps_axis: bool,
+        *,
+        fails_past_end: bool = True,
     ) -> Series:
         dims = self._facts.dims(outer)
         if dims is None:
@@ -189,7 +231,7 @@ class _LoopReader:
             offset += size
         if steps is not None and index.value is None and abs(index.slope) == 1 and (offset >= 0):
             start = offset if index.slope > 0 else offset - steps + 1
-            if start >= 0 and (not isinstance(size, int) or start + steps <= size):
+            if start >= 0 and (start + steps <= size if isinstance(size, int) else fails_past_end):
                 is_whole = (start, steps) == (0, size)
                 return series if is_whole else dataclasses.replace(series, window=(start, start + steps))
         is_first = index == _Index(1, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import onnx_ir as ir
 from onnx_ir.convenience import convert_attributes
@@ -104,6 +105,10 @@ class StepVectorizer:
         node = value.producer()
         if node is None or node.domain or node.op_type in RANDOM or any(True for _ in subgraphs_of(node)):
             raise NotLiftableError(f"{value.name!r} is not known for all steps")
+        dims = [self._facts.dims(each) for each in (node.inputs[0], value)] if node.inputs else [None]
+        if node.op_type in ("Expand", "Reshape") and dims[0] == dims[1] and None not in (dims[0] or (None,)):
+            # The same elements, whatever the target is computed of.
+            return self.emit(cast(ir.Value, node.inputs[0]))
         parts = [None if each is None else self.emit(each) for each in node.inputs]
         given = [None if part is None else part[0] for part in parts]
         has_time = [part is not None and part[1] for part in parts]

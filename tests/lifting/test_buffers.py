@@ -13,13 +13,22 @@ PYTORCH = """place = Reshape (here, one_one) sums = Add (rows, place) many = Sha
     wanted = Where (given, ones, many) b = Expand (rows, wanted) bu = Unsqueeze (b, last)
     t = Expand (place, wanted) tu = Unsqueeze (t, last)
     spot = Concat <axis = -1> (bu, tu) row = Unsqueeze (new, one)"""
+WINDOW = """next = Add (n, step) end = Unsqueeze (next, front)
+    size1 = Shape (made) length = Gather (size1, time)
+    positions = Range (zero, length, step) place = Slice (positions, here, end, front)
+    sums = Add (rows, place)
+    many = Shape (sums) b = Expand (rows, many) bu = Unsqueeze (b, last) t = Expand (place, many)
+    tu = Unsqueeze (t, last) spot = Concat <axis = -1> (bu, tu) row = Unsqueeze (new, one)"""
+BACK = "final = Sub (length, step) falling = Sub (final, positions)"
+LATER = """part = Slice (made, here, end, one) long = Shape (part) power = Exp (new)
+    line = Unsqueeze (power, one) row = Expand (line, long)"""
 PAIRS = "many = Shape (rows) t = Expand (here, many) spot = Concat <axis = 1> (ROWS, t) row = Identity (new)"
 EVERY = """all = Shape <start = 0, end = 1> (X) whole = Concat <axis = 0> (all, one, four, one)
     t = Expand (here, whole) r = Unsqueeze (rows, ends) b = Expand (r, whole) u = Expand (UNITS, whole)
     spot = Concat <axis = 3> (b, t, u) row = Unsqueeze (new, one)"""
 
 
-def make_model(writes: str) -> onnx.ModelProto:
+def make_model(writes: str, write: str = "more = ScatterND (made, spot, row)") -> onnx.ModelProto:
     return onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
         main (float[N, T, 4] X) => (float[N, T, 4] Y, float[N, 4] last_h)
         <float[4, 4] R = {{0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0, -0.1, -0.2, -0.3, -0.4, -0.5, 0}},
@@ -37,19 +46,31 @@ def make_model(writes: str) -> onnx.ModelProto:
                 bool on, float[N, 4] new, float[N, T, 4] more) {{
                 on = Identity (goes) x = Gather <axis = 1> (X, n) hr = MatMul (h, R)
                 sum = Add (x, hr) new = Tanh (sum) here = Unsqueeze (n, front) {writes}
-                more = ScatterND (made, spot, row) }}> }}""")
+                {write} }}> }}""")
 
 
 @pytest.mark.parametrize(
     ("writes", "left"),
     [
         (PYTORCH, ["RNN"]),
+        (WINDOW, ["RNN"]),
+        (WINDOW.replace("row = Unsqueeze (new, one)", LATER), ["RNN"]),
+        (WINDOW.replace("place = Slice (positions", f"{BACK} place = Slice (falling"), []),
         (PAIRS.replace("ROWS", "rows"), ["RNN"]),
         (EVERY.replace("UNITS", "units"), ["RNN"]),
         (PAIRS.replace("ROWS", "back"), []),
         (EVERY.replace("UNITS", "turned"), []),
     ],
-    ids=["as PyTorch indexes", "pairs", "every element", "rows turned", "units turned"],
+    ids=[
+        "as PyTorch indexes",
+        "as PyTorch slices",
+        "of more than H",
+        "slices backward",
+        "pairs",
+        "every element",
+        "rows turned",
+        "units turned",
+    ],
 )
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_buffer_behind_rows_of_open_number(writes: str, left: list[str], batch: int) -> None:
@@ -78,3 +99,18 @@ def test_a_buffer_is_written_on_its_diagonal() -> None:
     lifted = rnnlower.lift(model)
     inputs = {"X": np.random.default_rng(0).normal(size=(3, 3, 2)).astype(np.float32)}
     np.testing.assert_allclose(run(lifted, inputs)["Y"], run(model, inputs)["Y"], atol=1e-5)
+
+
+@pytest.mark.parametrize(("put", "left"), [("put", ["RNN"]), ("more_than_put", [])])
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_a_buffer_that_each_step_transposes(put: str, left: list[str], batch: int) -> None:
+    write = f"""there = Transpose <perm = [1, 0, 2]> (made) put = ScatterND (there, spot, row)
+        more_than_put = Add (put, put) more = Transpose <perm = [1, 0, 2]> ({put})"""
+    model = make_model("row = Unsqueeze (new, front) spot = Unsqueeze (here, front)", write)
+    onnx.checker.check_model(model)
+    lifted = rnnlower.lift(model)
+    assert recurrent_left(lifted) == left
+    for steps in (1, 5, 50):
+        inputs = {"X": np.random.default_rng(batch).normal(size=(batch, steps, 4)).astype(np.float32)}
+        for name, expected in run(model, inputs).items():
+            np.testing.assert_allclose(run(lifted, inputs)[name], expected, atol=1e-5)

@@ -126,7 +126,8 @@ STAYS = {
     "joined to what is the same in all steps": ("x = Identity (raw)", "y = Concat <axis = 0> (new, R)"),
     "the same in all steps": ("x = Identity (raw)", "y = Exp (R)"),
     "an If": (
-        "on = Less (none, six)  x = If (on) <then_branch = a () => (float[B, 3] p) { p = Relu (raw) }, "
+        "all = ReduceSum <keepdims = 0> (raw)  on = Less (none, all)  x = If (on) "
+        "<then_branch = a () => (float[B, 3] p) { p = Relu (raw) }, "
         "else_branch = b () => (float[B, 3] q) { q = Tanh (raw) }>",
         "y = Identity (new)",
     ),

@@ -1,0 +1,309 @@
+"""The body of a Loop or Scan in simpler operators, which lifting knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import onnx_ir as ir
+
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.names import NameSource
+from rnnlower.graph.rewiring import remove_orphans, replace_with_values, take_place_of
+from rnnlower.graph.slicing import axis_slices
+from rnnlower.graph.walk import LocatedNode, display_name, is_read, look_through_identities
+from rnnlower.lifting.loops import step_slices
+from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.passes.simpler_control_flow import CarriedState, TakeBranchesPass, replace_loop
+
+
+@dataclasses.dataclass(frozen=True)
+class _Joined:
+    """A state that a body concatenates or stacks.
+
+    Attributes:
+        index: Its index.
+        axis: The axis.
+        bounds: The start and end of each part on the axis.
+        parts: The parts, without the axis if it is new.
+        is_new: Whether they are stacked.
+    """
+
+    index: int
+    axis: int
+    bounds: Sequence[tuple[int, int]]
+    parts: Sequence[ir.Value]
+    is_new: bool
+
+    def join(self, e: Emitter, parts: Sequence[ir.Value]) -> ir.Value:
+        """Emit the state of its parts."""
+        return e.stack(parts, self.axis) if self.is_new else e.concat(parts, self.axis)
+
+
+def has_simpler_steps(facts: Facts, node: ir.Node) -> bool:
+    """Return whether the body of a Loop or Scan may be made simpler."""
+    body = node.attributes["body"].as_graph()
+    return (
+        any(each.op_type == "If" for each in body)
+        or any(True for _ in _growing_states(facts, node))
+        or any(True for _ in _joined_states(facts, node))
+        or _turned_state(node) is not None
+        or (node.op_type == "Loop" and bool(step_slices(facts, node)))
+    )
+
+
+def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> LocatedNode:
+    """Make the body of a Loop or Scan simpler; return what is in its place.
+
+    Elements of an iteration are taken by a Gather, whose result has a size that is known; branches are taken
+    where these sizes decide; what is concatenated to one state is carried as a state for each part; what is
+    transposed at the start and back at the end is carried in between; and what
+    elements are appended to comes before them only after the last iteration.
+    """
+    node = located.node
+    body = node.attributes["body"].as_graph()
+    for reader, series, is_position in step_slices(facts, node) if node.op_type == "Loop" else ():
+        place = reader.inputs[1]
+        assert place is not None
+        with Emitters(facts.model, names=names).before(reader) as e:
+            element = place if is_position else e.op("Gather", series.outer, place, axis=series.axis)
+        replace_with_values(reader, [element])
+    for index, axis, is_last in list(_growing_states(facts, node)):
+        _start_empty(Emitters(facts.model, names=names), node, index, axis, is_last=is_last)
+    while True:
+        facts.forget()
+        taking = TakeBranchesPass()
+        taking.facts = facts
+        taking.take_in(facts.model, body)
+        joined = next(_joined_states(facts, node), None)
+        turned = _turned_state(node)
+        if joined is not None:
+            node = _separate(facts, names, node, joined)
+        elif turned is not None:
+            node = _turn(facts, names, node, *turned)
+        elif not taking.taken:
+            return dataclasses.replace(located, node=node)
+
+
+def _growing_states(facts: Facts, node: ir.Node) -> Iterator[tuple[int, int, bool]]:
+    """Yield the states, not empty at first, to which a body only appends an element.
+
+    Each is an index, an axis and whether the element comes last.
+    """
+    loop = LoopSignature(node)
+    for index, (before, after) in enumerate(zip(loop.before, loop.after, strict=True)):
+        writer, dims = _concat(after), facts.dims(node.inputs[loop.first_input + index])
+        if writer is None or not dims or before not in writer.inputs or len(writer.inputs) != 2:
+            continue
+        axis = writer.attributes.get_int("axis", 0) % len(dims)
+        reads = [len(each.uses()) + loop.body.outputs.count(each) for each in (before, after)]
+        if reads == [1, 1] and dims[axis] != 0:
+            yield index, axis, writer.inputs[0] is before
+
+
+def _concat(value: ir.Value) -> ir.Node | None:
+    """Return the Concat that makes a value."""
+    node = value.producer()
+    return node if node is not None and not node.domain and node.op_type == "Concat" else None
+
+
+def _start_empty(emitters: Emitters, node: ir.Node, index: int, axis: int, *, is_last: bool) -> None:
+    """Let a state to which a body appends start empty, and join it to what it started with afterward."""
+    loop, end = LoopSignature(node), node.outputs[index]
+    start = node.inputs[loop.first_input + index]
+    assert start is not None
+    with emitters.before(node) as e:
+        node.replace_input_with(loop.first_input + index, e.slice(start, [0], [0], [axis]))
+    for value in (loop.before[index], loop.after[index]):
+        value.shape = None
+    if not is_read(end):
+        return
+    e, readers = emitters.at(display_name(node), ir.DataType.FLOAT), list(end.uses())
+    whole = e.concat([start, end] if is_last else [end, start], axis)
+    take_place_of(whole, end, emitters.names.fresh(f"{end.name}/appended"), readers)
+    end.shape = None
+    e.insert_after(node)
+
+
+def _joined_states(facts: Facts, node: ir.Node) -> Iterator[_Joined]:
+    loop = LoopSignature(node)
+    for index, after in enumerate(loop.after):
+        writer = _concat(look_through_identities(after))
+        dims = facts.dims(node.inputs[loop.first_input + index])
+        if writer is None or not dims or writer.graph is not loop.body:
+            continue
+        parts = [each for each in writer.inputs if each is not None]
+        given = [facts.dims(each) or () for each in parts]
+        axis = writer.attributes.get_int("axis", 0) % len(dims)
+        sizes = [
+            size for each in given if len(each) == len(dims) and isinstance(size := each[axis], int) and size
+        ]
+        if len(sizes) == len(writer.inputs) > 1 and sum(sizes) == dims[axis]:
+            inner = [_without_axis(facts, each, axis) for each in parts]
+            stacked = [each for each in inner if each is not None]
+            is_new = len(stacked) == len(parts)
+            bounds = [*itertools.pairwise([0, *itertools.accumulate(sizes)])]
+            yield _Joined(index, axis, bounds, stacked if is_new else parts, is_new)
+
+
+def _without_axis(facts: Facts, value: ir.Value, axis: int) -> ir.Value | None:
+    """Return what a view inserts an axis of size 1 into, to make this value."""
+    node, dims = value.producer(), facts.dims(value) or ()
+    is_view = node is not None and not node.domain and node.op_type in ("Reshape", "Unsqueeze")
+    source = node.inputs[0] if node is not None and is_view else None
+    inner = None if source is None else facts.dims(source)
+    is_same = inner is not None and None not in inner and (*inner[:axis], 1, *inner[axis:]) == (*dims,)
+    return source if is_same else None
+
+
+def _separate(facts: Facts, names: NameSource, node: ir.Node, joined: _Joined) -> ir.Node:
+    """Replace a Loop or Scan by one with a state for each part of a joined one; return that."""
+    loop, emitters = LoopSignature(node), Emitters(facts.model, names=names)
+    before, start = loop.before[joined.index], node.inputs[loop.first_input + joined.index]
+    assert start is not None
+    carried = []
+    with emitters.before(node) as e:
+        for (first, last), value in zip(joined.bounds, joined.parts, strict=True):
+            part = e.slice(start, [first], [last], [joined.axis])
+            part = e.with_axes("Squeeze", part, [joined.axis]) if joined.is_new else part
+            carried.append(_new_state(facts, names, node, joined.index, part, value))
+    parts = [state.before for state in carried]
+    while views := [use.node for use in before.uses() if use.idx == 0 and _is_view(facts, use.node)]:
+        replace_with_values(views[0], [before])
+    for reader in [use.node for use in before.uses() if use.idx == 0]:
+        _read_parts(facts, emitters, reader, joined, parts)
+    return _replace_state(emitters, node, joined.index, carried, joined.join)
+
+
+def _turned_state(node: ir.Node) -> tuple[int, list[int]] | None:
+    """Return the index of a state that a body transposes at its start and back at its end, and how back."""
+    loop = LoopSignature(node)
+    for index, (before, after) in enumerate(zip(loop.before, loop.after, strict=True)):
+        writer = after.producer()
+        perm = None if writer is None else _perm(writer)
+        if perm and any(_perm(use.node) == [*map(perm.index, range(len(perm)))] for use in before.uses()):
+            return index, perm
+    return None
+
+
+def _perm(node: ir.Node) -> list[int] | None:
+    if node.domain or node.op_type != "Transpose":
+        return None
+    return [*node.attributes.get_ints("perm", ())]
+
+
+def _turn(facts: Facts, names: NameSource, node: ir.Node, index: int, perm: Sequence[int]) -> ir.Node:
+    """Replace a Loop or Scan by one whose state is as its body transposes it; return that."""
+    loop, emitters, back = (
+        LoopSignature(node),
+        Emitters(facts.model, names=names),
+        [*map(perm.index, range(len(perm)))],
+    )
+    before, writer, start = (
+        loop.before[index],
+        loop.after[index].producer(),
+        node.inputs[loop.first_input + index],
+    )
+    assert start is not None
+    assert writer is not None
+    assert writer.inputs[0] is not None
+    with emitters.before(node) as e:
+        state = _new_state(facts, names, node, index, e.transpose(start, back), writer.inputs[0])
+    for reader in [use.node for use in before.uses() if _perm(use.node) == back]:
+        replace_with_values(reader, [state.before])
+    return _replace_state(emitters, node, index, [state], lambda e, values: e.transpose(values[0], perm))
+
+
+def _new_state(
+    facts: Facts, names: NameSource, node: ir.Node, index: int, start: ir.Value, value: ir.Value
+) -> CarriedState:
+    """Return a state that a value of the body becomes, in place of another one or of a part of it."""
+    loop = LoopSignature(node)
+    old = loop.before[index], value, node.outputs[index]
+    before, after, end = (ir.Value(name=names.fresh(f"{each.name}/part")) for each in old)
+    before.type = after.type = facts.type(node.inputs[loop.first_input + index])
+    loop.body.append(ir.node("Identity", [value], outputs=[after], name=names.fresh("Identity")))
+    return CarriedState(start, before, after, end)
+
+
+def _replace_state(
+    emitters: Emitters,
+    node: ir.Node,
+    index: int,
+    states: Sequence[CarriedState],
+    join: Callable[[Emitter, Sequence[ir.Value]], ir.Value],
+) -> ir.Node:
+    """Replace a Loop or Scan by one with other states for one; what still reads that one joins them."""
+    loop, end = LoopSignature(node), node.outputs[index]
+    before, after = loop.before[index], loop.after[index]
+    if is_read(before):
+        with emitters.before(loop.body[0]) as e:
+            joined = join(e, [state.before for state in states])
+            before.replace_all_uses_with(joined, replace_graph_outputs=True)
+    if is_read(end):
+        e = emitters.at(display_name(node), ir.DataType.FLOAT)
+        take_place_of(join(e, [state.end for state in states]), end)
+        e.insert_after(node)
+    other = replace_loop(node, [index], {}, states)
+    remove_orphans([after])
+    return other
+
+
+def _is_view(facts: Facts, node: ir.Node) -> bool:
+    """Return whether a node returns its first input as it is."""
+    cuts = axis_slices(node, facts.constant)
+    return cuts is not None and all(cut.is_whole() for cut in cuts)
+
+
+def _read_parts(
+    facts: Facts, emitters: Emitters, reader: ir.Node, joined: _Joined, parts: Sequence[ir.Value]
+) -> None:
+    """Let a node that reads slices of parts read them from these."""
+    slices = _slices(facts, reader, joined.axis, joined.bounds[-1][1])
+    found = [
+        (part, first - low, last - low, last - first == high - low)
+        for first, last in slices
+        for part, (low, high) in zip(parts, joined.bounds, strict=True)
+        if low <= first < last <= high
+    ]
+    if not slices or len(found) != len(slices):
+        return
+    drops_axis = reader.op_type == "Gather" and facts.shape(reader.inputs[1]) == ()
+    with emitters.before(reader) as e:
+        results = [
+            part if is_whole else e.slice(part, [first], [last], [joined.axis])
+            for part, first, last, is_whole in found
+        ]
+        if drops_axis != joined.is_new:
+            change = "Squeeze" if drops_axis else "Unsqueeze"
+            results = [e.with_axes(change, result, [joined.axis]) for result in results]
+    replace_with_values(reader, results)
+
+
+def _slices(facts: Facts, reader: ir.Node, axis: int, size: int) -> list[tuple[int, int]]:
+    """Return which slices of an axis of this size the outputs of a node are; empty if they are no slices."""
+    rank = len(facts.dims(reader.inputs[0]) or ())
+    own_axis = reader.attributes.get_int("axis", 0)
+    if reader.domain or not rank or (reader.op_type != "Slice" and own_axis % rank != axis):
+        return []
+    if reader.op_type == "Gather":
+        place = facts.constant(reader.inputs[1])
+        if place is None or place.size != 1 or place.ndim > 1:
+            return []
+        first = int(place.item()) % size
+        return [(first, first + 1)]
+    if reader.op_type == "Split":
+        ends = [0]
+        for out in reader.outputs:
+            dims = facts.dims(out)
+            if dims is None or not isinstance(part := dims[axis], int):
+                return []
+            ends.append(ends[-1] + part)
+        return [*itertools.pairwise(ends)]
+    cuts = [cut for cut in axis_slices(reader, facts.constant) or () if not cut.is_whole()]
+    if len(cuts) != 1 or cuts[0].axis % rank != axis or cuts[0].step != 1:
+        return []
+    first, last, _ = slice(cuts[0].start, cuts[0].end).indices(size)
+    return [(first, last)]
