@@ -59,8 +59,8 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
 
     Elements of an iteration are taken by a Gather, whose result has a size that is known; branches are taken
     where these sizes decide; what is concatenated to one state is carried as a state for each part; what is
-    transposed at the start and back at the end is carried in between; and what
-    elements are appended to comes before them only after the last iteration.
+    transposed at the start and back at the end is carried in between; and what elements are appended to
+    comes before them only after the last iteration.
     """
     node = located.node
     body = node.attributes["body"].as_graph()
