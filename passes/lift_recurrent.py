@@ -40,6 +40,24 @@ def _lifted_nodes_are_gone(model: ir.Model, lifting: LiftRecurrentPass) -> bool:
     return not gone & {(located.path, located.name) for located, _ in loops_and_scans(model)}
 
 
+class _Trial:
+    """A copy of a model, in which each Loop and Scan is made simpler at most once."""
+
+    def __init__(self, model: ir.Model) -> None:
+        copied = model.clone()
+        self.facts, self.names = Facts(copied), NameSource(all_names(copied))
+        originals = [each.node for each, _ in loops_and_scans(model)]
+        self._copies = dict(zip(originals, loops_and_scans(copied), strict=True))
+
+    def has(self, node: ir.Node) -> bool:
+        """Return whether a Loop or Scan of the model was not taken yet."""
+        return node in self._copies
+
+    def take(self, node: ir.Node) -> tuple[LocatedNode, ir.Node | None]:
+        """Return the copy of a Loop or Scan, and of the node around it."""
+        return self._copies.pop(node)
+
+
 @dataclasses.dataclass(eq=False)
 class LiftRecurrentPass(Pass):
     """Replaces recurrences in other forms by recurrent nodes, where the equations are exactly theirs.
@@ -94,6 +112,7 @@ class LiftRecurrentPass(Pass):
     semantics: Semantics = "ort"
     empty: bool = False
     lifted: list[LiftedNode] = field(init=False, default_factory=list)
+    _trial: _Trial | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_semantics(self.semantics)
@@ -143,7 +162,7 @@ class LiftRecurrentPass(Pass):
         if stacked:
             TakeBranchesPass()(model, self.facts)
         names = NameSource(all_names(model))
-        self._names = node_names(model)
+        self._names, self._trial = node_names(model), None
         lifter = FrameLifter(self.facts, names, self.semantics, empty=self.empty)
         lifted: list[Lifted] = []
         kept: list[LiftedNode] = []
@@ -161,10 +180,11 @@ class LiftRecurrentPass(Pass):
                         raise
                     states.append(lift_attention(self.facts, names, located, frame, error))
             except NotLiftableError as error:
-                if self._is_lifted_if_simpler(model, located):
-                    lifted += self._lift_simpler(names, located, owner)
-                else:
+                if not self._is_lifted_if_simpler(model, located):
                     kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
+                    continue
+                lifted += self._lift_simpler(names, located, owner)
+            self._trial = None
         for graph, path in _graphs(model, self._names).items() if self.convolutions else ():
             self._lift_convolutions(names, graph, path, states, kept)
         for graph, path in _graphs(model, self._names).items() if self.steps is not None else ():
@@ -174,16 +194,26 @@ class LiftRecurrentPass(Pass):
         return bool(stacked or lifted or states)
 
     def _is_lifted_if_simpler(self, model: ir.Model, located: LocatedNode) -> bool:
-        """Return whether a Loop or Scan is lifted once its body is simpler."""
-        if not has_simpler_steps(self.facts, located.node):
+        """Return whether a Loop or Scan is lifted once its body is simpler.
+
+        A copy of the model in which others were not lifted serves again; what is lifted in it is tried in a
+        new one.
+        """
+        node = located.node
+        if not has_simpler_steps(self.facts, node):
             return False
-        trial = model.clone()
+        inner = [each for body in subgraphs_of(node) for each, _ in walk(body) if each.op_type in _FRAMES]
+        trial = self._trial
+        if trial is not None and all(map(trial.has, inner)) and not self._is_lifted_in(trial, node):
+            return False
+        self._trial = _Trial(model)
+        return self._is_lifted_in(self._trial, node)
+
+    def _is_lifted_in(self, trial: _Trial, node: ir.Node) -> bool:
         lifting = copy.copy(self)
-        lifting.facts = Facts(trial)
-        at = [each.node for each, _ in loops_and_scans(model)].index(located.node)
-        copied = [*loops_and_scans(trial)][at]
+        lifting.facts = trial.facts
         try:
-            lifting._lift_simpler(NameSource(all_names(trial)), *copied)
+            lifting._lift_simpler(trial.names, *trial.take(node))
         except NotLiftableError:
             return False
         return True

@@ -15,7 +15,7 @@ from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature, counters
 from rnnlower.graph.rewiring import replace_with_values
-from rnnlower.graph.walk import LocatedNode, default_opset, display_name, subgraphs_of, walk
+from rnnlower.graph.walk import LocatedNode, default_opset, dim_name, display_name, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitters
 from rnnlower.passes.adapt_nodes import ResolveSequencesPass
 from rnnlower.passes.base import Pass
@@ -148,6 +148,7 @@ class _Writer:
         self.facts = facts
         self._emitters = Emitters(model)
         self._names, self._pool = self._emitters.names, self._emitters.constants
+        self._sizes = {dim_name(dim) for value in model.graph.inputs for dim in value.shape or ()}
 
     def can_write(self, node: ir.Node, count: int) -> bool:
         """Return whether the line can be written: it needs the sizes of outputs without iterations."""
@@ -205,6 +206,13 @@ class _Writer:
             for value in (*inner, *(out for made in each for out in made.outputs)):
                 if value.name:
                     value.name = self._names.fresh(prefix + value.name)
+                # A symbol of the body may be another size in each iteration.
+                if value.shape is not None:
+                    dims = [
+                        dim if isinstance(dim, int) or dim_name(dim) in self._sizes else None
+                        for dim in value.shape
+                    ]
+                    value.shape = ir.Shape(dims)
             for made in each:
                 made.name = self._names.fresh(prefix + (made.name or made.op_type))
         results = list(copy.outputs)

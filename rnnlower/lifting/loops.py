@@ -98,7 +98,8 @@ class _LoopReader:
             with contextlib.suppress(NotLiftableError):
                 for series in self._read_series(node, computed=True):
                     is_same = self._facts.dtype(node.inputs[1]) == self._facts.dtype(series.outer)
-                    yield node, series, is_same and self._counts_along(series.outer, 0)
+                    is_line = len(self._facts.dims(series.outer) or ()) == 1
+                    yield node, series, is_same and is_line and self._counts_along(series.outer, 0)
 
     def _going_rows(self, inputs: Sequence[Series]) -> Iterator[tuple[ir.Value, ir.Value]]:
         """Yield comparisons of the number of steps before with the lengths of rows, and the lengths."""

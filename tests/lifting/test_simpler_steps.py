@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from support.judge import all_nodes, recurrent_left, run
 
 import rnnlower
+from rnnlower.passes import LiftRecurrentPass
 
 READS = {
     "Gather": "a = Gather <axis = 0> (h, zero) b = Gather <axis = 0> (h, one)",
@@ -183,6 +185,26 @@ def test_windows_of_one_step(old: str, new: str, left: list[str]) -> None:
     assert lift_and_compare(make_loop(step, read=WINDOW.replace(old, new))) == left
 
 
+@pytest.mark.parametrize("axis", ["at_zero", "at_one"])
+def test_a_row_of_positions_is_not_the_position(axis: str) -> None:
+    before, _ = WINDOW.split("sizes =")
+    grid = "grid = Constant <value = int64[2, 2] {0, 0, 1, 1}> ()"
+    read = f"""{grid} {before.replace("X, p, q, at_one", f"grid, p, q, {axis}")} many = Size (window)
+        raw = Gather <axis = 1> (X, n) is_two = Equal (many, two) x = If (is_two) <
+            then_branch = yes () => (float[N, 4] y1) {{ y1 = Neg (raw) }},
+            else_branch = no () => (float[N, 4] y2) {{ y2 = Identity (raw) }}>"""
+    model = make_loop(f"{READS['Gather']} {STEP} {UNSQUEEZED}", read=f"two = Add (one, one) {read}")
+    model.graph.node[1].CopyFrom(onnx.helper.make_node("Constant", [], ["steps"], value_int=2))
+    lifted = rnnlower.lift(model)
+    rng = np.random.default_rng(0)
+    inputs = {
+        "X": rng.normal(size=(3, 2, 4)).astype(np.float32),
+        "h0": rng.normal(size=(2, 3, 4)).astype(np.float32),
+    }
+    for name, expected in run(model, inputs).items():
+        np.testing.assert_allclose(run(lifted, inputs)[name], expected, atol=1e-5, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [("Add (n, one)", "Add (n, two)"), ("Slice (X, p, q, at_one)", "Slice (X, p, far, at_one)")],
@@ -237,3 +259,28 @@ def test_a_tensor_that_grows_from_the_initial_state(join: str, read: str, left: 
         assert op_types(rnnlower.lift(model)) == op_types(model)
         return
     assert lift_and_compare(model) == left
+
+
+def test_loops_that_stay_are_tried_in_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = f"{READS['Gather']} {STEP} {UNSQUEEZED}".replace("(c1, d1)", "(d1, c1)")
+    model = make_loop(step)
+    loop = next(node for node in model.graph.node if node.op_type == "Loop")
+    for number in range(5):
+        more = model.graph.node.add()
+        more.CopyFrom(loop)
+        more.name, more.output[:] = f"more{number}", [f"end{number}", f"rows{number}"]
+        model.graph.output.add().CopyFrom(onnx.helper.make_tensor_value_info(f"rows{number}", 1, [None] * 3))
+    before = ir.to_proto(ir.from_proto(model)).SerializeToString()
+    copies, clone = [], ir.Model.clone
+
+    def count(copied: ir.Model, *args: bool) -> ir.Model:
+        copies.append(copied)
+        return clone(copied, *args)
+
+    monkeypatch.setattr(ir.Model, "clone", count)
+    lifting = LiftRecurrentPass()
+    for number in (1, 2):
+        again = ir.from_proto(model)
+        assert not lifting(again).modified
+        assert ir.to_proto(again).SerializeToString() == before
+        assert len(copies) == number

@@ -53,6 +53,27 @@ def test_a_loop_that_passes_its_state_on(count: int) -> None:
     assert "Loop" not in ops(own)
 
 
+def test_a_symbol_of_the_body_is_another_size_in_each_iteration() -> None:
+    own = unrolled("""
+        main (float[1, 2] x) => (float[m, 2] y) <int64 n = {3}, bool on = {1}>
+        {
+            y = Loop (n, on, x) <body = b (int64 i, bool c, float[k, 2] h) => (bool d, float[l, 2] g) {
+                d = Identity (c)
+                sum = ReduceSum <keepdims = 0> (x)
+                zero = Sub (sum, sum)
+                grows = Less (zero, sum)
+                g = If (grows) <
+                    then_branch = yes () => (float[more, 2] g1) { g1 = Concat <axis = 0> (h, x) },
+                    else_branch = no () => (float[less, 2] g2) { g2 = Identity (h) }
+                >
+            }>
+        }
+    """)
+    ifs = [node for node in own.graph if node.op_type == "If"]
+    grown = [branch.as_graph().outputs[0].shape for node in ifs for branch in node.attributes.values()]
+    assert [str(dim) for shape in grown for dim in shape or () if not isinstance(dim, int)] == ["None"] * 6
+
+
 _NUMBER_WITH_AN_AXIS = """
     main (float[3, 2] x, float[2] h0) => (float[2] y, float[m, 2] all) <int64 n = {3}, bool on = {1}>
     {
