@@ -12,6 +12,7 @@ from refusal_models import (
     cell,
     external,
     function,
+    function_of,
     inner_weight,
     insert,
     large,
@@ -148,6 +149,28 @@ GRAPHS = [
     Case("more elements than anything holds", SCAN, x(FLOAT, 2**40, 2**40, 3)),
     Case("a call that does not fit its function", SCAN, call(given="X W R B")),
     Case("a function of another version of a domain", SCAN, call(own=2)),
+    Case(
+        "a graph as an argument of a function",
+        SCAN,
+        model=text(
+            17,
+            "bool c",
+            """
+                Y = own.F <
+                    then = first () => (float a) { a = Constant <value_float = 1.0> () },
+                    else = second () => (float b) { b = Constant <value_float = 2.0> () }
+                > (c)
+            """,
+            function_of(
+                """
+                    <then, else> (c) => (y) {
+                        y = If <then_branch: graph = @then, else_branch: graph = @else> (c)
+                    }
+                """,
+                17,
+            ),
+        ),
+    ),
 ]
 TENSORS = [
     Case("too little data", SCAN, tensor(lambda t: setattr(t, "raw_data", t.raw_data[:-4]))),

@@ -136,7 +136,7 @@ class PadLengthsPass(Pass):
             known = f"the inputs have {', '.join(names)}" if names else "all sizes are numbers"
             raise OptionError(
                 f"no input has a dimension {missing[0]!r}; {known}",
-                remedy=f"name the axis of a static input ({time_axis('INPUT', 'AXIS')})",
+                remedy=f"name the axis of a static input ({time_axis('INPUT', 'AXIS')}), and do not fix its size",
             )
         return found
 
@@ -269,7 +269,7 @@ def pad_model(model: ir.Model, options: PadOptions) -> PadReport:
 def _make_axes_dynamic(work: PadWork) -> None:
     """Make static time axes dynamic, as only a symbol can be given a maximum.
 
-    Before: inputs of a static length. After: the length has its name, unless a shape that is given fixes it.
+    Before: inputs of a static length. After: the length has its name.
     """
     make_axes_dynamic(work.model, work.options.max, work.options.time_axes)
     work.facts.forget()
@@ -282,9 +282,7 @@ def _pad(work: PadWork) -> None:
     """
     work.options.report_progress("following time")
     options = work.options
-    padding = PadLengthsPass(
-        options.max, by_mask=options.mask, time_axes=options.time_axes, per_row=options.per_row
-    )
+    padding = PadLengthsPass(options.max, by_mask=options.mask, per_row=options.per_row)
     work.apply(padding)
     assert padding.metadata is not None
     work.metadata = padding.metadata

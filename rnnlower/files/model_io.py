@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.arguments import model_path
-from rnnlower.errors import InvalidModelError, OptionError
+from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
 from rnnlower.files import beyond_ir
 from rnnlower.files.checks import check_external_data, check_proto, read_proto
 from rnnlower.files.publishing import (
@@ -30,7 +30,7 @@ from rnnlower.files.publishing import (
 )
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.suppression import paused_gc, quiet_libraries
-from rnnlower.graph.walk import all_graphs, root_graphs, subgraphs_of, walk_all
+from rnnlower.graph.walk import all_graphs, display_name, root_graphs, subgraphs_of, walk, walk_all
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -46,7 +46,7 @@ def load_model(model: ModelLike) -> ir.Model:
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, or is broken.
         OptionError: The argument is neither a model nor a path.
-        UnsupportedModelError: A Constant holds a sparse tensor.
+        UnsupportedModelError: A Constant holds a sparse tensor, or a function takes a graph as an argument.
     """
     if isinstance(model, ir.Model):
         return _own_copy(model)
@@ -65,7 +65,7 @@ def read_model(path: pathlib.Path) -> ir.Model:
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing,
             too short or outside of the model's folder.
-        UnsupportedModelError: A Constant holds a sparse tensor.
+        UnsupportedModelError: A Constant holds a sparse tensor, or a function takes a graph as an argument.
     """
     model = _from_proto(read_proto(path, str(path)), str(path))
     for graph in model.graphs():
@@ -77,6 +77,7 @@ def read_model(path: pathlib.Path) -> ir.Model:
 def _own_copy(model: ir.Model) -> ir.Model:
     """Return a copy whose tensors can be renamed."""
     own = model.clone(deep_copy=True)
+    _refuse_graphs_as_arguments(own, "the model")
     for value in _initializers(own):
         if value.const_value is not None:
             value.const_value = _copy_tensor(value.const_value)
@@ -108,11 +109,24 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
     rest.attach(model)
     normalize_opset_imports(model, label)
+    _refuse_graphs_as_arguments(model, label)
     _sort(model, label)
     _correct_initializer_shapes(model)
     _separate_names(model)
     _pack_bools(model)
     return model
+
+
+def _refuse_graphs_as_arguments(model: ir.Model, label: str) -> None:
+    for function in model.functions.values():
+        for node, _ in walk(function):
+            for attribute in node.attributes.values():
+                if attribute.is_ref() and attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                    raise UnsupportedModelError(
+                        f"{label}, function {function.name!r}: attribute {attribute.name!r} of "
+                        f"{display_name(node)!r} is a graph that the function takes as an argument",
+                        remedy="inline the function first (onnx.inliner.inline_local_functions)",
+                    )
 
 
 def _correct_initializer_shapes(model: ir.Model) -> None:

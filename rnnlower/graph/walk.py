@@ -77,7 +77,7 @@ def walk(
         if not node.attributes:
             continue
         for attribute in node.attributes.values():
-            if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
                 continue
             subgraphs = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value
             for number, subgraph in enumerate(subgraphs):
@@ -129,8 +129,6 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
     """Yield the bodies and branches of a node."""
     for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
         if attribute.type == ir.AttributeType.GRAPH:
             yield attribute.as_graph()
         elif attribute.type == ir.AttributeType.GRAPHS:

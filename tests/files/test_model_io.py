@@ -254,3 +254,24 @@ def test_an_initializer_has_the_shape_of_its_tensor_whatever_value_info_says() -
         sizes = [f"size_{number}_{axis}" for axis in range(len(tensor.dims))]
         model.graph.value_info.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, sizes))
     assert recurrent_left(rnnlower.lift(model))
+
+
+@pytest.mark.parametrize("kind", [onnx.ModelProto, ir.Model])
+def test_a_graph_as_an_argument_of_a_function_is_refused(kind: type) -> None:
+    model = onnx.parser.parse_model(
+        """
+            <ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+            main (float[3] x, bool c) => (float[3] y) {
+                y = own.F <
+                    first = positive () => (float[3] a) { a = Relu (x) },
+                    second = negative () => (float[3] b) { b = Neg (x) }
+                > (c)
+            }
+            <domain: "own", opset_import: ["" : 17]>
+            F <first, second> (c) => (y) {
+                y = If <then_branch: graph = @first, else_branch: graph = @second> (c)
+            }
+        """
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="'then_branch' of 'y' is a graph.*inline"):
+        rnnlower.unroll(ir.from_proto(model) if kind is ir.Model else model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import onnx
@@ -94,6 +95,14 @@ def test_a_static_length_is_not_folded() -> None:
     source = padded_case("mean by hand", str(MOST), "B")
     padded = rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0}, dims={"B": 1})
     assert rnnlower.verify(source, padded)
+
+
+@pytest.mark.parametrize("sizes", [{"input_shapes": {"x": [12, 1, 3]}}, {"dims": {"T": 12}}])
+def test_a_time_axis_of_a_size_that_is_given_is_refused(sizes: dict[str, Any]) -> None:
+    """The size would be folded into the model, and the maximum would be a length that it does not expect."""
+    source = padded_case("mean by hand", str(MOST), "1")
+    with pytest.raises(rnnlower.OptionError, match="no input has a dimension 'T'.*do not fix its size"):
+        rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0}, **sizes)
 
 
 def test_a_static_length_in_a_shape_is_refused() -> None:
