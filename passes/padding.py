@@ -136,7 +136,7 @@ class PadLengthsPass(Pass):
             known = f"the inputs have {', '.join(names)}" if names else "all sizes are numbers"
             raise OptionError(
                 f"no input has a dimension {missing[0]!r}; {known}",
-                remedy=f"name the axis of a static input ({time_axis('INPUT', 'AXIS')}), and do not fix its size",
+                remedy=f"name the axis of a static input ({time_axis('INPUT', 'AXIS')}); do not fix its size",
             )
         return found
 

@@ -22,7 +22,7 @@ from rnnlower.recurrent.state_operators import (
     parse_state_operators,
 )
 from rnnlower.targets import Target
-from rnnlower.targets.choosing import KeptNode
+from rnnlower.targets.choosing import KeptNode, loop_strategy
 
 _MICROSOFT = "com.microsoft"
 _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
@@ -139,9 +139,7 @@ def _choose_strategy(node: StateNode, target: Target | None) -> tuple[str, str]:
         return "unroll", f"{node.steps} steps are few chunks"
     if target is None:
         return "scan", "it takes any number of steps"
-    flow = target.control_flow
-    if "Scan" in flow.ops and (node.steps is not None or flow.empty_scan or "If" in flow.ops):
-        return "scan", f"{target.name} has Scan"
-    if "Loop" in flow.ops:
-        return "loop", f"{target.name} has Loop"
-    return "unroll", f"{target.name} has no Scan and no Loop"
+    loop = loop_strategy(target, dynamic=node.steps is None)
+    if loop is None:
+        return "unroll", f"{target.name} has no Scan and no Loop"
+    return loop, f"{target.name} has {loop.title()}"

@@ -35,7 +35,8 @@ from rnnlower.quantizing.schemes import Scheme, TfliteScheme
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.suspicions import Suspicion, find_suspicions
-from rnnlower.targets import Target
+from rnnlower.targets import Target, find_target
+from rnnlower.targets.choosing import loop_strategy
 from rnnlower.verification.engine_choice import SATURATION, products_saturate
 from rnnlower.verification.verdict.compare import map_floats
 
@@ -261,10 +262,11 @@ def _quantize_rest(
 def _strategy(model: ir.Model, options: QuantizeOptions) -> str:
     if options.strategy != "auto":
         return options.strategy
-    ops = ("Scan",) if options.runtime is None else options.runtime.control_flow.ops
     lengths = [parse_recurrent(each, "ort", lenient=True).seq_length for each in find_recurrent(model)]
-    short = all(length is not None and 0 < length <= _SHORT for length in lengths)
-    return "unroll" if short else next((op.lower() for op in ("Scan", "Loop") if op in ops), "unroll")
+    if all(length is not None and 0 < length <= _SHORT for length in lengths):
+        return "unroll"
+    runtime = options.runtime or find_target("onnxruntime")
+    return loop_strategy(runtime, dynamic=None in lengths) or "unroll"
 
 
 def _lower_quantized(

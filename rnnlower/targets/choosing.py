@@ -200,6 +200,21 @@ def _strategies(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
     return (found, "") if found else _strategy_by_rule(target, node)
 
 
+def loop_strategy(target: Target, *, dynamic: bool) -> str | None:
+    """Return "scan" or "loop", whichever the target is to run; None if it has neither.
+
+    Args:
+        target: The target.
+        dynamic: Whether the number of steps is dynamic.
+    """
+    flow = target.control_flow
+    # There may be no steps at all then, which an If or the Scan itself must take.
+    scan = "Scan" in flow.ops and (not dynamic or flow.empty_scan or "If" in flow.ops)
+    if "Loop" in flow.ops and (not scan or (dynamic and flow.dynamic == "Loop")):
+        return "loop"
+    return "scan" if "Scan" in flow.ops else None
+
+
 def _is_open_batch(target: Target, node: ResolvedNode) -> bool:
     """Return whether unrolling is ruled out because the batch size is dynamic."""
     return target.control_flow.unroll_batch and node.batch_size is None and node.seq_length != 1
@@ -217,23 +232,21 @@ def _needs_loop(target: Target, node: ResolvedNode) -> bool:
 
 def _strategy_by_rule(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
     """Return the strategy for a target without known costs, and the reason."""
-    steps, loops = node.seq_length, target.control_flow.ops
-    guarded = steps is not None or "If" in loops or target.control_flow.empty_scan
-    if not {"Scan", "Loop"} & {*loops}:
+    steps = node.seq_length
+    loop = loop_strategy(target, dynamic=steps is None)
+    if loop is None:
         return ["unroll"], f"{target.name} has no Scan and no Loop"
-    open_batch = _is_open_batch(target, node)
-    if steps is not None and steps <= _MOST_UNROLLED and not open_batch:
+    few = steps is not None and steps <= _MOST_UNROLLED
+    if few and not _is_open_batch(target, node):
         return ["unroll"], f"{steps} steps are few"
     length = "the number of steps is dynamic" if steps is None else f"{steps} steps are many"
-    if steps is not None and steps <= _MOST_UNROLLED:
+    if few:
         length = "the batch size is dynamic"
-    if steps is None and target.control_flow.dynamic == "Loop" and "Loop" in loops:
+    if steps is None and target.control_flow.dynamic == "Loop" and loop == "loop":
         return ["loop"], f"{length}, for which {target.name} needs a Loop"
     if _needs_loop(target, node):
         return ["loop"], f"{length}, and {target.name} needs a Loop for weights that are not constant"
-    if "Scan" in loops and guarded:
+    if loop == "scan":
         return ["scan"], length
-    if "Loop" in loops:
-        lack = "If" if "Scan" in loops else "Scan"
-        return ["loop"], f"{length}, and {target.name} has no {lack}"
-    return ["scan"], f"{length}, and {target.name} has no Loop"
+    lack = "If" if "Scan" in target.control_flow.ops else "Scan"
+    return ["loop"], f"{length}, and {target.name} has no {lack}"

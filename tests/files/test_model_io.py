@@ -273,5 +273,5 @@ def test_a_graph_as_an_argument_of_a_function_is_refused(kind: type) -> None:
             }
         """
     )
-    with pytest.raises(rnnlower.UnsupportedModelError, match="'then_branch' of 'y' is a graph.*inline"):
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"'then_branch' of 'y' is a graph.*inline"):
         rnnlower.unroll(ir.from_proto(model) if kind is ir.Model else model)

@@ -101,7 +101,7 @@ def test_a_static_length_is_not_folded() -> None:
 def test_a_time_axis_of_a_size_that_is_given_is_refused(sizes: dict[str, Any]) -> None:
     """The size would be folded into the model, and the maximum would be a length that it does not expect."""
     source = padded_case("mean by hand", str(MOST), "1")
-    with pytest.raises(rnnlower.OptionError, match="no input has a dimension 'T'.*do not fix its size"):
+    with pytest.raises(rnnlower.OptionError, match=r"no input has a dimension 'T'.*do not fix its size"):
         rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0}, **sizes)
 
 
