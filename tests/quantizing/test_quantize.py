@@ -337,14 +337,18 @@ def test_a_target_that_lacks_the_integers_is_refused(target: str, activations: s
         rnnlower.quantize(source, calibration=data, activations=activations, target=target)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("target", ["tract", "opencv", "openvino", "tensorrt"])
-def test_a_target_decides_the_strategy(target: str) -> None:
+def test_a_target_decides_the_strategy(target: str, dynamic: bool) -> None:
     source, data = LongMemory("GRU", 8, 40).build(), {"X": recordings(8, 40)}
+    if dynamic:
+        source.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "T"
     result, report = rnnlower.quantize.with_report(
         source, calibration=data, activations="int8-only", target=target, recurrent_only=True
     )
-    ops = rnnlower.targets.find_target(target).control_flow.ops
-    assert report.strategy == next((op.lower() for op in ("Scan", "Loop") if op in ops), "unroll")
+    flow = rnnlower.targets.find_target(target).control_flow
+    liked = flow.dynamic if dynamic else "Scan"
+    assert report.strategy == (liked if liked in flow.ops else {"Scan": "Loop", "Loop": "Scan"}[liked]).lower()
     assert not rnnlower.check(result, target=target)
 
 
