@@ -123,6 +123,7 @@ class Options:
     NEEDS_TARGET: ClassVar[bool] = False
 
     opset: int | None = field(default=None, init=False)
+    nodes: Sequence[str] | None = field(default=None, init=False)
     dims: Mapping[str, int] | None = None
     input_shapes: Mapping[str, Sequence[int]] | None = None
     sets: Mapping[str, Any] | None = None

@@ -119,6 +119,7 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
         "Nodes that never run need not be lowered, nor fit.",
         when=lambda o: o.folds,
     ),
+    Step(shared.note_ifs, "Those of known condition are gone.", when=lambda o: o.folds),
     Step(preparing.dequantize_recurrent, "A target may run the float operator.", when=lambda o: o.dequantize),
     Step(
         preparing.adapt_nodes,

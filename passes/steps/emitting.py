@@ -58,15 +58,13 @@ def lower_nodes(work: LoweringWork) -> None:
 
     Before: recurrent nodes with a plan. After: the ops of their plans.
     """
-    wanted = preferences(work)
     lowering = LowerRecurrentPass(
         work.plans,
         work.nodes,
         semantics=work.options.semantics,
         impossible=work.impossible,
         dialect=work.options.runtime,
-        compute_type=wanted.compute_type,
-        gates=wanted.gates,
+        compute_type=preferences(work).compute_type,
         tell=work.options.report_progress,
         listen=work.listen,
         namespaces=work.options.namespaces,

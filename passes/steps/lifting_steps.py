@@ -39,12 +39,15 @@ def lift(work: Work) -> None:
 
 
 def lift_all(work: Work, *, convolutions: bool, empty: bool = False) -> None:
-    """Lift Loops and Scans, and if asked for those without steps, and convolutions over a nonzero past."""
+    """Lift Loops and Scans, and with `convolutions` those over a nonzero past.
+
+    With `empty`, also a Loop or Scan that may have no steps is lifted.
+    """
     if not {"Loop", "Scan", *(["Conv"] if convolutions else [])} & op_types(work.model):
         return
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 
-    names, semantics = getattr(work.options, "nodes", None), work.options.semantics
+    names, semantics = work.options.nodes, work.options.semantics
     target = work.options.runtime
     lifting = LiftRecurrentPass(
         names,

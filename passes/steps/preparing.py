@@ -178,15 +178,15 @@ def resolve_sequences(work: LoweringWork) -> None:
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_in_model])
 def simplify_around_nodes(work: LoweringWork) -> None:
-    """Simplify as `shared.simplify_model` does, and find out which nodes never run.
+    """Simplify as `shared.simplify` does, and find out which nodes never run.
 
     Before: nodes may be in branches that never run. After: those nodes are gone, and known as unreachable.
     """
-    shared.simplify_model(work)
+    shared.simplify(work)
     before = [*work.nodes, *work.state_nodes]
     work.find_nodes()
-    here = {located.name for located in (*work.nodes, *work.state_nodes)}
-    work.unreachable += [located for located in before if located.name not in here]
+    here = {(located.path, located.name) for located in (*work.nodes, *work.state_nodes)}
+    work.unreachable += [located for located in before if (located.path, located.name) not in here]
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_floats])

@@ -89,15 +89,6 @@ def raise_opset_to_operators(work: Work) -> None:
         work.notes += convert_to_first_possible(work.model, work.opset, work.facts)
 
 
-def simplify_model(work: Work) -> None:
-    """Simplify as `simplify` does, and note the Ifs that stay.
-
-    Before: nodes that follow from constants, and Ifs of known condition. After: constants, and a branch each.
-    """
-    simplify(work)
-    note_ifs(work)
-
-
 def simplify(work: Work) -> None:
     """Fold constants, take known branches and remove what never runs, so that less must fit.
 

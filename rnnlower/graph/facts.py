@@ -38,9 +38,9 @@ class Facts(NodeFacts):
         model: The model; it is not changed.
         weights: Whether to compute also what DequantizeLinear returns, and numbers of other types than
             NumPy's.
-        declared: Whether to trust the model where nothing follows from its inputs: the shapes that it
-            declares, and up to IR 3 the defaults of inputs, which every initializer had to be. Branches that
-            are not taken have facts, too.
+        declared: Whether to trust what the model declares where nothing follows from its inputs. These are
+            the shapes, and up to IR 3, where every initializer is an input, the defaults of inputs.
+            Branches that are not taken then have facts, too.
         largest: Largest size in bytes of contents that are looked at.
     """
 

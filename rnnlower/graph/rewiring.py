@@ -116,7 +116,7 @@ def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
 def replace_value(
     graph: ir.Graph, node: ir.Node, old: ir.Value, result: ir.Value, *, is_new: bool = False
 ) -> None:
-    """Replace a value by one that exists before a node and gets its name, if that is new.
+    """Replace a value by one that exists before a node; with `is_new`, the result takes over the old name.
 
     The name and position of a graph output stay in any case. The old value may be in a subgraph of the graph.
     """

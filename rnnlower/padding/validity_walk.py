@@ -40,7 +40,7 @@ CONTROLS: Mapping[str, Sequence[int]] = {
     "TopK": (1,),
     "Upsample": (1,),
 }
-"""Inputs that are read as shapes and positions: there a size is the maximum; as a number it is the length."""
+"""Inputs that take the padded size of what is over time; all others take the number of valid steps."""
 
 
 class PadFlow(Examples):

@@ -30,7 +30,10 @@ LATEST = "latest"
 """A rule's result for an output that follows from the stream and has no time axis."""
 
 Outcome = Track | Scores | CoupledError | str | None
-"""The position of an output's frames. An error: it follows from the number of steps, and is not as long."""
+"""The position of an output's frames.
+
+An error is raised where the output is read: it depends on the number of steps, but has no time axis.
+"""
 Rule: TypeAlias = "Callable[[Flow, ir.Node], Outcome | list[Outcome]]"
 
 
