@@ -242,3 +242,19 @@ def test_a_node_that_nothing_reads_was_in_no_branch() -> None:
     model = model_of(nodes, [X], [floats("Y", 5, 1, 2, 4)], initializers)
     _, report = rnnlower.unroll.with_report(model, fold=True)
     assert report.notes == ["LSTM node 'idle' was removed, as nothing that runs with these inputs reads it"]
+
+
+def test_nodes_of_one_name_in_two_branches_do_not_hide_each_other() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[3, 1, 3] X, bool c, float[1, 8, 3] W, float[1, 8, 2] R) => (float[3, 1, 1, 2] Y) {
+            Y = If (c) <
+                then_branch = one () => (A) { [cell] A = LSTM <hidden_size = 2> (X, W, R) },
+                else_branch = two () => (B) { [cell] B = LSTM <hidden_size = 2, direction = "reverse"> (X, W, R) }
+            >
+        }
+    """)
+    _, report = rnnlower.unroll.with_report(model, sets={"c": True})
+    assert report.notes == [
+        "LSTM node 'If_0/else_branch/cell' never runs with these inputs, and was removed with its branch"
+    ]
