@@ -250,7 +250,9 @@ def test_nodes_of_one_name_in_two_branches_do_not_hide_each_other() -> None:
         main (float[3, 1, 3] X, bool c, float[1, 8, 3] W, float[1, 8, 2] R) => (float[3, 1, 1, 2] Y) {
             Y = If (c) <
                 then_branch = one () => (A) { [cell] A = LSTM <hidden_size = 2> (X, W, R) },
-                else_branch = two () => (B) { [cell] B = LSTM <hidden_size = 2, direction = "reverse"> (X, W, R) }
+                else_branch = two () => (B) {
+                    [cell] B = LSTM <hidden_size = 2, direction = "reverse"> (X, W, R)
+                }
             >
         }
     """)
