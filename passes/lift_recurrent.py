@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.walk import LocatedNode, default_opset, display_name, node_names, subgraphs_of, walk
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import has_matrix_state
@@ -26,7 +28,12 @@ from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.passes.base import Pass
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
-from rnnlower.passes.simpler_steps import has_simpler_steps, simplify_steps
+from rnnlower.passes.simpler_steps import (
+    has_read_parts,
+    has_simpler_steps,
+    read_parts,
+    simplify_steps,
+)
 from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics
@@ -38,6 +45,10 @@ def _lifted_nodes_are_gone(model: ir.Model, lifting: LiftRecurrentPass) -> bool:
     """Return whether no Loop or Scan that was lifted is left."""
     gone = {(each.path, each.name) for each in lifting.lifted if each.op_type and each.form != "line"}
     return not gone & {(located.path, located.name) for located, _ in loops_and_scans(model)}
+
+
+class _NothingLiftedError(Exception):
+    """No line was lifted after its states were read in another way."""
 
 
 class _Trial:
@@ -243,6 +254,23 @@ class LiftRecurrentPass(Pass):
         return self.nodes is None or any(matches_pattern(located, pattern) for pattern in self.nodes)
 
     def _lift_lines(
+        self, names: NameSource, graph: ir.Graph, path: str, lifted: list[Lifted], kept: list[LiftedNode]
+    ) -> None:
+        """Lift straight lines; states that steps join and cut again are read before they are joined."""
+        if has_read_parts(self.facts, graph):
+            own: tuple[list[Lifted], list[LiftedNode]] = [], []
+            with contextlib.suppress(_NothingLiftedError), rollback_on_failure(self.facts.model):
+                read_parts(self.facts, names, graph)
+                self._lift_plain_lines(names, graph, path, *own)
+                if not own[0]:
+                    raise _NothingLiftedError
+                lifted += own[0]
+                kept += own[1]
+                return
+            self.facts.forget()
+        self._lift_plain_lines(names, graph, path, lifted, kept)
+
+    def _lift_plain_lines(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[Lifted], kept: list[LiftedNode]
     ) -> None:
         lifter = LineLifter(self.facts, names, self.semantics)

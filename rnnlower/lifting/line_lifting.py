@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +13,7 @@ from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import remove_orphans, replace_value
 from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.walk import VIEWS, Dim, LocatedNode, ancestors, is_read, look_through
+from rnnlower.graph.walk import RESHAPING, VIEWS, Dim, LocatedNode, ancestors, is_read, look_through
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, is_reversed, mask_lengths, tagged_shape
 from rnnlower.lifting.chains import Line
@@ -69,7 +69,9 @@ class LineLifter:
         assert dtype is not None
         emitters = Emitters(facts.model, names=self._names)
         e = emitters.at(located.name, dtype)
-        own = {value for step in steps for value in (*step.new, *step.unmasked)}
+        own = {value: value.name for step in steps for value in (*step.new, *step.unmasked)}
+        for value in own:
+            self._read_after_views(e, graph, value)
         masks = [step.mask for step in steps]
         is_masked = any(mask is not None for mask in masks) and all(
             mask is None or facts.constant(mask) is not None for mask in masks
@@ -78,7 +80,7 @@ class LineLifter:
         for place, W in line.cell.W.items():
             leaves = [step.leaves[place] for step in steps]
             series, tags = self._make_series(e, graph, leaves, is_longer=is_masked)
-            if ancestors(series.outer) & own:
+            if ancestors(series.outer) & own.keys():
                 raise NotLiftableError("the inputs of its steps depend on their results")
             parts.append(make_input_part(facts, series, tags, W, None))
             start, end = series.window or (0, (facts.shape(series.outer) or ())[series.axis] or 0)
@@ -100,12 +102,29 @@ class LineLifter:
         name = _common_prefix([step.new[0] for step in steps]) or located.name
         emitted = emit_cell(e, facts, found, {}, name)
         self._insert(e, graph)
-        self._replace_results(e, graph, line, found, emitted)
+        self._replace_results(e, graph, line, found, emitted, own)
         graph.extend(e.nodes)
         remove_orphans(emitters.constants.values())
         remove_orphans(out for node in e.everything if node.graph is not None for out in node.outputs)
         graph.sort()
         return Lifted(emitted, LiftedNode(located.name, located.path, "line"))
+
+    def _read_after_views(self, e: Emitter, graph: ir.Graph, value: ir.Value) -> None:
+        """Let what reads a state before its views, as the next step does not, read it after them."""
+        node = value.producer()
+        while node is not None and node.op_type in RESHAPING and not node.domain:
+            before = node.inputs[0]
+            dims = self._facts.dims(before)
+            if before is None or dims is None or before.is_graph_output():
+                return
+            readers = [use for use in before.uses() if use.node is not node]
+            sizes = [dim if isinstance(dim, int) else -1 for dim in dims]
+            if readers and 0 not in sizes and sizes.count(-1) < 2:
+                view = e.reshape(value, sizes)
+                for reader, index in readers:
+                    reader.replace_input_with(index, view)
+                self._insert(e, graph)
+            node = before.producer()
 
     def _lengths(
         self, e: Emitter, graph: ir.Graph, masks: Sequence[ir.Value | None], found: FoundCell
@@ -210,9 +229,15 @@ class LineLifter:
         return dataclasses.replace(found, keeps_axis=False) if is_squeezed and found.size == 1 else None
 
     def _replace_results(
-        self, e: Emitter, graph: ir.Graph, line: Line, found: FoundCell, emitted: EmittedNode
+        self,
+        e: Emitter,
+        graph: ir.Graph,
+        line: Line,
+        found: FoundCell,
+        emitted: EmittedNode,
+        names: Mapping[ir.Value, str | None],
     ) -> None:
-        """Replace the results of the steps by those of the node."""
+        """Replace the results of the steps, which had these names, by those of the node."""
         steps = line.steps
         for result in list(self._find_stacked(line, found)):
             if found.lengths is not None:
@@ -236,10 +261,10 @@ class LineLifter:
                 replace_value(graph, emitted.node, h, emit_state(e, found, element), is_new=True)
                 self._insert(e, graph)
             remove_orphans((*step.new, *step.unmasked))
-        for value in (value for step in steps for value in (*step.new, *step.unmasked)):
+        for value, name in names.items():
             producer = value.producer()
             if producer is not None and producer.graph is not None:
-                raise NotLiftableError(f"{value.name!r} is read, but no cell returns it")
+                raise NotLiftableError(f"{name!r} is read, but no cell returns it")
 
     def _find_stacked(self, line: Line, found: FoundCell) -> Iterator[Result]:
         """Yield the values in which H of all steps is stacked."""
