@@ -26,6 +26,7 @@ from rnnlower.lifting.lifted_nodes import FrameLifter, Lifted, LiftedNode
 from rnnlower.lifting.line_lifting import LineLifter
 from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
+from rnnlower.passes.arithmetic_masks import has_arithmetic_masks, write_choices
 from rnnlower.passes.base import Pass
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
 from rnnlower.passes.simpler_steps import (
@@ -248,6 +249,12 @@ class LiftRecurrentPass(Pass):
                 kept.append(LiftedNode(located.name, path, "line", reason=str(error)))
 
     def _located(self, node: ir.Node, path: str) -> LocatedNode:
+        while node not in self._names and node.inputs and (source := node.inputs[0]) is not None:
+            # The model has the operator whose result this one reshapes.
+            maker = source.producer()
+            if maker is None:
+                break
+            node = maker
         return LocatedNode(node, self._names.get(node) or display_name(node), path, self.facts.opset)
 
     def _is_wanted(self, located: LocatedNode) -> bool:
@@ -256,19 +263,28 @@ class LiftRecurrentPass(Pass):
     def _lift_lines(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[Lifted], kept: list[LiftedNode]
     ) -> None:
-        """Lift straight lines; states that steps join and cut again are read before they are joined."""
-        if has_read_parts(self.facts, graph):
-            own: tuple[list[Lifted], list[LiftedNode]] = [], []
+        """Lift straight lines.
+
+        States that steps join and cut again are read before they are joined, and those that they multiply
+        by a mask are chosen by it.
+        """
+        reasons: list[LiftedNode] = []
+        if has_read_parts(self.facts, graph) or has_arithmetic_masks(self.facts, graph):
+            own: list[Lifted] = []
             with contextlib.suppress(_NothingLiftedError), rollback_on_failure(self.facts.model):
                 read_parts(self.facts, names, graph)
-                self._lift_plain_lines(names, graph, path, *own)
-                if not own[0]:
+                write_choices(self.facts, names, graph)
+                self._lift_plain_lines(names, graph, path, own, reasons)
+                if not own:
                     raise _NothingLiftedError
-                lifted += own[0]
-                kept += own[1]
+                lifted += own
+                kept += reasons
                 return
             self.facts.forget()
-        self._lift_plain_lines(names, graph, path, lifted, kept)
+        count, stays = len(lifted), list[LiftedNode]()
+        self._lift_plain_lines(names, graph, path, lifted, stays)
+        # What else reads the states shows only once they are read before they are joined.
+        kept += reasons if reasons and len(lifted) == count else stays
 
     def _lift_plain_lines(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[Lifted], kept: list[LiftedNode]

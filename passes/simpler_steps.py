@@ -17,6 +17,7 @@ from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import LocatedNode, display_name, is_read, look_through_identities
 from rnnlower.lifting.loops import step_slices
 from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.passes.arithmetic_masks import has_arithmetic_masks, write_choices
 from rnnlower.passes.simpler_control_flow import CarriedState, TakeBranchesPass, replace_loop
 
 
@@ -52,6 +53,7 @@ def has_simpler_steps(facts: Facts, node: ir.Node) -> bool:
         or any(True for _ in _joined_states(facts, node))
         or _turned_state(node) is not None
         or (node.op_type == "Loop" and bool(step_slices(facts, node)))
+        or has_arithmetic_masks(facts, body)
     )
 
 
@@ -60,8 +62,8 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
 
     Elements of an iteration are taken by a Gather, whose result has a size that is known; branches are taken
     where these sizes decide; what is concatenated to one state is carried as a state for each part; what is
-    transposed at the start and back at the end is carried in between; and what elements are appended to
-    comes before them only after the last iteration.
+    transposed at the start and back at the end is carried in between; what elements are appended to comes
+    before them only after the last iteration; and a mask by which values are multiplied chooses them.
     """
     node = located.node
     body = node.attributes["body"].as_graph()
@@ -71,6 +73,7 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
         with Emitters(facts.model, names=names).before(reader) as e:
             element = place if is_position else e.op("Gather", series.outer, place, axis=series.axis)
         replace_with_values(reader, [element])
+    write_choices(facts, names, body)
     for index, axis, is_last in list(_growing_states(facts, node)):
         _start_empty(Emitters(facts.model, names=names), node, index, axis, is_last=is_last)
     while True:
@@ -156,7 +159,9 @@ def _joined(facts: Facts, writer: ir.Node, dims: Dims | None, index: int = 0) ->
 
 def has_read_parts(facts: Facts, graph: ir.Graph) -> bool:
     """Return whether something reads slices of concatenated or stacked values."""
-    return any(_find_parts(facts, reader, joined, joined.parts) for reader, joined in _part_readers(facts, graph))
+    return any(
+        _find_parts(facts, reader, joined, joined.parts) for reader, joined in _part_readers(facts, graph)
+    )
 
 
 def read_parts(facts: Facts, names: NameSource, graph: ir.Graph) -> None:

@@ -15,14 +15,14 @@ from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import RESHAPING, VIEWS, Dim, LocatedNode, ancestors, is_read, look_through
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
-from rnnlower.lifting.cell_search import FoundCell, is_reversed, mask_lengths, tagged_shape
-from rnnlower.lifting.chains import Line
+from rnnlower.lifting.cell_search import FoundCell, is_reversed, mask_lengths, require_rows, tagged_shape
+from rnnlower.lifting.chains import Line, Step
 from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Series, State
 from rnnlower.lifting.hoisting import make_input_part
 from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
 from rnnlower.lifting.results import Result, require_mask, require_steps
-from rnnlower.lifting.row_masks import Lengths, lengths_from_mask
+from rnnlower.lifting.row_masks import Lengths, compared_length, lengths_from_mask, zeroing_mask
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.recurrent.node import Semantics
@@ -141,6 +141,13 @@ class LineLifter:
         given = [mask for mask in masks if mask is not None]
         if len(given) < len(masks):
             raise NotLiftableError("the rows that keep their state are not those that have ended")
+        compared = [compared_length(self._facts, mask) for mask in given]
+        lengths = compared[0] and compared[0][1]
+        if lengths is not None and compared == [(number, lengths) for number in range(len(given))]:
+            dims = (*(self._facts.dims(lengths) or ()), 1)
+            if not found.reverse and all(self._facts.dims(mask) == dims for mask in given):
+                require_rows(("B",) if dims[0] != 1 else (), found.tags)
+                return lengths
         series, tags = self._make_series(e, graph, given)
         return mask_lengths(self._facts, found, series, tags)
 
@@ -239,13 +246,15 @@ class LineLifter:
     ) -> None:
         """Replace the results of the steps, which had these names, by those of the node."""
         steps = line.steps
-        for result in list(self._find_stacked(line, found)):
+        hidden = [step.new[0] for step in steps]
+        zeroed = [*filter(None, map(self._find_zeroed, steps))]
+        for result in list(self._find_stacked(line, found, hidden)):
             if found.lengths is not None:
                 require_mask(self._facts, result, found)
-            whole = emit_result(e, found, result, emitted.Y)
-            replace_value(graph, emitted.node, result.value, whole, is_new=True)
-            self._insert(e, graph)
-            remove_orphans([result.value])
+            self._replace_stacked(e, graph, result, found, emitted)
+        if len(zeroed) == len(steps):
+            for result in list(self._find_stacked(line, found, zeroed)):
+                self._replace_stacked(e, graph, result, found, emitted)
         require_steps(self._facts, found, self._semantics)
         for value, last in zip(steps[-1].new, emitted.last, strict=True):
             if is_read(value):
@@ -261,14 +270,29 @@ class LineLifter:
                 replace_value(graph, emitted.node, h, emit_state(e, found, element), is_new=True)
                 self._insert(e, graph)
             remove_orphans((*step.new, *step.unmasked))
-        for value, name in names.items():
+        for value, name in reversed(names.items()):
             producer = value.producer()
             if producer is not None and producer.graph is not None:
                 raise NotLiftableError(f"{name!r} is read, but no cell returns it")
 
-    def _find_stacked(self, line: Line, found: FoundCell) -> Iterator[Result]:
+    def _replace_stacked(
+        self, e: Emitter, graph: ir.Graph, result: Result, found: FoundCell, emitted: EmittedNode
+    ) -> None:
+        """Replace a value in which H of all steps is stacked."""
+        whole = emit_result(e, found, result, emitted.Y)
+        replace_value(graph, emitted.node, result.value, whole, is_new=True)
+        self._insert(e, graph)
+        remove_orphans([result.value])
+
+    def _find_zeroed(self, step: Step) -> ir.Value | None:
+        """Return H of a step with zeros for the rows that have ended, as the operators return it."""
+        h = step.new[0]
+        readers = [node for node, _ in h.uses() if step.mask is not None]
+        found = (node.outputs[0] for node in readers if zeroing_mask(self._facts, node, h) is step.mask)
+        return next(found, None)
+
+    def _find_stacked(self, line: Line, found: FoundCell, hidden: Sequence[ir.Value]) -> Iterator[Result]:
         """Yield the values in which H of all steps is stacked."""
-        hidden = [step.new[0] for step in line.steps]
         inner = [look_through(h) for h in hidden]
         atoms = Atoms()
         given = atoms.variables(line.shape, line.tags)
