@@ -64,7 +64,10 @@ def _factors(value: ir.Value | None) -> list[tuple[ir.Value, ir.Value]]:
     node = None if value is None else value.producer()
     if node is None or node.op_type != "Mul" or node.domain:
         return []
-    return list(itertools.permutations(each for each in node.inputs if each is not None))  # type: ignore[arg-type]
+    first, second = node.inputs
+    assert first is not None
+    assert second is not None
+    return [(first, second), (second, first)]
 
 
 def _is_rest(facts: Facts, value: ir.Value, mask: ir.Value) -> bool:

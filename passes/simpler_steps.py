@@ -311,7 +311,7 @@ def _read_parts(
 def _find_parts(
     facts: Facts, reader: ir.Node, joined: _Joined, parts: Sequence[ir.Value]
 ) -> list[tuple[ir.Value, int, int, bool]]:
-    """Return the part that each output of a node is cut from, from where to where, and whether it is all of it.
+    """Return the part that each output of a node is cut from, where, and whether it is all of the part.
 
     Empty if some output is no slice of a part.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -242,7 +242,7 @@ class LineLifter:
         line: Line,
         found: FoundCell,
         emitted: EmittedNode,
-        names: Mapping[ir.Value, str | None],
+        names: dict[ir.Value, str | None],
     ) -> None:
         """Replace the results of the steps, which had these names, by those of the node."""
         steps = line.steps
