@@ -11,13 +11,11 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import replace_with_values
-from rnnlower.graph.walk import RESHAPING
+from rnnlower.lifting.row_masks import truth_of_mask
 from rnnlower.lowering.emitter import Emitters
 
 _SINCE = 9
 """The first version of ONNX that has Where."""
-_MOVING = {*RESHAPING, "Expand", "Gather", "Identity", "Slice"}
-"""Operators that move elements of any type."""
 
 
 def has_arithmetic_masks(facts: Facts, graph: ir.Graph) -> bool:
@@ -34,8 +32,10 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph) -> None:
         condition = conditions[mask] = conditions.get(mask) or _condition(emitters, mask)
         with emitters.before(node) as e:
             chosen = e.op("Where", condition, *(written.get(value, value) for value in values))
-        written[node.outputs[0]] = chosen
+        written[node.outputs[0]], name, choice = chosen, node.name, chosen.producer()
         replace_with_values(node, [chosen])
+        assert choice is not None
+        choice.name = name
     for mask, condition in conditions.items():
         for reader, index in mask.uses():
             value = reader.inputs[1 - index] if reader.op_type == "Mul" and not reader.domain else None
@@ -55,7 +55,7 @@ def _choices(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value,
             yield from (
                 (node, mask, new, old)
                 for (mask, new), (rest, old) in itertools.product(first, second)
-                if _is_rest(facts, rest, mask) and _truth(facts, mask) is not None
+                if _is_rest(facts, rest, mask) and truth_of_mask(facts, mask) is not None
             )
 
 
@@ -82,17 +82,6 @@ def _is_rest(facts: Facts, value: ir.Value, mask: ir.Value) -> bool:
         second = negated.inputs[0] if negated is not None and negated.op_type == "Neg" else None
     one = facts.constant(first)
     return second is mask and one is not None and bool((one == 1).all())
-
-
-def _truth(facts: Facts, mask: ir.Value | None) -> ir.Value | None:
-    """Return the condition that was cast to numbers, which then were moved to a mask."""
-    node = None if mask is None else mask.producer()
-    if node is None or node.domain:
-        return None
-    source = node.inputs[0]
-    if node.op_type == "Cast":
-        return source if facts.dtype(source) == ir.DataType.BOOL else None
-    return _truth(facts, source) if node.op_type in _MOVING else None
 
 
 def _condition(emitters: Emitters, mask: ir.Value) -> ir.Value:

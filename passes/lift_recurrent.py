@@ -249,9 +249,10 @@ class LiftRecurrentPass(Pass):
                 kept.append(LiftedNode(located.name, path, "line", reason=str(error)))
 
     def _located(self, node: ir.Node, path: str) -> LocatedNode:
-        while node not in self._names and node.inputs and (source := node.inputs[0]) is not None:
-            # The model has the operator whose result this one reshapes.
-            maker = source.producer()
+        while node not in self._names and node.op_type in ("Slice", "Squeeze", "Unsqueeze"):
+            # The model has the operator whose result this one cuts or reshapes.
+            source = node.inputs[0]
+            maker = None if source is None else source.producer()
             if maker is None:
                 break
             node = maker

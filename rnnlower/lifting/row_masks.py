@@ -15,6 +15,8 @@ from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 
 Lengths = ir.Value | np.ndarray
+_MOVING = {*RESHAPING, "Expand", "Gather", "Identity", "Slice"}
+"""Operators that move elements of any type."""
 
 
 def are_equal_lengths(facts: Facts, first: Lengths | None, second: Lengths | None) -> bool:
@@ -32,10 +34,25 @@ def match_where(value: ir.Value) -> tuple[ir.Value | None, ir.Value, ir.Value | 
 
 
 def zeroing_mask(facts: Facts, node: ir.Node, value: ir.Value) -> ir.Value | None:
-    """Return the condition of a Where that keeps a value or returns zeros, if the node is one."""
+    """Return the condition of a Where that keeps a value or returns zeros, or the mask that multiplies it."""
+    if node.op_type == "Mul" and not node.domain:
+        first, second = node.inputs
+        mask = second if first is value else first
+        return mask if truth_of_mask(facts, mask) is not None else None
     condition, kept, rest = match_where(node.outputs[0])
     zeros = facts.constant(rest)
     return condition if kept is value and zeros is not None and not zeros.any() else None
+
+
+def truth_of_mask(facts: Facts, mask: ir.Value | None) -> ir.Value | None:
+    """Return the condition that was cast to numbers, which then were moved to a mask."""
+    node = None if mask is None else mask.producer()
+    if node is None or node.domain or not node.inputs:
+        return None
+    source = node.inputs[0]
+    if node.op_type == "Cast":
+        return source if facts.dtype(source) == ir.DataType.BOOL else None
+    return truth_of_mask(facts, source) if node.op_type in _MOVING else None
 
 
 def lengths_from_mask(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def _cast(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     dtype, given = e.facts.dtype(node.outputs[0]), e.facts.dtype(node.inputs[0])
-    if dtype not in FLOAT_TYPES or dtype != given:
+    if dtype not in FLOAT_TYPES or given not in (dtype, ir.DataType.BOOL):
         raise NotLiftableError("a step casts to another type")
     return [e.form(node.inputs[0])]
 

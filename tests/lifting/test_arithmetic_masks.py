@@ -84,6 +84,29 @@ def test_other_products_stay(read: str, rest: str, start: str) -> None:
     assert recurrent_left(compare(model)) == []
 
 
+WHERE = """xK = Gather <axis = 1> (X, pK) rK = MatMul (hK, R) sumK = Add (xK, rK) tK = Tanh (sumK)
+    mK = Slice (mask, sK, sNEXT, s1) hNEXT = Where (mK, tK, hK) zK = Unsqueeze (hNEXT, s1)"""
+
+
+@pytest.mark.parametrize(
+    ("end", "left"),
+    [
+        ("z = Unsqueeze (m, s2) Y = Mul (all, z)", ["RNN"]),
+        ("z = Unsqueeze (m, s2) Y = Mul (z, all)", ["RNN"]),
+        ("other = Less (late, column) n = Cast <to = 1> (other) z = Unsqueeze (n, s2) Y = Mul (all, z)", []),
+        ("n = Cast <to = 1> (row) z = Unsqueeze (n, s2) Y = Mul (all, z)", []),
+    ],
+    ids=["times a mask", "a mask times", "another mask", "no mask"],
+)
+def test_a_mask_may_multiply_the_results_of_all_steps(end: str, left: list[str]) -> None:
+    lines = [WHERE.replace("NEXT", str(k + 1)).replace("K", str(k)) for k in range(STEPS)]
+    text = HEADER.replace("INPUT", "int64[N] lengths").replace("RESULTS", "float[N, 4, 3] Y, float[A, 3] h4")
+    model = onnx.parser.parse_model(
+        f"{text} {MASK} {chr(10).join(lines)} all = Concat <axis = 1> (z0, z1, z2, z3) {end} }}"
+    )
+    assert recurrent_left(compare(model)) == left
+
+
 def make_loop(results: str, y: str) -> onnx.ModelProto:
     """Return a Loop whose step multiplies its states by a mask that the number of the step gives."""
     step = STEP.replace("NEXT", "next").replace("READ", COMPARED).replace("REST", REST).replace("pK", "n")
