@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.walk import LocatedNode, default_opset, display_name, node_names, subgraphs_of, walk
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import has_matrix_state
@@ -24,9 +26,15 @@ from rnnlower.lifting.lifted_nodes import FrameLifter, Lifted, LiftedNode
 from rnnlower.lifting.line_lifting import LineLifter
 from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
+from rnnlower.passes.arithmetic_masks import has_arithmetic_masks, write_choices
 from rnnlower.passes.base import Pass
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
-from rnnlower.passes.simpler_steps import has_simpler_steps, simplify_steps
+from rnnlower.passes.simpler_steps import (
+    has_read_parts,
+    has_simpler_steps,
+    read_parts,
+    simplify_steps,
+)
 from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics
@@ -38,6 +46,10 @@ def _lifted_nodes_are_gone(model: ir.Model, lifting: LiftRecurrentPass) -> bool:
     """Return whether no Loop or Scan that was lifted is left."""
     gone = {(each.path, each.name) for each in lifting.lifted if each.op_type and each.form != "line"}
     return not gone & {(located.path, located.name) for located, _ in loops_and_scans(model)}
+
+
+class _NothingLiftedError(Exception):
+    """No line was lifted after its states were read in another way."""
 
 
 class _Trial:
@@ -237,12 +249,45 @@ class LiftRecurrentPass(Pass):
                 kept.append(LiftedNode(located.name, path, "line", reason=str(error)))
 
     def _located(self, node: ir.Node, path: str) -> LocatedNode:
+        while node not in self._names and node.op_type in ("Slice", "Squeeze", "Unsqueeze"):
+            # The model has the operator whose result this one cuts or reshapes.
+            source = node.inputs[0]
+            maker = None if source is None else source.producer()
+            if maker is None:
+                break
+            node = maker
         return LocatedNode(node, self._names.get(node) or display_name(node), path, self.facts.opset)
 
     def _is_wanted(self, located: LocatedNode) -> bool:
         return self.nodes is None or any(matches_pattern(located, pattern) for pattern in self.nodes)
 
     def _lift_lines(
+        self, names: NameSource, graph: ir.Graph, path: str, lifted: list[Lifted], kept: list[LiftedNode]
+    ) -> None:
+        """Lift straight lines.
+
+        States that steps join and cut again are read before they are joined, and those that they multiply
+        by a mask are chosen by it.
+        """
+        reasons: list[LiftedNode] = []
+        if has_read_parts(self.facts, graph) or has_arithmetic_masks(self.facts, graph):
+            own: list[Lifted] = []
+            with contextlib.suppress(_NothingLiftedError), rollback_on_failure(self.facts.model):
+                read_parts(self.facts, names, graph)
+                write_choices(self.facts, names, graph)
+                self._lift_plain_lines(names, graph, path, own, reasons)
+                if not own:
+                    raise _NothingLiftedError
+                lifted += own
+                kept += reasons
+                return
+            self.facts.forget()
+        count, stays = len(lifted), list[LiftedNode]()
+        self._lift_plain_lines(names, graph, path, lifted, stays)
+        # What else reads the states shows only once they are read before they are joined.
+        kept += reasons if reasons and len(lifted) == count else stays
+
+    def _lift_plain_lines(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[Lifted], kept: list[LiftedNode]
     ) -> None:
         lifter = LineLifter(self.facts, names, self.semantics)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.names import NameSource
@@ -16,6 +17,7 @@ from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import LocatedNode, display_name, is_read, look_through_identities
 from rnnlower.lifting.loops import step_slices
 from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.passes.arithmetic_masks import has_arithmetic_masks, write_choices
 from rnnlower.passes.simpler_control_flow import CarriedState, TakeBranchesPass, replace_loop
 
 
@@ -51,6 +53,7 @@ def has_simpler_steps(facts: Facts, node: ir.Node) -> bool:
         or any(True for _ in _joined_states(facts, node))
         or _turned_state(node) is not None
         or (node.op_type == "Loop" and bool(step_slices(facts, node)))
+        or has_arithmetic_masks(facts, body)
     )
 
 
@@ -59,8 +62,8 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
 
     Elements of an iteration are taken by a Gather, whose result has a size that is known; branches are taken
     where these sizes decide; what is concatenated to one state is carried as a state for each part; what is
-    transposed at the start and back at the end is carried in between; and what elements are appended to
-    comes before them only after the last iteration.
+    transposed at the start and back at the end is carried in between; what elements are appended to comes
+    before them only after the last iteration; and a mask by which values are multiplied chooses them.
     """
     node = located.node
     body = node.attributes["body"].as_graph()
@@ -70,6 +73,7 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
         with Emitters(facts.model, names=names).before(reader) as e:
             element = place if is_position else e.op("Gather", series.outer, place, axis=series.axis)
         replace_with_values(reader, [element])
+    write_choices(facts, names, body)
     for index, axis, is_last in list(_growing_states(facts, node)):
         _start_empty(Emitters(facts.model, names=names), node, index, axis, is_last=is_last)
     while True:
@@ -131,21 +135,49 @@ def _joined_states(facts: Facts, node: ir.Node) -> Iterator[_Joined]:
     loop = LoopSignature(node)
     for index, after in enumerate(loop.after):
         writer = _concat(look_through_identities(after))
-        dims = facts.dims(node.inputs[loop.first_input + index])
-        if writer is None or not dims or writer.graph is not loop.body:
-            continue
-        parts = [each for each in writer.inputs if each is not None]
-        given = [facts.dims(each) or () for each in parts]
-        axis = writer.attributes.get_int("axis", 0) % len(dims)
-        sizes = [
-            size for each in given if len(each) == len(dims) and isinstance(size := each[axis], int) and size
-        ]
-        if len(sizes) == len(writer.inputs) > 1 and sum(sizes) == dims[axis]:
-            inner = [_without_axis(facts, each, axis) for each in parts]
-            stacked = [each for each in inner if each is not None]
-            is_new = len(stacked) == len(parts)
-            bounds = [*itertools.pairwise([0, *itertools.accumulate(sizes)])]
-            yield _Joined(index, axis, bounds, stacked if is_new else parts, is_new)
+        if writer is not None and writer.graph is loop.body:
+            yield from _joined(facts, writer, facts.dims(node.inputs[loop.first_input + index]), index)
+
+
+def _joined(facts: Facts, writer: ir.Node, dims: Dims | None, index: int = 0) -> Iterator[_Joined]:
+    """Yield the parts that a Concat joins, if their sizes are known."""
+    if not dims:
+        return
+    parts = [each for each in writer.inputs if each is not None]
+    given = [facts.dims(each) or () for each in parts]
+    axis = writer.attributes.get_int("axis", 0) % len(dims)
+    sizes = [
+        size for each in given if len(each) == len(dims) and isinstance(size := each[axis], int) and size
+    ]
+    if len(sizes) == len(writer.inputs) > 1 and sum(sizes) == dims[axis]:
+        inner = [_without_axis(facts, each, axis) for each in parts]
+        stacked = [each for each in inner if each is not None]
+        is_new = len(stacked) == len(parts)
+        bounds = [*itertools.pairwise([0, *itertools.accumulate(sizes)])]
+        yield _Joined(index, axis, bounds, stacked if is_new else parts, is_new)
+
+
+def has_read_parts(facts: Facts, graph: ir.Graph) -> bool:
+    """Return whether something reads slices of concatenated or stacked values."""
+    return any(
+        _find_parts(facts, reader, joined, joined.parts) for reader, joined in _part_readers(facts, graph)
+    )
+
+
+def read_parts(facts: Facts, names: NameSource, graph: ir.Graph) -> None:
+    """Let what reads slices of concatenated or stacked values read these values."""
+    emitters = Emitters(facts.model, names=names)
+    for reader, joined in _part_readers(facts, graph):
+        _read_parts(facts, emitters, reader, joined, joined.parts)
+
+
+def _part_readers(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, _Joined]]:
+    """Yield what reads a concatenated or stacked value first, with its parts."""
+    for writer in [node for node in graph if _concat(node.outputs[0]) is node]:
+        whole = writer.outputs[0]
+        for joined in _joined(facts, writer, facts.dims(whole)):
+            readers = [use.node for use in whole.uses() if use.idx == 0 and use.node.graph is graph]
+            yield from ((reader, joined) for reader in readers)
 
 
 def _without_axis(facts: Facts, value: ir.Value, axis: int) -> ir.Value | None:
@@ -261,14 +293,8 @@ def _read_parts(
     facts: Facts, emitters: Emitters, reader: ir.Node, joined: _Joined, parts: Sequence[ir.Value]
 ) -> None:
     """Let a node that reads slices of parts read them from these."""
-    slices = _slices(facts, reader, joined.axis, joined.bounds[-1][1])
-    found = [
-        (part, first - low, last - low, last - first == high - low)
-        for first, last in slices
-        for part, (low, high) in zip(parts, joined.bounds, strict=True)
-        if low <= first < last <= high
-    ]
-    if not slices or len(found) != len(slices):
+    found = _find_parts(facts, reader, joined, parts)
+    if not found:
         return
     drops_axis = reader.op_type == "Gather" and facts.shape(reader.inputs[1]) == ()
     with emitters.before(reader) as e:
@@ -280,6 +306,23 @@ def _read_parts(
             change = "Squeeze" if drops_axis else "Unsqueeze"
             results = [e.with_axes(change, result, [joined.axis]) for result in results]
     replace_with_values(reader, results)
+
+
+def _find_parts(
+    facts: Facts, reader: ir.Node, joined: _Joined, parts: Sequence[ir.Value]
+) -> list[tuple[ir.Value, int, int, bool]]:
+    """Return the part that each output of a node is cut from, where, and whether it is all of the part.
+
+    Empty if some output is no slice of a part.
+    """
+    slices = _slices(facts, reader, joined.axis, joined.bounds[-1][1])
+    found = [
+        (part, first - low, last - low, last - first == high - low)
+        for first, last in slices
+        for part, (low, high) in zip(parts, joined.bounds, strict=True)
+        if low <= first < last <= high
+    ]
+    return found if len(found) == len(slices) else []
 
 
 def _slices(facts: Facts, reader: ir.Node, axis: int, size: int) -> list[tuple[int, int]]:

@@ -22,6 +22,8 @@ from rnnlower.lifting.affine_forms import (
 from rnnlower.recurrent.node import Activation, Semantics
 from rnnlower.recurrent.parsing import round_to_float32
 
+LOG_OF_EXP = Activation("LogOfExp")
+"""``log(1 + exp(x))``, as onnxruntime's operators compute Softplus: infinite for a large x."""
 OPEN = 100.0
 """The argument at which Sigmoid is 1 in every floating-point type."""
 _ACTIVATIONS = (
@@ -179,6 +181,10 @@ class StepEquations:
                 function = Activation("HardSigmoid", 0.2, 0.5)
             else:
                 function = Activation("HardSigmoid", 1.0, 0.0)
+        if function == LOG_OF_EXP:
+            function = Activation("Softplus")
+        elif function.name == "Softplus" and self.semantics == "ort":
+            raise NotLiftableError("onnxruntime's operators overflow in Softplus, where the step does not")
         if function.name not in _ACTIVATIONS:
             raise NotLiftableError(f"{function.name} is not an activation of a cell")
         if (scale, beta) != (1.0, 1.0):

@@ -21,6 +21,10 @@ from rnnlower.lifting.equations import (
     is_close,
     mismatch,
 )
+from rnnlower.recurrent.node import Activation
+
+_LEAST_GATE = 0.01
+"""The least constant gate, and the least rest: closer to 0 or 1, Sigmoid in float32 rounds too much."""
 
 
 def match_rnn(step: StepEquations) -> Cell:
@@ -40,6 +44,8 @@ def match_rnn(step: StepEquations) -> Cell:
 def match_gru(step: StepEquations) -> Cell:
     name = "GRU"
     (h,) = step.states
+    if (leaky := _match_constant_gate(step)) is not None:
+        return leaky
     units = [_match_update_gate(step, step.polynomial(0, j), h.start + j) for j in range(step.size)]
     z_ids, scales, candidates, swapped = zip(*units, strict=True)
     if len({*swapped}) > 1:
@@ -72,6 +78,35 @@ def match_gru(step: StepEquations) -> Cell:
     activations = (update.activation, new.activation)
     B = np.concatenate([bias, recurrent_bias])
     return Cell("GRU", W, R, B, activations, clip, linear_before_reset=is_linear)
+
+
+def _match_constant_gate(step: StepEquations) -> Cell | None:
+    """Return the GRU of ``z h + (1 - z) act(W x + R h + b)`` with a constant z, if the step is that."""
+    (h,) = step.states
+    own = [(h.start + j,) for j in range(step.size)]
+    units = [step.polynomial(0, j) for j in range(step.size)]
+    z = np.array([unit.get(key, 0.0) for unit, key in zip(units, own, strict=True)])
+    if (z < _LEAST_GATE).any() or (z > 1 - _LEAST_GATE).any():
+        return None
+    rest = [
+        {each: value / (1 - kept) for each, value in unit.items() if each != key}
+        for unit, key, kept in zip(units, own, z, strict=True)
+    ]
+    if all(len(unit) == 1 and np.allclose([*unit.values()], 1.0, rtol=1e-6) for unit in rest):
+        rest = [dict.fromkeys(unit, 1.0) for unit in rest]
+    new, inner = step.candidate(rest)
+    n = step.split_polynomials(inner)
+    if new.activation.name == "Affine" or new.clip is not None or any(n.rest):
+        return None
+    none: list[Polynomial] = [{} for _ in own]
+    gates = [
+        Preactivation({}, np.log(z / (1 - z)), none),
+        Preactivation({}, np.full(step.size, OPEN), none),
+        n,
+    ]
+    W, R, bias = step.stack_weights(gates)
+    B = np.concatenate([bias, np.zeros_like(bias)])
+    return Cell("GRU", W, R, B, (Activation("Sigmoid"), new.activation))
 
 
 def _match_update_gate(

@@ -13,16 +13,16 @@ from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import remove_orphans, replace_value
 from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.walk import VIEWS, Dim, LocatedNode, ancestors, is_read, look_through
+from rnnlower.graph.walk import RESHAPING, VIEWS, Dim, LocatedNode, ancestors, is_read, look_through
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
-from rnnlower.lifting.cell_search import FoundCell, is_reversed, mask_lengths, tagged_shape
-from rnnlower.lifting.chains import Line
+from rnnlower.lifting.cell_search import FoundCell, is_reversed, mask_lengths, require_rows, tagged_shape
+from rnnlower.lifting.chains import Line, Step
 from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Series, State
 from rnnlower.lifting.hoisting import make_input_part
 from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
 from rnnlower.lifting.results import Result, require_mask, require_steps
-from rnnlower.lifting.row_masks import Lengths, lengths_from_mask
+from rnnlower.lifting.row_masks import Lengths, compared_length, lengths_from_mask, zeroing_mask
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.recurrent.node import Semantics
@@ -69,7 +69,9 @@ class LineLifter:
         assert dtype is not None
         emitters = Emitters(facts.model, names=self._names)
         e = emitters.at(located.name, dtype)
-        own = {value for step in steps for value in (*step.new, *step.unmasked)}
+        own = {value: value.name for step in steps for value in (*step.new, *step.unmasked)}
+        for value in own:
+            self._read_after_views(e, graph, value)
         masks = [step.mask for step in steps]
         is_masked = any(mask is not None for mask in masks) and all(
             mask is None or facts.constant(mask) is not None for mask in masks
@@ -78,7 +80,7 @@ class LineLifter:
         for place, W in line.cell.W.items():
             leaves = [step.leaves[place] for step in steps]
             series, tags = self._make_series(e, graph, leaves, is_longer=is_masked)
-            if ancestors(series.outer) & own:
+            if ancestors(series.outer) & own.keys():
                 raise NotLiftableError("the inputs of its steps depend on their results")
             parts.append(make_input_part(facts, series, tags, W, None))
             start, end = series.window or (0, (facts.shape(series.outer) or ())[series.axis] or 0)
@@ -100,12 +102,29 @@ class LineLifter:
         name = _common_prefix([step.new[0] for step in steps]) or located.name
         emitted = emit_cell(e, facts, found, {}, name)
         self._insert(e, graph)
-        self._replace_results(e, graph, line, found, emitted)
+        self._replace_results(e, graph, line, found, emitted, own)
         graph.extend(e.nodes)
         remove_orphans(emitters.constants.values())
         remove_orphans(out for node in e.everything if node.graph is not None for out in node.outputs)
         graph.sort()
         return Lifted(emitted, LiftedNode(located.name, located.path, "line"))
+
+    def _read_after_views(self, e: Emitter, graph: ir.Graph, value: ir.Value) -> None:
+        """Let what reads a state before its views, as the next step does not, read it after them."""
+        node = value.producer()
+        while node is not None and node.op_type in RESHAPING and not node.domain:
+            before = node.inputs[0]
+            dims = self._facts.dims(before)
+            if before is None or dims is None or before.is_graph_output():
+                return
+            readers = [use for use in before.uses() if use.node is not node]
+            sizes = [dim if isinstance(dim, int) else -1 for dim in dims]
+            if readers and 0 not in sizes and sizes.count(-1) < 2:
+                view = e.reshape(value, sizes)
+                for reader, index in readers:
+                    reader.replace_input_with(index, view)
+                self._insert(e, graph)
+            node = before.producer()
 
     def _lengths(
         self, e: Emitter, graph: ir.Graph, masks: Sequence[ir.Value | None], found: FoundCell
@@ -122,6 +141,13 @@ class LineLifter:
         given = [mask for mask in masks if mask is not None]
         if len(given) < len(masks):
             raise NotLiftableError("the rows that keep their state are not those that have ended")
+        compared = [compared_length(self._facts, mask) for mask in given]
+        lengths = compared[0] and compared[0][1]
+        if lengths is not None and compared == [(number, lengths) for number in range(len(given))]:
+            dims = (*(self._facts.dims(lengths) or ()), 1)
+            if not found.reverse and all(self._facts.dims(mask) == dims for mask in given):
+                require_rows(("B",) if dims[0] != 1 else (), found.tags)
+                return lengths
         series, tags = self._make_series(e, graph, given)
         return mask_lengths(self._facts, found, series, tags)
 
@@ -210,17 +236,25 @@ class LineLifter:
         return dataclasses.replace(found, keeps_axis=False) if is_squeezed and found.size == 1 else None
 
     def _replace_results(
-        self, e: Emitter, graph: ir.Graph, line: Line, found: FoundCell, emitted: EmittedNode
+        self,
+        e: Emitter,
+        graph: ir.Graph,
+        line: Line,
+        found: FoundCell,
+        emitted: EmittedNode,
+        names: dict[ir.Value, str | None],
     ) -> None:
-        """Replace the results of the steps by those of the node."""
+        """Replace the results of the steps, which had these names, by those of the node."""
         steps = line.steps
-        for result in list(self._find_stacked(line, found)):
+        hidden = [step.new[0] for step in steps]
+        zeroed = [*filter(None, map(self._find_zeroed, steps))]
+        for result in list(self._find_stacked(line, found, hidden)):
             if found.lengths is not None:
                 require_mask(self._facts, result, found)
-            whole = emit_result(e, found, result, emitted.Y)
-            replace_value(graph, emitted.node, result.value, whole, is_new=True)
-            self._insert(e, graph)
-            remove_orphans([result.value])
+            self._replace_stacked(e, graph, result, found, emitted)
+        if len(zeroed) == len(steps):
+            for result in list(self._find_stacked(line, found, zeroed)):
+                self._replace_stacked(e, graph, result, found, emitted)
         require_steps(self._facts, found, self._semantics)
         for value, last in zip(steps[-1].new, emitted.last, strict=True):
             if is_read(value):
@@ -236,14 +270,29 @@ class LineLifter:
                 replace_value(graph, emitted.node, h, emit_state(e, found, element), is_new=True)
                 self._insert(e, graph)
             remove_orphans((*step.new, *step.unmasked))
-        for value in (value for step in steps for value in (*step.new, *step.unmasked)):
+        for value, name in reversed(names.items()):
             producer = value.producer()
             if producer is not None and producer.graph is not None:
-                raise NotLiftableError(f"{value.name!r} is read, but no cell returns it")
+                raise NotLiftableError(f"{name!r} is read, but no cell returns it")
 
-    def _find_stacked(self, line: Line, found: FoundCell) -> Iterator[Result]:
+    def _replace_stacked(
+        self, e: Emitter, graph: ir.Graph, result: Result, found: FoundCell, emitted: EmittedNode
+    ) -> None:
+        """Replace a value in which H of all steps is stacked."""
+        whole = emit_result(e, found, result, emitted.Y)
+        replace_value(graph, emitted.node, result.value, whole, is_new=True)
+        self._insert(e, graph)
+        remove_orphans([result.value])
+
+    def _find_zeroed(self, step: Step) -> ir.Value | None:
+        """Return H of a step with zeros for the rows that have ended, as the operators return it."""
+        h = step.new[0]
+        readers = [node for node, _ in h.uses() if step.mask is not None]
+        found = (node.outputs[0] for node in readers if zeroing_mask(self._facts, node, h) is step.mask)
+        return next(found, None)
+
+    def _find_stacked(self, line: Line, found: FoundCell, hidden: Sequence[ir.Value]) -> Iterator[Result]:
         """Yield the values in which H of all steps is stacked."""
-        hidden = [step.new[0] for step in line.steps]
         inner = [look_through(h) for h in hidden]
         atoms = Atoms()
         given = atoms.variables(line.shape, line.tags)

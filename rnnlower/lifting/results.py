@@ -13,7 +13,13 @@ from rnnlower.graph.walk import is_read, look_through_identities
 from rnnlower.lifting.affine_forms import AffineForm, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, is_hidden_state
 from rnnlower.lifting.frames import Frame, Series, is_axis_size, positive_value
-from rnnlower.lifting.row_masks import Lengths, are_equal_lengths, lengths_from_mask, zeroing_mask
+from rnnlower.lifting.row_masks import (
+    Lengths,
+    are_equal_lengths,
+    lengths_from_mask,
+    match_where,
+    zeroing_mask,
+)
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 
@@ -51,24 +57,39 @@ def find_results(facts: Facts, frame: Frame, found: Sequence[FoundCell]) -> tupl
     """
     results: list[Result] = []
     rest: Rest = []
-    pending: dict[int, list[tuple[Series, AffineForm]]] = {}
+    pending: dict[tuple[int, bool], list[tuple[Series, AffineForm]]] = {}
     for series in frame.outputs:
         if not is_read(series.outer):
             continue
+        before = _before_zeroing(facts, series, found)
         try:
-            for number, form in _forms_by_cell(series, found):
-                pending.setdefault(number, []).append((series, form))
+            for number, form in _forms_by_cell(before, found):
+                pending.setdefault((number, before is not series), []).append((before, form))
         except NotLiftableError as error:
             rest.append((series, error))
-    for number, parts in pending.items():
+    for (number, is_zeroed), parts in pending.items():
         try:
-            results += _trace_results(facts, number, found[number], parts)
+            traced = _trace_results(facts, number, found[number], parts)
         except NotLiftableError as error:
             rest += [(series, error) for series, _ in parts]
-    for result in results:
-        if found[result.cell].lengths is not None:
-            require_mask(facts, result, found[result.cell])
+            continue
+        results += traced
+        for result in traced if found[number].lengths is not None and not is_zeroed else ():
+            require_mask(facts, result, found[number])
     return results, rest
+
+
+def _before_zeroing(facts: Facts, series: Series, found: Sequence[FoundCell]) -> Series:
+    """Return the series without the Where that zeroes H of the rows that have ended."""
+    value = look_through_identities(series.inner)
+    node, (_, kept, _) = value.producer(), match_where(value)
+    for state in (each.states[0] for each in found if each.lengths is not None):
+        after = look_through_identities(state.after)
+        if node is not None and kept in (after, state.after):
+            condition = zeroing_mask(facts, node, kept)
+            if condition is not None and condition is match_where(after)[0]:
+                return dataclasses.replace(series, inner=kept)
+    return series
 
 
 def _forms_by_cell(series: Series, found: Sequence[FoundCell]) -> Iterator[tuple[int, AffineForm]]:

@@ -9,12 +9,14 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.symbols import SIZE_TYPES
-from rnnlower.graph.walk import look_through
+from rnnlower.graph.walk import RESHAPING, look_through
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 
 Lengths = ir.Value | np.ndarray
+_MOVING = {*RESHAPING, "Expand", "Gather", "Identity", "Slice"}
+"""Operators that move elements of any type."""
 
 
 def are_equal_lengths(facts: Facts, first: Lengths | None, second: Lengths | None) -> bool:
@@ -32,10 +34,25 @@ def match_where(value: ir.Value) -> tuple[ir.Value | None, ir.Value, ir.Value | 
 
 
 def zeroing_mask(facts: Facts, node: ir.Node, value: ir.Value) -> ir.Value | None:
-    """Return the condition of a Where that keeps a value or returns zeros, if the node is one."""
+    """Return the condition of a Where that keeps a value or returns zeros, or the mask that multiplies it."""
+    if node.op_type == "Mul" and not node.domain:
+        first, second = node.inputs
+        mask = second if first is value else first
+        return mask if truth_of_mask(facts, mask) is not None else None
     condition, kept, rest = match_where(node.outputs[0])
     zeros = facts.constant(rest)
     return condition if kept is value and zeros is not None and not zeros.any() else None
+
+
+def truth_of_mask(facts: Facts, mask: ir.Value | None) -> ir.Value | None:
+    """Return the condition that was cast to numbers, which then were moved to a mask."""
+    node = None if mask is None else mask.producer()
+    if node is None or node.domain or not node.inputs:
+        return None
+    source = node.inputs[0]
+    if node.op_type == "Cast":
+        return source if facts.dtype(source) == ir.DataType.BOOL else None
+    return truth_of_mask(facts, source) if node.op_type in _MOVING else None
 
 
 def lengths_from_mask(
@@ -91,26 +108,39 @@ def _computed_lengths(
     found = _find_comparison(facts, mask)
     if found is None:
         return None
-    compared, lengths = found
+    compared, lengths, time = found
     dims = facts.dims(compared)
     if dims is None or len(dims) != 2:
         return None
-    atoms = Atoms()
-    given = atoms.variables((1, 1), ("T", "" if dims[1] == 1 else "B"))
+    atoms, is_row = Atoms(), dims[1 - time] == 1
+    given = atoms.variables((1, 1), tuple("T" if axis == time else "B"[is_row:] for axis in (0, 1)))
     try:
         form = Evaluator(facts, atoms, {compared: given}, direction=direction).form(mask)
     except NotLiftableError:
         return None
     if "D" in tags and form.shape[tags.index("D")] > 1:
         form = form.take(tags.index("D"), slice(direction, (direction or 0) + 1))
-    wanted = tuple("" if tag == "D" or (tag == "B" and dims[1] == 1) else tag for tag in tags)
-    if dims[1] == 1:
+    wanted = tuple("" if tag == "D" or (tag == "B" and is_row) else tag for tag in tags)
+    if is_row:
         wanted = tuple({"TB": "T", "RB": "R"}.get(tag, tag) for tag in wanted)
     is_same = (
         form.shape == given.shape[:1] * len(wanted)
         and (form.simplify().ids == given.ids.reshape(-1)[0]).all()
     )
     return lengths if is_same and form.tags == wanted else None
+
+
+def compared_length(facts: Facts, mask: ir.Value) -> tuple[int, ir.Value] | None:
+    """Return the number of the step and the lengths of a mask ``number < lengths``, ``[B, 1]``."""
+    node = look_through(mask, RESHAPING).producer()
+    if node is None or node.domain or node.op_type not in ("Less", "Greater"):
+        return None
+    number, lengths = node.inputs[:: -1 if node.op_type == "Greater" else 1]
+    constant = facts.constant(number)
+    if constant is None or constant.size != 1 or lengths is None or facts.dtype(lengths) not in SIZE_TYPES:
+        return None
+    lengths = look_through(lengths, RESHAPING)
+    return (int(constant.item()), lengths) if len(facts.dims(lengths) or ()) == 1 else None
 
 
 def is_mask_of_rows(facts: Facts, mask: ir.Value, going: ir.Value, tags: Sequence[str]) -> bool:
@@ -127,8 +157,11 @@ def is_mask_of_rows(facts: Facts, mask: ir.Value, going: ir.Value, tags: Sequenc
     return len(rows) < 2 and is_same and form.tags == tuple(tags)
 
 
-def _find_comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value] | None:
-    """Return the comparison ``t < length`` from which a mask is computed, ``[T, B]``, and the lengths."""
+def _find_comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value, int] | None:
+    """Return the comparison ``t < length`` from which a mask is computed, the lengths, and the axis of time.
+
+    The comparison is ``[T, B]`` or ``[B, T]``.
+    """
     pending, seen = [mask], set[ir.Value]()
     while pending:
         value = pending.pop()
@@ -138,24 +171,26 @@ def _find_comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value] 
         seen.add(value)
         if producer.op_type in ("Less", "Greater"):
             numbers, lengths = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
-            shape = facts.shape(lengths)
-            if facts.dtype(lengths) not in SIZE_TYPES or shape is None or len(shape) != 1:
+            shape, time = facts.shape(lengths) or (), 0
+            if lengths is not None and len(shape) == 2 and shape[1] == 1:
+                lengths, time = look_through(lengths, RESHAPING), 1
+            if facts.dtype(lengths) not in SIZE_TYPES or len(facts.shape(lengths) or ()) != 1:
                 return None
             assert lengths is not None
-            return (value, lengths) if _is_iota(facts, numbers) else None
+            return (value, lengths, time) if _is_iota(facts, numbers, time) else None
         if producer.op_type not in (*LAYOUT, "ReverseSequence"):
             return None
         pending += [each for each in producer.inputs[: None if producer.op_type == "Concat" else 1] if each]
     return None
 
 
-def _is_iota(facts: Facts, value: ir.Value | None) -> bool:
-    """Return whether a value is 0, 1, 2, ... along the first of its two axes."""
+def _is_iota(facts: Facts, value: ir.Value | None, axis: int) -> bool:
+    """Return whether a value is 0, 1, 2, ... along the first of two axes, or along the last one."""
     dims, constant = facts.dims(value), facts.constant(value)
-    if dims is None or len(dims) != 2 or dims[1] != 1:
+    if not dims or (dims[1:] != (1,) if axis == 0 else any(dim != 1 for dim in dims[:-1])):
         return False
     if constant is not None:
-        return bool((constant[:, 0] == np.arange(len(constant))).all())
+        return bool((constant.reshape(-1) == np.arange(constant.size)).all())
     producer = look_through(value).producer() if value is not None else None
     if producer is None or producer.op_type != "Range":
         return False

@@ -183,7 +183,6 @@ def unmask_state(
 ) -> tuple[ir.Value, ir.Value | None]:
     """Return a new state before the Where that keeps the old one, and the condition."""
     mask, unmasked, kept = match_where(value)
-    zero = facts.constant(kept)
-    is_old = kept is old or (old is None and zero is not None and not zero.any())
+    is_old = kept is old or (old is None and facts.is_zero(kept))
     # A condition that depends on the step is that of a ThresholdedRelu.
     return (unmasked, mask) if is_old and mask not in region else (value, None)

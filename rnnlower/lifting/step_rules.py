@@ -21,7 +21,7 @@ from rnnlower.lifting.affine_forms import (
     constant_form,
     multiply_matrix,
 )
-from rnnlower.lifting.equations import are_equivalent
+from rnnlower.lifting.equations import LOG_OF_EXP, are_equivalent
 from rnnlower.recurrent.node import Activation
 from rnnlower.recurrent.operators import FLOAT_TYPES, SPEC_PARAMETERS
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def _cast(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     dtype, given = e.facts.dtype(node.outputs[0]), e.facts.dtype(node.inputs[0])
-    if dtype not in FLOAT_TYPES or dtype != given:
+    if dtype not in FLOAT_TYPES or given not in (dtype, ir.DataType.BOOL):
         raise NotLiftableError("a step casts to another type")
     return [e.form(node.inputs[0])]
 
@@ -189,13 +189,13 @@ def _min_max(is_low: bool, e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
 
 
 def _log(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
-    """Evaluate ``log(1 + exp(x))``, which is Softplus."""
+    """Evaluate ``log(1 + exp(x))``, which is Softplus of onnxruntime's operators."""
     form = e.form(node.inputs[0])
     minus_one = dataclasses.replace(form, constant=form.constant - 1)
     atoms, factor = e.atoms.as_activations(minus_one) or ([], 0.0)
     if factor == 1 and all(e.atoms.block(atom).function == Activation("Exp") for atom in atoms):
         argument = e.atoms.arguments(atoms).reshape(form.shape, form.tags)
-        return [e.atoms.apply(Activation("Softplus"), argument)]
+        return [e.atoms.apply(LOG_OF_EXP, argument)]
     raise NotLiftableError("Log is not part of a cell")
 
 

@@ -1,0 +1,127 @@
+"""Steps that multiply new and old states by a mask, and masks in other layouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from support.judge import all_nodes, recurrent_left, run
+
+import rnnlower
+
+STEPS = 4
+HEADER = """<ir_version: 8, opset_import: ["" : 17]>
+    main (float[N, 4, 3] X, INPUT) => (RESULTS)
+    <float[3, 3] R = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}, int64[1, 4] row = {0, 1, 2, 3},
+     int64[1, 4] late = {1, 2, 3, 4}, float one = {1}, float two = {2}, float zero = {0},
+     int64 p0 = {0}, int64 p1 = {1}, int64 p2 = {2}, int64 p3 = {3}, int64[1] s0 = {0}, int64[1] s1 = {1},
+     int64[1] s2 = {2}, int64[1] s3 = {3}, int64[1] s4 = {4}, int64[1] three = {3}> {
+        rows = Shape <start = 0, end = 1> (X) sizes = Concat <axis = 0> (rows, three)
+        h0 = ConstantOfShape (sizes) column = Unsqueeze (lengths, s1)
+"""
+MASK = "mask = Less (row, column) m = Cast <to = 1> (mask)"
+STEP = """xK = Gather <axis = 1> (X, pK) rK = MatMul (hK, R) sumK = Add (xK, rK) tK = Tanh (sumK) READ
+    aK = Mul (mK, tK) REST bK = Mul (kK, hK) hNEXT = Add (aK, bK)"""
+READ = "mK = Slice (m, sK, sNEXT, s1)"
+REST = "kK = Sub (one, mK)"
+NEGATED = "nK = Neg (mK) kK = Add (nK, one)"
+COMPARED = "gK = Greater (lengths, pK) fK = Cast <to = 1> (gK) mK = Unsqueeze (fK, s1)"
+LATER = COMPARED.replace("(lengths, pK)", "(lengths, pLATE)")
+
+
+def make_line(
+    read: str, rest: str = REST, start: str = MASK, given: str = "int64[N] lengths"
+) -> onnx.ModelProto:
+    """Return a line of four steps, whose results are zero past the end of a row, and its last state."""
+    step = STEP.replace("READ", read).replace("REST", rest) + " yK = Mul (hNEXT, mK) zK = Unsqueeze (yK, s1)"
+    lines = [
+        step.replace("NEXT", str(k + 1)).replace("LATE", str(min(k + 1, 3))).replace("K", str(k))
+        for k in range(STEPS)
+    ]
+    text = HEADER.replace("INPUT", given).replace("RESULTS", "float[N, 4, 3] Y, float[A, 3] h4")
+    body = "\n".join(lines)
+    return onnx.parser.parse_model(f"{text} {start} {body} Y = Concat <axis = 1> (z0, z1, z2, z3) }}")
+
+
+def compare(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Lift a model; check that it computes the same for rows of all lengths."""
+    onnx.checker.check_model(model, full_check=True)
+    lifted = rnnlower.lift(model)
+    onnx.checker.check_model(lifted, full_check=True)
+    for lengths in ([3], [4, 1], [1, 2, 3, 4, 2]):
+        X = np.random.default_rng(0).normal(size=(len(lengths), STEPS, 3)).astype(np.float32)
+        inputs = {"X": X, "lengths": np.array(lengths)}
+        expected, actual = run(model, inputs), run(lifted, inputs)
+        for name, array in expected.items():
+            np.testing.assert_allclose(actual[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
+    return lifted
+
+
+@pytest.mark.parametrize(
+    ("read", "rest", "start"),
+    [(READ, REST, MASK), (READ, NEGATED, MASK), (COMPARED, REST, ""), (COMPARED, NEGATED, "")],
+    ids=["a part of a mask", "1 + -m", "the number of the step", "the number of the step, 1 + -m"],
+)
+def test_a_mask_that_steps_multiply_ends_rows(read: str, rest: str, start: str) -> None:
+    lifted = compare(make_line(read, rest, start))
+    assert recurrent_left(lifted) == ["RNN"]
+    assert "Mul" not in {node.op_type for node in all_nodes(lifted)}
+
+
+@pytest.mark.parametrize(
+    ("read", "rest", "start"),
+    [
+        (READ, "kK = Sub (two, mK)", MASK),
+        (READ, REST, MASK.replace("row,", "late,")),
+        (READ, REST, MASK.replace("mask)", "mask)").replace("Less (row, column)", "Less (column, row)")),
+        (LATER, REST, ""),
+        ("gK = Sigmoid (tK) mK = Mul (gK, one)", REST, ""),
+    ],
+    ids=["2 - m", "one step early", "rows that have ended", "numbers of other steps", "no mask"],
+)
+def test_other_products_stay(read: str, rest: str, start: str) -> None:
+    model = make_line(read, rest, start)
+    assert recurrent_left(compare(model)) == []
+
+
+WHERE = """xK = Gather <axis = 1> (X, pK) rK = MatMul (hK, R) sumK = Add (xK, rK) tK = Tanh (sumK)
+    mK = Slice (mask, sK, sNEXT, s1) hNEXT = Where (mK, tK, hK) zK = Unsqueeze (hNEXT, s1)"""
+
+
+@pytest.mark.parametrize(
+    ("end", "left"),
+    [
+        ("z = Unsqueeze (m, s2) Y = Mul (all, z)", ["RNN"]),
+        ("z = Unsqueeze (m, s2) Y = Mul (z, all)", ["RNN"]),
+        ("other = Less (late, column) n = Cast <to = 1> (other) z = Unsqueeze (n, s2) Y = Mul (all, z)", []),
+        ("n = Cast <to = 1> (row) z = Unsqueeze (n, s2) Y = Mul (all, z)", []),
+    ],
+    ids=["times a mask", "a mask times", "another mask", "no mask"],
+)
+def test_a_mask_may_multiply_the_results_of_all_steps(end: str, left: list[str]) -> None:
+    lines = [WHERE.replace("NEXT", str(k + 1)).replace("K", str(k)) for k in range(STEPS)]
+    text = HEADER.replace("INPUT", "int64[N] lengths").replace("RESULTS", "float[N, 4, 3] Y, float[A, 3] h4")
+    model = onnx.parser.parse_model(
+        f"{text} {MASK} {chr(10).join(lines)} all = Concat <axis = 1> (z0, z1, z2, z3) {end} }}"
+    )
+    assert recurrent_left(compare(model)) == left
+
+
+def make_loop(results: str, y: str) -> onnx.ModelProto:
+    """Return a Loop whose step multiplies its states by a mask that the number of the step gives."""
+    step = STEP.replace("NEXT", "next").replace("READ", COMPARED).replace("REST", REST).replace("pK", "n")
+    body = step.replace("K", "")
+    return onnx.parser.parse_model(
+        HEADER.replace("INPUT", "int64[N] lengths").replace("RESULTS", f"{results}float[A, 3] last")
+        + f"""go = Equal (p0, p0) size = Shape (X) steps = Gather (size, p1)
+        last, Y = Loop (steps, go, h0) <body = each (int64 n, bool goes, float[N, 3] h) => (
+            bool on, float[N, 3] hnext, float[N, 3] y) {{ on = Identity (goes) {body} {y} }}> }}"""
+    )
+
+
+def test_a_loop_may_return_zeros_for_rows_that_have_ended() -> None:
+    assert recurrent_left(compare(make_loop("float[T, B, 3] Y, ", "y = Mul (hnext, m)"))) == ["RNN"]
+
+
+def test_a_loop_that_returns_states_of_rows_that_have_ended_stays() -> None:
+    assert recurrent_left(compare(make_loop("float[T, B, 3] Y, ", "y = Identity (hnext)"))) == []
