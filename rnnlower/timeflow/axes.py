@@ -31,9 +31,7 @@ class SingleStepError(UnsupportedModelError):
     """The model takes one step per call already."""
 
 
-def _probe_sample(
-    axes: Mapping[str, int], steps: int | None, sizes: Mapping[str, int], probe: int
-) -> Sample:
+def _probe_sample(axes: Mapping[str, int], steps: int | None, sizes: Mapping[str, int], probe: int) -> Sample:
     """Return a sample with a chunk shorter than the sequence, of at most `probe` steps."""
     if steps is None:
         return Sample(axes, probe * _CHUNKS, probe, sizes)

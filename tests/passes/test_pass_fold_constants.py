@@ -80,7 +80,8 @@ def test_what_copies_of_a_body_compute_alike_is_stored_once() -> None:
     weights = ", ".join(map(str, range(10000)))
     copies = "  ".join(f"t{i} = Transpose (w)  x{i + 1} = MatMul (x{i}, t{i})" for i in range(3))
     own = after_passes(
-        f"main (float[100, 100] x0) => (float[100, 100] x3) <float[100, 100] w = {{{weights}}}> {{ {copies} }}",
+        f"main (float[100, 100] x0) => (float[100, 100] x3) "
+        f"<float[100, 100] w = {{{weights}}}> {{ {copies} }}",
         FoldConstantsPass(),
         RemoveUnusedPass(),
     )
