@@ -80,6 +80,15 @@ RECURRENT = [
     Case("the rank of X", SCAN, x(FLOAT, "T", 3)),
     Case("the features of X", SCAN, x(FLOAT, "T", 1, 4)),
     Case("the shape of R", SCAN, set_attribute("hidden_size", 3)),
+    Case(
+        "a projection, as PyTorch writes it",
+        SCAN,
+        model=text(
+            17,
+            "float[T, 1, 3] X, float[1, 8, 3] W, float[1, 8, 2] R, float[1, 1, 8] C",
+            "Y = LSTM <hidden_size = 2> (X, W, R, , , , C)",
+        ),
+    ),
     Case("a batch that is too large to write", SCAN, x(FLOAT, "T", 2**30, 3)),
     Case("a weight that cannot be computed", SCAN, reshaped(5, 5)),
 ]

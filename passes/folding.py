@@ -68,11 +68,12 @@ class FoldConstantsPass(Pass):
             needed = [out for out in node.outputs if is_read(out)]
             if node.graph is None or not needed or any(out.name in trained for out in node.outputs):
                 continue
-            size = sum(constants[out].nbytes for out in needed)
+            tensors = {out: constant_of(out) or ir.Tensor(constants[out], dtype=out.dtype) for out in needed}
+            # What the copies of a body compute alike is stored once, so only the first copy pays for it.
+            size = sum(tensor.nbytes for tensor in tensors.values() if not pool.holds(tensor))
             if not self._unwanted(node) and not budget.allows(node, size):
                 continue
-            for out in needed:
-                tensor = constant_of(out) or ir.Tensor(constants[out], dtype=out.dtype)
+            for out, tensor in tensors.items():
                 modified |= _replace_by_constant(out, tensor, pool, self.facts.opset)
         return ir.passes.PassResult(model, modified)
 

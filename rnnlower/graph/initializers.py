@@ -81,7 +81,7 @@ class InitializerPool:
 
         With `short`, the name consists of letters only, and begins with `name` if that is free.
         """
-        key = (tensor.dtype, tuple(tensor.shape.numpy()), self._content(tensor))
+        key = self._key(tensor)
         if key not in self._values:
             fresh = (
                 self._names.short_name(name) if short else self._names.fresh(name or _constant_name(tensor))
@@ -89,12 +89,19 @@ class InitializerPool:
             self._values[key] = new_initializer(self._graph, fresh, tensor)
         return self._values[key]
 
+    def holds(self, tensor: ir.TensorProtocol) -> bool:
+        """Return whether an initializer with the content of this tensor was made already."""
+        return self._key(tensor) in self._values
+
     def integers(self, numbers: tuple[int, ...], letter: str = "") -> ir.Value:
         """Return an int64 vector; with a letter, it gets a short name, as thousands of nodes may read it."""
         if numbers not in self._integers:
             tensor = ir.Tensor(np.array(numbers, dtype=np.int64))
             self._integers[numbers] = self.intern(tensor, letter, short=bool(letter))
         return self._integers[numbers]
+
+    def _key(self, tensor: ir.TensorProtocol) -> tuple[ir.DataType, tuple[int, ...], bytes]:
+        return tensor.dtype, tuple(tensor.shape.numpy()), self._content(tensor)
 
     def _content(self, tensor: ir.TensorProtocol) -> bytes:
         """Return a key that is equal for tensors of the same content."""

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.operator_axes import source_axes
-from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size, add_axis
+from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, OpenSizeError, Size, add_axis
 from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
@@ -40,7 +40,7 @@ def _reshape(flow: PadFlow, node: ir.Node) -> Axes:
             places = [p for p in places if p not in open_axes and not after[0][p] % each][-1:]
         if len(places) != 1:
             _refuse_fixed_length(flow, node, outer, after)
-            raise NoRuleError("folds time after another axis, or mixes it with one")
+            raise OpenSizeError("folds time after another axis, or mixes it with one")
         factor = math.gcd(after[0][places[0]], before[0][axis])
         axes[places[0]] = size.affine(after[0][places[0]] // factor, 0, before[0][axis] // factor)
     return axes
@@ -156,7 +156,7 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
         return axes
     places = [place for place, axis in enumerate(bounds) if axis in cut]
     if any(flow.follows_from_other_sizes(each, places) for each in node.inputs[1:3]):
-        raise NoRuleError("cuts a part whose size follows from another open size")
+        raise OpenSizeError("cuts a part whose size follows from another open size")
     for axis in cut:
         sizes = [shape[axis] for shape in flow.shapes(value)]
         starts, ends, step = bounds[axis]

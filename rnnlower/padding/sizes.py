@@ -25,6 +25,10 @@ class NoRuleError(Exception):
     """No rule undoes what a node does to padding; the message says what."""
 
 
+class OpenSizeError(NoRuleError):
+    """No rule undoes what a node does to padding as long as other sizes than the lengths are open."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Size:
     """The number of valid elements of an axis, as a function of one length.

@@ -16,13 +16,22 @@ import onnx_ir as ir
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_option
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
-from rnnlower.graph.walk import RESHAPING, LocatedNode, captured_values, default_opset, is_read, operand
+from rnnlower.graph.walk import (
+    RESHAPING,
+    LocatedNode,
+    captured_values,
+    default_opset,
+    dim_name,
+    is_read,
+    operand,
+)
 from rnnlower.lowering.emitter import Dim, Emitter, Emitters
 from rnnlower.padding.examples import Examples
-from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size, add_axis
+from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, OpenSizeError, Size, add_axis
 from rnnlower.padding.validity import MaskEmitter
 from rnnlower.recurrent.finding import shown_names
 from rnnlower.timeflow.pointwise import POINTWISE
+from rnnlower.wording import dims
 
 Rule: TypeAlias = "Callable[[PadFlow, ir.Node], Axes | list[Axes]]"
 
@@ -112,6 +121,7 @@ class PadFlow(Examples):
                     f"{error}: what it computes at the end of a sequence would depend on the padding",
                     node=LocatedNode(self._visited, names[self._visited], "", default_opset(self.model)),
                     remedy=describe_deciding_option(self.model, self._visited)
+                    or (self._describe_open_sizes() if isinstance(error, OpenSizeError) else "")
                     or "take this part out of the model, or pad to the length that it always has",
                 ) from None
         remove_orphans(out for node in self._replaced for out in node.outputs)
@@ -277,6 +287,12 @@ class PadFlow(Examples):
                 if has_rows and all(size.symbol != ROWS for size in results[index].values()):
                     raise NoRuleError(MIXED_ROWS)
 
+    def _describe_open_sizes(self) -> str:
+        """Return which sizes of inputs must be numbers, in words; empty if all are."""
+        names = [dim_name(dim) for value in self.model.graph.inputs for dim in value.shape or ()]
+        named = {name: 1 for name in names if name is not None and name not in self.least}
+        return f"give the other open sizes numbers: {dims(named)}" if named else ""
+
     def _check(self, out: ir.Value, axes: Axes) -> None:
         """Refuse a size that the rule did not follow."""
         for axis, sizes in enumerate(zip(*self.shapes(out), strict=True)):
@@ -286,7 +302,9 @@ class PadFlow(Examples):
             if size is None:
                 raise NoRuleError("makes a length the size of another axis")
             if size.symbol != ROWS and self.is_dynamic(out, axis):
-                raise NoRuleError("makes an axis whose size follows from a length and from another open size")
+                raise OpenSizeError(
+                    "makes an axis whose size follows from a length and from another open size"
+                )
             if not size.fits(self._lengths, sizes):
                 raise NoRuleError("changes the number of steps in an unsupported way")
         # An axis that every sequence fills has no padding.
@@ -329,7 +347,7 @@ class PadFlow(Examples):
                 continue
             contents = self.contents(value)
             if contents is None or self.follows_from_other_sizes(value):
-                raise NoRuleError("takes a shape from a number of steps and from another open size")
+                raise OpenSizeError("takes a shape from a number of steps and from another open size")
             emitter = self.emitter_for(node)
             constant = emitter.constant(contents[0])
             self.record_origin(constant, value)

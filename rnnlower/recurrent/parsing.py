@@ -383,8 +383,16 @@ class _Parser:
                 wanted = ", ".join("?" if size is None else str(size) for size in expected[name])
                 raise self.invalid(
                     f"input {name} has shape [{', '.join(map(str, shape))}]; it must be [{wanted}] "
-                    f"(hidden_size {hidden_size}, {num_directions} direction(s))"
+                    f"(hidden_size {hidden_size}, {num_directions} direction(s))",
+                    remedy=_PROJECTION if name == "initial_c" and (sizes[-1] or 0) > hidden_size else "",
                 )
+
+
+_PROJECTION = (
+    "if this is PyTorch's LSTM with proj_size, which ONNX's LSTM lacks, "
+    "export it with rnnlower.exporters.torch.export"
+)
+"""The remedy for a cell state of more units than hidden_size."""
 
 
 def _static_dim(shape: ir.Shape | None, index: int) -> int | None:

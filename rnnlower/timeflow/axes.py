@@ -17,20 +17,25 @@ from rnnlower.timeflow.rules import follow
 from rnnlower.timeflow.tracks import CoupledError, Sample
 from rnnlower.wording import call, time_axis
 
+_SAMPLES = 64
+"""What example sizes are multiplied by, so that recordings of samples have several frames."""
+
 _PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179)
 _CHUNKS = 131
 _PROBE = 480
+_HOPS = 16
+"""What makes the probe a multiple of the hops of spectra, 256 and 512 samples, too."""
 
 
 class SingleStepError(UnsupportedModelError):
     """The model takes one step per call already."""
 
 
-def _probe_sample(axes: Mapping[str, int], steps: int | None, sizes: Mapping[str, int]) -> Sample:
-    """Return a sample with a chunk shorter than the sequence."""
+def _probe_sample(axes: Mapping[str, int], steps: int | None, sizes: Mapping[str, int], probe: int) -> Sample:
+    """Return a sample with a chunk shorter than the sequence, of at most `probe` steps."""
     if steps is None:
-        return Sample(axes, _PROBE * _CHUNKS, _PROBE, sizes)
-    chunk = next((size for size in range(min(steps // 2, _PROBE), 0, -1) if steps % size == 0), steps)
+        return Sample(axes, probe * _CHUNKS, probe, sizes)
+    chunk = next((size for size in range(min(steps // 2, probe), 0, -1) if steps % size == 0), steps)
     return Sample(axes, steps, chunk, sizes)
 
 
@@ -71,16 +76,10 @@ def _with_namesakes(inputs: Mapping[str, ir.Value], axes: Mapping[str, int]) -> 
 
 def _trace_axes_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[str, int]:
     """Return the axes that lead to the time steps of a recurrent node."""
-    found: dict[str, list[int]] = {}
-    lost: dict[tuple[str, int], list[CoupledError]] = {}
-    for name, value in inputs.items():
-        for axis in range(len(value.shape or ())):
-            dim, namesakes = _dim(value, axis), _with_namesakes(inputs, {name: axis})
-            steps = dim if isinstance(dim, int) and dim >= 0 else None
-            flow = follow(model, _probe_sample(namesakes, steps, next(_example_sizes(model, namesakes))))
-            lost[name, axis] = flow.obstacles
-            if flow.recurrent:
-                found.setdefault(name, []).append(axis)
+    found, lost = _follow_axes(model, inputs, _PROBE)
+    if not found:
+        found, lost_of_samples = _follow_axes(model, inputs, _PROBE * _HOPS)
+        lost = lost_of_samples if found else lost
     for name, places in found.items():
         is_open = [axis for axis in places if not isinstance(_dim(inputs[name], axis), int)]
         can_stream = [axis for axis in places if not lost[name, axis]]
@@ -103,6 +102,24 @@ def _trace_axes_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[st
     return {name: places[0] for name, places in found.items()}
 
 
+def _follow_axes(
+    model: ir.Model, inputs: Mapping[str, ir.Value], probe: int
+) -> tuple[dict[str, list[int]], dict[tuple[str, int], list[CoupledError]]]:
+    """Return the axes that lead to a recurrent node at this chunk, and what stops each axis."""
+    found: dict[str, list[int]] = {}
+    lost: dict[tuple[str, int], list[CoupledError]] = {}
+    for name, value in inputs.items():
+        for axis in range(len(value.shape or ())):
+            dim, namesakes = _dim(value, axis), _with_namesakes(inputs, {name: axis})
+            steps = dim if isinstance(dim, int) and dim >= 0 else None
+            sizes = next(_example_sizes(model, namesakes))
+            flow = follow(model, _probe_sample(namesakes, steps, sizes, probe))
+            lost[name, axis] = flow.obstacles
+            if flow.recurrent:
+                found.setdefault(name, []).append(axis)
+    return found, lost
+
+
 def _refuse_lost_axis(model: ir.Model, lost: Mapping[tuple[str, int], list[CoupledError]]) -> None:
     """Refuse a model whose recurrent nodes no axis reaches, naming the node that lost the axis."""
     for (name, axis), errors in lost.items():
@@ -111,7 +128,7 @@ def _refuse_lost_axis(model: ir.Model, lost: Mapping[tuple[str, int], list[Coupl
                 raise UnsupportedModelError(
                     f"no axis of an input leads to a recurrent node; axis {axis} of {name!r} ends where "
                     f"{locate(model, error.node).label} {error.problem}",
-                    remedy=error.remedy,
+                    remedy=error.remedy or f"if time is another axis, name it ({time_axis('INPUT', 'AXIS')})",
                 )
 
 
@@ -130,8 +147,12 @@ def _refuse_branches(model: ir.Model) -> None:
 
 
 def _refuse_single_step(model: ir.Model) -> None:
-    """Refuse a model of one step, in which the time axis is one of many axes of size 1."""
-    flow = follow(model, Sample({}, 1, 1, next(_example_sizes(model, {}))))
+    """Refuse a model of one step, in which the time axis is one of many axes of size 1.
+
+    The examples are long: a short recording of samples may have one frame, too.
+    """
+    sizes = {name: size * _SAMPLES for name, size in next(_example_sizes(model, {})).items()}
+    flow = follow(model, Sample({}, 1, 1, sizes))
     for node in model.graph:
         shape = flow.shape_of(node.inputs[0]) if is_recurrent(node) else None
         if shape is not None and shape[node.attributes.get_int("layout", 0)] == 1:

@@ -157,6 +157,25 @@ def test_a_node_without_a_rule_is_refused_by_name(reason: str) -> None:
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "s2 = Constant <value_ints = [-1, 3]> () r = Reshape (x, s2) z = ReduceMax <axes = [0]> (r)",
+        "t = Transpose <perm = [1, 0, 2]> (x) s2 = Constant <value_ints = [-1, 3]> () r = Reshape (t, s2) "
+        "z = ReduceMax <axes = [0]> (r)",
+    ],
+    ids=["behind the batch", "before the batch"],
+)
+def test_an_open_batch_that_time_is_folded_with_is_named(body: str) -> None:
+    source = with_weights(
+        f'<ir_version: 8, opset_import: ["" : 17]> main (float[B, T, 3] x) => (float[1, 3] z) {{ {body} }}'
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError) as caught:
+        rnnlower.pad(source, max={"T": MOST})
+    assert caught.value.remedy == 'give the other open sizes numbers: dims={"B": 1}'
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, dims={"B": 1}))
+
+
 def test_time_behind_a_batch_is_refused() -> None:
     source = with_weights(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[2, T, 3] x) => (float[1, 3] z) '

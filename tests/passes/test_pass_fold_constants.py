@@ -76,6 +76,19 @@ def test_a_file_does_not_grow(nodes: str, kept: list[str]) -> None:
     assert ops(own) == kept
 
 
+def test_what_copies_of_a_body_compute_alike_is_stored_once() -> None:
+    weights = ", ".join(map(str, range(10000)))
+    copies = "  ".join(f"t{i} = Transpose (w)  x{i + 1} = MatMul (x{i}, t{i})" for i in range(3))
+    own = after_passes(
+        f"main (float[100, 100] x0) => (float[100, 100] x3) "
+        f"<float[100, 100] w = {{{weights}}}> {{ {copies} }}",
+        FoldConstantsPass(),
+        RemoveUnusedPass(),
+    )
+    assert ops(own) == ["MatMul"] * 3
+    assert len(own.graph.initializers) == 1
+
+
 def test_nodes_that_the_target_lacks_are_folded_at_any_size() -> None:
     own = after_passes(
         "main (float[100, 100] x) => (float[100, 100] y) <int64[2] big = {100, 100}, float one = {1}> "

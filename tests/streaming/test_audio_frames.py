@@ -73,6 +73,47 @@ def test_a_chunk_of_samples_is_a_multiple_of_the_hop() -> None:
         rnnlower.stream(source, time_axes={"X": 1}, chunk=12, allow_delay=True)
 
 
+def two_axes_of_spectra(hop: int) -> onnx.ModelProto:
+    """Return a model with a GRU over bands, whose batch is the frames, and one over the frames."""
+    body = f"""
+        one = Constant <value_ints = [1]> ()
+        row = Unsqueeze (X, one)
+        pads = Constant <value_ints = [0, 0, {512 - hop}, 0, 0, 0]> ()
+        padded = Pad (row, pads)
+        spectra = Conv <strides = [{hop}]> (padded, kernels)
+        last = Transpose <perm = [0, 2, 1]> (spectra)
+        sizes = Constant <value_ints = [-1, 2, 3]> ()
+        bands = Reshape (last, sizes)
+        over_bands = Transpose <perm = [1, 0, 2]> (bands)
+        shape = Shape (over_bands)
+        frames = Gather (shape, one)
+        width = Constant <value_ints = [6]> ()
+        state_shape = Concat <axis = 0> (one, frames, width)
+        start = ConstantOfShape (state_shape)
+        inner, final = GRU <hidden_size = 6> (over_bands, small, R, , , start)
+        whole = Shape (last)
+        features = Reshape (final, whole)
+        {GRU.replace("one = Constant <value_ints = [1]> ()", "")}
+    """
+    kernels = np.random.default_rng(1).standard_normal((6, 1, 512)).astype(np.float32) / 16
+    small = np.full((1, 18, 3), 0.1, np.float32)
+    return model("(float[b, n] X) => (float[b, m, 6] Y)", body, kernels=kernels, small=small)
+
+
+def test_frames_of_a_long_hop_show_the_time_axis() -> None:
+    source = two_axes_of_spectra(256)
+    streamed = rnnlower.stream(source, chunk=256)
+    assert rnnlower.verify(source, streamed)
+
+
+def test_short_examples_of_samples_are_no_single_step() -> None:
+    source = two_axes_of_spectra(254)
+    with pytest.raises(rnnlower.UnsupportedModelError, match="if time is another axis, name it") as caught:
+        rnnlower.stream(source, chunk=254)
+    assert "one step per call" not in str(caught.value)
+    assert rnnlower.verify(source, rnnlower.stream(source, chunk=254, time_axes={"X": 1}))
+
+
 def test_an_stft_whose_window_is_given_by_its_length() -> None:
     body = STFT.replace("hop, window", "hop, , length") + GRU
     length = f"length = Constant <value_int = {FRAME}> ()"
