@@ -32,10 +32,12 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph) -> None:
         condition = conditions[mask] = conditions.get(mask) or _condition(emitters, mask)
         with emitters.before(node) as e:
             chosen = e.op("Where", condition, *(written.get(value, value) for value in values))
-        written[node.outputs[0]], name, choice = chosen, node.name, chosen.producer()
+        written[node.outputs[0]], choice = chosen, chosen.producer()
+        names_of_sum = node.name, node.outputs[0].name
         replace_with_values(node, [chosen])
         assert choice is not None
-        choice.name = name
+        # Reasons for which a line stays are about the model as it was.
+        choice.name, chosen.name = names_of_sum
     for mask, condition in conditions.items():
         for reader, index in mask.uses():
             value = reader.inputs[1 - index] if reader.op_type == "Mul" and not reader.domain else None

@@ -163,10 +163,15 @@ class LiftRecurrentPass(Pass):
         """Lift in a copy of the model in which these functions are inlined; return what was examined."""
         trial = model.clone()
         inline_functions(trial, [trial.functions[function.identifier()] for function in functions])
-        lifting = copy.copy(self)
-        lifting.facts = Facts(trial)
+        lifting = self._with_facts(Facts(trial))
         lifting._lift(trial)
         return lifting.lifted
+
+    def _with_facts(self, facts: Facts) -> LiftRecurrentPass:
+        """Return the same pass for another model."""
+        other = copy.copy(self)
+        other.facts = facts
+        return other
 
     def _lift(self, model: ir.Model) -> bool:
         """Lift recurrences outside functions; return whether the model has changed."""
@@ -222,10 +227,8 @@ class LiftRecurrentPass(Pass):
         return self._is_lifted_in(self._trial, node)
 
     def _is_lifted_in(self, trial: _Trial, node: ir.Node) -> bool:
-        lifting = copy.copy(self)
-        lifting.facts = trial.facts
         try:
-            lifting._lift_simpler(trial.names, *trial.take(node))
+            self._with_facts(trial.facts)._lift_simpler(trial.names, *trial.take(node))
         except NotLiftableError:
             return False
         return True

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.rewiring import remove_orphans, splice, take_place_of
 from rnnlower.graph.walk import default_opset, display_name, look_through_identities, subgraphs_of, walk
@@ -188,19 +189,21 @@ class TakeBranchesPass(Pass):
         self.taken: dict[str, str] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        self.take_in(model, model.graph)
+        self.taken |= take_branches(self.facts, model.graph)
         return ir.passes.PassResult(model, modified=bool(self.taken))
 
-    def take_in(self, model: ir.Model, graph: ir.Graph) -> None:
-        """Take the branches of the Ifs in a graph of the model."""
-        for node in list(graph):
-            taken = self.facts.condition(node) if node.op_type == "If" and not node.domain else None
-            if taken is None:
-                for inner in subgraphs_of(node):
-                    self.take_in(model, inner)
-                continue
-            name = "then_branch" if taken else "else_branch"
-            self.taken[display_name(node)] = name
-            branch = node.attributes[name].as_graph()
-            self.take_in(model, branch)
-            splice(model, node, branch)
+
+def take_branches(facts: Facts, graph: ir.Graph) -> dict[str, str]:
+    """Replace the Ifs of known condition by their branches; return which ones, by the names of the Ifs."""
+    taken: dict[str, str] = {}
+    for node in list(graph):
+        condition = facts.condition(node) if node.op_type == "If" and not node.domain else None
+        if condition is None:
+            for inner in subgraphs_of(node):
+                taken |= take_branches(facts, inner)
+            continue
+        name = "then_branch" if condition else "else_branch"
+        branch = node.attributes[name].as_graph()
+        taken |= {display_name(node): name} | take_branches(facts, branch)
+        splice(facts.model, node, branch)
+    return taken

@@ -18,7 +18,7 @@ from rnnlower.graph.walk import LocatedNode, display_name, is_read, look_through
 from rnnlower.lifting.loops import step_slices
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.arithmetic_masks import has_arithmetic_masks, write_choices
-from rnnlower.passes.simpler_control_flow import CarriedState, TakeBranchesPass, replace_loop
+from rnnlower.passes.simpler_control_flow import CarriedState, replace_loop, take_branches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,16 +78,14 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
         _start_empty(Emitters(facts.model, names=names), node, index, axis, is_last=is_last)
     while True:
         facts.forget()
-        taking = TakeBranchesPass()
-        taking.facts = facts
-        taking.take_in(facts.model, body)
+        taken = take_branches(facts, body)
         joined = next(_joined_states(facts, node), None)
         turned = _turned_state(node)
         if joined is not None:
             node = _separate(facts, names, node, joined)
         elif turned is not None:
             node = _turn(facts, names, node, *turned)
-        elif not taking.taken:
+        elif not taken:
             return dataclasses.replace(located, node=node)
 
 
