@@ -219,8 +219,9 @@ class StepEquations:
     ) -> None:
         """Add coefficients of a variable to its weights in some units."""
         block = self.atoms.block(atom)
-        matrix = weights.setdefault(block.start, np.zeros((block.size, self.size)))
-        matrix[atom - block.start, units] += coefs
+        if block.start not in weights:
+            weights[block.start] = np.zeros((block.size, self.size))
+        weights[block.start][atom - block.start, units] += coefs
 
     def stack_weights(self, gates: Sequence[Preactivation]) -> tuple[dict[int, Floats], Floats, Floats]:
         """Stack the gates; return W by input, R and Wb."""
