@@ -301,8 +301,8 @@ def _written_out_warning(node: ir.Node, name: str, states: list[str]) -> Suspici
         "it is a recurrence in another form, and stays as it is",
         f"its body carries the {carried} through a product from step to step, "
         "which is how exporters write cells for which they have no LSTM, GRU or RNN",
-        f"turn it into a straight line with {wording.option('control-flow', 'unroll')}, run the result on a "
-        f"runtime that has {node.op_type}, or export the layer as an LSTM, GRU or RNN node",
+        f"turn it into a straight line ({wording.call('unroll', **{'control-flow': 'unroll'})}), run the "
+        f"result on a runtime that has {node.op_type}, or export the layer as an LSTM, GRU or RNN node",
     )
 
 
