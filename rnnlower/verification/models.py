@@ -19,6 +19,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import uses_external_data
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from rnnlower import wording
 from rnnlower.arguments import dictionary, model_path
 from rnnlower.engines.opened import LARGE
 from rnnlower.engines.session import Array
@@ -212,7 +213,8 @@ def interface_problems(
             # A caller who never fed it misses nothing: a note, but not a difference.
             continue
         if other is None:
-            problems.append(f"the candidate has no input {value.name!r}")
+            remedy = f"if it was set there, set it here, too ({wording.sets(value.name)})"
+            problems.append(f"the candidate has no input {value.name!r}; {remedy}")
         elif _type(other) != _type(value) and value.name not in (casts or ()):
             problems.append(f"input {value.name!r} has another type in the candidate")
             runnable = False
