@@ -226,16 +226,9 @@ def _perm(node: ir.Node) -> list[int] | None:
 
 def _turn(facts: Facts, names: NameSource, node: ir.Node, index: int, perm: Sequence[int]) -> ir.Node:
     """Replace a Loop or Scan by one whose state is as its body transposes it; return that."""
-    loop, emitters, back = (
-        LoopSignature(node),
-        Emitters(facts.model, names=names),
-        [*map(perm.index, range(len(perm)))],
-    )
-    before, writer, start = (
-        loop.before[index],
-        loop.after[index].producer(),
-        node.inputs[loop.first_input + index],
-    )
+    loop, emitters = LoopSignature(node), Emitters(facts.model, names=names)
+    before, start = loop.before[index], node.inputs[loop.first_input + index]
+    writer, back = loop.after[index].producer(), [*map(perm.index, range(len(perm)))]
     assert start is not None
     assert writer is not None
     assert writer.inputs[0] is not None
