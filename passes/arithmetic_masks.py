@@ -20,7 +20,7 @@ _SINCE = 9
 
 def has_arithmetic_masks(facts: Facts, graph: ir.Graph) -> bool:
     """Return whether a graph chooses between two values by a sum of products with a mask."""
-    return facts.opset >= _SINCE and any(True for _ in _choices(facts, graph))
+    return any(True for _ in _choices(facts, graph))
 
 
 def write_choices(facts: Facts, names: NameSource, graph: ir.Graph) -> None:
@@ -32,12 +32,8 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph) -> None:
         condition = conditions[mask] = conditions.get(mask) or _condition(emitters, mask)
         with emitters.before(node) as e:
             chosen = e.op("Where", condition, *(written.get(value, value) for value in values))
-        written[node.outputs[0]], choice = chosen, chosen.producer()
-        names_of_sum = node.name, node.outputs[0].name
-        replace_with_values(node, [chosen])
-        assert choice is not None
-        # Reasons for which a line stays are about the model as it was.
-        choice.name, chosen.name = names_of_sum
+        written[node.outputs[0]] = chosen
+        _replace(node, chosen)
     for mask, condition in conditions.items():
         for reader, index in mask.uses():
             value = reader.inputs[1 - index] if reader.op_type == "Mul" and not reader.domain else None
@@ -45,12 +41,20 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph) -> None:
             if dtype is not None and reader.graph is graph:
                 with emitters.before(reader) as e:
                     kept = e.op("Where", condition, value, e.constant(np.zeros((), dtype.numpy())))
-                replace_with_values(reader, [kept])
+                _replace(reader, kept)
+
+
+def _replace(node: ir.Node, chosen: ir.Value) -> None:
+    """Replace a node by a Where of its name: reasons for which a line stays are about the model as it was."""
+    names, choice = (node.name, node.outputs[0].name), chosen.producer()
+    replace_with_values(node, [chosen])
+    assert choice is not None
+    choice.name, chosen.name = names
 
 
 def _choices(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value, ir.Value, ir.Value]]:
     """Yield each ``m * new + (1 - m) * old`` with its m, new and old."""
-    for node in graph:
+    for node in graph if facts.opset >= _SINCE else ():
         if node.op_type != "Add" or node.domain:
             continue
         for first, second in itertools.permutations(map(_factors, node.inputs)):
@@ -73,7 +77,7 @@ def _factors(value: ir.Value | None) -> list[tuple[ir.Value, ir.Value]]:
 
 
 def _is_rest(facts: Facts, value: ir.Value, mask: ir.Value) -> bool:
-    """Return whether a value is 1 - mask."""
+    """Return whether a value is 1 - mask, in the mask's shape."""
     node = value.producer()
     if node is None or node.domain or node.op_type not in ("Add", "Sub"):
         return False
@@ -82,8 +86,9 @@ def _is_rest(facts: Facts, value: ir.Value, mask: ir.Value) -> bool:
         first, second = (first, second) if facts.constant(first) is not None else (second, first)
         negated = None if second is None else second.producer()
         second = negated.inputs[0] if negated is not None and negated.op_type == "Neg" else None
-    one = facts.constant(first)
-    return second is mask and one is not None and bool((one == 1).all())
+    one, dims = facts.constant(first), facts.dims(mask)
+    is_same = second is mask and dims is not None and facts.dims(value) == dims
+    return is_same and one is not None and bool((one == 1).all())
 
 
 def _condition(emitters: Emitters, mask: ir.Value) -> ir.Value:

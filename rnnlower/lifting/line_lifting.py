@@ -256,10 +256,13 @@ class LineLifter:
             for result in list(self._find_stacked(line, found, zeroed)):
                 self._replace_stacked(e, graph, result, found, emitted)
         require_steps(self._facts, found, self._semantics)
-        for value, last in zip(steps[-1].new, emitted.last, strict=True):
+        for index, (value, last) in enumerate(zip(steps[-1].new, emitted.last, strict=True)):
             if is_read(value):
+                if any(step.mask is not None and step.new[index] is step.unmasked[index] for step in steps):
+                    raise NotLiftableError("the states of a row do not end at the same time")
                 replace_value(graph, emitted.node, value, emit_state(e, found, last), is_new=True)
                 self._insert(e, graph)
+                remove_orphans([value])
         for number, step in reversed([*enumerate(steps)]):
             h = step.new[0]
             if step is not steps[-1] and is_read(h):
@@ -305,9 +308,11 @@ class LineLifter:
                     seen.add(out)
                     pending.append(out)
                 parts = _flatten_concat(node) if node.op_type == "Concat" else []
-                # Steps after the end of all rows do not matter: a mask must hide them.
+                # Steps after the end of all rows do not matter if a mask hides them, else they are zero.
                 padding = (found.steps or 0) - len(hidden)
-                parts = parts[: len(hidden)] if len(parts) == found.steps else []
+                rest, parts = parts[len(hidden) :], parts[: len(hidden)] if len(parts) == found.steps else []
+                if hidden[0] is not line.steps[0].new[0] and not all(map(self._facts.is_zero, rest)):
+                    continue
                 joined = [look_through(part) for part in parts]
                 orders = [inner, inner[::-1]] if not padding else [inner[::-1] if found.reverse else inner]
                 if joined not in orders:

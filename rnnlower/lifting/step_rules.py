@@ -212,7 +212,9 @@ def _where(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
         first, second = e.form(kept), e.form(other)
         if first.tags == second.tags and are_equivalent(e.atoms, [(first, second)]):
             return [first]
-    raise NotLiftableError("Where is not part of a cell")
+    raise NotLiftableError(
+        'a step chooses between values, but not "the new one if step < length, else the old"'
+    )
 
 
 def _lstm(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:

@@ -30,7 +30,12 @@ LATER = COMPARED.replace("(lengths, pK)", "(lengths, pLATE)")
 
 
 def make_line(
-    read: str, rest: str = REST, start: str = MASK, given: str = "int64[N] lengths"
+    read: str,
+    rest: str = REST,
+    start: str = MASK,
+    given: str = "int64[N] lengths",
+    more: str = "",
+    end: str = "",
 ) -> onnx.ModelProto:
     """Return a line of four steps, whose results are zero past the end of a row, and its last state."""
     step = STEP.replace("READ", read).replace("REST", rest) + " yK = Mul (hNEXT, mK) zK = Unsqueeze (yK, s1)"
@@ -38,9 +43,9 @@ def make_line(
         step.replace("NEXT", str(k + 1)).replace("LATE", str(min(k + 1, 3))).replace("K", str(k))
         for k in range(STEPS)
     ]
-    text = HEADER.replace("INPUT", given).replace("RESULTS", "float[N, 4, 3] Y, float[A, 3] h4")
+    text = HEADER.replace("INPUT", given).replace("RESULTS", f"float[N, 4, 3] Y, float[A, 3] h4{more}")
     body = "\n".join(lines)
-    return onnx.parser.parse_model(f"{text} {start} {body} Y = Concat <axis = 1> (z0, z1, z2, z3) }}")
+    return onnx.parser.parse_model(f"{text} {start} {body} Y = Concat <axis = 1> (z0, z1, z2, z3) {end} }}")
 
 
 def compare(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -84,8 +89,85 @@ def test_other_products_stay(read: str, rest: str, start: str) -> None:
     assert recurrent_left(compare(model)) == []
 
 
+def test_the_reason_for_inverted_masks_names_no_operator_that_the_model_lacks() -> None:
+    read = READ.replace("mK =", "kK =") + " mK = Sub (one, kK)"
+    model = make_line(read, "", MASK.replace("Less", "GreaterOrEqual"))
+    (node,) = rnnlower.lift.with_report(model)[1].nodes
+    assert (
+        node.reason == 'a step chooses between values, but not "the new one if step < length, else the old"'
+    )
+    assert recurrent_left(compare(model)) == []
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (1, 1, 1)])
+def test_a_sum_of_another_shape_than_its_mask_stays(shape: tuple[int, ...]) -> None:
+    """A line next to it is lifted; a Where would not have the shape of ``ones - m``."""
+    end = """row0 = Slice (m, s0, s1, s0) own = Slice (row0, s0, s1, s1) other = Sub (ones, own)
+        line0 = Slice (R, s0, s1, s0) line1 = Slice (R, s1, s2, s0)
+        left = Mul (own, line0) right = Mul (other, line1) Z = Add (left, right)"""
+    model = make_line(READ, more=f", float[{', '.join(map(str, (*shape[:-1], 3)))}] Z", end=end)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, np.float32), "ones"))
+    assert recurrent_left(compare(model)) == ["RNN"]
+
+
 WHERE = """xK = Gather <axis = 1> (X, pK) rK = MatMul (hK, R) sumK = Add (xK, rK) tK = Tanh (sumK)
     mK = Slice (mask, sK, sNEXT, s1) hNEXT = Where (mK, tK, hK) zK = Unsqueeze (hNEXT, s1)"""
+
+
+CONSTANT = WHERE.replace("zK = Unsqueeze (hNEXT", "yK = Where (mK, hNEXT, zero) zK = Unsqueeze (yK")
+
+
+@pytest.mark.parametrize(
+    "last", ["Gather <axis = 1> (X, p4)", "Identity (h4)"], ids=["the input", "the last state"]
+)
+def test_results_that_are_joined_to_other_values_stay(last: str) -> None:
+    """Masks are constant, and the results of four steps stand before a fifth value that no mask hides."""
+    steps = [CONSTANT.replace("NEXT", str(k + 1)).replace("K", str(k)) for k in range(STEPS)]
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> main (float[2, 5, 3] X) => (float[2, 5, 3] Y)
+        <float[3, 3] R = {{0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}}, int64 p0 = {{0}}, int64 p1 = {{1}},
+         int64 p2 = {{2}}, int64 p3 = {{3}}, int64 p4 = {{4}}, int64[1] s0 = {{0}}, int64[1] s1 = {{1}},
+         int64[1] s2 = {{2}}, int64[1] s3 = {{3}}, int64[1] s4 = {{4}}, float zero = {{0}},
+         float[2, 3] h0 = {{0, 0, 0, 0, 0, 0}}, bool[2, 5] mask = {{1, 1, 1, 1, 0, 1, 1, 0, 0, 0}}> {{
+            {" ".join(steps)} last = {last} z4 = Unsqueeze (last, s1)
+            Y = Concat <axis = 1> (z0, z1, z2, z3, z4) }}"""
+    )
+    lifted = rnnlower.lift(model)
+    inputs = {"X": np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)}
+    np.testing.assert_allclose(run(lifted, inputs)["Y"], run(model, inputs)["Y"], rtol=1e-4, atol=1e-5)
+
+
+CELL = """xK = Gather <axis = 1> (X, pK) wK = MatMul (xK, W) rK = MatMul (hK, RR) sumK = Add (wK, rK)
+    aK, bK, dK, eK = Split <axis = 1> (sumK) iK = Sigmoid (aK) oK = Sigmoid (bK) fK = Sigmoid (dK)
+    gK = Tanh (eK) igK = Mul (iK, gK) fcK = Mul (fK, cK) ncK = Add (igK, fcK) tcK = Tanh (ncK)
+    nhK = Mul (oK, tcK) mK = Slice (mask, sK, sNEXT, s1) hNEXT = Where (mK, nhK, hK) cNEXT = KEPT"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "end", "left"),
+    [
+        ("Where (mK, ncK, cK)", "out = Add (c4, one)", ["LSTM"]),
+        ("Where (mK, ncK, cK)", "out = Add (nc3, one)", []),
+        ("Identity (ncK)", "out = Identity (c4)", []),
+        ("Identity (ncK)", "out = Add (h4, one)", ["LSTM"]),
+        ("Identity (ncK)", "out = Add (tc3, one)", []),
+    ],
+    ids=["masked", "before its mask", "no mask", "no mask, not read", "no mask, its activation"],
+)
+def test_a_cell_state_that_no_mask_keeps_is_not_returned(kept: str, end: str, left: list[str]) -> None:
+    cell = CELL.replace("KEPT", kept)
+    lines = [cell.replace("NEXT", str(k + 1)).replace("K", str(k)) for k in range(STEPS)]
+    body = "\n".join(lines)
+    if "c4" not in end:
+        body = body.replace("c4 = Identity (nc3)", "")
+    text = HEADER.replace("INPUT", "int64[N] lengths").replace("RESULTS", "float[A, 3] h4, float[A, 3] out")
+    model = onnx.parser.parse_model(f"{text} c0 = Identity (h0) {MASK} {body} {end} }}")
+    rng = np.random.default_rng(1)
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(rng.normal(size=(3, 12)).astype(np.float32), name)
+        for name in ("W", "RR")
+    )
+    assert recurrent_left(compare(model)) == left
 
 
 @pytest.mark.parametrize(

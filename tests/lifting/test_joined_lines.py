@@ -90,6 +90,18 @@ def test_states_that_are_joined_are_read_before(step: str, read: str, state: str
     assert not {"Tanh", "MatMul"} & {node.op_type for node in all_nodes(lifted)}
 
 
+def test_they_are_read_before_in_an_opset_without_where() -> None:
+    """A sum of products with a mask next to the line stays."""
+    step, read, state, count = CASES["layers by Gather"]
+    for name in ("cK", "dK"):
+        step = step.replace(f"Unsqueeze ({name}, at0)", f"Unsqueeze <axes = [0]> ({name})")
+    end = """ is_more = Greater (x0, x1) m = Cast <to = 1> (is_more) one = Constant <value = float {1}> ()
+        rest = Sub (one, m) left = Mul (m, x2) right = Mul (rest, x3) Z = Add (left, right)"""
+    model = make_line(step.replace("READ", read), state, "float[A, B, 4] h4, float[C, 4] Z", end)
+    model.opset_import[0].version = 8
+    assert len(recurrent_left(compare(model))) == count
+
+
 def test_nothing_changes_where_joined_states_are_of_no_cell() -> None:
     read = "aK = Gather (hK, p0) bK = Gather (hK, p1)"
     step = TWO_LAYERS.replace("Tanh", "Sin").replace("READ", read)
