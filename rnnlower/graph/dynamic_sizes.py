@@ -86,7 +86,7 @@ def or_padded(options: SizeOptions) -> str:
 def describe_deciding_inputs(
     model: ir.Model, *values: ir.Value | None, of_loop: bool = False, of_shapes: bool = False
 ) -> str:
-    """Return which inputs determine the values, or their shapes, with the options that set them, if any do."""
+    """Return which inputs determine the values (or their shapes), with the options that set them."""
     data, sizes = _inputs_that_determine(model, values, of_shapes)
     inputs = list(model.graph.inputs)
     parts = [
