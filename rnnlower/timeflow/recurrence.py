@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array, evaluate
+from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import (
     REARRANGING,
     RESHAPING,
@@ -44,6 +45,7 @@ def drop_zero_states(model: ir.Model) -> None:
                 fill = made.attributes.get_tensor("value", None)
                 if fill is None or not fill.numpy().any():
                     node.replace_input_with(index, None)
+                    remove_orphans(made.outputs)
 
 
 def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
