@@ -29,6 +29,7 @@ from rnnlower.streaming.rewriter import StreamRewriter
 from rnnlower.streaming.single_steps import pair_states
 from rnnlower.streaming.slices import gather_slices
 from rnnlower.timeflow.axes import SingleStepError, find_axes
+from rnnlower.timeflow.recurrence import drop_zero_states
 from rnnlower.wording import counted, option
 
 
@@ -110,6 +111,7 @@ class StreamPass(Pass):
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
         gather_slices(model, self.facts)
+        drop_zero_states(model)
         if self._given:
             return self._keep(model, pair_states(model, self._given))
         try:

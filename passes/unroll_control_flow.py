@@ -129,7 +129,7 @@ class UnrollControlFlowPass(Pass):
 
 
 def _describe_obstacle(model: ir.Model, node: ir.Node) -> str:
-    deciding = [*node.inputs[:2], node.attributes["body"].as_graph().outputs[0]]
+    deciding, reason = [*node.inputs[:2], node.attributes["body"].as_graph().outputs[0]], ""
     if node.op_type == "Scan":
         if default_opset(model) < FIRST_SCAN_WITHOUT_BATCH:
             return (
@@ -137,7 +137,8 @@ def _describe_obstacle(model: ir.Model, node: ir.Node) -> str:
                 f"convert the model to opset {FIRST_SCAN_WITHOUT_BATCH} first"
             )
         deciding = [*node.inputs[LoopSignature(node).states :]]
-    reason = describe_deciding_inputs(model, *deciding) or "it is known at run time only"
+        reason = describe_deciding_inputs(model, *deciding, of_loop=True, of_shapes=True)
+    reason = reason or describe_deciding_inputs(model, *deciding) or "it is known at run time only"
     return f"cannot be unrolled: its number of iterations is unknown; {reason}"
 
 

@@ -83,9 +83,11 @@ def or_padded(options: SizeOptions) -> str:
     return f"{options}{more.format(wording.call('pad'))}"
 
 
-def describe_deciding_inputs(model: ir.Model, *values: ir.Value | None, of_loop: bool = False) -> str:
-    """Return which inputs determine the values, with the options that set them; ``""`` if there are none."""
-    data, sizes = _inputs_that_determine(model, values)
+def describe_deciding_inputs(
+    model: ir.Model, *values: ir.Value | None, of_loop: bool = False, of_shapes: bool = False
+) -> str:
+    """Return which inputs determine the values (or their shapes), with the options that set them."""
+    data, sizes = _inputs_that_determine(model, values, of_shapes)
     inputs = list(model.graph.inputs)
     parts = [
         f"input {each.name!r} decides it" + (f": {wording.sets(str(each.name))}" if _is_setting(each) else "")
@@ -118,14 +120,14 @@ def _is_setting(value: ir.Value) -> bool:
 
 
 def _inputs_that_determine(
-    model: ir.Model, values: Sequence[ir.Value | None]
+    model: ir.Model, values: Sequence[ir.Value | None], of_shapes: bool
 ) -> tuple[set[ir.Value], set[ir.Value]]:
     """Return the graph inputs whose data the values depend on, and those of which only the shape matters."""
     data: set[ir.Value] = set()
     sizes: set[ir.Value] = set()
     holders = subgraph_owners(model.graph)
     met: set[tuple[ir.Value, bool]] = set()
-    pending = [(value, False) for value in values]
+    pending = [(value, of_shapes) for value in values]
     while pending:
         this, of_shape = pending.pop()
         if this is None or (this, of_shape) in met:

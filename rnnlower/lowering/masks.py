@@ -8,8 +8,10 @@ import itertools
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.errors import MissingOperatorError
 from rnnlower.graph.initializers import constant_of
+from rnnlower.graph.walk import ancestors
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.recurrent.node import ResolvedNode
@@ -46,7 +48,9 @@ def emit_length_mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask | None:
         within = e.unsqueeze(emit_less(e, steps, lens), 2, [axes.time, axes.batch, 1])
         nonempty = e.unsqueeze(emit_less(e, zero, lens), 1, [axes.batch, 1])
     except MissingOperatorError as error:
-        raise error.needed_by("input sequence_lens", "make sequence_lens a constant") from None
+        names = [str(value.name) for value in ancestors(lens) if value.is_graph_input()]
+        option = wording.sets(names[0] if len(names) == 1 else "INPUT")
+        raise error.needed_by("input sequence_lens", f"make sequence_lens a constant ({option})") from None
     for count in axes.lead:
         within = e.reshape(e.concat([within] * count, axis=1), [axes.time, *axes.value(1)])
     series = TimeSeries(e, axes, 1, stacked=within, dtype=condition_type(e))

@@ -15,7 +15,7 @@ from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.timeflow.flow import locate
 from rnnlower.timeflow.rules import follow
 from rnnlower.timeflow.tracks import CoupledError, Sample
-from rnnlower.wording import call, time_axis
+from rnnlower.wording import call, option, time_axis
 
 _SAMPLES = 64
 """What example sizes are multiplied by, so that recordings of samples have several frames."""
@@ -97,9 +97,14 @@ def _trace_axes_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[st
         if any(map(is_recurrent, model.graph)):
             which = f"it may be {' or '.join(unclear)}" if unclear else "no recurrent node determines it"
         else:
-            remedy += f", or if steps are written out, make a node of them first (`{call('lift')}`)"
+            remedy += f"; {_states_remedy()}"
+            remedy += f"; if steps are written out, make a node of them first (`{call('lift')}`)"
         raise OptionError(f"which axis is time is not clear: {which}", remedy=remedy)
     return {name: places[0] for name, places in found.items()}
+
+
+def _states_remedy() -> str:
+    return f"if the model takes one step per call, name its states ({option('state', 'OUT=IN')})"
 
 
 def _follow_axes(
@@ -128,7 +133,8 @@ def _refuse_lost_axis(model: ir.Model, lost: Mapping[tuple[str, int], list[Coupl
                 raise UnsupportedModelError(
                     f"no axis of an input leads to a recurrent node; axis {axis} of {name!r} ends where "
                     f"{locate(model, error.node).label} {error.problem}",
-                    remedy=error.remedy or f"if time is another axis, name it ({time_axis('INPUT', 'AXIS')})",
+                    remedy=error.remedy
+                    or f"if time is another axis, name it ({time_axis('INPUT', 'AXIS')}); {_states_remedy()}",
                 )
 
 

@@ -14,7 +14,7 @@ from rnnlower.timeflow.overlap_add import match_frame_gather
 from rnnlower.timeflow.pointwise import combine_tracks
 from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest, refuse_varying, slice_table
 from rnnlower.timeflow.reshaping import moved_track
-from rnnlower.timeflow.tracks import CoupledError, Track
+from rnnlower.timeflow.tracks import CoupledError, Track, misaligned_error
 from rnnlower.wording import counted
 
 _END = np.iinfo(np.int64).max
@@ -98,6 +98,10 @@ def _gather(flow: Flow, node: ir.Node) -> Outcome:
     place = flow.content(node.inputs[1])
     if place is None or place.size != 1:
         raise CoupledError("picks steps of the sequence")
+    if _gives_shape_alone(node.outputs[0]):
+        # Every step has that shape, the first of a chunk, too.
+        flow.edits.append(ReplaceInput(node, 1, np.zeros_like(place)))
+        return LATEST
     number = int(place.reshape(-1)[0])
     if number >= 0 and flow.is_fixed(node.inputs[1]):
         raise CoupledError("picks a step of the sequence that is not the last one")
@@ -105,6 +109,11 @@ def _gather(flow: Flow, node: ir.Node) -> Outcome:
     last = -1 if flow.opset >= _FROM_THE_END else track.chunk - 1
     flow.edits.append(ReplaceInput(node, 1, np.full(place.shape, last, place.dtype)))
     return LATEST
+
+
+def _gives_shape_alone(value: ir.Value) -> bool:
+    readers = {(node.domain, node.op_type) for node in value.consumers()}
+    return readers == {("", "Shape")} and not value.is_graph_output()
 
 
 def _last_only(flow: Flow, track: Track, place: int) -> None:
@@ -123,7 +132,7 @@ def _concat(flow: Flow, node: ir.Node) -> Outcome:
     if any(other.axis == axis for other in tracks.values()):
         return _concat_constants(flow, node, axis, tracks)
     if any(not track.is_aligned_with(other) or other.tail != track.tail for other in tracks.values()):
-        raise CoupledError("combines values whose time lies on different axes, or runs at another rate")
+        raise misaligned_error(flow.sample)
     if len(tracks) == len(node.inputs) and len({(other.lag, other.fill) for other in tracks.values()}) == 1:
         return track
     track = combine_tracks(flow, node, tracks)

@@ -15,7 +15,7 @@ from rnnlower.graph.walk import operand
 from rnnlower.timeflow.edits import ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
 from rnnlower.timeflow.positions import accept_constant, refuse_varying
-from rnnlower.timeflow.tracks import CoupledError, Track, opset_remedy
+from rnnlower.timeflow.tracks import CoupledError, Track, misaligned_error, opset_remedy
 from rnnlower.timeflow.windowed_attention import compare
 
 _UNARY = (
@@ -78,7 +78,7 @@ def combine_tracks(flow: Flow, node: ir.Node, tracks: Mapping[int, Track]) -> Tr
     track = next(iter(tracks.values()))
     for other in tracks.values():
         if not track.is_aligned_with(other):
-            raise CoupledError("combines values whose time lies on different axes, or runs at another rate")
+            raise misaligned_error(flow.sample)
         if other.tail != track.tail and max(other.frames, track.frames) > 1:
             raise CoupledError("combines values of different lengths")
     lag = max(0, *(other.lag for other in tracks.values()))

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array, evaluate
+from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import (
     REARRANGING,
     RESHAPING,
@@ -20,6 +21,7 @@ from rnnlower.graph.walk import (
     values_read_by,
 )
 from rnnlower.recurrent import state_operators
+from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -31,6 +33,19 @@ from rnnlower.wording import option
 STATES = {"initial_h": (1, 5), "initial_c": (2, 6)}
 """The output and the input of each state."""
 MOVES = REARRANGING | {"Cast", "Concat", "Expand", "Gather", "Slice", "Split"}
+
+
+def drop_zero_states(model: ir.Model) -> None:
+    """Leave out initial states that an exporter wrote as zeros, in a size that may follow from the steps."""
+    for node in filter(is_recurrent, model.graph):
+        for _, index in STATES.values():
+            value = operand(node, index)
+            made = None if value is None else value.producer()
+            if made is not None and made.op_type == "ConstantOfShape":
+                fill = made.attributes.get_tensor("value", None)
+                if fill is None or not fill.numpy().any():
+                    node.replace_input_with(index, None)
+                    remove_orphans(made.outputs)
 
 
 def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import dim_name
-from rnnlower.wording import call, option
+from rnnlower.wording import call, option, time_axis
 
 _LONGER = 479
 
@@ -243,6 +243,13 @@ class Sample:
 def batch_remedy() -> str:
     """Return the remedy if time comes after a batch axis."""
     return f"fix the batch at 1 ({option('dim')}, {option('input-shape')})"
+
+
+def misaligned_error(sample: Sample) -> CoupledError:
+    """Return the error for values that are not over the same time, perhaps as their inputs are not."""
+    named = [time_axis(name, axis) for name, axis in sample.axes.items()]
+    remedy = f"if one input alone is the stream, name it ({' or '.join(named)})" if len(named) > 1 else ""
+    return CoupledError("combines values whose time lies on different axes, or runs at another rate", remedy)
 
 
 def shapes_remedy() -> str:

@@ -195,3 +195,23 @@ def test_too_long_a_line_is_refused() -> None:
 def test_random_models_compute_the_same(number: int) -> None:
     rng = np.random.default_rng([2, number])
     assert judge_control(draw_model(rng), rng) == "right"
+
+
+def test_a_scan_of_an_open_length_names_the_sizes_that_decide_it() -> None:
+    source = onnx.parser.parse_model(
+        HEADER
+        + """
+        main (float[T, 2] x) => (float[2] y, float[U, 2] all) <float[2] zero = {0, 0}>
+        {
+            y, all = Scan <num_scan_inputs = 1,
+                           body = b (float[2] h, float[2] e) => (float[2] g, float[2] o) {
+                g = Add (h, e)
+                o = Identity (g)
+            }> (zero, x)
+        }
+    """
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="iterations is unknown") as caught:
+        rnnlower.unroll(source, control_flow="unroll")
+    assert "the sizes of input 'x' decide it: dims={\"T\": N}" in str(caught.value)
+    assert "Scan" not in ops(ir.from_proto(rnnlower.unroll(source, control_flow="unroll", dims={"T": 3})))

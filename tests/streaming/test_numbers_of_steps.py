@@ -130,3 +130,65 @@ def test_a_scale_that_repeats_steps_in_the_example_alone_is_refused(scale: float
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="interpolates between frames"):
         rnnlower.stream(source, time_axes={"X": 2})
+
+
+ROWS_OF_A_BATCH = """(float[1, 1, T] X) => (float[2, L, 1] Z)
+    <float[2, 1, 3] k = {1, -1, 0.5, 2, 1, -0.5},
+     float[1, 1, 1] w = {0.5}, float[1, 1, 1] r = {-1}, int64[1] one = {1}> {
+        c = Conv (X, k)
+        t = Transpose <perm = [1, 2, 0]> (c)
+        n = Shape <start = 1, end = 2> (t)
+        s = Concat <axis = 0> (one, n, one)
+        h = ConstantOfShape FILL (s)
+        Y = RNN <hidden_size = 1> (t, w, r, , , h)
+        Z = Squeeze (Y, one)
+    }"""
+"""As PyTorch writes a layer over frequency: zeros for each frame, and T - 2 frames."""
+
+
+@pytest.mark.parametrize("fill", ["", "<value = float[1] {0}>"])
+def test_initial_states_of_zeros_of_any_size_are_left_out(fill: str) -> None:
+    stream(model(ROWS_OF_A_BATCH.replace("FILL", fill)), {"X": 2}, chunk=4, allow_delay=True)
+
+
+def test_an_initial_state_of_ones_of_another_size_than_the_steps_is_refused() -> None:
+    source = model(ROWS_OF_A_BATCH.replace("FILL", "<value = float[1] {1}>"))
+    with pytest.raises(rnnlower.UnsupportedModelError, match="takes its shape from the number of time steps"):
+        rnnlower.stream(source, time_axes={"X": 2}, chunk=4, allow_delay=True)
+
+
+STEP_OF_A_SEQUENCE = """(float[T, B, 2] X) => (float[T, B, 2] Y, float[B, 2] Z)
+    <int64 place = {PLACE}, float[2, 2] w = {1, 2, -1, 0.5}> {
+        step = Gather <axis = 0> (X, place)
+        s = Shape (step)
+        h = ConstantOfShape <value = float[1] {0.5}> (s)
+        Y = Add (X, h)
+        Z = MatMul (READ, w)
+    }"""
+
+
+@pytest.mark.parametrize("place", [0, 5])
+def test_a_step_that_is_read_for_its_shape_alone(place: int) -> None:
+    """As TorchScript writes `torch.zeros_like(x[0])`."""
+    text = STEP_OF_A_SEQUENCE.replace("PLACE", str(place)).replace("READ", "h")
+    stream(model(text), {"X": 0}, chunk=2)
+
+
+def test_a_step_whose_values_are_read_is_refused() -> None:
+    text = STEP_OF_A_SEQUENCE.replace("PLACE", "0").replace("READ", "step")
+    with pytest.raises(rnnlower.UnsupportedModelError, match="picks a step of the sequence"):
+        rnnlower.stream(model(text), time_axes={"X": 0}, chunk=2)
+
+
+def test_values_over_different_axes_name_the_inputs_that_may_be_the_stream() -> None:
+    """As the joint network of a transducer adds every frame and every token."""
+    source = model("""(float[1, T, 2] X, float[1, U, 2] tokens) => (float[1, T, U, 2] Y)
+        <int64[1] two = {2}, int64[1] one = {1}> {
+            x = Unsqueeze (X, two)
+            u = Unsqueeze (tokens, one)
+            Y = Add (x, u)
+        }""")
+    with pytest.raises(rnnlower.UnsupportedModelError, match="different axes") as caught:
+        rnnlower.stream(source, time_axes={"X": 1, "tokens": 1})
+    assert 'time_axes={"X": 1} or time_axes={"tokens": 1}' in str(caught.value)
+    stream(source, {"X": 1})

@@ -79,7 +79,9 @@ def test_a_state_that_decays_too_fast_is_noticed() -> None:
 
 def test_a_cache_needs_its_state_named() -> None:
     source = model(CACHE, K=(4, 4, 3))
-    with pytest.raises(rnnlower.RnnLowerError, match="which axis is time is not clear"):
+    with pytest.raises(
+        rnnlower.RnnLowerError, match=r"which axis is time is not clear.*one step per call.*states="
+    ):
         rnnlower.stream(source)
     assert states_of(rnnlower.stream(source, states={"recent": "past"})) == {"recent": "past"}
 

@@ -181,6 +181,21 @@ def test_constant_lengths_need_no_selection_of_a_row(tmp_path: Path, direction: 
         assert outcome == "right", details
 
 
+def test_the_remedy_for_lengths_at_run_time_names_the_input_and_works():
+    """PyTorch's exporter casts the lengths before the node."""
+    config = Config(sequence_lens="input", seq_length=4, batch_size=3)
+    model = config.build()
+    (given,) = (value for value in model.graph.input if value.name == "sequence_lens")
+    given.name, given.type.tensor_type.elem_type = "l", onnx.TensorProto.INT64
+    model.graph.node.insert(
+        0, onnx.helper.make_node("Cast", ["l"], ["sequence_lens"], to=onnx.TensorProto.INT32)
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r'a constant \(sets={"l": VALUE}\)'):
+        rnnlower.lower(model, target="primitive")
+    lowered = rnnlower.lower(model, target="primitive", sets={"l": [4, 1, 2]})
+    assert rnnlower.verify(model, lowered, sets={"l": [4, 1, 2]})
+
+
 def test_garbage_in_the_padding_stays_out_of_the_states():
     config = Config(sequence_lens="initializer", seq_length=4, batch_size=3, Y="omitted", Y_h="graph", seed=3)
     lens = config.constants()["sequence_lens"]
