@@ -123,7 +123,6 @@ class Options:
     NEEDS_TARGET: ClassVar[bool] = False
 
     opset: int | None = field(default=None, init=False)
-    nodes: Sequence[str] | None = field(default=None, init=False)
     dims: Mapping[str, int] | None = None
     input_shapes: Mapping[str, Sequence[int]] | None = None
     sets: Mapping[str, Any] | None = None
@@ -132,6 +131,7 @@ class Options:
     semantics: Semantics = "ort"
     target: str | os.PathLike[str] | Target | None = field(default=None, init=False)
     progress: Progress | None = None
+    nodes: Sequence[str] | None = field(default=None, init=False)
 
     def report_progress(self, activity: str, done: int = 0, total: int = 0) -> None:
         """Tell the caller, if it asked for it, how far the work is."""

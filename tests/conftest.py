@@ -24,9 +24,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector from walking all modules and tests again and again."""
+    """Keep the garbage collector from walking all modules, tests and large graphs again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_unconfigure() -> None:
