@@ -10,8 +10,10 @@ import onnx_ir as ir
 from rnnlower.arguments import dictionary
 from rnnlower.errors import OptionError
 from rnnlower.graph.evaluation import Shape
+from rnnlower.graph.inference import forget_negative_sizes
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import dim_name, forget_negative_sizes, root_graphs, walk, walk_values
+from rnnlower.graph.symbols import dim_name
+from rnnlower.graph.walk import root_graphs, walk, walk_values
 from rnnlower.passes.base import Pass
 
 _SIZE_LIMIT = 2**63

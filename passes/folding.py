@@ -12,9 +12,9 @@ from rnnlower.files import beyond_ir
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool, constant_holds, constant_of
-from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.names import NameSource, all_names, count_value_names
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
-from rnnlower.graph.walk import ancestors, count_value_names, is_read, reachable, subgraphs_of, walk
+from rnnlower.graph.walk import ancestors, is_read, reachable, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.finding import is_recurrent, shown_names
 from rnnlower.recurrent.operators import INPUT_NAMES, WEIGHT_INPUTS

@@ -10,9 +10,11 @@ import onnx_ir as ir
 from rnnlower.arguments import LARGEST_LENGTH, dictionary, integer
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.files.metadata import PadMetadata
+from rnnlower.graph.inference import forget_inner_shapes
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.versions import needed_opset
-from rnnlower.graph.walk import default_opset, dim_name, forget_inner_shapes
+from rnnlower.graph.walk import default_opset
 from rnnlower.lowering import LAST_OPSET
 from rnnlower.padding.examples import FIRST_PADDED_OPSET
 from rnnlower.padding.normalization import unfold_groups

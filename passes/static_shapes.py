@@ -13,7 +13,8 @@ from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelErro
 from rnnlower.graph.dynamic_sizes import SizeOptions, options_for_sizes
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.rewiring import splice
-from rnnlower.graph.walk import LocatedNode, ancestors, dim_name, subgraphs_of, walk
+from rnnlower.graph.symbols import dim_name
+from rnnlower.graph.walk import LocatedNode, ancestors, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.declared_sizes import FreezeDimsPass
 from rnnlower.recurrent.finding import RANK_OF_X, find_recurrent, infer_input_types

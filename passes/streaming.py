@@ -12,7 +12,7 @@ from rnnlower.errors import OptionError
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import dim_name
+from rnnlower.graph.symbols import dim_name
 from rnnlower.passes.base import Pass
 from rnnlower.passes.command_options import StreamOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass

@@ -15,7 +15,8 @@ from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature, counters
 from rnnlower.graph.rewiring import replace_with_values
-from rnnlower.graph.walk import LocatedNode, default_opset, dim_name, display_name, subgraphs_of, walk
+from rnnlower.graph.symbols import dim_name
+from rnnlower.graph.walk import LocatedNode, default_opset, display_name, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitters
 from rnnlower.passes.adapt_nodes import ResolveSequencesPass
 from rnnlower.passes.base import Pass

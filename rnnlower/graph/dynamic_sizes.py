@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.graph.loop_signature import LoopSignature
-from rnnlower.graph.walk import SHAPE_READERS, dim_name, subgraph_owners, subgraphs_of
+from rnnlower.graph.symbols import dim_name
+from rnnlower.graph.walk import SHAPE_READERS, subgraph_owners, subgraphs_of
 
 _EXAMPLE = 16
 

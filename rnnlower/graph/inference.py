@@ -12,9 +12,11 @@ from collections.abc import Callable, Collection
 from typing import TypeVar
 
 import onnx
+import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.evaluation import negative_size_error
+from rnnlower.graph.walk import root_graphs, walk_values
 from rnnlower.processes import Child, ChildDiedError
 
 T = TypeVar("T")
@@ -72,3 +74,20 @@ def _infer_in_child(infer: Callable[[onnx.ModelProto], object], serialized: byte
     # The caller's own run raises the same error again.
     with contextlib.suppress(Exception):
         infer(proto)
+
+
+def forget_negative_sizes(model: ir.Model) -> None:
+    """Remove the size -1, which some exporters declare for unknown sizes, from all declared shapes.
+
+    onnx's shape inference takes it for a size: at a Slice or a GatherND it aborts the process.
+    """
+    for value in (value for root in root_graphs(model) for value in walk_values(root)):
+        dims = () if value.shape is None else tuple(value.shape)
+        if any(isinstance(dim, int) and dim < 0 for dim in dims):
+            value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in dims])
+
+
+def forget_inner_shapes(graph: ir.Graph) -> None:
+    """Remove the declared shapes of what nodes compute, except for graph outputs."""
+    for out in (out for node in graph for out in node.outputs if not out.is_graph_output()):
+        out.shape = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
@@ -122,3 +122,17 @@ def _detach_passed_on_inputs(functions: Sequence[ir.Function]) -> None:
                 identity.outputs[0].name = f"{out.name}.{index}"
                 function.append(identity)
                 function.outputs[index] = identity.outputs[0]
+
+
+def resolve_references(node: ir.Node, actuals: Mapping[str, ir.Attr]) -> None:
+    """Replace a function's parameters by `actuals`; a parameter without a value is removed."""
+    for name, attribute in list(node.attributes.items()):
+        if not attribute.is_ref():
+            continue
+        actual = actuals.get(str(attribute.ref_attr_name))
+        if actual is None or (not actual.is_ref() and actual.value is None):
+            node.attributes.pop(name)
+        elif actual.is_ref():
+            node.attributes[name] = ir.RefAttr(name, str(actual.ref_attr_name), actual.type)
+        else:
+            node.attributes[name] = ir.Attr(name, actual.type, actual.value)

@@ -110,6 +110,11 @@ def all_names(model: ir.Model) -> set[str]:
     return {name for name in names if name}
 
 
+def count_value_names(model: ir.Model) -> collections.Counter[str]:
+    """Count the values of the main graph and its subgraphs with each name: branches may share one."""
+    return collections.Counter(value.name for value in walk_values(model.graph) if value.name)
+
+
 def _normalized(name: str) -> str:
     # A table for `translate` takes four times as long.
     return name.replace("/", "_").replace(".", "_").replace(":", "_").lower()

@@ -24,10 +24,11 @@ from rnnlower.graph.symbols import (
     SIZE_TYPES,
     UNKNOWN,
     compute_sizes,
+    dim_name,
     infer_symbolic_shape,
     is_known,
 )
-from rnnlower.graph.walk import VIEWS, default_opset, dim_name
+from rnnlower.graph.walk import VIEWS, default_opset
 
 _LARGEST = 1 << 26
 """Largest total size in bytes of a node's inputs and outputs at which it is evaluated."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.initializers import is_trained, with_name
-from rnnlower.graph.names import NameSource, all_names
-from rnnlower.graph.walk import count_value_names, is_read, subgraphs_of, values_read_by
+from rnnlower.graph.names import NameSource, all_names, count_value_names
+from rnnlower.graph.walk import is_read, subgraphs_of, values_read_by
 
 
 def remove_orphans(values: Iterable[ir.Value]) -> None:

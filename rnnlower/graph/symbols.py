@@ -21,6 +21,11 @@ SIZE_TYPES = (ir.DataType.INT32, ir.DataType.INT64)
 FLOAT_SIZE_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
+def dim_name(dim: Dim) -> str | None:
+    """Return the name of a dimension; ``None`` for "?", which exporters write for unknown sizes."""
+    return dim.value if isinstance(dim, ir.SymbolicDim) and dim.value != "?" else None
+
+
 def _divide(size: Any, other: Any) -> Any:
     """Divide as Div does, which rounds toward zero; a symbol stands for a size of at least 0."""
     below = [isinstance(each, int) and each < 0 for each in (size, other)]

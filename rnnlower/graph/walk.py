@@ -21,6 +21,9 @@ VIEWS = RESHAPING | {"Cast", "Identity"}
 """Operators that keep all elements in their order."""
 SHAPE_READERS = frozenset(["Shape", "Size"])
 """Operators that read the shape of a value, not its content."""
+RANDOM = frozenset(
+    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,55 +164,9 @@ def walk_values(graph: ir.Graph) -> Iterator[ir.Value]:
             yield from walk_values(inner)
 
 
-def resolve_references(node: ir.Node, actuals: Mapping[str, ir.Attr]) -> None:
-    """Replace a function's parameters by `actuals`; a parameter without a value is removed."""
-    for name, attribute in list(node.attributes.items()):
-        if not attribute.is_ref():
-            continue
-        actual = actuals.get(str(attribute.ref_attr_name))
-        if actual is None or (not actual.is_ref() and actual.value is None):
-            node.attributes.pop(name)
-        elif actual.is_ref():
-            node.attributes[name] = ir.RefAttr(name, str(actual.ref_attr_name), actual.type)
-        else:
-            node.attributes[name] = ir.Attr(name, actual.type, actual.value)
-
-
 def op_types(model: ir.Model) -> set[str]:
     """Return the operators of all graphs and functions."""
     return {node.op_type for node, _ in walk_all(model)}
-
-
-def forget_negative_sizes(model: ir.Model) -> None:
-    """Remove the size -1, which some exporters declare for unknown sizes, from all declared shapes.
-
-    onnx's shape inference takes it for a size: at a Slice or a GatherND it aborts the process.
-    """
-    for value in (value for root in root_graphs(model) for value in walk_values(root)):
-        dims = () if value.shape is None else tuple(value.shape)
-        if any(isinstance(dim, int) and dim < 0 for dim in dims):
-            value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in dims])
-
-
-def forget_inner_shapes(graph: ir.Graph) -> None:
-    """Remove the declared shapes of what nodes compute, except for graph outputs."""
-    for out in (out for node in graph for out in node.outputs if not out.is_graph_output()):
-        out.shape = None
-
-
-def dim_name(dim: Dim) -> str | None:
-    """Return the name of a dimension; ``None`` for "?", which exporters write for unknown sizes."""
-    return dim.value if isinstance(dim, ir.SymbolicDim) and dim.value != "?" else None
-
-
-def count_value_names(model: ir.Model) -> collections.Counter[str]:
-    """Count the values of the main graph and its subgraphs with each name: branches may share one."""
-    return collections.Counter(value.name for value in walk_values(model.graph) if value.name)
-
-
-RANDOM = frozenset(
-    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-)
 
 
 def origin(value: ir.Value) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from rnnlower.graph.walk import resolve_references, trim_omitted, walk_values
+from rnnlower.graph.inlining import resolve_references
+from rnnlower.graph.walk import trim_omitted, walk_values
 from rnnlower.opset.step import Adapter, Row, VersionStep
 from rnnlower.opset.value_types import ValueTypes
 

@@ -14,7 +14,8 @@ from rnnlower.errors import InvalidModelError
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.loop_signature import LoopSignature
-from rnnlower.graph.walk import default_opset, dim_name, ints_of_attribute_or_input
+from rnnlower.graph.symbols import dim_name
+from rnnlower.graph.walk import default_opset, ints_of_attribute_or_input
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import LocatedNode, default_opset, dim_name, node_names, walk, walk_all
+from rnnlower.graph.symbols import dim_name
+from rnnlower.graph.walk import LocatedNode, default_opset, node_names, walk, walk_all
 from rnnlower.recurrent.operators import MOST_INPUTS, SIGNATURES
 from rnnlower.recurrent.state_operators import is_state_operator
 

@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.files.metadata import StreamMetadata
+from rnnlower.graph.inference import forget_inner_shapes
 from rnnlower.graph.rewiring import prepend, remove_orphans, replace_with_values, set_input, take_place_of
-from rnnlower.graph.walk import forget_inner_shapes, operand
+from rnnlower.graph.walk import operand
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.streaming.analysis import Analysis
 from rnnlower.timeflow import edits

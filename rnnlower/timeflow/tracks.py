@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
-from rnnlower.graph.walk import dim_name
+from rnnlower.graph.symbols import dim_name
 from rnnlower.wording import call, option, time_axis
 
 _LONGER = 479

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.walk import dim_name
+from rnnlower.graph.symbols import dim_name
 from rnnlower.passes import SetInputsPass, StreamPass, pipeline
 from rnnlower.passes.base import Condition
 from rnnlower.passes.steps.contracts import CONTRACTS, Contract

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import write_einsum
-from rnnlower.graph.walk import dim_name
+from rnnlower.graph.symbols import dim_name
 from rnnlower.opset.adapters import expand_to_body, only, positive_axis, refuse_unless
 from rnnlower.opset.step import Row, VersionStep
 
