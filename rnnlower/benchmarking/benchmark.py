@@ -42,6 +42,7 @@ from rnnlower.verification.models import ParsedModel, load_parsed
 from rnnlower.verification.rewritten_models import reinterpret
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
+from rnnlower.verification.verify_options import VerifyOptions
 
 
 class RuntimeWorker(Worker):
@@ -211,7 +212,7 @@ class _Benchmark:
             dequantize=options.dequantize,
             assume_linear_before_reset=options.assume_linear_before_reset,
         )
-        runner = Runner(read, read, options.semantics, None)
+        runner = Runner(read, read, VerifyOptions(seed=options.seed, semantics=options.semantics))
         entries = [make_native_entry(own, source, self.folder)]
         FreezeDimsPass(options.dims or {}, options.input_shapes or {})(own)
         trial = self._trial(runner, own)
@@ -292,9 +293,9 @@ class _Benchmark:
             entry.drop("does not run", "; ".join(reasons) or brief(error))
             return
         if runner is not None:
-            judge = Judge(runner, None, None)
+            judge = Judge(runner)
             judged = [Judged(trial, outputs, judge.compare(trial, outputs))]
-            again = judge.merge_trials(judge.recheck(judged, self.options.seed)).values()
+            again = judge.merge_trials(judge.recheck(judged)).values()
             wrong = [str(comparison) for comparison in again if not comparison.equal]
             wrong += [f"no output {name!r}" for name in trial.outputs if name not in outputs]
             if wrong:

@@ -26,7 +26,6 @@ from rnnlower.verification.procedures import (
     LengthProcedure,
     Lengths,
     Pairs,
-    VerifyOptions,
     axis_problems,
     extension_problems,
 )
@@ -63,9 +62,9 @@ class ChunkProcedure(LengthProcedure):
         problems += axis_problems(graph.output, self.stream.outputs)
         return problems, not problems
 
-    def run_reference(self, runner: Runner, options: VerifyOptions) -> list[Trial]:
+    def run_reference(self, runner: Runner) -> list[Trial]:
         runner.states = dict(self.stream.states)
-        return super().run_reference(runner, options)
+        return super().run_reference(runner)
 
     def choose_lengths(self, graph: onnx.GraphProto) -> list[Lengths]:
         """Return the sequence lengths: the model's fixed length, or several multiples of the chunk."""

@@ -26,7 +26,6 @@ from rnnlower.verification.procedures import (
     LengthProcedure,
     Lengths,
     Pairs,
-    VerifyOptions,
     axis_problems,
     extension_problems,
 )
@@ -94,12 +93,12 @@ class PadProcedure(LengthProcedure):
         del proto.graph.value_info[:]
         return reference.with_proto(proto)
 
-    def run_reference(self, runner: Runner, options: VerifyOptions) -> list[Trial]:
+    def run_reference(self, runner: Runner) -> list[Trial]:
         """Run the reference on sequences of several lengths; repeat each trial for each kind of padding."""
-        trials = super().run_reference(runner, options)
+        trials = super().run_reference(runner)
         graph = runner.reference.proto.graph
         most = all(self._lengths_of(trial.feeds) == {**self.padding.max} for trial in trials)
-        if most and options.given(graph, {}) is None:
+        if most and runner.options.given(graph, {}) is None:
             raise UnverifiableError(
                 "the reference runs only at its full length: no shorter sequence can be compared",
                 remedy=f"export it with an open length, or write it unverified ({option('no-verify')})",

@@ -1,34 +1,25 @@
-"""The procedures that run two models: on the same inputs, or on sequences of several lengths.
-
-Also the options of a verification, whose values and combinations are checked.
-"""
+"""The procedures that run two models: on the same inputs, or on sequences of several lengths."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
-from numbers import Real
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx.numpy_helper import to_array
 
-from rnnlower import wording
-from rnnlower.arguments import check_choice, integer
-from rnnlower.engines.session import Array, LoadError, RunError, brief
-from rnnlower.errors import OptionError, UnverifiableError
-from rnnlower.verification.engine_choice import EngineName, Semantics
+from rnnlower.engines.session import LoadError, RunError, brief
+from rnnlower.errors import UnverifiableError
 from rnnlower.verification.inputs.generate import InputMaker
-from rnnlower.verification.inputs.given import GivenInputs, read_inputs
 from rnnlower.verification.inputs.graph_facts import gather_facts, largest_threshold
 from rnnlower.verification.inputs.trials import Overrides, Trial, fed_states, generate_trials, input_maker
-from rnnlower.verification.inputs.uses import Uses, dims_of
+from rnnlower.verification.inputs.uses import GraphFacts, Uses, dims_of
 from rnnlower.verification.models import (
     ParsedModel,
     RunModel,
@@ -39,72 +30,7 @@ from rnnlower.verification.models import (
 )
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict import inner_values
-from rnnlower.verification.verdict.compare import ToleranceType
 from rnnlower.verification.verdict.judging import Judge, Judged, notes_on_empty_outputs
-
-Progress = Callable[[str, int, int], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class VerifyOptions:
-    """The options of a verification, apart from the models.
-
-    Raises:
-        OptionError: An option is out of range, or two exclude each other.
-    """
-
-    trials: int | None
-    seed: int
-    atol: float | None
-    rtol: float | None
-    tolerance: ToleranceType | None
-    inputs: GivenInputs | None
-    states: Mapping[str, str] | None
-    semantics: Semantics
-    engine: EngineName | None
-    on: str | None
-    progress: Progress
-    feeds: Sequence[dict[str, Array]] | None = None
-
-    def __post_init__(self) -> None:
-        if self.trials is not None:
-            integer("number of trials", self.trials, 1)
-        object.__setattr__(self, "seed", integer("seed", self.seed, 0))
-        for name, value in (("atol", self.atol), ("rtol", self.rtol)):
-            if value is not None and not (isinstance(value, Real) and 0 <= value < math.inf):
-                raise OptionError(f"{name} must be a number from 0, not {value!r}")
-        if self.tolerance is not None:
-            check_choice("the tolerance is", self.tolerance, get_args(ToleranceType))
-        if self.engine is not None:
-            check_choice("the engine is", self.engine, get_args(EngineName))
-        check_choice("the semantics are", self.semantics, get_args(Semantics), "they")
-        if self.inputs is not None and self.states:
-            raise OptionError("states are fed back into generated inputs: leave out the inputs or the states")
-        option = wording.option
-        for excluded, problem in (
-            (
-                self.tolerance is not None and (self.atol is not None or self.rtol is not None),
-                f"{option('tolerance')} follows from a type, {option('atol')} and "
-                f"{option('rtol')} are numbers",
-            ),
-            (
-                self.inputs is not None and self.trials is not None,
-                f"{option('trials')} counts generated inputs, {option('inputs')} gives others",
-            ),
-            (
-                self.on is not None and self.engine is not None,
-                f"{option('engine')} says where both models run, {option('on')} where one does",
-            ),
-        ):
-            if excluded:
-                raise OptionError(problem, remedy="leave out one of the two")
-
-    def given(self, graph: onnx.GraphProto, sets: Mapping[str, Array]) -> Sequence[dict[str, Array]] | None:
-        """Return the given sets of inputs; ``None`` if inputs are generated."""
-        if self.feeds is not None or self.inputs is None:
-            return self.feeds
-        return read_inputs(self.inputs, graph, sets)
-
 
 Pairs = Iterator[tuple[Trial, dict[str, Any]]]
 Lengths = Mapping[str, int]
@@ -152,29 +78,29 @@ class Procedure:
         """
         return interface_problems(runner.reference.proto, runner.candidate.proto, runner.sets, runner.casts)
 
-    def run_reference(self, runner: Runner, options: VerifyOptions) -> list[Trial]:
+    def run_reference(self, runner: Runner) -> list[Trial]:
         """Return the trials: inputs, given or generated, and the reference's outputs on them.
 
         Raises:
             UnverifiableError: No engine runs the reference, or it runs on no inputs.
         """
         graph = runner.reference.proto.graph
-        given = options.given(graph, runner.sets)
+        given = runner.options.given(graph, runner.sets)
         with report_reference_errors():
             if given is None:
-                return self._run_generated(runner, options)
+                return self._run_generated(runner)
             runner.empty_inputs = any(array.size == 0 for feeds in given for array in feeds.values())
             finished = []
             branches = inner_values.BranchWatch(runner.reference, runner.sets)
             with runner.open(branches.model) as run:
                 for number, feeds in enumerate(given):
-                    options.progress("reference", number, len(given))
+                    runner.options.progress("reference", number, len(given))
                     finished.append(Trial(number, feeds, branches.watch(run)(feeds)))
         runner.notes += branches.notes() + notes_on_empty_outputs(finished)
         return finished
 
-    @staticmethod
-    def _run_generated(runner: Runner, options: VerifyOptions) -> list[Trial]:
+    def _run_generated(self, runner: Runner) -> list[Trial]:
+        options = runner.options
         graph, candidate = runner.reference.proto.graph, runner.candidate.proto
         uses = _uses_of_both(runner, runner.reference_facts.uses)
         if runner.runtime is not None:
@@ -184,9 +110,8 @@ class Procedure:
         threshold = max(runner.reference_facts.threshold, largest_threshold(candidate))
         facts = dataclasses.replace(runner.reference_facts, uses=uses, threshold=threshold)
         maker = input_maker(graph, candidate.graph, facts, options.seed, runner.sets)
-        states = find_state_pairs(graph, facts, options.states, runner.sets)
         overrides = Overrides(runner.reference, candidate, options.seed)
-        count = options.trials or maker.natural_trials
+        count, states = self.plan_generated(runner, facts, maker)
         runner.empty_inputs = maker.plan.has_empty_inputs
         branches = inner_values.BranchWatch(runner.reference, runner.sets)
         with runner.open(branches.model) as run:
@@ -199,10 +124,18 @@ class Procedure:
                 overrides,
             )
         runner.states = fed_states(finished, states)
-        if options.states and not runner.states:
+        if options.states and states and not runner.states:
             runner.note("no trial continued with the given states: some do among three or more trials")
         runner.notes += skipped + branches.notes() + notes_on_empty_outputs(finished) + overrides.notes()
         return finished
+
+    def plan_generated(
+        self, runner: Runner, facts: GraphFacts, maker: InputMaker
+    ) -> tuple[int, Mapping[str, str]]:
+        """Return the number of trials to generate, and the states with which some of them continue."""
+        options, graph = runner.options, runner.reference.proto.graph
+        states = find_state_pairs(graph, facts, options.states, runner.sets)
+        return options.trials or maker.natural_trials, states
 
     def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
         """Yield each trial with the candidate's outputs, in the form of the reference's."""
@@ -281,11 +214,9 @@ class StepProcedure(Procedure):
 
     states: Mapping[str, str]
 
-    def run_reference(self, runner: Runner, options: VerifyOptions) -> list[Trial]:
-        trials = options.trials or (_CALLS if options.inputs is None else None)
-        single = dataclasses.replace(options, trials=trials, states={})
+    def run_reference(self, runner: Runner) -> list[Trial]:
         calls: list[Trial] = []
-        made = super().run_reference(runner, single)
+        made = super().run_reference(runner)
         initializers = runner.reference.proto.graph.initializer
         defaults = {each.name: to_array(each) for each in initializers if each.name in self.states.values()}
         with report_reference_errors(), runner.open(runner.reference) as run:
@@ -300,6 +231,12 @@ class StepProcedure(Procedure):
                 calls.append(Trial(trial.number, feeds, run(feeds)))
         runner.states = dict(self.states)
         return calls
+
+    def plan_generated(
+        self, runner: Runner, facts: GraphFacts, maker: InputMaker
+    ) -> tuple[int, Mapping[str, str]]:
+        """Return the number of calls; `run_reference` feeds the states back."""
+        return runner.options.trials or _CALLS, {}
 
     def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
         outputs: dict[str, Any] = {}
@@ -338,8 +275,9 @@ class LengthProcedure(Procedure, ABC):
         """Return the reference in the form in which it runs."""
         return reference
 
-    def run_reference(self, runner: Runner, options: VerifyOptions) -> list[Trial]:
+    def run_reference(self, runner: Runner) -> list[Trial]:
         """Run the reference on whole sequences."""
+        options = runner.options
         given = options.given(runner.reference.proto.graph, {})
         with report_reference_errors(), runner.open(self.prepare_reference(runner.reference)) as run:
             if given is not None:
@@ -350,7 +288,7 @@ class LengthProcedure(Procedure, ABC):
             for number, lengths in enumerate(every):
                 options.progress("reference", number, len(every))
                 try:
-                    made += self._generate(runner, run, lengths, options, number)
+                    made += self._generate(runner, run, lengths, number)
                 except UnverifiableError as error:
                     # Too short for a window, or not a multiple of a frame; other lengths are enough.
                     refused.append(error)
@@ -359,10 +297,8 @@ class LengthProcedure(Procedure, ABC):
                 raise refused[0]
             return [dataclasses.replace(trial, number=number) for number, trial in enumerate(made)]
 
-    def _generate(
-        self, runner: Runner, run: RunModel, lengths: Lengths, options: VerifyOptions, number: int
-    ) -> list[Trial]:
-        model = deepcopy(runner.reference.proto)
+    def _generate(self, runner: Runner, run: RunModel, lengths: Lengths, number: int) -> list[Trial]:
+        options, model = runner.options, deepcopy(runner.reference.proto)
         # Sizes other than time that the candidate fixes hold for both models.
         other = onnx.GraphProto(input=runner.candidate.proto.graph.input)
         for value in (*model.graph.input, *other.input):

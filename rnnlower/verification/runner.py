@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,6 @@ from rnnlower.engines.opened import open_on
 from rnnlower.engines.session import RECORDED_SHAPE, Array, LacksKernelError, LoadError, RunError, brief
 from rnnlower.verification.engine_choice import (
     Engine,
-    EngineName,
     NumpyEngine,
     OnnxRuntimeEngine,
     Semantics,
@@ -39,7 +39,8 @@ from rnnlower.verification.rewritten_models import (
     small_floats,
     with_float_activations,
 )
-from rnnlower.verification.verdict.compare import ToleranceType, map_floats
+from rnnlower.verification.verdict.compare import map_floats
+from rnnlower.verification.verify_options import VerifyOptions
 
 # Beyond this many nodes onnxruntime's optimizations take minutes.
 _LARGE_GRAPH = 10_000
@@ -51,9 +52,10 @@ _LONG_LOAD = 5.0
 _STRAIGHT_LINE = 50
 
 
-def widen(array: Array) -> Array:
+def _widen(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return 16-bit floats as float32, and anything else unchanged."""
-    return array.astype(np.float32) if str(array.dtype) in SMALL_FLOATS.values() else array
+    small = SMALL_FLOATS.values()
+    return {name: a.astype(np.float32) if str(a.dtype) in small else a for name, a in arrays.items()}
 
 
 class Runner:
@@ -68,12 +70,10 @@ class Runner:
         self,
         reference: ParsedModel,
         candidate: ParsedModel,
-        semantics: Semantics,
-        forced: EngineName | None,
+        options: VerifyOptions,
         sets: Mapping[str, Array] | None = None,
-        tolerance: ToleranceType | None = None,
     ) -> None:
-        self.reference, self.candidate = reference, candidate
+        self.reference, self.candidate, self.options = reference, candidate, options
         self.reference_facts = gather_facts(reference.proto)
         self.candidate_facts = gather_recurrent_facts(candidate.proto)
         self.sets = dict(sets or {})
@@ -82,11 +82,10 @@ class Runner:
         self.states: dict[str, str] = {}
         self.empty_inputs = False
         self.runtime: Runtime | None = None
-        self.tolerance = tolerance
         # The type to which only one model's constants are rounded.
-        self.rounded_to: str | None = tolerance
+        self.rounded_to: str | None = options.tolerance
         self.casts: dict[str, str] = {}
-        if tolerance is not None:
+        if options.tolerance is not None:
             ours, theirs = reference.proto.graph, candidate.proto.graph
             self.casts = float_casts(ours.input, theirs.input) | float_casts(ours.output, theirs.output)
         # The magnitudes of constants that both models have.
@@ -94,10 +93,8 @@ class Runner:
         self._perturbed: list[RunModel] = []
         self._sessions = ExitStack()
         self._retyped: dict[tuple[str, np.dtype[Any], Semantics], Engine] = {}
-        self._semantics: Semantics = semantics
-        self._forced: EngineName | None = forced
         small = [m.role for m in (candidate, reference) if len(m.proto.graph.node) <= _LARGE_GRAPH]
-        read = [reference, *([] if tolerance is None else [candidate])]
+        read = [reference, *([] if options.tolerance is None else [candidate])]
         # Optimized float16 models skip some roundings.
         half = any("float16" in small_floats(model.proto) for model in read)
         # In such graphs, onnxruntime's optimizations turn float operators into integer ones.
@@ -138,8 +135,8 @@ class Runner:
         engine, notes = open_engine(
             model,
             self.reference_facts if model.role == "reference" else self.candidate_facts,
-            self._semantics,
-            self._forced,
+            self.options.semantics,
+            self.options.engine,
             optimize=model.role == self._optimized,
             empty_inputs=self.empty_inputs,
             excuse=lambda error, optimize: (
@@ -158,11 +155,11 @@ class Runner:
             try:
                 return engine.run(feeds)
             except (LacksKernelError, RunError) as error:
-                if self._forced is not None or not self._may_run_in_numpy(error, model):
+                if self.options.engine is not None or not self._may_run_in_numpy(error, model):
                     raise
                 self.note(f"the {model.role} does not run on onnxruntime: {brief(error)}")
                 engine.close()
-                engine = NumpyEngine(model, self._semantics)
+                engine = NumpyEngine(model, self.options.semantics)
                 self.engines[model.role] = engine.name
                 return engine.run(feeds)
 
@@ -208,7 +205,7 @@ class Runner:
         if len(self.reference.proto.graph.node) > _LARGE_GRAPH:
             return None
         try:
-            return NumpyEngine(self.reference, self._semantics, **options).run(feeds | self.sets)
+            return NumpyEngine(self.reference, self.options.semantics, **options).run(feeds | self.sets)
         except (LoadError, RunError):
             return None
 
@@ -225,7 +222,7 @@ class Runner:
         """
         if len(model.proto.graph.node) > _LARGE_GRAPH or not model.fits_memory:
             return None
-        semantics = semantics or self._semantics
+        semantics = semantics or self.options.semantics
         fed = map_floats(feeds | self._fixed_inputs(model), lambda array: array.astype(dtype))
         key = model.role, dtype, semantics
         try:
@@ -239,7 +236,7 @@ class Runner:
     def _open_retyped(self, model: ParsedModel, dtype: np.dtype[Any], semantics: Semantics) -> Engine:
         facts = gather_recurrent_facts(model.proto)
         native = reasons_against_onnxruntime(facts, semantics, self.empty_inputs)
-        if dtype != np.float64 or native or self._forced == NumpyEngine.name:
+        if dtype != np.float64 or native or self.options.engine == NumpyEngine.name:
             return NumpyEngine(model, semantics)
         try:
             return OnnxRuntimeEngine(model, optimize=False)
@@ -247,23 +244,23 @@ class Runner:
             # Some operators have no kernel in float64.
             return NumpyEngine(model, semantics)
 
-    def in_float32(self) -> Runner | None:
-        """Return a runner of both models with small floats widened to float32; ``None`` if they have none."""
+    def in_float32(self, feeds: Sequence[Mapping[str, Array]]) -> Runner | None:
+        """Return a runner in which small floats are float32, also those of inputs; ``None`` without any."""
         models = [self.reference, self.candidate]
-        if self.tolerance in ("int8", "int16"):
+        if self.options.tolerance in ("int8", "int16"):
             models[1] = with_float_activations(self.candidate)
         kinds = set().union(*(small_floats(model.proto) for model in models))
         held = all(model.fits_memory and len(model.proto.graph.node) <= _LARGE_GRAPH for model in models)
         if not (kinds or models[1] is not self.candidate) or not held:
             return None
         wide = [convert_floats(model, np.dtype(np.float32), SMALL_FLOATS) for model in models]
-        sets = {name: widen(array) for name, array in self.sets.items()}
         # bfloat16 is coarser than float16.
-        rounded_to: str = self.tolerance or min(kinds)
+        rounded_to: str = self.options.tolerance or min(kinds)
         kept: Collection[float] = ()
         if rounded_to in SMALL_FLOATS.values():
             wide[0], kept = round_like(wide[1], wide[0], rounded_to)
-        runner = Runner(wide[0], wide[1], self._semantics, self._forced, sets)
+        options = replace(self.options, tolerance=None, feeds=[_widen(each) for each in feeds])
+        runner = Runner(wide[0], wide[1], options, _widen(self.sets))
         runner.casts = self.casts
         runner.empty_inputs, runner.states = self.empty_inputs, self.states
         runner.rounded_to, runner._exact_magnitudes = rounded_to, kept
@@ -281,10 +278,10 @@ class Runner:
             ]
             self._perturbed += [self._sessions.enter_context(self.open(model)) for model in models]
         for seed, run in enumerate(self._perturbed):
-            if self.tolerance in ("int8", "int16"):
+            if self.options.tolerance in ("int8", "int16"):
                 # Its activations are rounded like its weights.
                 rng = np.random.default_rng(seed)
-                feeds = map_floats(feeds, partial(perturb, kind=self.tolerance, rng=rng))
+                feeds = map_floats(feeds, partial(perturb, kind=self.options.tolerance, rng=rng))
             try:
                 yield run(feeds)
             except RunError:

@@ -23,12 +23,13 @@ from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_se
 from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.models import ModelLike, ParsedModel, load_parsed, op_types, overridable_inputs
 from rnnlower.verification.pad_procedure import PadProcedure
-from rnnlower.verification.procedures import Procedure, Progress, StepProcedure, VerifyOptions
+from rnnlower.verification.procedures import Procedure, StepProcedure
 from rnnlower.verification.rewritten_models import reinterpret
-from rnnlower.verification.runner import Runner, widen
+from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.compare import ToleranceType
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.verification.verification_result import RuntimeTrial, VerificationResult
+from rnnlower.verification.verify_options import Progress, VerifyOptions
 
 _TRIALS_IN_FLOAT32 = 24
 # The message of onnx's checker on nodes in the wrong order.
@@ -95,8 +96,9 @@ def verify(
         InvalidModelError: A model cannot be read.
         OptionError: An option is out of range, or the given inputs do not fit.
     """
-    tell = progress or (lambda role, done, total: None)
-    options = VerifyOptions(trials, seed, atol, rtol, tolerance, inputs, states, semantics, engine, on, tell)
+    options = VerifyOptions(trials, seed, atol, rtol, tolerance, inputs, states, semantics, engine, on)
+    if progress is not None:
+        options = replace(options, progress=progress)
     other = None if also_on is None else find_engine(also_on)
     runtime = None if on is None else find_engine(on)
     if runtime is not None and runtime.is_coarse:
@@ -108,11 +110,11 @@ def verify(
             models[0], dequantize=dequantize, assume_linear_before_reset=assume_linear_before_reset
         )
         fixed = read_sets(sets, models[0].proto.graph)
-        runner = Runner(read, models[1], semantics, engine, fixed, tolerance)
+        runner = Runner(read, models[1], options, fixed)
         if runtime is not None:
             runner = runner.on_runtime(runtime)
         with closing(runner):
-            return _Verification(runner, _choose_procedure(*models), options).result(other)
+            return _Verification(runner, _choose_procedure(*models)).result(other)
 
 
 def _choose_procedure(reference: ParsedModel, candidate: ParsedModel) -> Procedure:
@@ -132,7 +134,6 @@ class _Verification:
 
     runner: Runner
     procedure: Procedure
-    options: VerifyOptions
 
     def result(self, also_on: Engine | None) -> VerificationResult:
         """Return the result, including the candidate's on another runtime if one is requested."""
@@ -145,7 +146,7 @@ class _Verification:
         if not runnable:
             return self._result([], problems)
         try:
-            finished = self.procedure.run_reference(runner, self.options)
+            finished = self.procedure.run_reference(runner)
         except UnverifiableError:
             raise
         except VerificationError as error:
@@ -171,16 +172,16 @@ class _Verification:
 
         Float16's rounding at every step may hide a wrong weight.
         """
-        given = self.options.atol is not None or self.options.rtol is not None
-        other = None if given or self.runner.runtime is not None else self.runner.in_float32()
+        options = self.runner.options
+        if options.atol is not None or options.rtol is not None or self.runner.runtime is not None:
+            return result
+        other = self.runner.in_float32([trial.feeds for trial in finished[:_TRIALS_IN_FLOAT32]])
         if other is None:
             return result
-        feeds = [{name: widen(array) for name, array in trial.feeds.items()} for trial in finished]
-        options = replace(self.options, feeds=feeds[:_TRIALS_IN_FLOAT32])
         with closing(other):
             try:
-                trials = self.procedure.run_reference(other, options)
-                wide = _Verification(other, self.procedure, options)._compare(trials, [])
+                trials = self.procedure.run_reference(other)
+                wide = _Verification(other, self.procedure)._compare(trials, [])
             except (UnverifiableError, VerificationError) as error:
                 return replace(result, skipped=(*result.skipped, f"not compared in float32: {error.problem}"))
         if wide:
@@ -196,13 +197,13 @@ class _Verification:
 
     def _compare(self, finished: list[Trial], problems: list[str]) -> VerificationResult:
         pairs, failures = self._run_candidate(finished)
-        judge = Judge(self.runner, self.options.atol, self.options.rtol)
+        judge = Judge(self.runner)
         judged = [Judged(trial, outputs, judge.compare(trial, outputs)) for trial, outputs in pairs]
-        return self._result(judge.recheck(judged, self.options.seed), problems + failures)
+        return self._result(judge.recheck(judged), problems + failures)
 
     def _result(self, judged: list[Judged], problems: list[str]) -> VerificationResult:
         runner = self.runner
-        judge = Judge(runner, self.options.atol, self.options.rtol)
+        judge = Judge(runner)
         outputs = tuple(judge.merge_trials(judged).values())
         same = bool(outputs) and all(output.equal for output in outputs)
         engines = dict(runner.engines)
@@ -213,7 +214,7 @@ class _Verification:
         here = [model.proto for model in models if engines.get(model.role) == "onnxruntime"]
         if outputs and not same and any(map(may_saturate, here)):
             runner.note(f"onnxruntime's {SATURATION}: the difference may be its own")
-        given = self.options.feeds is not None or self.options.inputs is not None
+        given = runner.options.feeds is not None or runner.options.inputs is not None
         candidate, reference = ("QuantizeLinear" in op_types(model.proto) for model in models)
         if outputs and not same and not given and candidate and not reference:
             runner.note(
@@ -236,7 +237,7 @@ class _Verification:
 
     def _run_candidate(self, finished: list[Trial]) -> tuple[list[tuple[Trial, dict[str, Any]]], list[str]]:
         """Return the candidate's outputs, and its failures to load or run."""
-        runner, progress = self.runner, self.options.progress
+        runner, progress = self.runner, self.runner.options.progress
         pairs: list[tuple[Trial, dict[str, Any]]] = []
         failures = []
         if runner.runtime is not None:

@@ -14,6 +14,7 @@ from rnnlower.verification import runner, verify
 from rnnlower.verification.engine_choice import NumpyEngine, OnnxRuntimeEngine
 from rnnlower.verification.models import load_parsed
 from rnnlower.verification.runner import Runner
+from rnnlower.verification.verify_options import VerifyOptions
 
 WIDE = np.dtype(np.float64)
 
@@ -32,7 +33,7 @@ def test_a_candidate_in_float64_runs_on_onnxruntime_if_that_has_kernels(
         load_parsed(lowered_by(source, "scan"), "candidate", tmp_path),
     )
     feeds = {"X": np.random.default_rng(0).standard_normal((7, 2, 3))}
-    with closing(Runner(*models, "ort", None)) as runner:
+    with closing(Runner(*models, VerifyOptions())) as runner:
         reference, candidate = (runner.run_in_type(WIDE, model, feeds) for model in models)
         kinds = {role: type(each) for (role, *_), each in runner._retyped.items()}
     assert kinds == {"reference": NumpyEngine, "candidate": engine}
@@ -47,7 +48,7 @@ def test_models_that_no_engine_runs_in_float64_have_no_outputs(tmp_path: Path) -
         main (float[2,3] X) => (float[2,3] Z) { Z = elsewhere.Other (X) }
     """)
     held = load_parsed(model, "reference", tmp_path)
-    with closing(Runner(held, held, "ort", None)) as runner:
+    with closing(Runner(held, held, VerifyOptions())) as runner:
         assert runner.run_in_type(WIDE, held, {"X": np.ones((2, 3))}) is None
 
 

@@ -42,9 +42,9 @@ class Judge:
     ``precision`` is the float type that the candidate computes in, if it differs from the model's.
     """
 
-    def __init__(self, runner: Runner, atol: float | None, rtol: float | None) -> None:
+    def __init__(self, runner: Runner) -> None:
         self.runner = runner
-        self.atol, self.rtol = atol, rtol
+        self.atol, self.rtol = runner.options.atol, runner.options.rtol
         self._coarse = [
             np.dtype(tensor_dtype_to_np_dtype(node.elem_type))
             for facts in (runner.reference_facts, runner.candidate_facts)
@@ -55,8 +55,8 @@ class Judge:
         if runner.runtime is not None:
             self.precision = np.dtype(runner.runtime.precision)
             self._coarse.append(self.precision)
-        if runner.tolerance is not None:
-            kind = np.dtype(runner.tolerance)
+        if runner.options.tolerance is not None:
+            kind = np.dtype(runner.options.tolerance)
             self._coarse.append(kind)
             self.precision = kind if compare.is_inexact(kind) else None
 
@@ -98,7 +98,7 @@ class Judge:
             comparisons[name] = compare.compare_values(name, expected, found, tolerance, allowed)
         return comparisons
 
-    def recheck(self, judged: list[Judged], seed: int) -> list[Judged]:
+    def recheck(self, judged: list[Judged]) -> list[Judged]:
         """Check differences again, allowing for rounding that the reference amplifies.
 
         An output that a trial does not determine is dropped from it if other trials compare the output.
@@ -116,7 +116,7 @@ class Judge:
                 doubtful = [name for name, comparison in one.comparisons.items() if not comparison.equal]
                 if not doubtful:
                     continue
-                look = SecondLook(self, run, one, seed, masks)
+                look = SecondLook(self, run, one, self.runner.options.seed, masks)
                 for name in doubtful:
                     match look.excuse(name):
                         case Equal(comparison, reason):
