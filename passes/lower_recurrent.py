@@ -109,7 +109,7 @@ class LowerRecurrentPass(Pass):
             check_choice("the strategy is", self.strategy, [*STRATEGIES])
         self.unroll_factor = check_unroll_factor(self.unroll_factor)
         check_semantics(self.semantics)
-        self._dialect = self.dialect or find_target("onnxruntime")
+        self._dialect = self.dialect or find_target()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lower the nodes.

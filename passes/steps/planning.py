@@ -147,7 +147,7 @@ def preferences(work: LoweringWork) -> Preferences:
 
 def _chooser(work: LoweringWork) -> Chooser:
     return Chooser(
-        work.options.runtime or find_target("onnxruntime"),
+        work.options.runtime or find_target(),
         private_weights([located.node for located in work.nodes]),
         work.options.semantics,
         work.options.native,

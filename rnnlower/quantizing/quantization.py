@@ -265,7 +265,7 @@ def _strategy(model: ir.Model, options: QuantizeOptions) -> str:
     lengths = [parse_recurrent(each, "ort", lenient=True).seq_length for each in find_recurrent(model)]
     if all(length is not None and 0 < length <= _SHORT for length in lengths):
         return "unroll"
-    runtime = options.runtime or find_target("onnxruntime")
+    runtime = options.runtime or find_target()
     return loop_strategy(runtime, dynamic=None in lengths) or "unroll"
 
 

@@ -24,7 +24,11 @@ def target_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
-def find_target(name: str | os.PathLike[str]) -> Target:
+_DEFAULT = "onnxruntime"
+"""The target whose forms are emitted if none is asked for: it runs every result, to verify it."""
+
+
+def find_target(name: str | os.PathLike[str] = _DEFAULT) -> Target:
     """Return the target of this name, or the one that the TOML file at this path describes.
 
     Raises:
