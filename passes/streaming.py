@@ -23,8 +23,6 @@ from rnnlower.passes.steps import lifting_steps, preparing, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.streaming.analysis import Analysis, analyze
-from rnnlower.streaming.caller_in_c import Opener
-from rnnlower.streaming.callers import generate_caller
 from rnnlower.streaming.rewriter import StreamRewriter
 from rnnlower.streaming.single_steps import pair_states
 from rnnlower.streaming.slices import gather_slices
@@ -158,13 +156,8 @@ class StreamWork(Work):
     lowering: Report | None = None
 
 
-def stream_model(model: ir.Model, options: StreamOptions, open_model: Opener) -> StreamReport:
+def stream_model(model: ir.Model, options: StreamOptions) -> StreamReport:
     """Stream the model in place. A failure leaves it half changed, so pass a copy.
-
-    Args:
-        model: The model.
-        options: The options.
-        open_model: Opens the result, for the test in the caller's code.
 
     Raises:
         OptionError: An option does not fit the model, or the time axis cannot be determined.
@@ -180,7 +173,6 @@ def stream_model(model: ir.Model, options: StreamOptions, open_model: Opener) ->
         delay=work.analysis.delay,
         states=work.states,
         lowering=work.lowering,
-        caller=None if options.emit is None else generate_caller(model, options.emit, open_model),
         **work.summary(),
     )
 

@@ -133,7 +133,12 @@ def stream(model: ir.Model, options: StreamOptions) -> StreamReport:
     """
     from rnnlower.passes.streaming import stream_model
 
-    return stream_model(model, options, _open)
+    report = stream_model(model, options)
+    if options.emit is None:
+        return report
+    from rnnlower.streaming.callers import generate_caller
+
+    return dataclasses.replace(report, caller=generate_caller(model, options.emit, _open))
 
 
 def _open(model: onnx.ModelProto) -> Reference:

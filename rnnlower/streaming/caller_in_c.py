@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -144,7 +144,8 @@ def generate_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> s
         if is_input:
             fields.append(f"    {kind} {state}{dims}; {_comment(name)}")
             reset += _state_start_lines(stream.start.get(name, 0.0), kind, state, shape)
-    text = _add_test(_C, model, stream, open_model)
+    calls = list(_run_calls(model, stream, open_model(ir.to_proto(model))))
+    text = _add_test(_C, model, stream, calls)
     text = text.replace("@CHUNK@", str(stream.chunk)).replace("@DELAY@", str(stream.delay))
     text = text.replace("@PARAMETERS@", ", ".join(parameters)).replace("@FIELDS@", "\n".join(fields))
     text = text.replace("@RESET@", "\n".join(reset)).replace("@VALUES@", "".join(values))
@@ -170,9 +171,10 @@ def _state_start_lines(start: object, kind: str, state: str, shape: list[int]) -
     ]
 
 
-def _add_test(text: str, model: ir.Model, stream: StreamMetadata, open_model: Opener) -> str:
+def _add_test(
+    text: str, model: ir.Model, stream: StreamMetadata, calls: Sequence[Mapping[str, Array]]
+) -> str:
     """Return the code with the test: input numbers, and the outputs of the reference."""
-    calls = list(_run_calls(model, stream, open_model))
     given, buffers, tested, compared = [], [], [], []
     count = len(model.graph.inputs)
     for number, value in enumerate((*model.graph.inputs, *model.graph.outputs)):
@@ -196,9 +198,9 @@ def _add_test(text: str, model: ir.Model, stream: StreamMetadata, open_model: Op
     return text.replace("@COMPARED@", "\n".join(compared))
 
 
-def _run_calls(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> Iterator[Mapping[str, Array]]:
+def _run_calls(model: ir.Model, stream: StreamMetadata, run: Reference) -> Iterator[Mapping[str, Array]]:
     """Yield the inputs and outputs of some calls, with the states carried from each to the next."""
-    run, rng = open_model(ir.to_proto(model)), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     states: dict[str, Array] = {}
     for _ in range(_CALLS + -(-stream.delay // (stream.chunk or 1))):
         feeds = {}
