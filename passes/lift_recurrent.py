@@ -100,10 +100,11 @@ class LiftRecurrentPass(Pass):
 
     Args:
         nodes: Shell wildcards; only Loop and Scan nodes whose name matches one of them are lifted.
-        steps: The least number of steps of a straight line; ``None``: straight lines stay, and so do
-            causal convolutions without a past, or with one of zeros.
+        steps: The least number of steps of a straight line; ``None``: neither `lines` nor `zero_pasts`.
+        lines: Whether to lift straight lines.
         frames: Whether to lift Loops and Scans, and to look into functions.
         convolutions: Whether to lift causal convolutions.
+        zero_pasts: Whether to lift also those without a past, or with one of zeros.
         matrices: Whether to lift Loops and Scans whose state is a matrix.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         empty: Whether to lift also what has no steps, where onnxruntime's operators do not return the
@@ -118,8 +119,10 @@ class LiftRecurrentPass(Pass):
     nodes: Sequence[str] | None = None
     _: dataclasses.KW_ONLY
     steps: int | None = 2
+    lines: bool = True
     frames: bool = True
     convolutions: bool = True
+    zero_pasts: bool = True
     matrices: bool = True
     semantics: Semantics = "ort"
     empty: bool = False
@@ -128,6 +131,8 @@ class LiftRecurrentPass(Pass):
 
     def __post_init__(self) -> None:
         check_semantics(self.semantics)
+        if self.steps is None:
+            self.lines = self.zero_pasts = False
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lift the recurrences."""
@@ -138,7 +143,7 @@ class LiftRecurrentPass(Pass):
 
     def _inline_liftable_functions(self, model: ir.Model) -> list[LiftedNode]:
         """Inline the functions that hold something to lift; return what stays in the others."""
-        wanted = {*_FRAMES, *(PRODUCTS if self.steps is not None else ())}
+        wanted = {*_FRAMES, *(PRODUCTS if self.lines else ())}
         functions = [
             function
             for function in functions_with(model, lambda node: not node.domain and node.op_type in wanted)
@@ -204,7 +209,7 @@ class LiftRecurrentPass(Pass):
             self._trial = None
         for graph, path in _graphs(model, self._names).items() if self.convolutions else ():
             self._lift_convolutions(names, graph, path, states, kept)
-        for graph, path in _graphs(model, self._names).items() if self.steps is not None else ():
+        for graph, path in _graphs(model, self._names).items() if self.lines else ():
             self._lift_lines(names, graph, path, lifted, kept)
         lifted = join_directions(self.facts, names, lifted)
         self.lifted = [*(each.report for each in lifted), *states, *kept]
@@ -242,7 +247,7 @@ class LiftRecurrentPass(Pass):
     def _lift_convolutions(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[LiftedNode], kept: list[LiftedNode]
     ) -> None:
-        for node in find_convolutions(self.facts, graph, with_past=self.steps is None):
+        for node in find_convolutions(self.facts, graph, with_past=not self.zero_pasts):
             located = self._located(node, path)
             if not self._is_wanted(located):
                 continue

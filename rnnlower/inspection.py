@@ -154,7 +154,8 @@ def find_liftable(model: ir.Model) -> list[LiftedNode]:
 
     trial = model.clone()
     found: list[LiftedNode] = []
-    for lifting in (LiftRecurrentPass(steps=None), LiftRecurrentPass(frames=False, convolutions=False)):
+    loops = LiftRecurrentPass(lines=False, zero_pasts=False)
+    for lifting in (loops, LiftRecurrentPass(frames=False, convolutions=False)):
         lifting(trial)
         found += lifting.lifted
     return [node for node in found if node.op_type is not None]

@@ -51,8 +51,9 @@ def lift_all(work: Work, *, convolutions: bool, empty: bool = False) -> None:
     target = work.options.runtime
     lifting = LiftRecurrentPass(
         names,
-        steps=None,
+        lines=False,
         convolutions=convolutions,
+        zero_pasts=False,
         # LinearAttention gives decays as logarithms.
         matrices=target is None or target.has("Exp") or target.has_foreign("com.microsoft", LINEAR_ATTENTION),
         semantics=semantics,
