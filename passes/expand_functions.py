@@ -54,9 +54,7 @@ class ExpandDefinitionsPass(Pass):
     ENSURES = (_expanded_nodes_are_gone,)
 
     def __init__(
-        self,
-        unwanted: Callable[[ir.Node], bool],
-        expressible: Callable[[ir.Node], bool] = lambda node: False,
+        self, unwanted: Callable[[ir.Node], bool], expressible: Callable[[ir.Node], bool] = lambda node: False
     ) -> None:
         self._unwanted = unwanted
         self._expressible = expressible

@@ -29,12 +29,7 @@ from rnnlower.lifting.loops import loop_frame
 from rnnlower.passes.arithmetic_masks import has_arithmetic_masks, write_choices
 from rnnlower.passes.base import Pass
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
-from rnnlower.passes.simpler_steps import (
-    has_read_parts,
-    has_simpler_steps,
-    read_parts,
-    simplify_steps,
-)
+from rnnlower.passes.simpler_steps import has_read_parts, has_simpler_steps, read_parts, simplify_steps
 from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics

@@ -17,9 +17,7 @@ from rnnlower.passes.steps.work import LoweringWork, Step, deselect, is_selected
 
 
 def lower_model(
-    model: ir.Model,
-    options: LoweringOptions,
-    listen: Callable[[LocatedNode], Listener] | None = None,
+    model: ir.Model, options: LoweringOptions, listen: Callable[[LocatedNode], Listener] | None = None
 ) -> Report:
     """Lower the recurrent nodes of the model in place. A failure leaves it half lowered, so pass a copy.
 
@@ -79,9 +77,7 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
         when=lambda o: o.lifts_lines,
     ),
     Step(
-        lifting_steps.simplify_loops,
-        "Loops that compute an operator have been lifted.",
-        when=lambda o: o.max,
+        lifting_steps.simplify_loops, "Loops that compute an operator have been lifted.", when=lambda o: o.max
     ),
     Step(preparing.pad, "The added nodes are lowered, too.", when=lambda o: o.max),
     Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),

@@ -32,9 +32,7 @@ def lift(work: Work) -> None:
     """
     target = work.options.runtime
     lift_all(
-        work,
-        convolutions=target is not None and target.has_foreign("com.microsoft", CAUSAL_CONV),
-        empty=True,
+        work, convolutions=target is not None and target.has_foreign("com.microsoft", CAUSAL_CONV), empty=True
     )
 
 

@@ -69,11 +69,7 @@ def is_known(size: Dim) -> bool:
 
 
 def compute_sizes(
-    node: ir.Node,
-    inputs: Sequence[Array | None],
-    dims: Dims | None,
-    dtype: ir.DataType | None,
-    opset: int,
+    node: ir.Node, inputs: Sequence[Array | None], dims: Dims | None, dtype: ir.DataType | None, opset: int
 ) -> Array | None:
     """Compute the output of a node from sizes: numbers, symbols, and ``None`` for an unknown size.
 

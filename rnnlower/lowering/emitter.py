@@ -69,10 +69,7 @@ class Emitter(NodeEmitter):
         return self.express(op_type, inputs, attributes)[0]
 
     def express(
-        self,
-        name: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, Any],
+        self, name: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> Sequence[ir.Value]:
         """Emit the first form of `FALLBACKS` that takes all inputs and attributes and may be emitted.
 

@@ -283,8 +283,7 @@ class _Parser:
                 f"{_FIRST_WITH_BFLOAT16} on"
             )
         raise self.invalid(
-            f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks",
-            remedy,
+            f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks", remedy
         )
 
     def _sizes(self, inputs: Mapping[str, ir.Value], x_shape: ir.Shape | None) -> tuple[int, int | None]:

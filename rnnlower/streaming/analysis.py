@@ -16,13 +16,7 @@ from rnnlower.timeflow.edits import CacheInput, Edit
 from rnnlower.timeflow.flow import Flow, locate
 from rnnlower.timeflow.recurrence import require_states_returned
 from rnnlower.timeflow.rules import follow
-from rnnlower.timeflow.tracks import (
-    ChunkError,
-    CoupledError,
-    Track,
-    batch_remedy,
-    length_remedy,
-)
+from rnnlower.timeflow.tracks import ChunkError, CoupledError, Track, batch_remedy, length_remedy
 from rnnlower.wording import counted, option
 
 _PROBE_CHUNKS = (11, 7)

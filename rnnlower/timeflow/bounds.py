@@ -234,9 +234,4 @@ def _pad_value(flow: Flow, node: ir.Node) -> float | None:
     return None if content is None or flow.depends_on_length(value) else float(content.reshape(-1)[0])
 
 
-BOUNDS: dict[str, Rule] = {
-    "Concat": _concat,
-    "Gather": _gather,
-    "Pad": _pad,
-    "Slice": _slice,
-}
+BOUNDS: dict[str, Rule] = {"Concat": _concat, "Gather": _gather, "Pad": _pad, "Slice": _slice}

@@ -208,12 +208,7 @@ def _start_node() -> Callable[[Any], Any]:
     return ask
 
 
-@adapter(
-    "the NumPy reference",
-    packages=("rnnlower",),
-    install="it comes with rnnlower",
-    tried="0.1.0",
-)
+@adapter("the NumPy reference", packages=("rnnlower",), install="it comes with rnnlower", tried="0.1.0")
 def rnnlower_reference(model: Model) -> Run:
     """The NumPy evaluation that verification uses where onnxruntime has no kernel."""
     import onnx
