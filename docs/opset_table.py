@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 from rnnlower.graph.versions import Parameter, Version, operators, version_at, versions
-from rnnlower.opset.step import Adapter, describe_adapter
+from rnnlower.opset.adapters import Adapter, describe_adapter
 from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.version_fit import MAX_OPSET
 

@@ -1,8 +1,9 @@
-"""Adapters that several operator families share, and bodies of operators that onnx defines as functions."""
+"""Rows of the table of version steps, and the adapters that several operator families share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import onnx
@@ -10,8 +11,35 @@ import onnx_ir as ir
 
 from rnnlower.graph.inlining import resolve_references
 from rnnlower.graph.walk import trim_omitted, walk_values
-from rnnlower.opset.step import Adapter, Row, VersionStep
+from rnnlower.opset.step import VersionStep
 from rnnlower.opset.value_types import ValueTypes
+
+Adapter = Callable[[VersionStep], None]
+
+
+def describe_adapter(adapter: Adapter) -> str:
+    """Return an adapter's description of itself, in one line."""
+    return " ".join(str(adapter.__doc__).split("\n\n")[0].split()).rstrip(".")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A version step that is more than a widening of types.
+
+    `operators` are the operators' names, `low` and `high` the two versions, `up` and `down` the adapters of
+    each direction (``None``: the general rule decides). `low` 0 means that `high` is the first version.
+    """
+
+    operators: str
+    low: int
+    high: int
+    why: str
+    up: Adapter | None = None
+    down: Adapter | None = None
+
+    def change(self, *, up: bool) -> str:
+        """Return how a report describes a node that was rewritten at this step."""
+        return self.why if up or self.down is None else describe_adapter(self.down)
 
 
 def refuse_unless(name: str, allowed: Iterable[Any], reason: str) -> Adapter:

@@ -169,7 +169,8 @@ def _cross_version_step(session: Session, node: ir.Node, opset: int, neighbor: i
     new = version_at(node.op_type, neighbor)
     if new is old or old.since > opset:
         return
-    low, high = sorted((old.since, new.since if new else 0))
+    since = new.since if new else 0
+    low, high = sorted((old.since, since))
     row = ROWS.get((node.op_type, low, high))
     adapter = None if row is None else row.up if neighbor > opset else row.down
     fits_ahead = new is not None and neighbor > opset and form_misfit(node, new) is None
@@ -178,7 +179,7 @@ def _cross_version_step(session: Session, node: ir.Node, opset: int, neighbor: i
         adapter = None
         session.report.notes.append(f"{describe(node)} already has the form of {new}, and stays as it is")
     step = VersionStep(session, graph, node, (old, new), (opset, neighbor), path)
-    if max(old.since, new.since if new else 0) > REVIEWED:
+    if high > REVIEWED:
         step.refuse("this step is newer than the table of steps", "update rnnlower")
     if new is None and adapter is None:
         step.refuse("no older operators express the same")
@@ -197,8 +198,8 @@ def _cross_version_step(session: Session, node: ir.Node, opset: int, neighbor: i
                 op_type=old.op_type,
                 path=path,
                 old=old.since,
-                new=new.since if new else 0,
-                reason=row.change(up=new is not None and new.since > old.since),
+                new=since,
+                reason=row.change(up=since > old.since),
             )
         )
     if step.opset == opset:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -138,19 +137,15 @@ class VersionStep:
             OpsetError: Always; it names the node, the version step, `reason` and the remedy.
         """
         where = f" in {self.path}" if self.path else ""
-        if self.new is None:
-            step = f"{self.old} does not exist before opset {self.old.since}"
-            stay = f"ask for opset {self.old.since} or higher"
-        else:
-            step = f"{self.old} cannot become {self.new}"
-            stay = f"ask for opset {self.old.since} or higher" if self.new.since < self.old.since else ""
-            stay = stay or f"ask for an opset below {self.new.since}"
+        since, after = self.old.since, 0 if self.new is None else self.new.since
+        fault = f"cannot become {self.new}" if after else f"does not exist before opset {since}"
+        stay = f"ask for an opset below {after}" if after > since else f"ask for opset {since} or higher"
         advice = f"{remedy}, or {stay}" if remedy else stay
         origin = self.session.origins.get(self.node)
         written = f", written for {origin}" if origin else ""
         subject = Subject(self.node, self.path, f"{describe(self.node)}{written}{where}")
-        wanted = self.old.since if self.new is None or self.new.since < self.old.since else None
-        raise OpsetError(f"{step}: {reason}", node=subject, remedy=advice, opset=wanted)
+        wanted = None if after > since else since
+        raise OpsetError(f"{self.old} {fault}: {reason}", node=subject, remedy=advice, opset=wanted)
 
     def set(self, name: str, value: Any) -> None:
         """Set the attribute `name`."""
@@ -168,9 +163,10 @@ class VersionStep:
         return value
 
     def set_inputs(self, *values: ir.Value | None) -> None:
-        """Replace all inputs of the node."""
-        self.node.resize_inputs(len(values))
-        for position, value in enumerate(values):
+        """Replace all inputs of the node; those left out at the end are dropped."""
+        given = trim_omitted(values)
+        self.node.resize_inputs(len(given))
+        for position, value in enumerate(given):
             self.node.replace_input_with(position, value)
 
     def set_input(self, position: int, value: ir.Value | None) -> None:
@@ -375,31 +371,3 @@ class VersionStep:
         old.metadata_props.clear()
         old.meta.clear()
         return heir
-
-
-Adapter = Callable[[VersionStep], None]
-
-
-def describe_adapter(adapter: Adapter) -> str:
-    """Return an adapter's description of itself, in one line."""
-    return " ".join(str(adapter.__doc__).split("\n\n")[0].split()).rstrip(".")
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A version step that is more than a widening of types.
-
-    `operators` are the operators' names, `low` and `high` the two versions, `up` and `down` the adapters of
-    each direction (``None``: the general rule decides). `low` 0 means that `high` is the first version.
-    """
-
-    operators: str
-    low: int
-    high: int
-    why: str
-    up: Adapter | None = None
-    down: Adapter | None = None
-
-    def change(self, *, up: bool) -> str:
-        """Return how a report describes a node that was rewritten at this step."""
-        return self.why if up or self.down is None else describe_adapter(self.down)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 
-from rnnlower.opset.step import Row
+from rnnlower.opset.adapters import Row
 
 # The last opset whose steps have all been compared with the previous opset.
 REVIEWED = 28

@@ -9,9 +9,17 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.opset.adapters import nonnegative_axes, nonnegative_axis, only, positive_axis, refuse_unless
+from rnnlower.opset.adapters import (
+    Adapter,
+    Row,
+    nonnegative_axes,
+    nonnegative_axis,
+    only,
+    positive_axis,
+    refuse_unless,
+)
 from rnnlower.opset.families.shaping import OLD_TEXT, to_input
-from rnnlower.opset.step import Adapter, Row, VersionStep
+from rnnlower.opset.step import VersionStep
 
 NO_REDUCTION = "the older version only overwrites"
 COMPUTED_INDICES = (
@@ -31,15 +39,8 @@ def scatter_down(step: VersionStep) -> None:
 
 
 def _rename(step: VersionStep, op_type: str) -> None:
-    step.replace(
-        step.op(
-            op_type,
-            step.required_input(0),
-            step.required_input(1),
-            step.required_input(2),
-            axis=step.attr("axis"),
-        )
-    )
+    inputs = (step.required_input(position) for position in range(3))
+    step.replace(step.op(op_type, *inputs, axis=step.attr("axis")))
 
 
 def _may_be_negative(step: VersionStep, indices: ir.Value) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.opset.step import Row, VersionStep
+from rnnlower.opset.adapters import Row
+from rnnlower.opset.step import VersionStep
 
 ARITHMETIC = "Add Sub Mul Div"
 LOGIC = "And Or Xor Equal Greater Less Pow"

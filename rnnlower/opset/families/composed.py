@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from rnnlower.graph.einsum import write_einsum
 from rnnlower.graph.symbols import dim_name
-from rnnlower.opset.adapters import expand_to_body, only, positive_axis, refuse_unless
-from rnnlower.opset.step import Row, VersionStep
+from rnnlower.opset.adapters import Row, expand_to_body, only, positive_axis, refuse_unless
+from rnnlower.opset.step import VersionStep
 
 WITH_BODY = {
     11: "DynamicQuantizeLinear Range",
@@ -62,9 +62,7 @@ def dft_down(step: VersionStep) -> None:
     reason = "its axis is not constant, DFT-17 needs an attribute"
     axis = -2 if step.input(2) is None else step.known_number(step.required_input(2), reason)
     step.set("axis", positive_axis(step, axis))
-    step.set_inputs(
-        *[step.required_input()] if step.input(1) is None else [step.required_input(), step.input(1)]
-    )
+    step.set_inputs(step.required_input(), step.input(1))
 
 
 def layer_normalization_down(step: VersionStep) -> None:

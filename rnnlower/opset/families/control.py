@@ -11,8 +11,9 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from rnnlower.opset.adapters import Row
 from rnnlower.opset.families.shaping import OLD_TEXT
-from rnnlower.opset.step import Row, VersionStep
+from rnnlower.opset.step import VersionStep
 
 
 def same_shapes(step: VersionStep) -> None:

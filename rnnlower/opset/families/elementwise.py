@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.initializers import FLOATS
-from rnnlower.opset.adapters import only
+from rnnlower.opset.adapters import Row, only
 from rnnlower.opset.families.along_axes import not_of_integers
-from rnnlower.opset.step import Row, VersionStep
+from rnnlower.opset.step import VersionStep
 
 LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 EXACT_IN_DOUBLE = frozenset(each for each in ir.DataType if each.is_integer() and 8 <= each.bitwidth <= 32)
@@ -25,7 +25,7 @@ def clip_11_up(step: VersionStep) -> None:
         return
     dtype = step.known_dtype(step.required_input())
     inputs = [None if bound is None else step.const(bound, dtype) for bound in bounds]
-    step.set_inputs(step.required_input(), *(inputs[:1] if inputs[1] is None else inputs))
+    step.set_inputs(step.required_input(), *inputs)
 
 
 def clip_11_down(step: VersionStep) -> None:
@@ -104,10 +104,7 @@ def compare_9_down(step: VersionStep) -> None:
     """Greater-7 and Less-7 take floating point only; a double holds 32-bit integers exactly."""
     dtype = step.known_dtype(step.required_input())
     if dtype in EXACT_IN_DOUBLE:
-        step.set_inputs(
-            step.cast(step.required_input(0), ir.DataType.DOUBLE),
-            step.cast(step.required_input(1), ir.DataType.DOUBLE),
-        )
+        step.set_inputs(*(step.cast(step.required_input(place), ir.DataType.DOUBLE) for place in (0, 1)))
     elif dtype == ir.DataType.INT64:
         step.replace(_compared_by_halves(step))
     elif dtype not in FLOATS:
@@ -185,9 +182,8 @@ def one_value(step: VersionStep) -> None:
 def to_initializer(step: VersionStep) -> None:
     """Constant-1 holds floating point only: other tensors become initializers of the main graph."""
     tensor = step.attr("value")
-    if tensor.dtype in FLOATS:
-        return
-    step.replace_with_initializer(tensor)
+    if tensor.dtype not in FLOATS:
+        step.replace_with_initializer(tensor)
 
 
 WHOLE = frozenset({ir.DataType.INT32, ir.DataType.INT64})

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.opset.adapters import both, drop_if, expand_to_body, only, refuse_unless
-from rnnlower.opset.step import Row, VersionStep
+from rnnlower.opset.adapters import Row, both, drop_if, expand_to_body, only, refuse_unless
+from rnnlower.opset.step import VersionStep
 
 NO_DILATIONS = drop_if("dilations", 1, "the older version has no dilation")
 NO_CEIL = refuse_unless("ceil_mode", (0,), "the older version rounds output sizes down")
@@ -123,8 +123,7 @@ def batch_norm_1_down(step: VersionStep) -> None:
 
 def dropout_7_up(step: VersionStep) -> None:
     """is_test=0, the default, drops at random; Dropout-7 and Dropout-10 leave the mode to the runtime."""
-    trains = not step.take("is_test")
-    if not trains:
+    if step.take("is_test"):
         return
     if step.target < 12:
         step.refuse(
@@ -160,10 +159,8 @@ def dropout_12_up(step: VersionStep) -> None:
     trains = step.node.meta.pop(TRAINS, False)
     if step.used(1) and not trains:
         step.refuse(OPEN_MASK)
-    inputs = [step.required_input(), step.const(step.take("ratio"), ir.DataType.FLOAT)]
-    if trains:
-        inputs.append(step.const(True, ir.DataType.BOOL))
-    step.set_inputs(*inputs)
+    ratio = step.const(step.take("ratio"), ir.DataType.FLOAT)
+    step.set_inputs(step.required_input(), ratio, step.const(True, ir.DataType.BOOL) if trains else None)
 
 
 def dropout_12_down(step: VersionStep) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.opset.adapters import both, only, refuse_unless
-from rnnlower.opset.step import Row, VersionStep
+from rnnlower.opset.adapters import Row, both, only, refuse_unless
+from rnnlower.opset.step import VersionStep
 
 NO_BLOCKS = refuse_unless("block_size", (0,), "the older version has no blocks")
 

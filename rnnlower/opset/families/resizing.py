@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.opset.adapters import both, only, refuse_unless
-from rnnlower.opset.step import Row, VersionStep
+from rnnlower.opset.adapters import Row, both, only, refuse_unless
+from rnnlower.opset.step import VersionStep
 
 # Set on a Resize-10 that was an Upsample, whose scales are at least 1. Never written to a file.
 WAS_UPSAMPLE = "rnnlower.opset.was_upsample"
@@ -151,14 +151,12 @@ def _scales(step: VersionStep, position: int) -> list[float]:
 def resize_13_up(step: VersionStep) -> None:
     """Either scales or sizes, none of them empty; tf_half_pixel_for_nn was removed."""
     x, roi, scales, sizes = (step.input(position) for position in range(4))
-    if sizes is not None:
-        scales = None
     empty = step.array(roi)
     if step.attr("coordinate_transformation_mode") != "tf_crop_and_resize" or (
         empty is not None and not empty.size
     ):
         roi = None
-    step.set_inputs(x, roi, scales, *([] if sizes is None else [sizes]))
+    step.set_inputs(x, roi, scales if sizes is None else None, sizes)
     if step.attr("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
         if step.attr("mode") != "nearest" or step.attr("nearest_mode") != "floor":
             step.refuse("tf_half_pixel_for_nn was removed, and only nearest_mode='floor' has another name")
@@ -170,8 +168,7 @@ def resize_13_down(step: VersionStep) -> None:
     """An omitted input was an empty tensor."""
     x, roi, scales, sizes = (step.input(position) for position in range(4))
     roi = roi or step.const([], ir.DataType.FLOAT)
-    scales = scales or step.const([], ir.DataType.FLOAT)
-    step.set_inputs(x, roi, scales, *([] if sizes is None else [sizes]))
+    step.set_inputs(x, roi, scales or step.const([], ir.DataType.FLOAT), sizes)
 
 
 def resize_18_axes_down(step: VersionStep) -> None:

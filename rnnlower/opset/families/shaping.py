@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.initializers import FLOATS
-from rnnlower.opset.adapters import nonnegative_axes, nonnegative_axis, only, positive_axis
-from rnnlower.opset.step import Adapter, Row, VersionStep
+from rnnlower.opset.adapters import Adapter, Row, nonnegative_axes, nonnegative_axis, only, positive_axis
+from rnnlower.opset.step import VersionStep
 
 OLD_TEXT = "the older spec has no negative axes"
 
@@ -129,8 +129,8 @@ def _part_sizes(step: VersionStep, axis: int, count: int) -> ir.Value:
 def slice_up(step: VersionStep) -> None:
     """Starts, ends and axes became inputs."""
     starts, ends, axes = (step.take(name) for name in ("starts", "ends", "axes"))
-    inputs = [step.required_input(), step.const(list(starts)), step.const(list(ends))]
-    step.set_inputs(*inputs, *([] if axes is None else [step.const(list(axes))]))
+    bounds = step.const(list(starts)), step.const(list(ends))
+    step.set_inputs(step.required_input(), *bounds, None if axes is None else step.const(list(axes)))
 
 
 def slice_axes_down(step: VersionStep) -> None:
@@ -213,10 +213,8 @@ def pad_2_down(step: VersionStep) -> None:
 def pad_11_up(step: VersionStep) -> None:
     """Pads and value became inputs; the value has the input's type."""
     pads, value = step.take("pads"), step.take("value")
-    inputs = [step.required_input(), step.const(list(pads))]
-    if value:
-        inputs.append(step.const(value, step.known_dtype(step.required_input())))
-    step.set_inputs(*inputs)
+    x, sizes = step.required_input(), step.const(list(pads))
+    step.set_inputs(x, sizes, step.const(value, step.known_dtype(x)) if value else None)
 
 
 def pad_11_down(step: VersionStep) -> None:
@@ -239,8 +237,6 @@ def pad_18_down(step: VersionStep) -> None:
     rank = step.known_rank(step.required_input())
     axes = [axis % rank for axis in step.known_ints(step.input(3), "its axes are not constant")]
     step.set_inputs(step.required_input(), _all_pads(step, axes, rank), step.input(2))
-    if step.input(2) is None:
-        step.set_inputs(step.required_input(0), step.required_input(1))
 
 
 def _all_pads(step: VersionStep, axes: Sequence[int], rank: int) -> ir.Value:
