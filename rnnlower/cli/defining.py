@@ -62,6 +62,11 @@ class Display:
     quiet: bool = False
     verbose: bool = False
 
+    @property
+    def in_words(self) -> bool:
+        """True if the command reports what it did in words."""
+        return not self.json_ and not self.quiet
+
 
 def command(*absent: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function, with an option for each parameter and each field of a dataclass.

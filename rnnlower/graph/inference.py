@@ -23,23 +23,8 @@ T = TypeVar("T")
 
 _ABORTING = {"Slice", "GatherND"}
 _SHRINKING = {
-    "AveragePool",
-    "CenterCropPad",
-    "Conv",
-    "ConvInteger",
-    "ConvTranspose",
-    "LpPool",
-    "MaxPool",
-    "MaxUnpool",
-    "OneHot",
-    "Pad",
-    "QLinearConv",
-    "Resize",
-    "STFT",
-    "Split",
-    "Tile",
-    "TopK",
-    "Upsample",
+    *("AveragePool", "CenterCropPad", "Conv", "ConvInteger", "ConvTranspose", "LpPool", "MaxPool"),
+    *("MaxUnpool", "OneHot", "Pad", "QLinearConv", "Resize", "STFT", "Split", "Tile", "TopK", "Upsample"),
 }
 _CHILD = Child()
 

@@ -57,7 +57,7 @@ class ChunkProcedure(LengthProcedure):
     def interface_problems(self, runner: Runner) -> tuple[list[str], bool]:
         """Return differences between the interfaces; a streamed model may have additional states."""
         states, graph = self.stream.states, runner.candidate.proto.graph
-        problems, _ = extension_problems(runner, states.values(), states, ", which is not a state")
+        problems = extension_problems(runner, states.values(), states, ", which is not a state")
         problems += axis_problems(graph.input, self.stream.inputs)
         problems += axis_problems(graph.output, self.stream.outputs)
         return problems, not problems

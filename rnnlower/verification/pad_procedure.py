@@ -60,7 +60,7 @@ class PadProcedure(LengthProcedure):
 
     def interface_problems(self, runner: Runner) -> tuple[list[str], bool]:
         """Return differences between the interfaces; a padded model has additional lengths or masks."""
-        problems, _ = extension_problems(runner, self.padding.lengths.values())
+        problems = extension_problems(runner, self.padding.lengths.values())
         graph = runner.candidate.proto.graph
         problems += axis_problems((*graph.input, *graph.output), self.padding.rows)
         for name, axis in self.padding.inputs.items():

@@ -173,7 +173,7 @@ class Procedure:
 
 def extension_problems(
     runner: Runner, inputs: Collection[str], outputs: Collection[str] = (), why: str = ""
-) -> tuple[list[str], bool]:
+) -> list[str]:
     """Return differences between the interfaces of a model and its streamed or padded form, in any order.
 
     The candidate may have these additional inputs and outputs, and may lack inputs that are set.
@@ -190,7 +190,7 @@ def extension_problems(
         problems += [f"the candidate has no {kind} {name!r}" for name in sorted(ours - theirs)]
         more = sorted(theirs - ours - known)
         problems += [f"the candidate has one more {kind} {name!r}{why}" for name in more]
-    return problems, not problems
+    return problems
 
 
 def axis_problems(values: Iterable[onnx.ValueInfoProto], axes: Mapping[str, int]) -> list[str]:

@@ -131,8 +131,7 @@ def verify(
     if display.report is not None:
         sections = [model_facts(reference, "Reference").section, model_facts(candidate, "Candidate").section]
         done = f"rnnlower verify {reference.name} {candidate.name}"
-        quiet = display.quiet or display.json_
-        common.report_page(display.report, done, result, sections, phases, quiet)
+        common.report_page(display.report, done, result, sections, phases, not display.in_words)
     if display.json_:
         common.emit_result(result.to_dict() | {"seconds": phases.rounded()}, error)
     elif not display.quiet:

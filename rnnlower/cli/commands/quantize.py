@@ -7,7 +7,7 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from rnnlower.cli import common
-from rnnlower.cli.common import Phases, progress
+from rnnlower.cli.common import progress
 from rnnlower.cli.defining import Display, check_verifying, command
 from rnnlower.cli.values import check_external_data
 from rnnlower.errors import OptionError, VerificationError
@@ -36,21 +36,20 @@ def calibrate(
     from rnnlower.files.publishing import check_companion
     from rnnlower.quantizing.calibrating import calibrate_model
 
-    quiet, json_ = display.quiet, display.json_
     if ranges is not None:
         check_companion("--ranges", ranges, (".json",), "the ranges are a .json file")
         if ranges.resolve() == output.resolve():
             raise OptionError(f"--ranges {ranges}: that is the output's file; give another one")
-    with progress("reading", quiet, Phases(False)) as tell:
+    with progress("reading", display.quiet) as tell:
         calibration = calibrate_model(
             read_model(model), dataclasses.replace(options, ranges=ranges is not None, progress=tell)
         )
-    common.say_notes(calibration.notes, quiet)
+    common.say_notes(calibration.notes, display.quiet)
     calibration.save(output, format)  # type: ignore[arg-type]  # it checks the format
     if ranges is not None:
         calibration.save_ranges(ranges)
     calls, sequences = len(calibration.calls), calibration.sequences
-    if json_:
+    if display.json_:
         inputs = {name: list(array.shape) for name, array in calibration.calls[0].items()}
         roles = None if calibration.ranges is None else len(calibration.ranges)
         common.emit_result(
@@ -59,7 +58,7 @@ def calibrate(
         )
     common.say(
         f"rnnlower: wrote {output} ({counted(calls, 'call')} of {counted(sequences, 'recording')})",
-        quiet or json_,
+        not display.in_words,
     )
 
 
@@ -82,16 +81,15 @@ def quantize(
 
     check_external_data(external_data)
     options = dataclasses.replace(options, verify=verify, on=None if options.on == "none" else options.on)
-    quiet, json_ = display.quiet, display.json_
     check_verifying(verify, [name for name in ("on", "inputs") if getattr(options, name) is not None])
     if options.on is not None:
         common.installed_runtime(options.on)
-    with progress("reading", quiet, Phases(display.verbose)) as tell:
+    with progress("reading", display.quiet) as tell:
         own = read_model(model)
         before = size_on_disk(model, own)
         report = quantize_model(own, dataclasses.replace(options, progress=tell))
     record_provenance(own.metadata_props, "quantize", options, wanted=provenance)
-    common.say_notes(report.notes, quiet)
+    common.say_notes(report.notes, display.quiet)
     common.warn(report.warnings)
     worst = report.sqnr
     error = None
@@ -105,15 +103,15 @@ def quantize(
         size = stage.size
         if error is None:
             stage.accepted = True
-    if json_:
+    if display.json_:
         result = report.to_dict() | {"min_sqnr": min_sqnr, "bytes": {"source": before, "result": size}}
         common.emit_result(result | {"output": None if error else str(output)}, error)
-    elif not quiet:
+    elif not display.quiet:
         _print(report, display.verbose)
     if error is not None:
         common.exit_with_difference(error, "--min-sqnr 0 writes it all the same, for inspection")
     wrote = f"rnnlower: wrote {output} ({size:,} bytes; the source has {before:,})"
-    common.say(wrote, quiet or json_)
+    common.say(wrote, not display.in_words)
 
 
 def _remedy(report: QuantizeReport, options: QuantizeOptions) -> str:

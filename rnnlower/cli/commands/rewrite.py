@@ -40,16 +40,10 @@ if TYPE_CHECKING:
     CommandReport = RewritingReport | OpsetReport
     Views = tuple[Callable[..., Iterable[Section]], Callable[[Any, bool], None]]
 
-_QUANTIZING = frozenset(
-    {
-        "ConvInteger",
-        "DynamicQuantizeLinear",
-        "MatMulInteger",
-        "QLinearConv",
-        "QLinearMatMul",
-        "QuantizeLinear",
-    }
-)
+_QUANTIZING = {
+    *("ConvInteger", "DynamicQuantizeLinear", "MatMulInteger"),
+    *("QLinearConv", "QLinearMatMul", "QuantizeLinear"),
+}
 """Operators that round to integers."""
 
 
@@ -159,9 +153,9 @@ class Rewriting:
                 verification,
                 [facts.section, written, *sections(facts, model, report)],
                 self._phases,
-                not self._shows_words,
+                not self.display.in_words,
             )
-        if self._shows_words:
+        if self.display.in_words:
             print_report(report, self.display.verbose)
             if verification is not None:
                 tables.print_verification(verification, verbose=self.display.verbose)
@@ -170,11 +164,11 @@ class Rewriting:
             common.say_notes([_ROUNDING], self.display.quiet)
         result = self._finished(report.to_dict(), verification)
         wrote = f"rnnlower: wrote {self.output} ({_describe_size(stage)}; the source has {size:,})"
-        common.say(wrote, not self._shows_words)
+        common.say(wrote, not self.display.in_words)
         if report.caller is not None and self._caller is not None:
             with whole_file(self._caller) as part:
                 part.write_text(report.caller, encoding="utf-8")
-            common.say(f"rnnlower: wrote {self._caller}", not self._shows_words)
+            common.say(f"rnnlower: wrote {self._caller}", not self.display.in_words)
         return result
 
     def _path_of_caller(self) -> pathlib.Path | None:
@@ -227,11 +221,6 @@ class Rewriting:
         if verification is not None and verification.on is None:
             verification = dataclasses.replace(verification, on=self._absent)
         return stage, verification
-
-    @property
-    def _shows_words(self) -> bool:
-        """True if the command reports what it did in words."""
-        return not self.display.json_ and not self.display.quiet
 
     def _finished(self, result: dict[str, Any], verification: VerificationResult | None) -> dict[str, Any]:
         """Return the whole result for JSON; end with the exit code if nothing was written."""
@@ -303,7 +292,7 @@ def _rewriting(kind: type[Options], words: str) -> Callable[..., None]:
         buckets = sorted(_buckets(options, output, display), key=lambda each: each[1].resolve() == source)
         results = []
         for number, (each, path, shown) in enumerate(buckets):
-            if number and not display.quiet and not display.json_:
+            if number and display.in_words:
                 print()
             run = Rewriting(name, model, path, each, comparison, shown, external_data, provenance)
             results.append(run.run())
