@@ -332,13 +332,9 @@ class _Parser:
         return next((size // factor for size, factor in sizes if size is not None), None)
 
     def _batch_size(self, inputs: Mapping[str, ir.Value], batch_size: int | None, layout: int) -> int | None:
-        candidates = [batch_size]
-        if "sequence_lens" in inputs:
-            candidates.append(_static_dim(inputs["sequence_lens"].shape, 0))
-        for name in ("initial_h", "initial_c"):
-            if name in inputs:
-                candidates.append(_static_dim(inputs[name].shape, 1 - layout))
-        return next((size for size in candidates if size is not None), None)
+        places = (("sequence_lens", 0), ("initial_h", 1 - layout), ("initial_c", 1 - layout))
+        sizes = [_static_dim(inputs[name].shape, axis) for name, axis in places if name in inputs]
+        return next((size for size in (batch_size, *sizes) if size is not None), None)
 
     def _check_shapes(
         self,
