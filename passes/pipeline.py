@@ -22,8 +22,6 @@ def lower_model(
     """Lower the recurrent nodes of the model in place. A failure leaves it half lowered, so pass a copy.
 
     Args:
-        model: The model.
-        options: The options.
         listen: Returns the listener for a node, which receives the roles of the values in its steps.
 
     Raises:

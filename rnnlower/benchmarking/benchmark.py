@@ -109,7 +109,6 @@ def make_lowered_entry(model: ModelLike, strategy: str, options: LoweringOptions
     """Return the lowered model, in the operators of the options' target if any, or why there is none.
 
     Args:
-        model: The model.
         strategy: ``unroll``, ``scan`` or ``loop``, or one of `TARGET_STRATEGIES`: ``adapt``, the target's own
             operators adapted, or ``lower``, what is found to be the fastest.
         options: How it is lowered.

@@ -146,7 +146,6 @@ def check_graph_scope(graph: onnx.GraphProto, label: str, outer: _Scope | None =
     """Refuse a graph in which a name is defined twice, or read and never defined, including its bodies.
 
     Args:
-        graph: The graph.
         label: What messages call the model.
         outer: The scope around the graph, if it is a body.
 

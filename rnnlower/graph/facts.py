@@ -85,7 +85,6 @@ class Facts(NodeFacts):
         """Replace the facts about a body by those of some nodes in one iteration.
 
         Args:
-            body: The body.
             nodes: Its nodes to visit, in order.
             given: The contents of its inputs.
         """

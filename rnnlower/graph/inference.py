@@ -35,7 +35,6 @@ def infer_guarded(ops: Collection[str], infer: Callable[[onnx.ModelProto], T], m
     Args:
         ops: The operators of the model.
         infer: A function that can be imported by its module and name.
-        model: The model.
 
     Raises:
         InvalidModelError: It would abort the process, or takes too long.

@@ -66,7 +66,6 @@ class InitializerPool:
     """New initializers of a model's main graph, shared between equal contents.
 
     Args:
-        model: The model.
         names: Source of fresh names.
     """
 

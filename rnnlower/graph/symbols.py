@@ -74,7 +74,6 @@ def compute_sizes(
     """Compute the output of a node from sizes: numbers, symbols, and ``None`` for an unknown size.
 
     Args:
-        node: The node.
         inputs: The sizes in each of its inputs.
         dims: The shape of its first input.
         dtype: The type of its output. TorchScript counts the steps of a range that has a step in floats.

@@ -71,7 +71,6 @@ def walk(
     """Yield all nodes of a graph and of its subgraphs with their paths, in the order of the graph.
 
     Args:
-        graph: The graph.
         path: Its path.
         names: The names of nodes in paths, where nodes have been added since; `node_name` gives the others'.
     """

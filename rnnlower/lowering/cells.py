@@ -73,7 +73,6 @@ class Products:
     """The matrix products of one step, and the gates computed from them.
 
     Args:
-        e: The emitter.
         p: The values that all steps share.
         x: The input products by group of gates, or X itself (under the name ``X``).
         h: H(t-1); ``None`` is zero.

@@ -321,7 +321,6 @@ class Emitters:
     """The emitters of what replaces nodes of a model, which share its names and its new constants.
 
     Args:
-        model: The model.
         dialect: The operators that may be emitted.
         names: Source of fresh names, by default a new one.
         namespaces: Whether the nodes carry the metadata by which viewers fold them.
@@ -348,7 +347,6 @@ class Emitters:
 
         Args:
             name: The name of the node.
-            dtype: The type.
             listener: Told the role of the values of a step.
             outer: The namespace of the node itself, as its exporter wrote it.
         """

@@ -94,7 +94,6 @@ def count_costs(nodes: Sequence[ir.Node], facts: Facts, steps: int, fused: Colle
     """Count the nodes of a graph; unknown sizes count as one.
 
     Args:
-        nodes: The nodes.
         facts: The facts about the values.
         steps: The number of runs of the bodies of Scan and Loop.
         fused: Activations that the runtime fuses with a preceding Gemm.

@@ -45,7 +45,6 @@ def lower_node(
 
     Args:
         e: The emitter, whose dtype is the compute type.
-        node: The node.
         weights: Cuts the node's weights.
         strategy: A key of `STRATEGIES`.
         form: The form of the step, which must be allowed for the node.

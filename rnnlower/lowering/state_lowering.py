@@ -50,7 +50,6 @@ def choose_chunk_form(
     """Return how a node is repeated.
 
     Args:
-        node: The node.
         strategy: A key of `STRATEGIES`.
         factor: The requested number of steps of an iteration of a Scan or Loop.
         priced: Whether the number may be another one, the fastest.

@@ -102,8 +102,6 @@ def _product_axes(
     """Return the axes of a product of matrices, whose inner axes are filled with zeros.
 
     Args:
-        flow: The walk.
-        node: The node.
         indices: The inputs that are the factors.
         zeros: The inputs that hold what stands for zero in each factor, if it is not 0.
     """

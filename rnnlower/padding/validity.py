@@ -25,7 +25,6 @@ class MaskEmitter:
     """An emitter of masks and counts of the valid elements, which are made once for the whole model.
 
     Args:
-        emitters: The emitters.
         start: The node before which they are emitted, in the order in which they depend on each other.
         given: For each symbol, the input of the padded model that says how much is valid.
         rows: The size of the axis of rows, if each row has a length of its own.

@@ -138,7 +138,6 @@ class Asker(contextlib.ExitStack):
     """A client that asks a runtime and saves the answers, so that an interrupted probe can resume.
 
     Args:
-        engine: The runtime.
         partial: The file in which the answers are saved, if any.
         on_progress: Called once for each question, including those an interrupted probe has already asked.
     """

@@ -108,7 +108,6 @@ def probe_control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str,
     """Return the table ``control_flow``: which of If, Loop and Scan are correct as a lowering emits them.
 
     Args:
-        asker: Asks the questions.
         tables: The known tables of the file: a lowering uses only their operators.
         dynamic: Whether sizes may be symbolic.
     """

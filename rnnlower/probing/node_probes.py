@@ -34,7 +34,6 @@ def probe_recurrent_rules(
     """Return the recurrent rules of the target file, without their sources.
 
     Args:
-        asker: Asks the questions.
         dynamic: Whether sizes may be symbolic.
         loops: Those of If, Loop and Scan that the runtime supports.
         dtypes: The types that it supports.
@@ -107,7 +106,6 @@ class _RuleProbe:
     """The probe of one rule.
 
     Args:
-        asker: Asks the questions.
         base: The plain node.
         sound: The directions in which it is correct.
         needs: The states that it needs.

@@ -188,7 +188,6 @@ def probe_type_limits(asker: Asker, ops: Sequence[str], types: Sequence[str]) ->
     """Return the limits ``dtypes`` of operators that support fewer types than the others, without sources.
 
     Args:
-        asker: Asks the questions.
         ops: The operators that the runtime supports.
         types: The types that it supports.
     """

@@ -34,7 +34,6 @@ def find_recurrent(model: ir.Model, wanted: Callable[[ir.Node], bool] = is_recur
     """List every recurrent node of the model, functions included.
 
     Args:
-        model: The model.
         wanted: Which of the nodes that carry a state to list. Unnamed ones are numbered among all of these.
     """
     opset = default_opset(model)

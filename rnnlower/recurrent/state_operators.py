@@ -152,8 +152,6 @@ def parse_state_operators(
     parameter counts as its default.
 
     Args:
-        nodes: The nodes.
-        facts: The facts about the model.
         lenient: Take unsupported attributes as absent, and tensors of other ranks as unknown.
 
     Raises:

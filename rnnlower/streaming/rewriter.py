@@ -21,11 +21,7 @@ _COUNTER = "calls"
 
 
 class StreamRewriter:
-    """A rewriter of the main graph of a model.
-
-    Args:
-        model: The model.
-    """
+    """A rewriter of the main graph of a model."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model

@@ -67,8 +67,6 @@ class AdaptedNode:
     """A runtime's own recurrent operator, adapted by ops around it, to be emitted.
 
     Args:
-        e: The emitter.
-        node: The node.
         changes: The keys of `NativeCheck.violated_keys` to correct. Those that cannot be corrected stay.
 
     Attributes:

@@ -124,7 +124,6 @@ class Chooser:
         """Return the plan for a node that is lowered: the cheapest candidate.
 
         Args:
-            node: The node.
             weights: Cuts the node's weights.
             opset: The opset to write in, if it has all operators.
             strategy: The strategy, if it is asked for.
@@ -204,7 +203,6 @@ def loop_strategy(target: Target, *, dynamic: bool) -> str | None:
     """Return "scan" or "loop", whichever the target is to run; None if it has neither.
 
     Args:
-        target: The target.
         dynamic: Whether the number of steps is dynamic.
     """
     flow = target.control_flow

@@ -37,7 +37,6 @@ def find_misfits(
 
     Args:
         model: The model; types and sizes are noted on the inputs of recurrent nodes.
-        target: The target.
         semantics: Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.
         emitted: Check only nodes that a lowering has emitted, or all but those; ``None``: all nodes.
         skipped: Nodes that are not checked, as they will be replaced.

@@ -44,7 +44,6 @@ def find_axes(model: ir.Model, given: Mapping[str, int]) -> dict[str, int]:
     """Return the time axis of each input that has one.
 
     Args:
-        model: The model.
         given: Axes named by the user. Other inputs with a dimension of the same name have it there.
 
     Raises:

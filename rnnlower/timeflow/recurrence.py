@@ -161,8 +161,6 @@ def hold_state(
     """Carry a state of a node from chunk to chunk.
 
     Args:
-        flow: The flow.
-        node: The node.
         place: The input and the output of the state, its name in messages, and the end of the new one's.
         shape: Its shape.
         dtype: Its type.

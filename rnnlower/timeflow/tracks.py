@@ -21,7 +21,6 @@ class CoupledError(Exception):
     Args:
         problem: Why.
         remedy: What the user can do, if anything.
-        node: The node.
 
     Attributes:
         also: Other nodes of which the same is true.

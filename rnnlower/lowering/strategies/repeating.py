@@ -115,8 +115,6 @@ def body_graph(
     """Return the graph of the nodes that the emitter holds.
 
     Args:
-        e: The emitter.
-        inputs: The inputs.
         outputs: The outputs in the compute type. A graph must not name a value twice among its
             outputs, nor return a value from outside: such outputs get an Identity.
         dims: The sizes of the outputs.
