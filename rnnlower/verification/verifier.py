@@ -96,9 +96,8 @@ def verify(
         InvalidModelError: A model cannot be read.
         OptionError: An option is out of range, or the given inputs do not fit.
     """
-    options = VerifyOptions(trials, seed, atol, rtol, tolerance, inputs, states, semantics, engine, on)
-    if progress is not None:
-        options = replace(options, progress=progress)
+    tell = progress or VerifyOptions.progress
+    options = VerifyOptions(trials, seed, atol, rtol, tolerance, inputs, states, semantics, engine, on, tell)
     other = None if also_on is None else find_engine(also_on)
     runtime = None if on is None else find_engine(on)
     if runtime is not None and runtime.is_coarse:

@@ -21,10 +21,6 @@ from rnnlower.verification.verdict.compare import ToleranceType
 Progress = Callable[[str, int, int], None]
 
 
-def _tell_nobody(role: str, done: int, total: int) -> None:
-    """Ignore the progress of the runs."""
-
-
 @dataclasses.dataclass(frozen=True)
 class VerifyOptions:
     """The options of a verification, apart from the models.
@@ -43,7 +39,7 @@ class VerifyOptions:
     semantics: Semantics = "ort"
     engine: EngineName | None = None
     on: str | None = None
-    progress: Progress = _tell_nobody
+    progress: Progress = lambda role, done, total: None
     feeds: Sequence[dict[str, Array]] | None = None
 
     def __post_init__(self) -> None:
