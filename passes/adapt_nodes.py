@@ -27,7 +27,11 @@ from rnnlower.passes.expand_functions import ExpandDefinitionsPass
 _ROUNDS = 8
 _READERS = frozenset(["ConcatFromSequence", "SequenceAt", "SequenceLength"])
 SEQUENCE_OPS = _READERS | {
-    *("SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SplitToSequence"),
+    "SequenceEmpty",
+    "SequenceConstruct",
+    "SequenceInsert",
+    "SequenceErase",
+    "SplitToSequence",
 }
 Refused = Callable[[ir.Node], bool]
 

@@ -66,8 +66,15 @@ _LIKE_FIRST_INPUT = {
     *(
         ("com.microsoft", name)
         for name in (
-            *("BiasGelu", "FastGelu", "Gelu", "QLinearLeakyRelu", "QLinearSigmoid", "QuickGelu"),
-            *("RotaryEmbedding", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+            "BiasGelu",
+            "FastGelu",
+            "Gelu",
+            "QLinearLeakyRelu",
+            "QLinearSigmoid",
+            "QuickGelu",
+            "RotaryEmbedding",
+            "SkipLayerNormalization",
+            "SkipSimplifiedLayerNormalization",
         )
     ),
 }

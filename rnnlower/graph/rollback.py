@@ -12,8 +12,13 @@ import onnx_ir as ir
 from rnnlower.graph.walk import root_graphs, subgraphs_of
 
 _OF_MODEL = (
-    *("graph", "ir_version", "doc_string", "domain"),
-    *("model_version", "producer_name", "producer_version"),
+    "graph",
+    "ir_version",
+    "doc_string",
+    "domain",
+    "model_version",
+    "producer_name",
+    "producer_version",
 )
 _OF_NODE = ("name", "domain", "op_type", "overload", "version", "doc_string")
 _OF_VALUE = ("name", "type", "const_value", "shape", "doc_string")
