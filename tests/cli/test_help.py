@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from support.cli_helpers import rnnlower as run
@@ -45,6 +46,15 @@ def test_verbose_and_json_give_the_time_of_each_phase(tmp_path: Path) -> None:
         ["convert", path, "-o", out, "--opset", 18],
     ):
         assert "verifying: candidate" in run(*line, "--json").json["seconds"]
+
+
+def test_verbose_quantize_gives_the_time_of_each_phase(tmp_path: Path) -> None:
+    recordings = tmp_path / "recordings.npz"
+    np.savez(recordings, X=np.random.default_rng(0).normal(size=(4, 5, 2, 3)).astype(np.float32))
+    line = [MODELS / "lstm14_defaults.onnx", "-o", tmp_path / "out.onnx", "--calibration", recordings]
+    for options, is_told in ([], False), (["-v"], True):
+        words = run("quantize", *line, "--min-sqnr=0", *options).stderr
+        assert all((phase in words) == is_told for phase in ("reading ", "calibrating ", "measuring "))
 
 
 def test_errors_in_ulp_are_shown_by_verbose_only(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from rnnlower.cli import common
-from rnnlower.cli.common import progress
+from rnnlower.cli.common import Phases, progress
 from rnnlower.cli.defining import Display, check_verifying, command
 from rnnlower.cli.values import check_external_data
 from rnnlower.errors import OptionError, VerificationError
@@ -84,11 +84,13 @@ def quantize(
     check_verifying(verify, [name for name in ("on", "inputs") if getattr(options, name) is not None])
     if options.on is not None:
         common.installed_runtime(options.on)
-    with progress("reading", display.quiet) as tell:
+    phases = Phases(display.verbose)
+    with progress("reading", display.quiet, phases) as tell:
         own = read_model(model)
         before = size_on_disk(model, own)
         report = quantize_model(own, dataclasses.replace(options, progress=tell))
     record_provenance(own.metadata_props, "quantize", options, wanted=provenance)
+    phases.print()
     common.say_notes(report.notes, display.quiet)
     common.warn(report.warnings)
     worst = report.sqnr
