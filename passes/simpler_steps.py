@@ -17,7 +17,7 @@ from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import LocatedNode, display_name, is_read, look_through_identities
 from rnnlower.lifting.loops import step_slices
 from rnnlower.lowering.emitter import Emitter, Emitters
-from rnnlower.passes.arithmetic_masks import has_arithmetic_masks, write_choices
+from rnnlower.passes.row_choices import has_other_choices, write_choices
 from rnnlower.passes.simpler_control_flow import CarriedState, replace_loop, take_branches
 
 
@@ -53,7 +53,7 @@ def has_simpler_steps(facts: Facts, node: ir.Node) -> bool:
         or any(True for _ in _joined_states(facts, node))
         or _turned_state(node) is not None
         or (node.op_type == "Loop" and bool(step_slices(facts, node)))
-        or has_arithmetic_masks(facts, body)
+        or has_other_choices(facts, body, node)
     )
 
 
@@ -63,7 +63,7 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
     Elements of an iteration are taken by a Gather, whose result has a size that is known; branches are taken
     where these sizes decide; what is concatenated to one state is carried as a state for each part; what is
     transposed at the start and back at the end is carried in between; what elements are appended to comes
-    before them only after the last iteration; and a mask by which values are multiplied chooses them.
+    before them only after the last iteration; and masks choose values by Where, for rows that go on.
     """
     node = located.node
     body = node.attributes["body"].as_graph()
@@ -73,7 +73,7 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
         with Emitters(facts.model, names=names).before(reader) as e:
             element = place if is_position else e.op("Gather", series.outer, place, axis=series.axis)
         replace_with_values(reader, [element])
-    write_choices(facts, names, body)
+    write_choices(facts, names, body, node)
     for index, axis, is_last in list(_growing_states(facts, node)):
         _start_empty(Emitters(facts.model, names=names), node, index, axis, is_last=is_last)
     while True:
