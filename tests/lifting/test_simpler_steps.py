@@ -271,7 +271,8 @@ def make_reading_end(read: str, join: str = "made, row", start: str = "begin") -
         Y = Loop (steps, go, {start}) <body = each (int64 n, bool goes, float[N, K, 4] made) => (
             bool on, float[N, L, 4] more) {{
             on = Identity (goes) x = Gather <axis = 1> (X, n) {read} hr = MatMul (h, R)
-            sum = Add (x, hr) new = Tanh (sum) row = Unsqueeze (new, at_one) more = Concat <axis = 1> ({join}) }}>
+            sum = Add (x, hr) new = Tanh (sum) row = Unsqueeze (new, at_one)
+            more = Concat <axis = 1> ({join}) }}>
         last = Shape <start = 1, end = 2> (Y) }}"""
     )
 
@@ -295,7 +296,7 @@ SLICED = "end = Slice (made, PLACES) h = Squeeze (end, at_one)"
             [],
         ),
         (
-            "end = Gather <axis = 1> (made, minus) many = ReduceSum <keepdims = 0> (made, at_one) h = Add (end, many)",
+            "l = Gather <axis = 1> (made, minus) s = ReduceSum <keepdims = 0> (made, at_one) h = Add (l, s)",
             "begin",
             [],
         ),
