@@ -36,7 +36,7 @@ def has_other_choices(facts: Facts, graph: ir.Graph, node: ir.Node | None = None
     With the Loop or Scan whose body the graph is, choices among its results count, too.
     """
     found = _choices(facts, graph), _inverted(facts, graph, node), _inverted_inputs(facts, node)
-    return any(True for each in found for _ in each)
+    return any(True for each in found for _ in each) or bool(_cast_conditions(facts, graph))
 
 
 def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Node | None = None) -> None:
@@ -53,6 +53,7 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
             chosen = e.op("Where", condition, *(written.get(value, value) for value in values))
         written[total.outputs[0]] = chosen
         _replace(total, chosen)
+    conditions |= _cast_conditions(facts, graph)
     for mask, condition in conditions.items():
         for factor, is_kept in [(mask, True), *((rest, False) for rest in _rests(facts, mask))]:
             for reader, index in factor.uses():
@@ -98,11 +99,27 @@ def _inverted(facts: Facts, graph: ir.Graph, node: ir.Node | None) -> Iterator[i
     """Yield each Where by a condition that holds for rows that have ended, which may be written inversely."""
     after = {use.node: None for value in _following(node.outputs if node else ()) for use in value.uses()}
     for each in itertools.chain(graph, after) if facts.opset >= _SINCE else ():
-        if each.op_type == "Where" and not each.domain and _is_inverted(facts, each.inputs[0]):
-            filled = facts.constant(each.inputs[1])
-            # What has another constant in place of rows, such as attention, is no choice of states.
-            if filled is None or not filled.any():
-                yield each
+        if _is_choice(facts, each) and _is_inverted(facts, each.inputs[0]):
+            yield each
+
+
+def _is_choice(facts: Facts, node: ir.Node) -> bool:
+    """Return whether a Where may choose states: it has no other constant, as attention does, than zeros."""
+    if node.op_type != "Where" or node.domain:
+        return False
+    filled = [facts.constant(value) for value in node.inputs[1:]]
+    return all(constant is None or not constant.any() for constant in filled)
+
+
+def _cast_conditions(facts: Facts, graph: ir.Graph) -> dict[ir.Value, ir.Value]:
+    """Return the conditions of choices by what they were cast to, which may be multiplied."""
+    conditions = {each.inputs[0]: None for each in graph if _is_choice(facts, each)}
+    casts = (use.node for each in conditions if each is not None for use in each.uses())
+    return {
+        cast.outputs[0]: condition
+        for cast in casts
+        if (condition := cast.inputs[0]) and truth_of_mask(facts, cast.outputs[0]) is condition
+    }
 
 
 def _following(values: Iterable[ir.Value]) -> list[ir.Value]:

@@ -48,7 +48,8 @@ def _is_inside(facts: Facts, small: ir.Value | None, large: ir.Value) -> bool:
     dims, whole = facts.dims(small), facts.dims(large)
     if dims is None or whole is None or len(dims) > len(whole):
         return False
-    return all(size in (1, other) for size, other in zip(dims[::-1], whole[::-1], strict=False))
+    pairs = zip(dims[::-1], whole[::-1], strict=False)
+    return all(size == 1 or (size is not None and size == other) for size, other in pairs)
 
 
 def truth_of_mask(facts: Facts, mask: ir.Value | None) -> ir.Value | None:
