@@ -32,6 +32,9 @@ CAST = "next = Where (m, h, new) k = Cast <to = 9> (m) y = Where (k, zero, next)
 FILLED = (
     "next = Where (m, h, new) size = Shape (next) none = ConstantOfShape (size) y = Where (m, none, next)"
 )
+BESIDE = """next = Where (m, h, new) f = Cast <to = 1> (m) rest = Sub (one, f)
+    y = Mul (rest, next)"""
+CHOICES = ["Where", "1 - m", "Where and 1 - m", "Cast", "zeros"]
 COLUMN = "m = Unsqueeze (ended, s1)"
 
 
@@ -71,9 +74,7 @@ def compare(model: onnx.ModelProto, left: list[str], longest: int = 0) -> None:
                     np.testing.assert_allclose(actual[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "choice", [CHOICE, ARITHMETIC, CAST, FILLED], ids=["Where", "1 - m", "Cast", "zeros"]
-)
+@pytest.mark.parametrize("choice", [CHOICE, ARITHMETIC, BESIDE, CAST, FILLED], ids=CHOICES)
 @pytest.mark.parametrize(
     "ended",
     [
@@ -88,9 +89,7 @@ def test_steps_of_a_loop_ask_which_rows_have_ended(ended: str, choice: str) -> N
     compare(make_model(LOOP, f"{ended} {COLUMN}", choice), ["RNN"])
 
 
-@pytest.mark.parametrize(
-    "choice", [CHOICE, ARITHMETIC, CAST, FILLED], ids=["Where", "1 - m", "Cast", "zeros"]
-)
+@pytest.mark.parametrize("choice", [CHOICE, ARITHMETIC, BESIDE, CAST, FILLED], ids=CHOICES)
 @pytest.mark.parametrize(
     ("mask", "axis"),
     [
@@ -164,3 +163,9 @@ def test_other_masks_stay(mask: str) -> None:
 )
 def test_other_choices_stay(choice: str) -> None:
     compare(make_model(LOOP, f"ended = GreaterOrEqual (t, n) {COLUMN}", choice), [])
+
+
+def test_a_mask_may_multiply_results_beside_a_choice_of_rows_that_go_on() -> None:
+    choice = "next = Where (m, new, h) f = Cast <to = 1> (m) y = Mul (next, f)"
+    compare(make_model(LOOP, f"ended = Less (t, n) {COLUMN}", choice), ["RNN"])
+    compare(make_model(LOOP, f"ended = Less (t, n) {COLUMN}", choice.replace("(next, f)", "(f, f)")), [])
