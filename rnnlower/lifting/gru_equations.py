@@ -128,7 +128,9 @@ def _match_update_gate(
             term = {each: free.get(each, 0.0) - gated.get(each, 0.0) for each in keys}
             return gate, 1.0, drop_zeros(term), True
     if any(len(key) == 2 and own in key and not _is_computed(step, divide(key, own)) for key in polynomial):
-        raise NotLiftableError("its gates are activated before the steps, as in minGRU, QRNN and SRU")
+        raise NotLiftableError(
+            "it multiplies H by values that are computed before the steps, as minGRU, QRNN and SRU do"
+        )
     raise mismatch("GRU", "the new state is not (1 - z) n + z h")
 
 

@@ -106,7 +106,7 @@ NEITHER = "a new state is neither gated nor an activation"
         ("q = Mul (sum, part) c = Clip (q, low, one) new = Sub (c, part)", NEITHER),
         (
             "k = Sub (one, x) a = Mul (k, h) b = Mul (x, x) new = Add (a, b)",
-            "its gates are activated before the steps, as in minGRU, QRNN and SRU",
+            "it multiplies H by values that are computed before the steps, as minGRU, QRNN and SRU do",
         ),
     ],
 )
