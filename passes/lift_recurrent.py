@@ -26,8 +26,8 @@ from rnnlower.lifting.lifted_nodes import FrameLifter, Lifted, LiftedNode
 from rnnlower.lifting.line_lifting import LineLifter
 from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
-from rnnlower.passes.arithmetic_masks import has_arithmetic_masks, write_choices
 from rnnlower.passes.base import Pass
+from rnnlower.passes.row_choices import has_other_choices, write_choices
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
 from rnnlower.passes.simpler_steps import has_read_parts, has_simpler_steps, read_parts, simplify_steps
 from rnnlower.passes.stack_sequences import StackSequencesPass
@@ -273,7 +273,7 @@ class LiftRecurrentPass(Pass):
         by a mask are chosen by it.
         """
         reasons: list[LiftedNode] = []
-        if has_read_parts(self.facts, graph) or has_arithmetic_masks(self.facts, graph):
+        if has_read_parts(self.facts, graph) or has_other_choices(self.facts, graph):
             own: list[Lifted] = []
             with contextlib.suppress(_NothingLiftedError), rollback_on_failure(self.facts.model):
                 read_parts(self.facts, names, graph)

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Dims
@@ -17,7 +18,7 @@ from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import LocatedNode, display_name, is_read, look_through_identities
 from rnnlower.lifting.loops import step_slices
 from rnnlower.lowering.emitter import Emitter, Emitters
-from rnnlower.passes.arithmetic_masks import has_arithmetic_masks, write_choices
+from rnnlower.passes.row_choices import has_other_choices, write_choices
 from rnnlower.passes.simpler_control_flow import CarriedState, replace_loop, take_branches
 
 
@@ -50,10 +51,11 @@ def has_simpler_steps(facts: Facts, node: ir.Node) -> bool:
     return (
         any(each.op_type == "If" for each in body)
         or any(True for _ in _growing_states(facts, node))
+        or any(True for _ in _read_ends(facts, node))
         or any(True for _ in _joined_states(facts, node))
         or _turned_state(node) is not None
         or (node.op_type == "Loop" and bool(step_slices(facts, node)))
-        or has_arithmetic_masks(facts, body)
+        or has_other_choices(facts, body, node)
     )
 
 
@@ -63,7 +65,8 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
     Elements of an iteration are taken by a Gather, whose result has a size that is known; branches are taken
     where these sizes decide; what is concatenated to one state is carried as a state for each part; what is
     transposed at the start and back at the end is carried in between; what elements are appended to comes
-    before them only after the last iteration; and a mask by which values are multiplied chooses them.
+    before them only after the last iteration, and its last element is a state where the body reads that; and
+    masks choose values by Where, for rows that go on.
     """
     node = located.node
     body = node.attributes["body"].as_graph()
@@ -73,7 +76,10 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
         with Emitters(facts.model, names=names).before(reader) as e:
             element = place if is_position else e.op("Gather", series.outer, place, axis=series.axis)
         replace_with_values(reader, [element])
-    write_choices(facts, names, body)
+    write_choices(facts, names, body, node)
+    while (read := next(_read_ends(facts, node), None)) is not None:
+        node = _carry_last(facts, names, node, *read)
+        facts.forget()
     for index, axis, is_last in list(_growing_states(facts, node)):
         _start_empty(Emitters(facts.model, names=names), node, index, axis, is_last=is_last)
     while True:
@@ -103,6 +109,65 @@ def _growing_states(facts: Facts, node: ir.Node) -> Iterator[tuple[int, int, boo
         reads = [len(each.uses()) + loop.body.outputs.count(each) for each in (before, after)]
         if reads == [1, 1] and dims[axis] != 0:
             yield index, axis, writer.inputs[0] is before
+
+
+def _read_ends(facts: Facts, node: ir.Node) -> Iterator[tuple[int, int, ir.Value, list[ir.Node]]]:
+    """Yield the states, not empty at first, to which a body appends an element and whose last one it reads.
+
+    Each is an index, an axis, the element and what reads the last one.
+    """
+    loop = LoopSignature(node)
+    for index, (before, after) in enumerate(zip(loop.before, loop.after, strict=True)):
+        writer, dims = _concat(after), facts.dims(node.inputs[loop.first_input + index])
+        if writer is None or not dims or writer.inputs[0] is not before or len(writer.inputs) != 2:
+            continue
+        axis, element = writer.attributes.get_int("axis", 0) % len(dims), writer.inputs[1]
+        size, given = dims[axis], facts.dims(element)
+        views = [use.node for use in before.uses() if _is_view(facts, use.node)]
+        wholes = [before, *(view.outputs[0] for view in views)]
+        readers = [use.node for whole in wholes for use in whole.uses() if use.node not in (writer, *views)]
+        if (
+            element not in (None, before)
+            and (isinstance(size, int) and size > 0 and given is not None and given[axis] == 1)
+            and readers
+            and all(_reads_last(facts, reader, axis, len(dims)) for reader in readers)
+            and not any(whole.is_graph_output() for whole in wholes)
+        ):
+            yield index, axis, element, readers
+
+
+def _reads_last(facts: Facts, reader: ir.Node, axis: int, rank: int) -> bool:
+    """Return whether a node reads the last element on an axis."""
+    if reader.op_type == "Gather" and not reader.domain:
+        place = facts.constant(reader.inputs[1])
+        is_last = place is not None and place.size == 1 and bool((place == -1).all())
+        return is_last and reader.attributes.get_int("axis", 0) % rank == axis
+    cuts = [cut for cut in axis_slices(reader, facts.constant) or () if not cut.is_whole()]
+    own = [cut.axis % rank == axis and (cut.start, cut.step) == (-1, 1) and cut.is_to_end() for cut in cuts]
+    return own == [True]
+
+
+def _carry_last(
+    facts: Facts,
+    names: NameSource,
+    node: ir.Node,
+    index: int,
+    axis: int,
+    element: ir.Value,
+    readers: Sequence[ir.Node],
+) -> ir.Node:
+    """Replace a Loop or Scan by one that carries the last element of a state, too; return that."""
+    start = node.inputs[LoopSignature(node).first_input + index]
+    assert start is not None
+    with Emitters(facts.model, names=names).before(node) as e:
+        state = _new_state(
+            facts, names, node, index, e.slice(start, [-1], [np.iinfo(np.int64).max], [axis]), element
+        )
+    wholes = [whole for reader in readers if (whole := reader.inputs[0]) is not None]
+    for reader in readers:
+        reader.replace_input_with(0, state.before)
+    remove_orphans(wholes)
+    return replace_loop(node, [], {}, [state])
 
 
 def _concat(value: ir.Value) -> ir.Node | None:

@@ -276,8 +276,8 @@ def match_cell(
             return match(step)
         except NotLiftableError as error:
             reasons.append(str(error))
-    is_activation = len(states) == 1 and atoms.as_activations(step.new[0]) is not None
-    raise NotLiftableError(reasons[-1 if is_activation else 0])
+    is_gated = any(len(key) > 1 for key in step.polynomial(0, 0))
+    raise NotLiftableError(reasons[0 if is_gated else -1])
 
 
 def is_reversed(parts: Sequence[InputPart]) -> bool:

@@ -173,6 +173,8 @@ class StepEquations:
             argument, clip, beta = self.atoms.arguments(atoms).simplify(), first.beta, factor
         if function == Activation("Clip", 0.0, np.inf):
             function = Activation("Relu")
+        if function.name == "Clip" and clip is None and (bounded := _bounded_gate(function, argument, scale)):
+            return bounded
         if function == Activation("Clip", 0.0, 1.0):
             if clip is None and not keeps_argument:
                 # More runtimes compute the default parameters correctly.
@@ -185,6 +187,9 @@ class StepEquations:
             function = Activation("Softplus")
         elif function.name == "Softplus" and self.semantics == "ort":
             raise NotLiftableError("onnxruntime's operators overflow in Softplus, where the step does not")
+        if function.name == "Clip":
+            bounds = f"from {function.alpha:g} to {function.beta:g}"
+            raise NotLiftableError(f"no activation of a cell returns its argument {bounds} alone")
         if function.name not in _ACTIVATIONS:
             raise NotLiftableError(f"{function.name} is not an activation of a cell")
         if (scale, beta) != (1.0, 1.0):
@@ -275,6 +280,17 @@ class StepEquations:
         constant = np.array([p.get((), 0.0) for p in polynomials])
         ids = np.array([key[0] for key in keys], np.int64).reshape(-1, 1)
         return AffineForm(ids, coefs, constant, ("",))
+
+
+def _bounded_gate(clip: Activation, argument: AffineForm, scale: float) -> Gate | None:
+    """Return the gate of a clip times a factor, as of Relu6 or Hardtanh: an operator clips the argument."""
+    assert clip.alpha is not None
+    assert clip.beta is not None
+    low, high = clip.alpha * scale, clip.beta * scale
+    if scale <= 0 or not 0 < high < np.inf or (low, high) == (0, 1):
+        return None
+    function = {0.0: Activation("Relu"), -high: Activation("Affine", 1.0, 0.0)}.get(low)
+    return None if function is None else Gate(function, argument.scale(scale), round_to_float32(high))
 
 
 def common_value(values: Sequence[float], what: str) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rnnlower.lifting.affine_forms import Floats, Polynomial
+from rnnlower.lifting.affine_forms import Floats, Monomial, NotLiftableError, Polynomial
 from rnnlower.lifting.equations import (
     OPEN,
     Cell,
@@ -127,7 +127,17 @@ def _match_update_gate(
             # h + z (n - h)
             term = {each: free.get(each, 0.0) - gated.get(each, 0.0) for each in keys}
             return gate, 1.0, drop_zeros(term), True
+    if any(len(key) == 2 and own in key and not _is_computed(step, divide(key, own)) for key in polynomial):
+        raise NotLiftableError(
+            "it multiplies H by values that are computed before the steps, as minGRU, QRNN and SRU do"
+        )
     raise mismatch("GRU", "the new state is not (1 - z) n + z h")
+
+
+def _is_computed(step: StepEquations, key: Monomial) -> bool:
+    """Return whether a product has factors other than inputs."""
+    (h,) = step.states
+    return any(step.atoms.kind(atom) != "variable" or h.start <= atom < h.start + h.size for atom in key)
 
 
 def _match_reset(

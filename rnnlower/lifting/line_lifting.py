@@ -134,10 +134,10 @@ class LineLifter:
             np.ones((1, 1), np.bool_) if mask is None else self._facts.constant(mask) for mask in masks
         ]
         time = "R" if found.reverse else "T"
-        rows = ("B" if "B" in found.tags else "", "")
+        state_tags = ("B" if "B" in found.tags else "", "")
         if all(constant is not None and constant.ndim == 2 for constant in constants):
             stacked = e.constant(np.stack(np.broadcast_arrays(*constants)))  # type: ignore[arg-type]
-            return lengths_from_mask(self._facts, stacked, (time, *rows), len(masks))
+            return lengths_from_mask(self._facts, stacked, (time, *state_tags), len(masks))
         given = [mask for mask in masks if mask is not None]
         if len(given) < len(masks):
             raise NotLiftableError("the rows that keep their state are not those that have ended")
@@ -148,17 +148,29 @@ class LineLifter:
             if not found.reverse and all(self._facts.dims(mask) == dims for mask in given):
                 require_rows(("B",) if dims[0] != 1 else (), found.tags)
                 return lengths
-        series, tags = self._make_series(e, graph, given)
+        rows = [look_through(mask, RESHAPING) for mask in given]
+        dims = self._facts.dims(rows[0]) or ()
+        if all(self._facts.dims(mask) == (*dims, 1) for mask in given):
+            # Elements of a mask by time and row were made columns.
+            series, tags = self._make_series(e, graph, rows, ("" if dims == (1,) else "B",))
+        else:
+            series, tags = self._make_series(e, graph, given)
         return mask_lengths(self._facts, found, series, tags)
 
     def _make_series(
-        self, e: Emitter, graph: ir.Graph, leaves: Sequence[ir.Value], *, is_longer: bool = False
+        self,
+        e: Emitter,
+        graph: ir.Graph,
+        leaves: Sequence[ir.Value],
+        tags: tuple[str, ...] | None = None,
+        *,
+        is_longer: bool = False,
     ) -> tuple[Series, tuple[str, ...]]:
         """Return the series whose elements are these values; stack them if there is none.
 
         With `is_longer` it keeps all steps of the tensor they come from, even those that no row has.
         """
-        tags, _ = tagged_shape(self._facts, leaves[0])
+        tags = tagged_shape(self._facts, leaves[0])[0] if tags is None else tags
         origins = [self._find_origin(leaf) for leaf in leaves]
         (first, *_), places = origins, [None if each is None else each.start for each in origins]
         count = len(leaves)

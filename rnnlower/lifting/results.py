@@ -23,7 +23,7 @@ from rnnlower.lifting.row_masks import (
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 
-_VIEWS = ("Identity", "Reshape", "ReverseSequence", "Slice")
+_VIEWS = ("Identity", "Reshape", "ReverseSequence", "Slice", "Transpose")
 
 
 @dataclasses.dataclass(frozen=True)

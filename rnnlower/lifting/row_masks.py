@@ -40,8 +40,16 @@ def zeroing_mask(facts: Facts, node: ir.Node, value: ir.Value) -> ir.Value | Non
         mask = second if first is value else first
         return mask if truth_of_mask(facts, mask) is not None else None
     condition, kept, rest = match_where(node.outputs[0])
-    zeros = facts.constant(rest)
-    return condition if kept is value and zeros is not None and not zeros.any() else None
+    return condition if kept is value and facts.is_zero(rest) and _is_inside(facts, rest, value) else None
+
+
+def _is_inside(facts: Facts, small: ir.Value | None, large: ir.Value) -> bool:
+    """Return whether a value can be broadcast to the shape of another one."""
+    dims, whole = facts.dims(small), facts.dims(large)
+    if dims is None or whole is None or len(dims) > len(whole):
+        return False
+    pairs = zip(dims[::-1], whole[::-1], strict=False)
+    return all(size == 1 or (size is not None and size == other) for size, other in pairs)
 
 
 def truth_of_mask(facts: Facts, mask: ir.Value | None) -> ir.Value | None:
@@ -171,13 +179,16 @@ def _find_comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value, 
         seen.add(value)
         if producer.op_type in ("Less", "Greater"):
             numbers, lengths = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
-            shape, time = facts.shape(lengths) or (), 0
-            if lengths is not None and len(shape) == 2 and shape[1] == 1:
-                lengths, time = look_through(lengths, RESHAPING), 1
-            if facts.dtype(lengths) not in SIZE_TYPES or len(facts.shape(lengths) or ()) != 1:
+            rows = None if lengths is None else look_through(lengths, RESHAPING)
+            dims = facts.dims(rows) or ()
+            if rows is None or len(dims) != 1 or facts.dtype(rows) not in SIZE_TYPES:
                 return None
-            assert lengths is not None
-            return (value, lengths, time) if _is_iota(facts, numbers, time) else None
+            # The lengths are on the other axis.
+            times = [0] * (facts.dims(lengths) in (dims, (1, *dims))) + [1] * (
+                facts.dims(lengths) == (*dims, 1)
+            )
+            found = [time for time in times if _is_iota(facts, numbers, time)]
+            return (value, rows, found[0]) if found else None
         if producer.op_type not in (*LAYOUT, "ReverseSequence"):
             return None
         pending += [each for each in producer.inputs[: None if producer.op_type == "Concat" else 1] if each]

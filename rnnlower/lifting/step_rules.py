@@ -170,6 +170,8 @@ def _clip_form(e: Evaluator, form: AffineForm, low: float, high: float) -> Affin
     atoms, factor = e.atoms.as_activations(form) or ([], 0.0)
     functions = {e.atoms.block(atom).function for atom in atoms}
     inner = functions.pop() if factor == 1 and len(functions) == 1 else None
+    if inner == Activation("Relu"):
+        inner = Activation("Clip", 0.0, math.inf)
     if inner is not None and inner.name == "Clip":
         assert inner.alpha is not None and inner.beta is not None  # noqa: PT018
         low, high = max(low, min(inner.alpha, high)), min(high, max(inner.beta, low))

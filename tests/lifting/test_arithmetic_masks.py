@@ -89,14 +89,52 @@ def test_other_products_stay(read: str, rest: str, start: str) -> None:
     assert recurrent_left(compare(model)) == []
 
 
-def test_the_reason_for_inverted_masks_names_no_operator_that_the_model_lacks() -> None:
-    read = READ.replace("mK =", "kK =") + " mK = Sub (one, kK)"
-    model = make_line(read, "", MASK.replace("Less", "GreaterOrEqual"))
-    (node,) = rnnlower.lift.with_report(model)[1].nodes
-    assert (
-        node.reason == 'a step chooses between values, but not "the new one if step < length, else the old"'
-    )
-    assert recurrent_left(compare(model)) == []
+INVERTED = MASK.replace("Less", "GreaterOrEqual")
+OF_ENDED = READ.replace("mK =", "kK =") + " mK = Sub (one, kK)"
+COLUMN = (
+    "eK = Gather <axis = 1> (mask, pK) cK = Unsqueeze (eK, s1) kK = Cast <to = 1> (cK) mK = Sub (one, kK)"
+)
+TURNED = COLUMN.replace("axis = 1", "axis = 0")
+
+
+@pytest.mark.parametrize(
+    ("read", "start", "left"),
+    [
+        (OF_ENDED, INVERTED, ["RNN"]),
+        (OF_ENDED, MASK.replace("mask)", "other)").replace("m =", "other = Not (mask) m ="), ["RNN"]),
+        (OF_ENDED, INVERTED.replace("row,", "late,"), []),
+        (OF_ENDED, MASK, []),
+        (COLUMN, INVERTED, ["RNN"]),
+        (COLUMN, INVERTED.replace("row,", "late,"), []),
+        (TURNED, "across = Transpose (row) mask = LessOrEqual (lengths, across)", ["RNN"]),
+        (
+            TURNED,
+            "across = Transpose (row) line = Unsqueeze (lengths, s0) mask = LessOrEqual (line, across)",
+            ["RNN"],
+        ),
+        (TURNED, "across = Transpose (late) mask = LessOrEqual (lengths, across)", []),
+        (TURNED, "across = Transpose (row) mask = LessOrEqual (across, lengths)", []),
+    ],
+    ids=[
+        *(
+            "t >= n",
+            "not t < n",
+            "one step early",
+            "rows that go on",
+            "a column of a mask",
+            "an early column",
+        ),
+        *("a row of a mask", "a row of lengths", "an early row", "t <= n"),
+    ],
+)
+def test_a_mask_of_rows_that_have_ended_multiplies_the_old_state(
+    read: str, start: str, left: list[str]
+) -> None:
+    model = make_line(read, "", start)
+    lifted = compare(model)
+    assert recurrent_left(lifted) == left
+    for node in rnnlower.lift.with_report(model)[1].nodes:
+        assert "Where" not in (node.reason or ""), "The model has none."
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (1, 1, 1)])

@@ -261,6 +261,60 @@ def test_a_tensor_that_grows_from_the_initial_state(join: str, read: str, left: 
     assert lift_and_compare(model) == left
 
 
+def make_reading_end(read: str, join: str = "made, row", start: str = "begin") -> onnx.ModelProto:
+    """Return a Loop whose only state is the last element of what each step appends a new one to."""
+    return onnx.parser.parse_model(
+        HEADER.replace("HSHAPE", "float[N, 4]").replace("float[P, Q, S] last", "int64[1] last")
+        + f"""begin = Unsqueeze (h0, at_one) two = Concat <axis = 1> (begin, begin)
+        minus = Sub (zero, one)
+        at_minus = Unsqueeze (minus, at_zero) at_low = Unsqueeze (low, at_zero)
+        Y = Loop (steps, go, {start}) <body = each (int64 n, bool goes, float[N, K, 4] made) => (
+            bool on, float[N, L, 4] more) {{
+            on = Identity (goes) x = Gather <axis = 1> (X, n) {read} hr = MatMul (h, R)
+            sum = Add (x, hr) new = Tanh (sum) row = Unsqueeze (new, at_one)
+            more = Concat <axis = 1> ({join}) }}>
+        last = Shape <start = 1, end = 2> (Y) }}"""
+    )
+
+
+SLICED = "end = Slice (made, PLACES) h = Squeeze (end, at_one)"
+
+
+@pytest.mark.parametrize(
+    ("read", "start", "left"),
+    [
+        ("h = Gather <axis = 1> (made, minus)", "begin", ["RNN"]),
+        ("h = Gather <axis = 1> (made, minus)", "two", ["RNN"]),
+        (SLICED.replace("PLACES", "at_minus, far, at_one"), "begin", ["RNN"]),
+        ("all = Slice (made, at_zero, far, at_zero) h = Gather <axis = -2> (all, minus)", "begin", ["RNN"]),
+        ("h = Gather <axis = 1> (made, zero)", "two", []),
+        ("h = Gather <axis = 1> (made, low)", "two", []),
+        (SLICED.replace("PLACES", "at_low, at_minus, at_one"), "two", []),
+        (
+            "l = Gather <axis = 1> (made, minus) f = Gather <axis = 1> (made, zero) h = Add (l, f)",
+            "begin",
+            [],
+        ),
+        (
+            "l = Gather <axis = 1> (made, minus) s = ReduceSum <keepdims = 0> (made, at_one) h = Add (l, s)",
+            "begin",
+            [],
+        ),
+    ],
+    ids=[
+        *("Gather", "after two", "Slice", "after a Slice of all", "the first one", "the last but one"),
+        *("Slice of the last but one", "the first one, too", "the sum, too"),
+    ],
+)
+def test_the_last_element_of_a_tensor_that_grows(read: str, start: str, left: list[str]) -> None:
+    assert lift_and_compare(make_reading_end(read, start=start)) == left
+
+
+def test_the_last_element_of_a_tensor_that_grows_at_its_start_stays() -> None:
+    read = "h = Gather <axis = 1> (made, minus)"
+    assert lift_and_compare(make_reading_end(read, "row, made", "two")) == []
+
+
 def test_loops_that_stay_are_tried_in_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     step = f"{READS['Gather']} {STEP} {UNSQUEEZED}".replace("(c1, d1)", "(d1, c1)")
     model = make_loop(step)

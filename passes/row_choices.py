@@ -1,0 +1,224 @@
+"""Choices between new and old states as the Where that lifting knows: the new one if the row goes on.
+
+Steps multiply masks, ``m * new + (1 - m) * old``, or ask which rows have ended, ``Where(t >= n, old, new)``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.names import NameSource
+from rnnlower.graph.rewiring import remove_orphans, replace_with_values, take_place_of
+from rnnlower.graph.symbols import SIZE_TYPES
+from rnnlower.graph.walk import REARRANGING, reachable
+from rnnlower.lifting.frames import skip_casts
+from rnnlower.lifting.row_masks import truth_of_mask
+from rnnlower.lowering.emitter import Emitters
+
+_SINCE = 9
+"""The first version of ONNX that has Where."""
+_MOVING = {*REARRANGING, "Expand", "Gather", "Slice"}
+"""Operators that move the elements of a condition."""
+_OPPOSITES = {"GreaterOrEqual": "Less", "LessOrEqual": "Greater"}
+"""Comparisons, and those that hold where they do not."""
+
+
+def has_other_choices(facts: Facts, graph: ir.Graph, node: ir.Node | None = None) -> bool:
+    """Return whether a graph chooses in other ways than by a Where of rows that go on.
+
+    With the Loop or Scan whose body the graph is, choices among its results count, too.
+    """
+    found = _choices(facts, graph), _inverted(facts, graph, node), _inverted_inputs(facts, node)
+    return any(True for each in found for _ in each) or bool(_cast_conditions(facts, graph))
+
+
+def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Node | None = None) -> None:
+    """Write sums of products with a mask, and products with the same mask, as Where of rows that go on."""
+    emitters = Emitters(facts.model, names=names)
+    for scan, index in list(_inverted_inputs(facts, node)):
+        _turn_input(facts, emitters, scan, index)
+    written: dict[ir.Value, ir.Value] = {}
+    conditions: dict[ir.Value, ir.Value] = {}
+    sources: dict[ir.Value, ir.Value] = {}
+    for total, mask, *values in list(_choices(facts, graph)):
+        condition = conditions[mask] = _move(emitters, sources, mask, lambda cast: cast.inputs[0])
+        with emitters.before(total) as e:
+            chosen = e.op("Where", condition, *(written.get(value, value) for value in values))
+        written[total.outputs[0]] = chosen
+        _replace(total, chosen)
+    conditions |= _cast_conditions(facts, graph)
+    for mask, condition in conditions.items():
+        for factor, is_kept in [(mask, True), *((rest, False) for rest in _rests(facts, mask))]:
+            for reader, index in factor.uses():
+                value = reader.inputs[1 - index] if reader.op_type == "Mul" and not reader.domain else None
+                dtype = facts.dtype(value)
+                if dtype is not None and reader.graph is graph:
+                    with emitters.before(reader) as e:
+                        pair = value, e.constant(np.zeros((), dtype.numpy()))
+                        chosen = e.op("Where", condition, *(pair if is_kept else pair[::-1]))
+                    _replace(reader, chosen)
+    turned: dict[ir.Value, ir.Value] = {}
+    inverted = list(_inverted(facts, graph, node))
+    ended = [given for each in inverted if (given := each.inputs[0]) is not None]
+    for choice, condition in zip(inverted, ended, strict=True):
+        going = _move(emitters, turned, skip_casts(facts, condition), partial(_opposite, emitters))
+        for place, other in enumerate((going, *choice.inputs[:0:-1])):
+            choice.replace_input_with(place, other)
+    remove_orphans(ended)
+
+
+def _inverted_inputs(facts: Facts, scan: ir.Node | None) -> Iterator[tuple[ir.Node, int]]:
+    """Yield a Scan and the index of each input that holds for rows that have ended."""
+    if scan is not None and scan.op_type == "Scan":
+        for index in range(LoopSignature(scan).states, len(scan.inputs)):
+            if _is_inverted(facts, scan.inputs[index]):
+                yield scan, index
+
+
+def _turn_input(facts: Facts, emitters: Emitters, scan: ir.Node, index: int) -> None:
+    """Let a Scan read a condition of rows that go on, and its body what holds where that does not."""
+    body, outer = LoopSignature(scan).body, scan.inputs[index]
+    assert outer is not None
+    going = _move(emitters, {}, skip_casts(facts, outer), partial(_opposite, emitters))
+    scan.replace_input_with(index, going)
+    remove_orphans([outer])
+    inner = body.inputs[index]
+    readers = list(inner.uses())
+    with emitters.before(body[0]) as e:
+        take_place_of(e.op("Not", inner), inner, emitters.names.fresh(f"{inner.name}/going"), readers)
+
+
+def _inverted(facts: Facts, graph: ir.Graph, node: ir.Node | None) -> Iterator[ir.Node]:
+    """Yield each Where by a condition that holds for rows that have ended, which may be written inversely."""
+    after = {use.node: None for value in _following(node.outputs if node else ()) for use in value.uses()}
+    for each in itertools.chain(graph, after) if facts.opset >= _SINCE else ():
+        if _is_choice(facts, each) and _is_inverted(facts, each.inputs[0]):
+            yield each
+
+
+def _is_choice(facts: Facts, node: ir.Node) -> bool:
+    """Return whether a Where may choose states: it has no other constant, as attention does, than zeros."""
+    if node.op_type != "Where" or node.domain:
+        return False
+    filled = [facts.constant(value) for value in node.inputs[1:]]
+    return all(constant is None or not constant.any() for constant in filled)
+
+
+def _cast_conditions(facts: Facts, graph: ir.Graph) -> dict[ir.Value, ir.Value]:
+    """Return the conditions of choices by what they were cast to, which may be multiplied."""
+    conditions = {each.inputs[0]: None for each in graph if _is_choice(facts, each)}
+    casts = (use.node for each in conditions if each is not None for use in each.uses())
+    return {
+        cast.outputs[0]: condition
+        for cast in casts
+        if (condition := cast.inputs[0]) and truth_of_mask(facts, cast.outputs[0]) is condition
+    }
+
+
+def _following(values: Iterable[ir.Value]) -> list[ir.Value]:
+    """Return these values and those of the same graph that follow from them."""
+    return reachable(values, lambda value: [out for node, _ in value.uses() for out in node.outputs])
+
+
+def _is_inverted(facts: Facts, condition: ir.Value | None) -> bool:
+    """Return whether a condition is moved from a Not, or from a comparison that has an opposite."""
+    condition = None if condition is None else skip_casts(facts, condition)
+    node = None if condition is None else condition.producer()
+    if node is None or node.domain or facts.constant(condition) is not None:
+        return False
+    if node.op_type in _MOVING:
+        return _is_inverted(facts, node.inputs[0])
+    # Numbers that are no numbers have no opposite.
+    is_whole = node.op_type in _OPPOSITES and facts.dtype(node.inputs[0]) in SIZE_TYPES
+    return node.op_type == "Not" or is_whole
+
+
+def _opposite(emitters: Emitters, node: ir.Node) -> ir.Value | None:
+    """Return what holds where a Not or a comparison does not."""
+    if node.op_type == "Not":
+        return node.inputs[0]
+    with emitters.before(node) as e:
+        return e.op(_OPPOSITES[node.op_type], *node.inputs)
+
+
+def _rests(facts: Facts, mask: ir.Value) -> list[ir.Value]:
+    """Return the values that are 1 - mask."""
+    near = [out for node, _ in mask.uses() for out in node.outputs]
+    further = [out for value in near for node, _ in value.uses() for out in node.outputs]
+    return [value for value in dict.fromkeys((*near, *further)) if _is_rest(facts, value, mask)]
+
+
+def _replace(node: ir.Node, chosen: ir.Value) -> None:
+    """Replace a node by a Where of its name: reasons for which a line stays are about the model as it was."""
+    names, choice = (node.name, node.outputs[0].name), chosen.producer()
+    replace_with_values(node, [chosen])
+    assert choice is not None
+    choice.name, chosen.name = names
+
+
+def _choices(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value, ir.Value, ir.Value]]:
+    """Yield each ``m * new + (1 - m) * old`` with its m, new and old."""
+    for node in graph if facts.opset >= _SINCE else ():
+        if node.op_type != "Add" or node.domain:
+            continue
+        for first, second in itertools.permutations(map(_factors, node.inputs)):
+            yield from (
+                (node, mask, new, old)
+                for (mask, new), (rest, old) in itertools.product(first, second)
+                if _is_rest(facts, rest, mask) and truth_of_mask(facts, mask) is not None
+            )
+
+
+def _factors(value: ir.Value | None) -> list[tuple[ir.Value, ir.Value]]:
+    """Return the factors of a product in both orders."""
+    node = None if value is None else value.producer()
+    if node is None or node.op_type != "Mul" or node.domain:
+        return []
+    first, second = node.inputs
+    assert first is not None
+    assert second is not None
+    return [(first, second), (second, first)]
+
+
+def _is_rest(facts: Facts, value: ir.Value, mask: ir.Value) -> bool:
+    """Return whether a value is 1 - mask, in the mask's shape."""
+    node = value.producer()
+    if node is None or node.domain or node.op_type not in ("Add", "Sub"):
+        return False
+    first, second = node.inputs
+    if node.op_type == "Add":
+        first, second = (first, second) if facts.constant(first) is not None else (second, first)
+        negated = None if second is None else second.producer()
+        second = negated.inputs[0] if negated is not None and negated.op_type == "Neg" else None
+    one, dims = facts.constant(first), facts.dims(mask)
+    is_same = second is mask and dims is not None and facts.dims(value) == dims
+    return is_same and one is not None and bool((one == 1).all())
+
+
+def _move(
+    emitters: Emitters,
+    known: dict[ir.Value, ir.Value],
+    value: ir.Value,
+    origin: Callable[[ir.Node], ir.Value | None],
+) -> ir.Value:
+    """Move another condition as one is moved: that of the operator which moves no elements."""
+    node = value.producer()
+    assert node is not None
+    if value not in known and node.op_type in _MOVING:
+        assert node.inputs[0] is not None
+        moved = _move(emitters, known, node.inputs[0], origin)
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        with emitters.before(node) as e:
+            known[value] = e.op(node.op_type, moved, *node.inputs[1:], **attributes)
+    elif value not in known:
+        found = origin(node)
+        assert found is not None
+        known[value] = found
+    return known[value]

@@ -1,0 +1,116 @@
+"""Activations with bounds, such as Relu6 and Hardtanh, and the reasons for steps that have none of a cell."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from support.judge import recurrent_left, run
+
+import rnnlower
+
+
+def make_scan(step: str) -> onnx.ModelProto:
+    """Return a Scan whose weights are so large that most sums are beyond the bounds."""
+    return onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[T, N, 3] X) => (float[N, 3] last, float[T, N, 3] Y)
+        <float[3, 3] R = {{1, 2, 3, -4, 5, 6, 7, -8, 9}}, float[3, 3] S = {{2, -1, 1, 1, 3, -2, 1, 1, -3}},
+         float none = {{0}}, float one = {{1}}, float two = {{2}}, float six = {{6}}, float part = {{0.3}},
+         float low = {{-1}}, float lower = {{-2}}, int64[1] rows = {{1}}, int64[1] three = {{3}}> {{
+            size = Shape (X) count = Gather (size, rows) shape = Concat <axis = 0> (count, three)
+            h0 = ConstantOfShape (shape) last, Y = Scan <num_scan_inputs = 1, body = each (
+                float[N, 3] h, float[N, 3] x) => (float[N, 3] new, float[N, 3] y) {{
+                hr = MatMul (h, R) sum = Add (x, hr) {step} y = Identity (new) }}> (h0, X) }}""")
+
+
+def lift_and_compare(model: onnx.ModelProto) -> tuple[list[str], str | None]:
+    """Return the operators that lifting writes, and why it writes none."""
+    onnx.checker.check_model(model)
+    lifted, report = rnnlower.lift.with_report(model)
+    onnx.checker.check_model(lifted, full_check=True)
+    for steps in (1, 3, 50):
+        for rows in (1, 2, 5):
+            X = np.random.default_rng(steps + rows).normal(size=(steps, rows, 3), scale=4).astype(np.float32)
+            for name, array in run(model, {"X": X}).items():
+                np.testing.assert_allclose(run(lifted, {"X": X})[name], array, atol=1e-4, err_msg=name)
+    return recurrent_left(lifted), report.nodes[0].reason
+
+
+@pytest.mark.parametrize(
+    ("step", "activation", "clip"),
+    [
+        ("new = Clip (sum, none, six)", "Relu", 6),
+        ("r = Relu (sum) new = Min (r, six)", "Relu", 6),
+        ("m = Max (sum, none) new = Min (m, two)", "Relu", 2),
+        ("m = Min (sum, part) new = Relu (m)", None, None),
+        ("c = Clip (sum, none, one) new = Mul (c, two)", "Relu", 2),
+        ("new = Clip (sum, none, part)", "Relu", np.float32(0.3)),
+        ("new = Clip (sum, none, one)", "HardSigmoid", None),
+        ("new = Clip (sum, low, one)", "Affine", 1),
+        ("c = Clip (sum, low, one) new = Mul (c, two)", "Affine", 2),
+        ("m = Max (sum, lower) new = Min (m, two)", "Affine", 2),
+        ("new = Clip (sum, lower, one)", None, None),
+        ("new = Clip (sum, low, two)", None, None),
+        ("c = Clip (sum, low, one) new = Mul (c, lower)", None, None),
+        ("c = Clip (sum, none, one) new = Mul (c, lower)", None, None),
+        ("new = Min (sum, six)", None, None),
+        ("new = Clip (sum, one, two)", None, None),
+    ],
+)
+def test_an_operator_clips_the_argument(step: str, activation: str | None, clip: float | None) -> None:
+    model = make_scan(step)
+    operators, reason = lift_and_compare(model)
+    assert (operators == []) == (reason is not None) == (activation is None)
+    if activation is not None:
+        (node,) = (node for node in rnnlower.lift(model).graph.node if node.op_type == "RNN")
+        given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        assert given["activations"] == [activation.encode()]
+        assert given.get("clip") == clip
+
+
+GRU = """s = MatMul (h, S) a = Add (x, s) z = GATE n = NEW k = Sub (one, z) zh = Mul (z, h) kn = Mul (k, n)
+    new = Add (zh, kn)"""
+
+
+@pytest.mark.parametrize(
+    ("gate", "new"),
+    [
+        ("Sigmoid (a)", "Clip (sum, none, six)"),
+        ("Sigmoid (a)", "Clip (sum, low, one)"),
+        ("Clip (a, none, six)", "Tanh (sum)"),
+        ("Clip (a, none, two)", "Clip (sum, none, two)"),
+    ],
+)
+def test_cells_whose_gates_have_other_bounds_stay(gate: str, new: str) -> None:
+    """All gates of a cell share one bound, and without a reset gate there is none."""
+    operators, reason = lift_and_compare(make_scan(GRU.replace("GATE", gate).replace("NEW", new)))
+    assert (operators, reason is None) == ([], False)
+
+
+def test_leaky_units_with_bounds_stay() -> None:
+    step = "n = Clip (sum, none, six) a = Mul (h, part) k = Sub (one, part) b = Mul (n, k) new = Add (a, b)"
+    assert lift_and_compare(make_scan(step))[0] == []
+
+
+NEITHER = "a new state is neither gated nor an activation"
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (
+            "p = Clip (sum, low, two) new = Identity (p)",
+            "returns its argument from -1 to 2 alone",
+        ),
+        ("m = Tanh (sum) new = Add (h, m)", NEITHER),
+        ("q = Mul (sum, part) c = Clip (q, low, one) new = Sub (c, part)", NEITHER),
+        (
+            "k = Sub (one, x) a = Mul (k, h) b = Mul (x, x) new = Add (a, b)",
+            "it multiplies H by values that are computed before the steps, as minGRU, QRNN and SRU do",
+        ),
+    ],
+)
+def test_reasons_name_what_the_step_computes(step: str, reason: str) -> None:
+    (node,) = rnnlower.lift.with_report(make_scan(step))[1].nodes
+    assert node.reason is not None
+    assert node.reason.endswith(reason)
