@@ -184,9 +184,8 @@ def _find_comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value, 
             if rows is None or len(dims) != 1 or facts.dtype(rows) not in SIZE_TYPES:
                 return None
             # The lengths are on the other axis.
-            times = [0] * (facts.dims(lengths) in (dims, (1, *dims))) + [1] * (
-                facts.dims(lengths) == (*dims, 1)
-            )
+            shapes = {0: [dims, (1, *dims)], 1: [(*dims, 1)]}
+            times = [time for time, fitting in shapes.items() if facts.dims(lengths) in fitting]
             found = [time for time in times if _is_iota(facts, numbers, time)]
             return (value, rows, found[0]) if found else None
         if producer.op_type not in (*LAYOUT, "ReverseSequence"):
