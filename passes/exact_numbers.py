@@ -10,8 +10,9 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.operator_kinds import REARRANGING
 from rnnlower.graph.rewiring import replace_with_values
-from rnnlower.graph.walk import REARRANGING, display_name, reachable, subgraph_owners, subgraphs_of, walk
+from rnnlower.graph.walk import display_name, reachable, subgraph_owners, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.base import Pass, finds_nothing
 

@@ -15,9 +15,10 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.names import NameSource
+from rnnlower.graph.operator_kinds import REARRANGING
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values, take_place_of
 from rnnlower.graph.symbols import SIZE_TYPES
-from rnnlower.graph.walk import REARRANGING, reachable
+from rnnlower.graph.walk import reachable
 from rnnlower.lifting.frames import skip_casts
 from rnnlower.lifting.row_masks import truth_of_mask
 from rnnlower.lowering.emitter import Emitters

@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.operator_kinds import SHAPE_READERS
 from rnnlower.graph.symbols import dim_name
-from rnnlower.graph.walk import SHAPE_READERS, subgraph_owners, subgraphs_of
+from rnnlower.graph.walk import subgraph_owners, subgraphs_of
 
 _EXAMPLE = 16
 

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from rnnlower import wording
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.walk import REARRANGING, Dim, operand
+from rnnlower.graph.operator_kinds import REARRANGING
+from rnnlower.graph.walk import operand
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
 Array: TypeAlias = NDArray[Any]
+Dim = int | ir.SymbolicDim | None
 Dims = tuple[Dim, ...]
 Shape = tuple[int | None, ...]
 

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.evaluation import Array, Dims
+from rnnlower.graph.evaluation import Array, Dim, Dims
 from rnnlower.graph.inlining import resolve_references
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature, counters
 from rnnlower.graph.node_facts import NodeFacts
 from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.graph.walk import (
-    Dim,
     captured_values,
     look_through,
     reachable,

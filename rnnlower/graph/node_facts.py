@@ -18,6 +18,7 @@ from rnnlower.graph.evaluation import (
     may_be_sizes,
 )
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_of
+from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.symbols import (
     FLOAT_SIZE_TYPES,
     MOST_SIZES,
@@ -28,7 +29,7 @@ from rnnlower.graph.symbols import (
     infer_symbolic_shape,
     is_known,
 )
-from rnnlower.graph.walk import VIEWS, default_opset
+from rnnlower.graph.walk import default_opset
 
 _LARGEST = 1 << 26
 """Largest total size in bytes of a node's inputs and outputs at which it is evaluated."""

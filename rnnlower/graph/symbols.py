@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.evaluation import DATA_MOVEMENT, Array, Dims, evaluate
+from rnnlower.graph.evaluation import DATA_MOVEMENT, Array, Dim, Dims, evaluate
 from rnnlower.graph.slicing import AxisSlice, axis_slices
-from rnnlower.graph.walk import Dim
 
 MOST_SIZES = 64
 """Most elements of a tensor whose elements are followed as sizes."""

@@ -10,20 +10,9 @@ from typing import TypeVar
 import numpy as np
 import onnx_ir as ir
 
-T = TypeVar("T")
-Dim = int | ir.SymbolicDim | None
+from rnnlower.graph.operator_kinds import RANDOM, VIEWS
 
-RESHAPING = frozenset(["Reshape", "Squeeze", "Unsqueeze"])
-"""Operators that change only the shape."""
-REARRANGING = RESHAPING | {"Flatten", "Identity", "Transpose"}
-"""Operators that keep all elements, at most in another order or shape."""
-VIEWS = RESHAPING | {"Cast", "Identity"}
-"""Operators that keep all elements in their order."""
-SHAPE_READERS = frozenset(["Shape", "Size"])
-"""Operators that read the shape of a value, not its content."""
-RANDOM = frozenset(
-    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-)
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,9 +11,10 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
+from rnnlower.graph.operator_kinds import RANDOM, VIEWS
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.symbols import combine_sizes
-from rnnlower.graph.walk import RANDOM, VIEWS, is_read, look_through, look_through_identities
+from rnnlower.graph.walk import is_read, look_through, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
 
 LAYOUT = frozenset(("Cast", "Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))

@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.evaluation import Dim
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import VIEWS, Dim
+from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.lifting.affine_forms import Atoms, Floats, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT, Series
 from rnnlower.lifting.symbolic_evaluation import Evaluator

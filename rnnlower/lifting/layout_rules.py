@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.operator_axes import source_axes
+from rnnlower.graph.evaluation import Dim
+from rnnlower.graph.operator_kinds import source_axes
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.walk import Dim, ints_of_attribute_or_input
+from rnnlower.graph.walk import ints_of_attribute_or_input
 from rnnlower.lifting.affine_forms import AffineForm, NotLiftableError, broadcast_tags, concat_forms
 from rnnlower.lifting.frames import cover_axis, is_first_step_size
 

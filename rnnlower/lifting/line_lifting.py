@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.evaluation import Dim
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
+from rnnlower.graph.operator_kinds import RESHAPING, VIEWS
 from rnnlower.graph.rewiring import remove_orphans, replace_value
 from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.walk import RESHAPING, VIEWS, Dim, LocatedNode, ancestors, is_read, look_through
+from rnnlower.graph.walk import LocatedNode, ancestors, is_read, look_through
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, is_reversed, mask_lengths, require_rows, tagged_shape
 from rnnlower.lifting.chains import Line, Step

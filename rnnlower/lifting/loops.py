@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.evaluation import Dims
+from rnnlower.graph.evaluation import Dim, Dims
 from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.symbols import SIZE_TYPES
-from rnnlower.graph.walk import VIEWS, Dim, is_read, look_through, look_through_identities, operand
+from rnnlower.graph.walk import is_read, look_through, look_through_identities, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, State, find_states, is_axis_size, same_number
 

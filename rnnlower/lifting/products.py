@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.operator_axes import reduced_axes
+from rnnlower.graph.operator_kinds import reduced_axes
 from rnnlower.graph.walk import captured_values, display_name, ints_of_attribute_or_input, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.terms import Axis, Size, Sum, Term, broadcast_sizes, group_axes, pad_rank

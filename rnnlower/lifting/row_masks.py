@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.operator_kinds import RESHAPING
 from rnnlower.graph.symbols import SIZE_TYPES
-from rnnlower.graph.walk import RESHAPING, look_through
+from rnnlower.graph.walk import look_through
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.symbolic_evaluation import Evaluator

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.evaluation import Dim
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import Dim
 from rnnlower.lifting.affine_forms import AffineForm, Atoms, NotLiftableError, constant_form
 from rnnlower.lifting.layout_rules import LAYOUT_RULES
 from rnnlower.lifting.step_rules import RULES

@@ -10,8 +10,8 @@ from onnx_ir.convenience import convert_attributes
 
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.operator_axes import reduced_axes
-from rnnlower.graph.walk import RANDOM, operand, subgraphs_of, walk_values
+from rnnlower.graph.operator_kinds import RANDOM, reduced_axes
+from rnnlower.graph.walk import operand, subgraphs_of, walk_values
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, count_steps
 from rnnlower.lifting.products import ProductReader, describe

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import RESHAPING, subgraphs_of
+from rnnlower.graph.operator_kinds import RESHAPING
+from rnnlower.graph.walk import subgraphs_of
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import RECURRENT_OPS
 

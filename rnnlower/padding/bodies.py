@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.rewiring import prepend, remove_orphans
-from rnnlower.graph.walk import VIEWS, is_read, look_through, look_through_identities, operand, walk
+from rnnlower.graph.walk import is_read, look_through, look_through_identities, operand, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow, Rule

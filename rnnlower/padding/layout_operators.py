@@ -7,7 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.operator_axes import source_axes
+from rnnlower.graph.operator_kinds import source_axes
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, OpenSizeError, Size, add_axis
 from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule

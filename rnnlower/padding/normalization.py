@@ -7,7 +7,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, all_names
-from rnnlower.graph.operator_axes import axes_along
+from rnnlower.graph.operator_kinds import axes_along
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import Axes, NoRuleError
 from rnnlower.padding.validity_walk import PadFlow, Rule

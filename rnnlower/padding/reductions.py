@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import einsum_terms
-from rnnlower.graph.operator_axes import axes_along, reduced_axes
+from rnnlower.graph.operator_kinds import axes_along, reduced_axes
 from rnnlower.graph.walk import operand
 from rnnlower.padding.normalization import NORMALIZING
 from rnnlower.padding.sizes import Axes, NoRuleError, add_axis

@@ -15,9 +15,10 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_option
+from rnnlower.graph.operator_kinds import RESHAPING
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.symbols import dim_name
-from rnnlower.graph.walk import RESHAPING, LocatedNode, captured_values, default_opset, is_read, operand
+from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, is_read, operand
 from rnnlower.lowering.emitter import Dim, Emitter, Emitters
 from rnnlower.padding.examples import Examples
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, OpenSizeError, Size, add_axis

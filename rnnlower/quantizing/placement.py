@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from rnnlower.graph.initializers import constant_of, new_initializer
 from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.operator_kinds import RESHAPING
 from rnnlower.graph.rewiring import prepend, remove_orphans, take_place_of
-from rnnlower.graph.walk import RESHAPING, qualified_op_type, walk
+from rnnlower.graph.walk import qualified_op_type, walk
 
 COMMUTING = RESHAPING | {"Slice", "Transpose"}
 """Operators that commute with DequantizeLinear."""

@@ -14,13 +14,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower import wording
+from rnnlower.graph.evaluation import Dim
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.operator_kinds import REARRANGING, SHAPE_READERS
 from rnnlower.graph.walk import (
-    REARRANGING,
-    SHAPE_READERS,
-    Dim,
     LocatedNode,
     captured_values,
     display_name,

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import RESHAPING, reachable, walk
+from rnnlower.graph.operator_kinds import RESHAPING
+from rnnlower.graph.walk import reachable, walk
 from rnnlower.inspection import RecurrentNode
 from rnnlower.reporting.page import escape, shorten
 

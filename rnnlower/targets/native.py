@@ -17,7 +17,8 @@ from rnnlower.errors import OpsetError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.walk import REARRANGING, LocatedNode, origin, qualified_op_type, reachable
+from rnnlower.graph.operator_kinds import REARRANGING
+from rnnlower.graph.walk import LocatedNode, origin, qualified_op_type, reachable
 from rnnlower.recurrent.finding import find_recurrent, infer_input_types, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES

@@ -10,8 +10,9 @@ import onnx_ir as ir
 from rnnlower.arguments import integer
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_branch_inputs
+from rnnlower.graph.evaluation import Dim
 from rnnlower.graph.symbols import dim_name
-from rnnlower.graph.walk import Dim, subgraphs_of, walk
+from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.timeflow.flow import locate
 from rnnlower.timeflow.rules import follow

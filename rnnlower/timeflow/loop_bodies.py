@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
-from rnnlower.graph.walk import VIEWS, captured_values, look_through_identities, operand, walk
+from rnnlower.graph.operator_kinds import VIEWS
+from rnnlower.graph.walk import captured_values, look_through_identities, operand, walk
 from rnnlower.timeflow.edits import ReplaceInput
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.evaluation import Array
-from rnnlower.graph.operator_axes import axes_along, reduced_axes
+from rnnlower.graph.operator_kinds import axes_along, reduced_axes
 from rnnlower.graph.walk import operand
 from rnnlower.timeflow.edits import ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule

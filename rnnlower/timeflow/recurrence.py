@@ -9,17 +9,9 @@ import onnx_ir as ir
 
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array, evaluate
+from rnnlower.graph.operator_kinds import REARRANGING, RESHAPING, SHAPE_READERS
 from rnnlower.graph.rewiring import remove_orphans
-from rnnlower.graph.walk import (
-    REARRANGING,
-    RESHAPING,
-    SHAPE_READERS,
-    ancestors,
-    is_read,
-    operand,
-    reachable,
-    values_read_by,
-)
+from rnnlower.graph.walk import ancestors, is_read, operand, reachable, values_read_by
 from rnnlower.recurrent import state_operators
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.node import ResolvedNode

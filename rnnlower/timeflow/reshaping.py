@@ -6,7 +6,7 @@ import math
 
 import onnx_ir as ir
 
-from rnnlower.graph.operator_axes import source_axes
+from rnnlower.graph.operator_kinds import source_axes
 from rnnlower.graph.walk import operand
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.positions import fill_track, number_steps

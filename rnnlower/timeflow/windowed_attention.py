@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array, evaluate
-from rnnlower.graph.operator_axes import axes_along
+from rnnlower.graph.operator_kinds import axes_along
 from rnnlower.timeflow.contents import facts_about
 from rnnlower.timeflow.edits import ContinuePositions, ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule

@@ -1,4 +1,4 @@
-"""The axes on which operators work, by their attributes, their inputs and the opset."""
+"""Kinds of operators, and the axes on which they work by their attributes, their inputs and the opset."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+RESHAPING = frozenset(["Reshape", "Squeeze", "Unsqueeze"])
+"""Operators that change only the shape."""
+REARRANGING = RESHAPING | {"Flatten", "Identity", "Transpose"}
+"""Operators that keep all elements, at most in another order or shape."""
+VIEWS = RESHAPING | {"Cast", "Identity"}
+"""Operators that keep all elements in their order."""
+SHAPE_READERS = frozenset(["Shape", "Size"])
+"""Operators that read the shape of a value, not its content."""
+RANDOM = frozenset(
+    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+)
 _FIRST_SOFTMAX_OF_ONE_AXIS = 13
 _SOFTMAXES = ("Hardmax", "LogSoftmax", "Softmax")
 _TO_THE_LAST = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")

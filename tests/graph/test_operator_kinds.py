@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from rnnlower.graph.operator_axes import axes_along, reduced_axes, source_axes
+from rnnlower.graph.operator_kinds import axes_along, reduced_axes, source_axes
 
 SHAPE = (2, 1, 3, 1)
 
