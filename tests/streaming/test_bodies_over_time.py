@@ -71,6 +71,23 @@ def test_a_loop_that_carries_its_sequence_as_a_state_that_never_changes() -> Non
     assert metadata["start"] == {"Loop_0_st_in": [[0.5, 0.0, 0.0, 1.0]]}
 
 
+@pytest.mark.parametrize("chunk", [1, 3, None])
+def test_a_loop_that_ends_by_a_condition_on_its_counter(chunk: int | None) -> None:
+    """As tf2onnx writes Keras's RNN of a cell that is no operator."""
+    text = LOOP.replace("true = Constant <value = bool {1}> ()", "zero = Constant <value_int = 0> ()")
+    text = text.replace("true = ", "").replace("(count, true, start)", "(count, begins, zero, start)")
+    text = text.replace("F, Y = Loop", "begins = Less (zero, count)  counted, F, Y = Loop")
+    text = text.replace("bool c, float", "bool c, int64 t, float").replace(
+        "(bool c2, f", "(bool c2, int64 u, f"
+    )
+    text = text.replace(
+        "c2 = Identity (c)", "one = Constant <value_int = 1> () u = Add (t, one)  c2 = Less (u, count)"
+    )
+    text = text.replace("Gather <axis = 0> (X, i)", "Gather <axis = 0> (X, t)")
+    metadata = stream(model(text, R=(4, 4)), {"X": 0}, chunk=chunk, lift=False)
+    assert metadata["start"] == {"Loop_0_st_in": [[0.5, 0.0, 0.0, 1.0]]}
+
+
 def test_a_scan_from_the_end_is_refused() -> None:
     text = SCAN.replace("scan_input_axes", "scan_input_directions = [1], scan_input_axes")
     with pytest.raises(rnnlower.UnsupportedModelError, match=r"Scan.*begins with the last step"):
