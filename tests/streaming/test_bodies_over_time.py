@@ -292,3 +292,34 @@ def test_a_state_that_another_node_reads_is_refused() -> None:
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="input 'h0', and no output of the model"):
         rnnlower.stream(source, time_axes={"x": 0})
+
+
+def test_a_step_of_which_only_the_shape_is_read() -> None:
+    """As Keras's layers with a mask make the zeros before the first step."""
+    source = model(
+        f"""(float[b, n, 4] X) => (float[b, n, 4] Y) {{
+            zero = Constant <value_ints = [0]> ()
+            one = Constant <value_ints = [1]> ()
+            first = Slice (X, zero, one, one)
+            flat = Squeeze (first, one)
+            product = MatMul (flat, R)
+            shape = Shape (product)
+            start = ConstantOfShape (shape)
+            sizes = Shape <start = 1, end = 2> (X)
+            count = Squeeze (sizes)
+            S = Transpose <perm = [1, 0, 2]> (X)
+            F, T = Loop <body = b
+                (int64 i, bool c, float[b, 4] st) => (bool c2, float[b, 4] st2, float[b, 4] y)
+            {{
+                c2 = Identity (c)
+                x = Gather <axis = 0> (S, i)
+                {STEP}
+            }}> (count, , start)
+            Y = Transpose <perm = [1, 0, 2]> (T)
+        }}""",
+        R=(4, 4),
+    )
+    message = "takes the first steps of the sequence; fix dynamic dimensions other than time"
+    with pytest.raises(rnnlower.UnsupportedModelError, match=message):
+        rnnlower.stream(source, time_axes={"X": 1}, lift=False)
+    stream(source, {"X": 1}, chunk=1, lift=False, dims={"b": 2})
