@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.removing import RemoveUnusedPass as RemoveUnusedPass
     from rnnlower.passes.removing import StripPass as StripPass
     from rnnlower.passes.simpler_control_flow import CaptureStatesPass as CaptureStatesPass
+    from rnnlower.passes.simpler_control_flow import CountIterationsPass as CountIterationsPass
     from rnnlower.passes.simpler_control_flow import TakeBranchesPass as TakeBranchesPass
     from rnnlower.passes.stack_sequences import StackSequencesPass as StackSequencesPass
     from rnnlower.passes.static_shapes import InferTypesPass as InferTypesPass
@@ -57,7 +58,7 @@ _NAMES_BY_MODULE = {
     "padding": ["PadLengthsPass"],
     "recurrent_forms": ["AdaptRecurrentPass", "ConformSonnxPass", "DequantizeRecurrentPass"],
     "removing": ["RemoveNoopsPass", "RemoveUnusedPass", "StripPass"],
-    "simpler_control_flow": ["CaptureStatesPass", "TakeBranchesPass"],
+    "simpler_control_flow": ["CaptureStatesPass", "CountIterationsPass", "TakeBranchesPass"],
     "stack_sequences": ["StackSequencesPass"],
     "static_shapes": ["InferTypesPass", "StaticShapesPass"],
     "streaming": ["StreamPass"],

@@ -8,7 +8,7 @@ from rnnlower import wording
 from rnnlower.graph.walk import op_types, operand, walk
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.removing import RemoveNoopsPass
-from rnnlower.passes.simpler_control_flow import CaptureStatesPass
+from rnnlower.passes.simpler_control_flow import CaptureStatesPass, CountIterationsPass
 from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.passes.steps.work import LoweringWork, Work
 from rnnlower.recurrent.node import KEEPS_INITIAL
@@ -104,11 +104,12 @@ def simplify_loops(work: Work) -> None:
     """Bring Loops that are not lifted into the form whose time can be followed.
 
     Before: TorchScript's Loops append to sequences and slice whole axes, jax2onnx's carry what they read as
-    a state. After: they stack, and read steps.
+    a state, TensorFlow's end by a condition. After: they stack, read steps, and have a trip count.
     """
     if "Loop" in op_types(work.model):
         work.apply(InlineFunctionsPass(wanted=lambda node: node.op_type == "Loop"))
         work.apply(CaptureStatesPass())
+        work.apply(CountIterationsPass())
         work.apply(StackSequencesPass())
         work.apply(RemoveNoopsPass())
 

@@ -41,6 +41,17 @@ def loop_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
     return _LoopReader(facts, node).frame()
 
 
+def iterations(facts: Facts, node: ir.Node) -> tuple[ir.Value | int | None, list[ir.Value]]:
+    """Return the number of iterations of a Loop, and its states that are the number of the iteration.
+
+    The number is ``None`` if the Loop may end earlier or later, or if only its body knows it.
+    """
+    try:
+        return _LoopReader(facts, node).iterations()
+    except NotLiftableError:
+        return None, []
+
+
 def step_slices(facts: Facts, node: ir.Node) -> list[tuple[ir.Node, Series, bool]]:
     """Return the Slices in a Loop's body that take the element of an iteration, counted from the start.
 
@@ -88,6 +99,13 @@ class _LoopReader:
             dict(self._going_rows(inputs)),
         )
 
+    def iterations(self) -> tuple[ir.Value | int | None, list[ir.Value]]:
+        """Return the number of iterations, and the states that are the number of the iteration."""
+        count = self._node.inputs[0] if self._steps is None else self._steps
+        if self._steps is None and self._is_endless():
+            count = None if self._size in self._counters.own else self._size
+        return count, [state for state, index in self._counters.known.items() if index == _Index(1, 0)]
+
     def step_slices(self) -> Iterator[tuple[ir.Node, Series, bool]]:
         """Yield the Slices that take the element of an iteration, counted from the start."""
         for node in self._body:
@@ -129,16 +147,19 @@ class _LoopReader:
         starts = set() if first is None else {*self._conditions(first)}
         conditions = {*self._conditions(self._body.outputs[0])}
         count = self._node.inputs[0]
-        most = self._facts.constant(count)
-        is_endless = count is None or (most is not None and most > np.iinfo(np.int32).max)
         limits = {limit for index, limit in conditions if index == _Index(1, 1)}
-        limits |= set() if count is None or is_endless else {self._same_limit(count)}
+        limits |= set() if count is None or self._is_endless() else {self._same_limit(count)}
         # A comparison of the iteration itself with the limit holds longer.
         known = {(_Index(*moves), limit) for moves in ((1, 1), (1, 0)) for limit in limits}
         begins = {(_Index(0, 0), limit) for limit in limits}
         if len(limits) != 1 or not conditions <= known or not starts <= begins:
             raise NotLiftableError("its number of iterations is not known")
         return limits.pop()
+
+    def _is_endless(self) -> bool:
+        """Return whether the trip count is missing, or above every number of steps."""
+        most = self._facts.constant(self._node.inputs[0])
+        return self._node.inputs[0] is None or (most is not None and bool(most > np.iinfo(np.int32).max))
 
     def _conditions(self, value: ir.Value | None) -> Iterator[tuple[_Index, ir.Value]]:
         """Yield the comparisons of counters with limits that must all hold; true conditions need none."""

@@ -158,7 +158,7 @@ def _conv_transpose(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _global_pool(fill: float, flow: PadFlow, node: ir.Node) -> Axes:
-    axes, rank = _spatial(flow, node), len(flow.shape(node.inputs[0]))
+    axes, rank = flow.axes_of(node.inputs[0]), len(flow.shape(node.inputs[0]))
     left = flow.fill_along(node, range(2, rank), fill)
     if node.op_type == "GlobalAveragePool" and left != axes:
         emitter, filled = flow.emitter_for(node), flow.operand(node)

@@ -14,7 +14,7 @@ from rnnlower.timeflow.overlap_add import match_frame_gather
 from rnnlower.timeflow.pointwise import combine_tracks
 from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest, refuse_varying, slice_table
 from rnnlower.timeflow.reshaping import moved_track
-from rnnlower.timeflow.tracks import CoupledError, Track, misaligned_error
+from rnnlower.timeflow.tracks import CoupledError, Track, misaligned_error, shapes_remedy
 from rnnlower.wording import counted
 
 _END = np.iinfo(np.int64).max
@@ -42,7 +42,8 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     start, end, _ = slice(starts[where], ends[where]).indices(track.size)
     moves = flow.sample.steps != flow.sample.chunk
     if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and flow.has_dynamic_length:
-        raise CoupledError("takes the first steps of the sequence")
+        remedy = shapes_remedy() if _is_only_measured(node.outputs[0]) else ""
+        raise CoupledError("takes the first steps of the sequence", remedy)
     is_last = start == track.size - track.inner and end == track.size and track.frames > 1
     if start and is_last and not (starts[where] == later[where] > 0 and flow.has_dynamic_length):
         _last_only(flow, track, track.frames - 1)
@@ -234,4 +235,25 @@ def _pad_value(flow: Flow, node: ir.Node) -> float | None:
     return None if content is None or flow.depends_on_length(value) else float(content.reshape(-1)[0])
 
 
-BOUNDS: dict[str, Rule] = {"Concat": _concat, "Gather": _gather, "Pad": _pad, "Slice": _slice}
+def _is_only_measured(value: ir.Value) -> bool:
+    """Return whether only the shape of what becomes of a value is read, as Keras's layers with masks do."""
+    values = [value]
+    for each in values:
+        readers = [use.node for use in each.uses() if use.node.op_type not in ("Shape", "Size")]
+        values += [out for reader in readers for out in reader.outputs if out not in values]
+    return not any(each.is_graph_output() for each in values)
+
+
+def _reverse(flow: Flow, node: ir.Node) -> Outcome:
+    track = flow.track(node)
+    is_time = track is not None and track.axis == node.attributes.get_int("time_axis", 0)
+    raise CoupledError("reverses time" if is_time else "reverses another axis than time")
+
+
+BOUNDS: dict[str, Rule] = {
+    "Concat": _concat,
+    "Gather": _gather,
+    "Pad": _pad,
+    "ReverseSequence": _reverse,
+    "Slice": _slice,
+}

@@ -189,6 +189,16 @@ CARRIED = """
     }
 """
 
+COUNTED = """
+    main (float[3, 2] x) => (float[3, 2] y, float[3, 2] z)
+        <int64 n = {3}, int64 zero = {0}, int64 one = {1}> {
+        a, y = Loop (n, , zero) <body = b (int64 i, bool c, int64 s) => (bool f, int64 t, float[2] r)
+            { r = Gather (x, s)  t = Add (s, one)  f = Less (t, n) }>
+        d, z = Loop (n, , zero) <body = e (int64 j, bool g, int64 u) => (bool h, int64 v, float[2] q)
+            { q = Gather (x, u)  v = Add (u, one)  h = Less (v, n) }>
+    }
+"""
+
 SEQUENCE = """
     main (float[2] a, float[2] b) => (float[4] y, float[4] z)
     {
@@ -250,6 +260,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "CaptureStatesPass": (passes.CaptureStatesPass, CARRIED),
     "ConformSonnxPass": (passes.ConformSonnxPass, LSTMS),
     "ConvertOpsetPass": (lambda: passes.ConvertOpsetPass(12), RNNS),
+    "CountIterationsPass": (passes.CountIterationsPass, COUNTED),
     "CopyOutputsPass": (passes.CopyOutputsPass, READ),
     "CorrectShapesPass": (passes.CorrectShapesPass, WRONG),
     "DequantizeRecurrentPass": (passes.DequantizeRecurrentPass, ""),

@@ -71,6 +71,23 @@ def test_a_loop_that_carries_its_sequence_as_a_state_that_never_changes() -> Non
     assert metadata["start"] == {"Loop_0_st_in": [[0.5, 0.0, 0.0, 1.0]]}
 
 
+@pytest.mark.parametrize("chunk", [1, 3, None])
+def test_a_loop_that_ends_by_a_condition_on_its_counter(chunk: int | None) -> None:
+    """As tf2onnx writes Keras's RNN of a cell that is no operator."""
+    text = LOOP.replace("true = Constant <value = bool {1}> ()", "zero = Constant <value_int = 0> ()")
+    text = text.replace("true = ", "").replace("(count, true, start)", "(count, begins, zero, start)")
+    text = text.replace("F, Y = Loop", "begins = Less (zero, count)  counted, F, Y = Loop")
+    text = text.replace("bool c, float", "bool c, int64 t, float").replace(
+        "(bool c2, f", "(bool c2, int64 u, f"
+    )
+    text = text.replace(
+        "c2 = Identity (c)", "one = Constant <value_int = 1> () u = Add (t, one)  c2 = Less (u, count)"
+    )
+    text = text.replace("Gather <axis = 0> (X, i)", "Gather <axis = 0> (X, t)")
+    metadata = stream(model(text, R=(4, 4)), {"X": 0}, chunk=chunk, lift=False)
+    assert metadata["start"] == {"Loop_0_st_in": [[0.5, 0.0, 0.0, 1.0]]}
+
+
 def test_a_scan_from_the_end_is_refused() -> None:
     text = SCAN.replace("scan_input_axes", "scan_input_directions = [1], scan_input_axes")
     with pytest.raises(rnnlower.UnsupportedModelError, match=r"Scan.*begins with the last step"):
@@ -275,3 +292,34 @@ def test_a_state_that_another_node_reads_is_refused() -> None:
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="input 'h0', and no output of the model"):
         rnnlower.stream(source, time_axes={"x": 0})
+
+
+def test_a_step_of_which_only_the_shape_is_read() -> None:
+    """As Keras's layers with a mask make the zeros before the first step."""
+    source = model(
+        f"""(float[b, n, 4] X) => (float[b, n, 4] Y) {{
+            zero = Constant <value_ints = [0]> ()
+            one = Constant <value_ints = [1]> ()
+            first = Slice (X, zero, one, one)
+            flat = Squeeze (first, one)
+            product = MatMul (flat, R)
+            shape = Shape (product)
+            start = ConstantOfShape (shape)
+            sizes = Shape <start = 1, end = 2> (X)
+            count = Squeeze (sizes)
+            S = Transpose <perm = [1, 0, 2]> (X)
+            F, T = Loop <body = b
+                (int64 i, bool c, float[b, 4] st) => (bool c2, float[b, 4] st2, float[b, 4] y)
+            {{
+                c2 = Identity (c)
+                x = Gather <axis = 0> (S, i)
+                {STEP}
+            }}> (count, , start)
+            Y = Transpose <perm = [1, 0, 2]> (T)
+        }}""",
+        R=(4, 4),
+    )
+    message = "takes the first steps of the sequence; fix dynamic dimensions other than time"
+    with pytest.raises(rnnlower.UnsupportedModelError, match=message):
+        rnnlower.stream(source, time_axes={"X": 1}, lift=False)
+    stream(source, {"X": 1}, chunk=1, lift=False, dims={"b": 2})

@@ -387,6 +387,10 @@ _SPATIAL = {
     ),
     "mean of all": ("float[1, 3, 1] z", "z = GlobalAveragePool (x)"),
     "largest of all": ("float[1, 3, 1] z", "z = GlobalMaxPool (x)"),
+    "mean of features, as Keras writes it": (
+        "float[1, T, 1] z",
+        "w = Transpose <perm = [0, 2, 1]> (x) z = GlobalAveragePool (w)",
+    ),
     "norm of channels": ("float[1, 3, T] z", "z = InstanceNormalization (x, s, s)"),
     "norm of groups, as PyTorch writes it": (
         "float[1, 4, T] z",

@@ -79,6 +79,16 @@ def test_an_einsum_over_time_or_with_an_ellipsis_is_named(equation: str, reason:
     assert reason in str(error)
 
 
+@pytest.mark.parametrize(("axis", "reason"), [(0, "reverses time"), (1, "reverses another axis than time")])
+def test_a_reversed_sequence_is_named(axis: int, reason: str) -> None:
+    model = parsed(f"""
+        main (float[T, T, 3] X, int64[T] n) => (float[T, T, 3] Y)
+        {{ Y = ReverseSequence <time_axis = {axis}, batch_axis = {1 - axis}> (X, n) }}
+    """)
+    (error,) = follow_time(model, {"X": 0}).obstacles
+    assert reason in str(error)
+
+
 def test_a_node_that_couples_steps_is_an_obstacle_and_the_rest_is_followed() -> None:
     model = parsed("""
         main (float[T, 4] X) => (float[T, 4] Y, float[T, 4] Z)
