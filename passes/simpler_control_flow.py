@@ -80,15 +80,16 @@ class CountIterationsPass(Pass):
     """Gives Loops that end at ``t < n`` a trip count instead of the condition, and no counters of their own.
 
     A counter stays if its final value is read. A condition stays if it depends on more than the number of the
-    iteration.
+    iteration, if its limit is not an integer, and if none is in front: then the first iteration always runs.
 
     Before::
 
         (float[T, 2] x, float[2] h) => (float[T, 2] y)
-            <bool go = {1}, int32 zero = {0}, int32 one = {1}, int64 first = {0}> {
+            <int32 zero = {0}, int32 one = {1}, int64 first = {0}> {
             sizes = Shape (x)
             long = Gather (sizes, first)
             steps = Cast <to = 6> (long)
+            go = Less (zero, steps)
             end, last, y = Loop (, go, zero, h) <body = each (int64 i, bool c, int32 t, float[2] h_in)
                 => (bool goes, int32 next, float[2] h_out, float[2] row) {
                 x_t = Gather (x, t)

@@ -103,7 +103,11 @@ class _LoopReader:
         """Return the number of iterations, and the states that are the number of the iteration."""
         count = self._node.inputs[0] if self._steps is None else self._steps
         if self._steps is None and self._is_endless():
-            count = None if self._size in self._counters.own else self._size
+            # Without a condition in front, the first iteration always runs.
+            first = operand(self._node, 1)
+            is_asked = first is not None and any(True for _ in self._conditions(first))
+            is_whole = self._size not in self._counters.own and self._facts.dtype(self._size) in SIZE_TYPES
+            count = self._size if is_asked and is_whole else None
         return count, [state for state, index in self._counters.known.items() if index == _Index(1, 0)]
 
     def step_slices(self) -> Iterator[tuple[ir.Node, Series, bool]]:
