@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.constant_inputs import LegacyConstantsPass as LegacyConstantsPass
     from rnnlower.passes.constant_inputs import SetInputsPass as SetInputsPass
     from rnnlower.passes.convert_opset import ConvertOpsetPass as ConvertOpsetPass
+    from rnnlower.passes.count_iterations import CountIterationsPass as CountIterationsPass
     from rnnlower.passes.declared_sizes import CorrectShapesPass as CorrectShapesPass
     from rnnlower.passes.declared_sizes import FreezeDimsPass as FreezeDimsPass
     from rnnlower.passes.exact_numbers import KeepNaNPass as KeepNaNPass
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from rnnlower.passes.removing import RemoveUnusedPass as RemoveUnusedPass
     from rnnlower.passes.removing import StripPass as StripPass
     from rnnlower.passes.simpler_control_flow import CaptureStatesPass as CaptureStatesPass
-    from rnnlower.passes.simpler_control_flow import CountIterationsPass as CountIterationsPass
     from rnnlower.passes.simpler_control_flow import TakeBranchesPass as TakeBranchesPass
     from rnnlower.passes.stack_sequences import StackSequencesPass as StackSequencesPass
     from rnnlower.passes.static_shapes import InferTypesPass as InferTypesPass
@@ -47,6 +47,7 @@ _NAMES_BY_MODULE = {
     "assume_linear": ["AssumeLinearBeforeResetPass"],
     "constant_inputs": ["FreezeInitializersPass", "LegacyConstantsPass", "SetInputsPass"],
     "convert_opset": ["ConvertOpsetPass"],
+    "count_iterations": ["CountIterationsPass"],
     "declared_sizes": ["CorrectShapesPass", "FreezeDimsPass"],
     "exact_numbers": ["KeepNaNPass", "SeparateSumsPass"],
     "expand_functions": ["ExpandDefinitionsPass", "InlineFunctionsPass"],
@@ -58,7 +59,7 @@ _NAMES_BY_MODULE = {
     "padding": ["PadLengthsPass"],
     "recurrent_forms": ["AdaptRecurrentPass", "ConformSonnxPass", "DequantizeRecurrentPass"],
     "removing": ["RemoveNoopsPass", "RemoveUnusedPass", "StripPass"],
-    "simpler_control_flow": ["CaptureStatesPass", "CountIterationsPass", "TakeBranchesPass"],
+    "simpler_control_flow": ["CaptureStatesPass", "TakeBranchesPass"],
     "stack_sequences": ["StackSequencesPass"],
     "static_shapes": ["InferTypesPass", "StaticShapesPass"],
     "streaming": ["StreamPass"],
