@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.symbols import SIZE_TYPES
 from rnnlower.graph.walk import RESHAPING, look_through
@@ -186,7 +187,7 @@ def _find_comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value, 
             if rows is None or len(dims) != 1 or facts.dtype(rows) not in SIZE_TYPES:
                 return None
             # The lengths are on the other axis.
-            shapes = {0: [dims, (1, *dims)], 1: [(*dims, 1)]}
+            shapes: dict[int, list[Dims]] = {0: [dims, (1, *dims)], 1: [(*dims, 1)]}
             times = [time for time, fitting in shapes.items() if facts.dims(lengths) in fitting]
             found = [time for time in times if _is_iota(facts, numbers, time)]
             return (value, rows, found[0]) if found else None

@@ -99,7 +99,7 @@ def test_steps_of_a_loop_ask_which_rows_have_ended(ended: str, choice: str) -> N
         ("going = Less (line, ncolumn) mask = Not (going)", 1),
         ("going = Less (line, ncolumn) other = Not (going) mask = Transpose (other)", 0),
         (
-            "going = Less (line, ncolumn) no = Not (going) other = Cast <to = 9> (no) mask = Transpose (other)",
+            "going = Less (line, ncolumn) not = Not (going) o = Cast <to = 9> (not) mask = Transpose (o)",
             0,
         ),
     ],
@@ -144,10 +144,11 @@ def test_a_constant_of_other_axes_than_the_results_hides_none(shape: str) -> Non
     """The masks of all steps are constant."""
     result = "float[1, 3, 2, 3] Z" if shape.count("1") > 3 else "float[3, 2, 3] Z"
     model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
-        main (float[3, 2, 3] X) => ({result}) <bool[3, 2, 1] mask = {{1, 1, 1, 0, 1, 0}}, bool{shape} all = {{1}},
-        float[2, 3] h0 = {{0, 0, 0, 0, 0, 0}}, float zero = {{0}}, float[3, 3] R = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{
-            last, Y = Scan <num_scan_inputs = 2, body = each (float[2, 3] h, float[2, 3] x, bool[2, 1] m) => (
-                float[2, 3] next, float[2, 3] y) {{ {CELL} next = Where (m, new, h) y = Identity (next) }}>
+        main (float[3, 2, 3] X) => ({result}) <bool[3, 2, 1] mask = {{1, 1, 1, 0, 1, 0}},
+         bool{shape} all = {{1}}, float[2, 3] h0 = {{0, 0, 0, 0, 0, 0}}, float zero = {{0}},
+         float[3, 3] R = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{
+            last, Y = Scan <num_scan_inputs = 2, body = each (
+                float[2, 3] h, float[2, 3] x, bool[2, 1] m) => (float[2, 3] next, float[2, 3] y) {{ {CELL} next = Where (m, new, h) y = Identity (next) }}>
                 (h0, X, mask) Z = Where (all, Y, zero) }}""")
     onnx.checker.check_model(model, full_check=True)
     assert texts(rnnlower.lift(model)) == texts(ir.to_proto(ir.from_proto(model)))
