@@ -148,7 +148,8 @@ def test_a_constant_of_other_axes_than_the_results_hides_none(shape: str) -> Non
          bool{shape} all = {{1}}, float[2, 3] h0 = {{0, 0, 0, 0, 0, 0}}, float zero = {{0}},
          float[3, 3] R = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{
             last, Y = Scan <num_scan_inputs = 2, body = each (
-                float[2, 3] h, float[2, 3] x, bool[2, 1] m) => (float[2, 3] next, float[2, 3] y) {{ {CELL} next = Where (m, new, h) y = Identity (next) }}>
+                float[2, 3] h, float[2, 3] x, bool[2, 1] m) => (float[2, 3] next, float[2, 3] y) {{
+                {CELL} next = Where (m, new, h) y = Identity (next) }}>
                 (h0, X, mask) Z = Where (all, Y, zero) }}""")
     onnx.checker.check_model(model, full_check=True)
     assert texts(rnnlower.lift(model)) == texts(ir.to_proto(ir.from_proto(model)))
