@@ -49,18 +49,20 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
     conditions: dict[ir.Value, ir.Value] = {}
     sources: dict[ir.Value, ir.Value] = {}
     for total, mask, *values in list(_choices(facts, graph)):
-        condition = conditions[mask] = _move(emitters, sources, mask, lambda cast: cast.inputs[0])
+        condition = conditions[mask] = _move(facts, emitters, sources, mask, lambda cast: cast.inputs[0])
         with emitters.before(total) as e:
             chosen = e.op("Where", condition, *(written.get(value, value) for value in values))
         written[total.outputs[0]] = chosen
         _replace(total, chosen)
     conditions |= _cast_conditions(facts, graph)
     for mask, condition in conditions.items():
+        chosen_by = [node for node, index in condition.uses() if index == 0 and _is_choice(facts, node)]
+        states = {value for node in chosen_by for value in (*node.inputs[1:], *node.outputs)}
         for factor, is_kept in [(mask, True), *((rest, False) for rest in _rests(facts, mask))]:
             for reader, index in factor.uses():
                 value = reader.inputs[1 - index] if reader.op_type == "Mul" and not reader.domain else None
                 dtype = facts.dtype(value)
-                if dtype is not None and reader.graph is graph:
+                if value in states and dtype is not None and reader.graph is graph:
                     with emitters.before(reader) as e:
                         pair = value, e.constant(np.zeros((), dtype.numpy()))
                         chosen = e.op("Where", condition, *(pair if is_kept else pair[::-1]))
@@ -69,7 +71,7 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
     inverted = list(_inverted(facts, graph, node))
     ended = [given for each in inverted if (given := each.inputs[0]) is not None]
     for choice, condition in zip(inverted, ended, strict=True):
-        going = _move(emitters, turned, skip_casts(facts, condition), partial(_opposite, emitters))
+        going = _move(facts, emitters, turned, condition, partial(_opposite, emitters))
         for place, other in enumerate((going, *choice.inputs[:0:-1])):
             choice.replace_input_with(place, other)
     remove_orphans(ended)
@@ -78,8 +80,9 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
 def _inverted_inputs(facts: Facts, scan: ir.Node | None) -> Iterator[tuple[ir.Node, int]]:
     """Yield a Scan and the index of each input that holds for rows that have ended."""
     if scan is not None and scan.op_type == "Scan":
-        for index in range(LoopSignature(scan).states, len(scan.inputs)):
-            if _is_inverted(facts, scan.inputs[index]):
+        loop = LoopSignature(scan)
+        for index in range(loop.states, len(loop.body.inputs)):
+            if loop.body.inputs[index].uses() and _is_inverted(facts, scan.inputs[index]):
                 yield scan, index
 
 
@@ -87,7 +90,7 @@ def _turn_input(facts: Facts, emitters: Emitters, scan: ir.Node, index: int) -> 
     """Let a Scan read a condition of rows that go on, and its body what holds where that does not."""
     body, outer = LoopSignature(scan).body, scan.inputs[index]
     assert outer is not None
-    going = _move(emitters, {}, skip_casts(facts, outer), partial(_opposite, emitters))
+    going = _move(facts, emitters, {}, outer, partial(_opposite, emitters))
     scan.replace_input_with(index, going)
     remove_orphans([outer])
     inner = body.inputs[index]
@@ -169,12 +172,14 @@ def _choices(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value,
     for node in graph if facts.opset >= _SINCE else ():
         if node.op_type != "Add" or node.domain:
             continue
-        for first, second in itertools.permutations(map(_factors, node.inputs)):
-            yield from (
-                (node, mask, new, old)
-                for (mask, new), (rest, old) in itertools.product(first, second)
-                if _is_rest(facts, rest, mask) and truth_of_mask(facts, mask) is not None
-            )
+        found = (
+            (node, mask, new, old)
+            for first, second in itertools.permutations(map(_factors, node.inputs))
+            for (mask, new), (rest, old) in itertools.product(first, second)
+            if _is_rest(facts, rest, mask) and truth_of_mask(facts, mask) is not None
+        )
+        # What masks are multiplied by may be masks.
+        yield from itertools.islice(found, 1)
 
 
 def _factors(value: ir.Value | None) -> list[tuple[ir.Value, ir.Value]]:
@@ -204,17 +209,19 @@ def _is_rest(facts: Facts, value: ir.Value, mask: ir.Value) -> bool:
 
 
 def _move(
+    facts: Facts,
     emitters: Emitters,
     known: dict[ir.Value, ir.Value],
     value: ir.Value,
     origin: Callable[[ir.Node], ir.Value | None],
 ) -> ir.Value:
     """Move another condition as one is moved: that of the operator which moves no elements."""
+    value = skip_casts(facts, value)
     node = value.producer()
     assert node is not None
     if value not in known and node.op_type in _MOVING:
         assert node.inputs[0] is not None
-        moved = _move(emitters, known, node.inputs[0], origin)
+        moved = _move(facts, emitters, known, node.inputs[0], origin)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         with emitters.before(node) as e:
             known[value] = e.op(node.op_type, moved, *node.inputs[1:], **attributes)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values, take_place_of
 from rnnlower.graph.slicing import axis_slices
@@ -48,6 +48,8 @@ class _Joined:
 def has_simpler_steps(facts: Facts, node: ir.Node) -> bool:
     """Return whether the body of a Loop or Scan may be made simpler."""
     body = node.attributes["body"].as_graph()
+    if node.op_type == "Scan" and facts.opset < FIRST_SCAN_WITHOUT_BATCH:
+        return False
     return (
         any(each.op_type == "If" for each in body)
         or any(True for _ in _growing_states(facts, node))

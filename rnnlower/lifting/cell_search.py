@@ -156,7 +156,7 @@ def as_vector(form: AffineForm) -> AffineForm:
     Raises:
         NotLiftableError: Its rows are features, or are on two axes.
     """
-    if form.tags[-1] or form.tags.count("B") > 1:
+    if any(form.tags[-1:]) or form.tags.count("B") > 1:
         raise NotLiftableError("a step makes features of rows")
     return form.flatten()
 

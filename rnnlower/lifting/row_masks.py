@@ -94,6 +94,8 @@ def lengths_from_mask(
 def _constant_lengths(
     mask: np.ndarray, tags: Sequence[str], steps: int | None, direction: int | None
 ) -> np.ndarray | None:
+    if mask.ndim != len(tags):
+        return None
     if "D" in tags and mask.shape[tags.index("D")] > 1:
         mask = np.take(mask, [direction or 0], tags.index("D"))
     sizes = zip(mask.shape, tags, strict=True)

@@ -155,6 +155,25 @@ WHERE = """xK = Gather <axis = 1> (X, pK) rK = MatMul (hK, R) sumK = Add (xK, rK
 CONSTANT = WHERE.replace("zK = Unsqueeze (hNEXT", "yK = Where (mK, hNEXT, zero) zK = Unsqueeze (yK")
 
 
+@pytest.mark.parametrize("is_chosen", [False, True], ids=["Mul", "Where"])
+def test_other_products_with_a_mask_of_a_line_stay(is_chosen: bool) -> None:
+    """In the rows that have ended, infinity times 0 is no number."""
+    end, more = "far = Div (one, zero) Z = Mul (m2, far)", ", float[N, 1] Z"
+    model = make_line(READ, more=more, end=end)
+    if is_chosen:
+        text = HEADER.replace("INPUT", "int64[N] lengths").replace(
+            "RESULTS", f"float[N, 4, 3] Y, float[A, 3] h4{more}"
+        )
+        steps = [CONSTANT.replace("NEXT", str(k + 1)).replace("K", str(k)) for k in range(STEPS)]
+        end = end.replace("Mul (m2", "Mul (f").replace("Z =", "f = Cast <to = 1> (m2) Z =")
+        model = onnx.parser.parse_model(
+            f"{text} {MASK} {' '.join(steps)} Y = Concat <axis = 1> (z0, z1, z2, z3) {end} }}"
+        )
+    lifted = compare(model)
+    assert recurrent_left(lifted) == ["RNN"]
+    assert [node.op_type for node in lifted.graph.node if node.output[0] == "Z"] == ["Mul"]
+
+
 @pytest.mark.parametrize(
     "last", ["Gather <axis = 1> (X, p4)", "Identity (h4)"], ids=["the input", "the last state"]
 )

@@ -98,8 +98,12 @@ def test_steps_of_a_loop_ask_which_rows_have_ended(ended: str, choice: str) -> N
         ("mask = LessOrEqual (ncolumn, line)", 1),
         ("going = Less (line, ncolumn) mask = Not (going)", 1),
         ("going = Less (line, ncolumn) other = Not (going) mask = Transpose (other)", 0),
+        (
+            "going = Less (line, ncolumn) not = Not (going) o = Cast <to = 9> (not) mask = Transpose (o)",
+            0,
+        ),
     ],
-    ids=["by time", "by time, a row of lengths", "by row", "by row, Not", "transposed"],
+    ids=["by time", "by time, a row of lengths", "by row", "by row, Not", "transposed", "cast to its type"],
 )
 @pytest.mark.parametrize("frame", [LOOP, SCAN], ids=["Loop", "Scan"])
 def test_steps_read_a_mask_of_all_steps(mask: str, axis: int, frame: str, choice: str) -> None:
@@ -135,6 +139,22 @@ def test_a_mask_follows_the_steps(frame: str, after: str, left: list[str]) -> No
     compare(model, left)
 
 
+@pytest.mark.parametrize("shape", ["", "[1]", "[1, 1]", "[1, 1, 1, 1]"])
+def test_a_constant_of_other_axes_than_the_results_hides_none(shape: str) -> None:
+    """The masks of all steps are constant."""
+    result = "float[1, 3, 2, 3] Z" if shape.count("1") > 3 else "float[3, 2, 3] Z"
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
+        main (float[3, 2, 3] X) => ({result}) <bool[3, 2, 1] mask = {{1, 1, 1, 0, 1, 0}},
+         bool{shape} all = {{1}}, float[2, 3] h0 = {{0, 0, 0, 0, 0, 0}}, float zero = {{0}},
+         float[3, 3] R = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{
+            last, Y = Scan <num_scan_inputs = 2, body = each (
+                float[2, 3] h, float[2, 3] x, bool[2, 1] m) => (float[2, 3] next, float[2, 3] y) {{
+                {CELL} next = Where (m, new, h) y = Identity (next) }}>
+                (h0, X, mask) Z = Where (all, Y, zero) }}""")
+    onnx.checker.check_model(model, full_check=True)
+    assert texts(rnnlower.lift(model)) == texts(ir.to_proto(ir.from_proto(model)))
+
+
 @pytest.mark.parametrize(
     "mask",
     [
@@ -158,8 +178,12 @@ def test_other_masks_stay(mask: str) -> None:
         "next = Where (m, h, new) y = Where (m, next, zero)",
         "next = Where (m, h, new) y = Identity (next)",
         "next = Where (m, zero, new) y = Identity (next)",
+        "kept = Where (m, h, zero) next = Add (kept, new) y = Identity (next)",
+        """f = Cast <to = 1> (m) rest = Sub (one, f) a = Mul (f, f) b = Mul (rest, rest) all = Add (a, b)
+        kept = Mul (f, h) added = Mul (rest, new) sums = Add (kept, added) next = Mul (sums, all)
+        y = Mul (next, rest)""",
     ],
-    ids=["exchanged", "results exchanged", "old results", "zeros as states"],
+    ids=["exchanged", "results exchanged", "old results", "zeros as states", "sums", "products of masks"],
 )
 def test_other_choices_stay(choice: str) -> None:
     compare(make_model(LOOP, f"ended = GreaterOrEqual (t, n) {COLUMN}", choice), [])
@@ -169,3 +193,22 @@ def test_a_mask_may_multiply_results_beside_a_choice_of_rows_that_go_on() -> Non
     choice = "next = Where (m, new, h) f = Cast <to = 1> (m) y = Mul (next, f)"
     compare(make_model(LOOP, f"ended = Less (t, n) {COLUMN}", choice), ["RNN"])
     compare(make_model(LOOP, f"ended = Less (t, n) {COLUMN}", choice.replace("(next, f)", "(f, f)")), [])
+
+
+def test_a_mask_that_no_step_reads_stays() -> None:
+    text = HEADER.replace("RESULTS", "float[N, 3] last, bool[T, N] Y").replace("MORE", "")
+    text += """going = Less (column, n) mask = Not (going) last, Y = Scan <num_scan_inputs = 1, body = each (
+        float[N, 3] h, bool[N] ended) => (float[N, 3] h, bool[N] ended) { }> (h0, mask) }"""
+    compare(onnx.parser.parse_model(text), [])
+
+
+def test_a_mask_of_a_scan_with_an_axis_of_its_own_stays() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 4, opset_import: ["" : 8]>
+        main (float[1, T, N, 3] X, bool[1, T, N, 1] going, float[1, N, 3] h0) => (float[1, N, 3] last) {
+            mask = Not (going) last = Scan <num_scan_inputs = 2, body = each (
+                float[N, 3] h, float[N, 3] x, bool[N, 1] ended) => (float[N, 3] next) {
+                f = Cast <to = 1> (ended) kept = Mul (f, h) next = Add (kept, x) }> (, h0, X, mask) }""")
+    onnx.checker.check_model(model, full_check=True)
+    lifted, report = rnnlower.lift.with_report(model)
+    assert texts(lifted) == texts(ir.to_proto(ir.from_proto(model)))
+    assert report.nodes[0].reason == "a Scan of opset 8 has a batch axis of its own"
