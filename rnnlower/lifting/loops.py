@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -18,18 +18,9 @@ from rnnlower.graph.symbols import SIZE_TYPES
 from rnnlower.graph.walk import is_read, look_through, look_through_identities, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, State, find_states, is_axis_size, same_number
+from rnnlower.lifting.loop_counters import Counters, Index
 
 _REPEATING = VIEWS | {"Expand", "Tile"}
-_MEASURING = VIEWS | {"Gather", "Shape"}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Index:
-    """An affine index, ``slope * iteration + offset``, plus a value if there is one."""
-
-    slope: int
-    offset: int
-    value: ir.Value | None = None
 
 
 def loop_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
@@ -71,7 +62,7 @@ class _LoopReader:
         self._states, self._aliases, self._unchanged = find_states(
             loop.before, loop.after, node.inputs[2:], node.outputs[: loop.states]
         )
-        self._counters = _Counters(facts, body, self._states, self._aliases)
+        self._counters = Counters(facts, body, self._states, self._aliases)
         self._steps, self._limits = trip_count(facts, node), dict[Dim, ir.Value]()
         self._size = self._limit() if self._steps is None else None
 
@@ -108,7 +99,7 @@ class _LoopReader:
             is_asked = first is not None and any(True for _ in self._conditions(first))
             is_whole = self._size not in self._counters.own and self._facts.dtype(self._size) in SIZE_TYPES
             count = self._size if is_asked and is_whole else None
-        return count, [state for state, index in self._counters.known.items() if index == _Index(1, 0)]
+        return count, [state for state, index in self._counters.known.items() if index == Index(1, 0)]
 
     def step_slices(self) -> Iterator[tuple[ir.Node, Series, bool]]:
         """Yield the Slices that take the element of an iteration, counted from the start."""
@@ -138,7 +129,7 @@ class _LoopReader:
                 or self._facts.dtype(lengths) not in SIZE_TYPES
             ):
                 continue
-            if dims is not None and len(dims) == 1 and self._counters.index(number) == _Index(1, 0):
+            if dims is not None and len(dims) == 1 and self._counters.index(number) == Index(1, 0):
                 yield node.outputs[0], lengths
 
     def _limit(self) -> ir.Value | None:
@@ -151,11 +142,11 @@ class _LoopReader:
         starts = set() if first is None else {*self._conditions(first)}
         conditions = {*self._conditions(self._body.outputs[0])}
         count = self._node.inputs[0]
-        limits = {limit for index, limit in conditions if index == _Index(1, 1)}
+        limits = {limit for index, limit in conditions if index == Index(1, 1)}
         limits |= set() if count is None or self._is_endless() else {self._same_limit(count)}
         # A comparison of the iteration itself with the limit holds longer.
-        known = {(_Index(*moves), limit) for moves in ((1, 1), (1, 0)) for limit in limits}
-        begins = {(_Index(0, 0), limit) for limit in limits}
+        known = {(Index(*moves), limit) for moves in ((1, 1), (1, 0)) for limit in limits}
+        begins = {(Index(0, 0), limit) for limit in limits}
         if len(limits) != 1 or not conditions <= known or not starts <= begins:
             raise NotLiftableError("its number of iterations is not known")
         return limits.pop()
@@ -165,7 +156,7 @@ class _LoopReader:
         most = self._facts.constant(self._node.inputs[0])
         return self._node.inputs[0] is None or (most is not None and bool(most > np.iinfo(np.int32).max))
 
-    def _conditions(self, value: ir.Value | None) -> Iterator[tuple[_Index, ir.Value]]:
+    def _conditions(self, value: ir.Value | None) -> Iterator[tuple[Index, ir.Value]]:
         """Yield the comparisons of counters with limits that must all hold; true conditions need none."""
         value = None if value is None else look_through_identities(value)
         constant, producer = self._facts.constant(value), None if value is None else value.producer()
@@ -242,7 +233,7 @@ class _LoopReader:
         inner: ir.Value,
         outer: ir.Value,
         axis: int,
-        index: _Index,
+        index: Index,
         keeps_axis: bool,
         *,
         fails_past_end: bool = True,
@@ -261,8 +252,8 @@ class _LoopReader:
             if start >= 0 and (start + steps <= size if isinstance(size, int) else fails_past_end):
                 is_whole = (start, steps) == (0, size)
                 return series if is_whole else dataclasses.replace(series, window=(start, start + steps))
-        is_first = index == _Index(1, 0)
-        is_last = index == _Index(-1, -1) or (
+        is_first = index == Index(1, 0)
+        is_last = index == Index(-1, -1) or (
             index.slope == -1
             and index.offset in (-1, 0)
             and is_axis_size(self._facts, index.value, outer, axis, less=1 + index.offset)
@@ -378,83 +369,3 @@ def _is_content_read(node: ir.Node) -> bool:
         out.is_graph_output() or any(user.op_type != "Shape" for user, _ in out.uses())
         for out in node.outputs
     )
-
-
-class _Counters:
-    """The values of a body that count its iterations."""
-
-    def __init__(
-        self, facts: Facts, body: ir.Graph, states: Sequence[State], aliases: Mapping[ir.Value, ir.Value]
-    ) -> None:
-        self._facts, self._number, self._aliases = facts, body.inputs[0], aliases
-        self.own = {
-            *body.inputs,
-            *body.initializers.values(),
-            *(out for node in body for out in node.outputs),
-        }
-        self.known: dict[ir.Value, _Index] = {}
-        for state in states:
-            start, step = facts.constant(state.start), self._step(state)
-            if start is not None and start.size == 1 and step is not None:
-                self.known[state.before] = _Index(step, int(start.reshape(-1)[0]))
-
-    def _step(self, state: State) -> int | None:
-        """Return the increment of a state in each iteration."""
-        producer, dtype = look_through_identities(state.after).producer(), self._facts.dtype(state.start)
-        if producer is None or producer.op_type not in ("Add", "Sub"):
-            return None
-        if dtype is None or not np.issubdtype(dtype.numpy(), np.integer):
-            return None
-        first, second = producer.inputs
-        if producer.op_type == "Add" and second is state.before:
-            first, second = second, first
-        step = self._facts.constant(second)
-        if first is not state.before or step is None or step.size != 1:
-            return None
-        number = int(step.reshape(-1)[0])
-        return -number if producer.op_type == "Sub" else number
-
-    def index(self, value: ir.Value | None) -> _Index | None:
-        """Return the affine index that a value computes, if it does."""
-        if value is None:
-            return None
-        value = self._aliases.get(value, value)
-        constant = self._facts.constant(value)
-        if constant is not None:
-            is_count = constant.size == 1 and float(constant.reshape(-1)[0]).is_integer()
-            return _Index(0, int(constant.reshape(-1)[0])) if is_count else None
-        if value is self._number:
-            return _Index(1, 0)
-        if value in self.known:
-            return self.known[value]
-        if value not in self.own:
-            return _Index(0, 0, value)
-        producer, source = value.producer(), same_number(value)
-        if producer is None or producer.domain:
-            return None
-        if source is not value:
-            return self.index(source)
-        if producer.op_type in ("Add", "Sub"):
-            first, second = (self.index(each) for each in producer.inputs)
-            return None if first is None or second is None else _add_indices(first, second, producer.op_type)
-        if producer.op_type == "Mul":
-            first, second = (self.index(each) for each in producer.inputs)
-            for moving, scale in ((first, second), (second, first)):
-                if moving and scale and moving.value is scale.value is None and scale.slope == 0:
-                    return _Index(moving.slope * scale.offset, moving.offset * scale.offset)
-        return _Index(0, 0, value) if self._is_outer_size(value) else None
-
-    def _is_outer_size(self, value: ir.Value | None) -> bool:
-        """Return whether the body measures a value of its surroundings."""
-        if value not in self.own or self._facts.constant(value) is not None:
-            return True
-        node = value.producer()
-        return node is not None and node.op_type in _MEASURING and all(map(self._is_outer_size, node.inputs))
-
-
-def _add_indices(first: _Index, second: _Index, op_type: str) -> _Index | None:
-    sign = -1 if op_type == "Sub" else 1
-    if second.value is not None and (sign < 0 or first.value is not None):
-        return None
-    value = first.value or second.value
-    return _Index(first.slope + sign * second.slope, first.offset + sign * second.offset, value)
