@@ -197,10 +197,15 @@ class LiftRecurrentPass(Pass):
                         raise
                     states.append(lift_attention(self.facts, names, located, frame, error))
             except NotLiftableError as error:
-                if not self._is_lifted_if_simpler(model, located):
+                try:
+                    if self._is_lifted_if_simpler(model, located):
+                        lifted += self._lift_simpler(names, located, owner)
+                    else:
+                        frame = _FRAMES[located.node.op_type](self.facts, located.node, owner)
+                        lifted += lifter.lift(located, frame, has_gaps=True)
+                except NotLiftableError:
                     kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
                     continue
-                lifted += self._lift_simpler(names, located, owner)
             self._trial = None
         for graph, path in _graphs(model, self._names).items() if self.convolutions else ():
             self._lift_convolutions(names, graph, path, states, kept)
@@ -237,7 +242,13 @@ class LiftRecurrentPass(Pass):
         """Make the body of a Loop or Scan simpler, and lift it."""
         located = simplify_steps(self.facts, names, located)
         frame = _FRAMES[located.node.op_type](self.facts, located.node, owner)
-        return FrameLifter(self.facts, names, self.semantics, empty=self.empty).lift(located, frame)
+        lifter = FrameLifter(self.facts, names, self.semantics, empty=self.empty)
+        try:
+            return lifter.lift(located, frame)
+        except NotLiftableError as error:
+            with contextlib.suppress(NotLiftableError):
+                return lifter.lift(located, frame, has_gaps=True)
+            raise error from None
 
     def _lift_convolutions(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[LiftedNode], kept: list[LiftedNode]

@@ -196,8 +196,14 @@ def _factors(value: ir.Value | None) -> list[tuple[ir.Value, ir.Value]]:
 def _is_rest(facts: Facts, value: ir.Value, mask: ir.Value) -> bool:
     """Return whether a value is 1 - mask, in the mask's shape."""
     node = value.producer()
-    if node is None or node.domain or node.op_type not in ("Add", "Sub"):
+    if node is None or node.domain or node.op_type not in ("Add", "Cast", "Sub"):
         return False
+    if node.op_type == "Cast":
+        inverted, cast = node.inputs[0], mask.producer()
+        source = None if cast is None or cast.domain or cast.op_type != "Cast" else cast.inputs[0]
+        maker = None if inverted is None else inverted.producer()
+        is_not = maker is not None and not maker.domain and maker.op_type == "Not"
+        return maker is not None and is_not and maker.inputs[0] is source
     first, second = node.inputs
     if node.op_type == "Add":
         first, second = (first, second) if facts.constant(first) is not None else (second, first)

@@ -16,6 +16,7 @@ from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values, take_place_of
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import LocatedNode, display_name, is_read, look_through_identities
+from rnnlower.lifting.frames import is_same_value
 from rnnlower.lifting.loops import step_slices
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.row_choices import has_other_choices, write_choices
@@ -55,6 +56,7 @@ def has_simpler_steps(facts: Facts, node: ir.Node) -> bool:
         or any(True for _ in _growing_states(facts, node))
         or any(True for _ in _read_ends(facts, node))
         or any(True for _ in _joined_states(facts, node))
+        or _equal_states(facts, node) is not None
         or _turned_state(node) is not None
         or (node.op_type == "Loop" and bool(step_slices(facts, node)))
         or has_other_choices(facts, body, node)
@@ -68,7 +70,7 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
     where these sizes decide; what is concatenated to one state is carried as a state for each part; what is
     transposed at the start and back at the end is carried in between; what elements are appended to comes
     before them only after the last iteration, and its last element is a state where the body reads that; and
-    masks choose values by Where, for rows that go on.
+    masks choose values by Where, for rows that go on. States that are always equal are one.
     """
     node = located.node
     body = node.attributes["body"].as_graph()
@@ -78,6 +80,11 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
         with Emitters(facts.model, names=names).before(reader) as e:
             element = place if is_position else e.op("Gather", series.outer, place, axis=series.axis)
         replace_with_values(reader, [element])
+    for inner, outer in _invariants(node):
+        for user, at in inner.uses():
+            user.replace_input_with(at, outer)
+    while (equal := _equal_states(facts, node)) is not None:
+        node = _merge(Emitters(facts.model, names=names), node, *equal)
     write_choices(facts, names, body, node)
     while (read := next(_read_ends(facts, node), None)) is not None:
         node = _carry_last(facts, names, node, *read)
@@ -95,6 +102,46 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
             node = _turn(facts, names, node, *turned)
         elif not taken:
             return dataclasses.replace(located, node=node)
+
+
+def _invariants(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value]]:
+    """Yield each state that never changes and is read, with what it starts with."""
+    loop = LoopSignature(node)
+    for before, after, start in zip(loop.before, loop.after, node.inputs[loop.first_input :], strict=False):
+        if start is not None and look_through_identities(after) is before and before.uses():
+            yield before, start
+
+
+def _equal_states(facts: Facts, node: ir.Node) -> tuple[int, int] | None:
+    """Return the indices of two states that are equal at first and, if they are, after a step as well."""
+    loop = LoopSignature(node)
+    starts = node.inputs[loop.first_input :]
+    states = enumerate(zip(loop.before, loop.after, starts, strict=False))
+    for (index, (before, after, start)), (other, given) in itertools.combinations(states, 2):
+        is_zero = facts.is_zero(start) and facts.is_zero(given[2])
+        dims = facts.dims(start)
+        if (
+            (dims is not None and dims == facts.dims(given[2]) if is_zero else start is given[2])
+            and facts.type(start) == facts.type(given[2])
+            and is_same_value(facts, after, given[1], (before, given[0]))
+        ):
+            return index, other
+    return None
+
+
+def _merge(emitters: Emitters, node: ir.Node, kept: int, dropped: int) -> ir.Node:
+    """Replace a Loop or Scan by one without a state that is equal to another one; return that."""
+    loop, end = LoopSignature(node), node.outputs[dropped]
+    if is_read(end):
+        e = emitters.at(display_name(node), ir.DataType.FLOAT)
+        take_place_of(e.op("Identity", node.outputs[kept]), end)
+        e.insert_after(node)
+    pairs = [(each[dropped], each[kept]) for each in (loop.before, loop.after)]
+    other = replace_loop(node, [dropped], {})
+    for old, new in pairs:
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+    remove_orphans([pairs[1][0]])
+    return other
 
 
 def _growing_states(facts: Facts, node: ir.Node) -> Iterator[tuple[int, int, bool]]:

@@ -25,14 +25,26 @@ from rnnlower.lifting.row_masks import (
     lengths_from_mask,
     match_where,
 )
+from rnnlower.lifting.skipped_steps import FIRST_OPSET
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
 
 _Source = tuple[Series, tuple[str, ...]] | int
 """A series and the axes of its elements, or the position of the cell whose H is read."""
-_Mask = Series | ir.Value
-"""The conditions of all steps, or one that a step computes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepCondition:
+    """The condition by which rows take steps.
+
+    Attributes:
+        mask: The conditions of all steps, or one that a step computes; of a cell, the lengths it compares.
+        is_going: Whether it holds for rows that take the step, or else for those that keep their state.
+    """
+
+    mask: Series | ir.Value
+    is_going: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +62,7 @@ class FoundCell:
         reverse: Whether the last time step comes first.
         steps: The number of steps, if it is known.
         lengths: The number of steps of each row, unless all rows have all steps.
+        taken: By what rows take steps, if they may take one after one that they skip.
         direction: Its index on the axis of directions, if there is one.
     """
 
@@ -63,6 +76,7 @@ class FoundCell:
     reverse: bool
     steps: int | None = None
     lengths: Lengths | None = None
+    taken: StepCondition | None = None
     direction: int | None = None
 
     @property
@@ -71,8 +85,12 @@ class FoundCell:
         return self.evaluator.form(self.hidden)
 
 
-def find_cells(facts: Facts, frame: Frame, semantics: Semantics) -> list[FoundCell]:
+def find_cells(
+    facts: Facts, frame: Frame, semantics: Semantics, *, has_gaps: bool = False
+) -> list[FoundCell]:
     """Return the cells of a step; a cell comes after those whose H it reads.
+
+    With `has_gaps`, rows skip steps by any condition, and H is read at the steps they skip.
 
     Raises:
         NotLiftableError: A part of the step is not part of a cell.
@@ -82,7 +100,8 @@ def find_cells(facts: Facts, frame: Frame, semantics: Semantics) -> list[FoundCe
     found: list[FoundCell] = []
     for group in _group_states(frame):
         directions = (0, 1) if _has_two_directions(facts, group) else (None,)
-        found += [_find_cell(facts, frame, group, found, semantics, direction) for direction in directions]
+        for direction in directions:
+            found.append(_find_cell(facts, frame, group, found, semantics, direction, has_gaps))
     return found
 
 
@@ -174,6 +193,7 @@ def _find_cell(
     before: Sequence[FoundCell],
     semantics: Semantics,
     direction: int | None,
+    has_gaps: bool,
 ) -> FoundCell:
     if len(group) > 2:
         raise NotLiftableError("more than two states depend on each other")
@@ -184,7 +204,7 @@ def _find_cell(
         states[state.before] = atoms.variables(shape, tags)
     known, sources = _input_forms(facts, frame, before, atoms, direction)
     evaluator = Evaluator(facts, atoms, states | known, frame.aliases, direction=direction, is_step=True)
-    results, mask = _remove_masks(facts, frame, group)
+    results, condition = _remove_masks(facts, frame, group)
     new = [evaluator.form(result) for result in results]
     blocks = [atoms.block(int(form.ids.flat[0])) for form in states.values()]
     cell, order = _match_in_any_order(atoms, blocks, [as_vector(form) for form in new], semantics)
@@ -209,16 +229,36 @@ def _find_cell(
         steps=count_steps(facts, frame),
         direction=direction,
     )
-    if isinstance(mask, ir.Value):
-        found = dataclasses.replace(found, lengths=_compared_lengths(facts, frame, found, mask))
-    elif mask is not None:
-        tags, _ = tagged_shape(facts, mask.inner, direction, mask.axis if mask.keeps_axis else None)
-        tags = _without_time(mask, tags)
-        found = dataclasses.replace(found, lengths=mask_lengths(facts, found, mask, tags))
+    if has_gaps and (condition is None or direction is not None or facts.opset < FIRST_OPSET):
+        raise NotLiftableError("no row skips a step")
+    if condition is not None:
+        found = _with_condition(facts, frame, found, condition, has_gaps)
     for below in (before[part.value] for part in parts if isinstance(part.value, int)):
         if below.lengths is not None and not are_equal_lengths(facts, below.lengths, found.lengths):
             raise NotLiftableError("a cell reads the state of another past the ends of rows")
+        if below.taken not in (None, found.taken):
+            raise NotLiftableError("a cell reads the state of another at steps that rows skip")
     return found
+
+
+def _with_condition(
+    facts: Facts, frame: Frame, found: FoundCell, condition: StepCondition, has_gaps: bool
+) -> FoundCell:
+    """Return a cell with its rows' lengths, or with the condition by which they take steps."""
+    mask = condition.mask
+    if isinstance(mask, ir.Value):
+        lengths = _compared_lengths(facts, frame, found, mask)
+        condition = StepCondition(lengths, is_going=True)
+        return dataclasses.replace(found, **({"taken": condition} if has_gaps else {"lengths": lengths}))
+    tags, _ = tagged_shape(facts, mask.inner, found.direction, mask.axis if mask.keeps_axis else None)
+    tags = _without_time(mask, tags)
+    if not has_gaps and condition.is_going:
+        return dataclasses.replace(found, lengths=mask_lengths(facts, found, mask, tags))
+    dims = facts.dims(mask.inner) or ()
+    is_by_row = tags == found.tags and dims[-1:] == (1,) and facts.dtype(mask.inner) == ir.DataType.BOOL
+    if not has_gaps or not is_by_row or mask.window is not None:
+        raise NotLiftableError("the rows that keep their state are not those that have ended")
+    return dataclasses.replace(found, taken=condition)
 
 
 def _without_time(series: Series, tags: tuple[str, ...]) -> tuple[str, ...]:
@@ -290,7 +330,7 @@ def is_reversed(parts: Sequence[InputPart]) -> bool:
     return orders.pop()
 
 
-def _compared_lengths(facts: Facts, frame: Frame, found: FoundCell, mask: ir.Value) -> Lengths:
+def _compared_lengths(facts: Facts, frame: Frame, found: FoundCell, mask: ir.Value) -> ir.Value:
     """Return the lengths that a step compares with its number."""
     for going, lengths in frame.going.items():
         if is_mask_of_rows(facts, mask, going, found.tags):
@@ -311,27 +351,30 @@ def mask_lengths(facts: Facts, found: FoundCell, mask: Series, tags: tuple[str, 
 
 def _remove_masks(
     facts: Facts, frame: Frame, group: Sequence[State]
-) -> tuple[list[ir.Value], Series | ir.Value | None]:
-    """Return the new states without the Where that keeps old ones, and its condition or the series of it."""
+) -> tuple[list[ir.Value], StepCondition | None]:
+    """Return the new states without the Where that keeps old ones, and its condition."""
     results: list[ir.Value] = []
-    masks: set[_Mask | None] = set()
+    found: set[StepCondition | None] = set()
     for state in group:
         result = skip_casts(facts, state.after)
-        mask: _Mask | None = None
+        chosen: StepCondition | None = None
         condition, new, old = match_where(result)
-        if old is state.before:
-            of_counter = condition if frame.going else None
-            mask = next((each for each in frame.inputs if each.inner is condition), of_counter)
-            if mask is None:
+        if state.before in (new, old) and condition is not None:
+            is_going = old is state.before
+            series = next((each for each in frame.inputs if each.inner is condition), None)
+            if series is None and not (frame.going and is_going):
                 raise NotLiftableError("the rows that keep their state are not selected by a series")
-            result = skip_casts(facts, new)
-        masks.add(mask)
+            chosen = StepCondition(series or condition, is_going)
+            result = skip_casts(facts, new if is_going or old is None else old)
+        found.add(chosen)
         results.append(result)
-    if len(masks) > 1:
+    if len(found) > 1:
         raise NotLiftableError("the states of a row do not end at the same time")
-    mask = masks.pop()
+    chosen = found.pop()
+    mask = None if chosen is None else chosen.mask
     everywhere = facts.constant(mask.outer if isinstance(mask, Series) else mask)
-    return results, None if everywhere is not None and everywhere.all() else mask
+    is_unmasked = everywhere is not None and chosen is not None and chosen.is_going and everywhere.all()
+    return results, None if is_unmasked else chosen
 
 
 def is_hidden_state(found: FoundCell, form: AffineForm) -> bool:

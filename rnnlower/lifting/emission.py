@@ -11,10 +11,11 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import trim_omitted
 from rnnlower.lifting.affine_forms import Floats, NotLiftableError
-from rnnlower.lifting.cell_search import FoundCell, require_rows, tagged_shape
+from rnnlower.lifting.cell_search import FoundCell, StepCondition, require_rows, tagged_shape
 from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.hoisting import InputPart
 from rnnlower.lifting.results import Result
+from rnnlower.lifting.skipped_steps import TakenSteps
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.operators import RECURRENT_OPS, SPEC_PARAMETERS
 
@@ -28,12 +29,14 @@ class EmittedNode:
         cells: The cell of each direction, with all of W under the key 0.
         Y: Its first output as ``[T, B, H]``.
         last: The final states as ``[B, H]``.
+        taken: Which steps rows take, ``[T, B, 1]``, if Y repeats for the others what the last one returned.
     """
 
     node: ir.Node
     cells: Sequence[Cell]
     Y: ir.Value
     last: Sequence[ir.Value]
+    taken: ir.Value | None = None
 
 
 def emit_input(
@@ -101,13 +104,33 @@ def emit_cell(
     bias = found.cell.B + np.pad(added, (0, found.cell.B.size // 2))
     cell = dataclasses.replace(found.cell, W={0: W}, B=bias)
     starts = [_emit_initial(e, facts, found, state.start) for state in found.states]
-    lengths = found.lengths
-    if isinstance(lengths, ir.Value) and facts.dtype(lengths) != ir.DataType.INT32:
+    lengths, taken = found.lengths, None
+    if found.taken is not None:
+        taken = _emit_taken(e, found, found.taken, e.dim(X, 0))
+        X, lengths = taken.compact(e, e.flip(X, 0) if found.reverse else X), taken.lengths
+    elif isinstance(lengths, ir.Value) and facts.dtype(lengths) != ir.DataType.INT32:
         lengths = e.cast(lengths, ir.DataType.INT32)
     given = [X, lengths, *starts]
-    node = emit_node(e, [cell], "reverse" if found.reverse else "forward", given, name)
-    Y, *last = node.outputs
-    return EmittedNode(node, [cell], e.squeeze(Y, 1, []), [e.squeeze(value, 0, []) for value in last])
+    node = emit_node(e, [cell], "reverse" if found.reverse and taken is None else "forward", given, name)
+    Y, *last = (e.squeeze(value, axis, []) for axis, value in zip((1, 0, 0), node.outputs, strict=False))
+    if taken is None:
+        return EmittedNode(node, [cell], Y, last)
+    # onnxruntime's operators return zeros for rows without steps.
+    last = [taken.keep(e, value, start) for value, start in zip(last, starts, strict=True)]
+    Y = taken.repeat(e, Y, e.zeros([1, e.dim(Y, 1), cell.hidden_size]) if starts[0] is None else starts[0])
+    Y, mask = (e.flip(value, 0) if found.reverse else value for value in (Y, taken.taken))
+    return EmittedNode(node, [cell], Y, last, mask)
+
+
+def _emit_taken(e: Emitter, found: FoundCell, condition: StepCondition, steps: ir.Value) -> TakenSteps:
+    """Emit the steps that rows take, the first one that is computed first."""
+    mask = condition.mask
+    if isinstance(mask, ir.Value):
+        lengths = e.reshape(e.cast(mask, ir.DataType.INT32), [1, -1, 1])
+        return TakenSteps.emit(e, e.op("Less", e.reshape(e.arange(steps), [-1, 1, 1]), lengths))
+    going = emit_series(e, mask.outer, mask.axis, found.tags)
+    going = e.flip(going, 0) if mask.reverse else going
+    return TakenSteps.emit(e, going if condition.is_going else e.op("Not", going))
 
 
 def emit_node(
@@ -186,8 +209,11 @@ def _activations(cells: Sequence[Cell]) -> list[ir.Attr]:
     return made
 
 
-def emit_result(e: Emitter, found: FoundCell, result: Result, Y: ir.Value) -> ir.Value:
+def emit_result(e: Emitter, found: FoundCell, result: Result, emitted: EmittedNode) -> ir.Value:
     """Emit Y in the layout of the value that it replaces."""
+    Y = emitted.Y
+    if result.is_zeroed and emitted.taken is not None:
+        Y = e.op("Where", emitted.taken, Y, e.zeros([]))
     if result.reverse != found.reverse:
         Y = e.flip(Y, 0)
     return _lay_out(e, Y, ("T", "B"), result.tags, result.shape, found.cell.hidden_size)

@@ -147,7 +147,7 @@ def find_states(
             aliases[inner] = start
             if is_read(end):
                 unchanged.append((end, start))
-        else:
+        elif is_read(inner) or is_read(end):
             states.append(State(inner, result, start, end))
     return states, aliases, unchanged
 
@@ -196,9 +196,17 @@ def _scan_inputs(node: ir.Node) -> Sequence[tuple[ir.Value | None, int]]:
     return [*zip(node.inputs[scan.states :], scan.input_axes, strict=True)]
 
 
-def is_same_value(facts: Facts, first: ir.Value | None, second: ir.Value | None) -> bool:
-    """Return whether two values are the same, or computed by the same operators from the same values."""
-    pending, seen = [(first, second)], set()
+def is_same_value(
+    facts: Facts,
+    first: ir.Value | None,
+    second: ir.Value | None,
+    given: tuple[ir.Value, ir.Value] | None = None,
+) -> bool:
+    """Return whether two values are the same, or computed by the same operators from the same values.
+
+    Two other values may be `given` as the same.
+    """
+    pending, seen = [(first, second)], {*(() if given is None else (given, given[::-1]))}
     while pending:
         one, other = (None if each is None else look_through_identities(each) for each in pending.pop())
         if one is other or (one, other) in seen:

@@ -72,13 +72,15 @@ class FrameLifter:
 
     def __init__(self, facts: Facts, names: NameSource, semantics: Semantics, *, empty: bool) -> None:
         self._facts, self._names, self._semantics, self._empty = facts, names, semantics, empty
+        self._has_gaps = False
 
-    def lift(self, located: LocatedNode, frame: Frame) -> list[Lifted]:
-        """Replace a frame by nodes.
+    def lift(self, located: LocatedNode, frame: Frame, *, has_gaps: bool = False) -> list[Lifted]:
+        """Replace a frame by nodes; with `has_gaps`, of which rows skip steps.
 
         Raises:
             NotLiftableError: It computes more than recurrent operators; nothing has changed.
         """
+        self._has_gaps = has_gaps
         try:
             return self._lift(located, frame)
         except NotLiftableError as error:
@@ -115,7 +117,7 @@ class FrameLifter:
     def _lift(self, located: LocatedNode, frame: Frame) -> list[Lifted]:
         if located.opset < _FIRST_OPSET:
             raise NotLiftableError(f"runtimes do not know the recurrent operators of opset {located.opset}")
-        found = find_cells(self._facts, frame, self._semantics)
+        found = find_cells(self._facts, frame, self._semantics, has_gaps=self._has_gaps)
         for each in found if not self._empty or found[0].steps != 0 else ():
             require_steps(self._facts, each, self._semantics)
         results, rest = find_results(self._facts, frame, found)
@@ -156,7 +158,7 @@ class FrameLifter:
         replaced: dict[ir.Value, list[ir.Value]] = {}
         axes: dict[ir.Value, int] = {}
         for result in results:
-            part = emit_result(e, found[result.cell], result, emitted[result.cell].Y)
+            part = emit_result(e, found[result.cell], result, emitted[result.cell])
             replaced.setdefault(result.value, []).append(part)
             axes[result.value] = result.tags.index("D") if "D" in result.tags else 0
         for each, output in zip(found, emitted, strict=True):
@@ -185,10 +187,10 @@ class FrameLifter:
         try:
             vectorizer = self._vectorizer(e, located, frame)
             for number, (each, lifted) in enumerate(zip(found, nodes, strict=True)):
-                if each.lengths is not None or each.direction is not None:
+                if any(known is not None for known in (each.lengths, each.taken, each.direction)):
                     raise reason
                 result = Result(each.hidden, number, ("T", *each.tags), (1, *each.shape), reverse=False)
-                H = emit_result(e, each, result, lifted.emitted.Y)
+                H = emit_result(e, each, result, lifted.emitted)
                 after = each.states[0].after
                 for value in (each.hidden, after, look_through_identities(after)):
                     vectorizer.define(value, H)

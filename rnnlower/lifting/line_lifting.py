@@ -296,7 +296,7 @@ class LineLifter:
         self, e: Emitter, graph: ir.Graph, result: Result, found: FoundCell, emitted: EmittedNode
     ) -> None:
         """Replace a value in which H of all steps is stacked."""
-        whole = emit_result(e, found, result, emitted.Y)
+        whole = emit_result(e, found, result, emitted)
         replace_value(graph, emitted.node, result.value, whole, is_new=True)
         self._insert(e, graph)
         remove_orphans([result.value])

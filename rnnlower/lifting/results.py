@@ -36,6 +36,7 @@ class Result:
         tags: Its axes: ``T`` for time, ``B`` for rows, ``TB`` for both.
         shape: Its shape, with 1 for axes that have a tag.
         reverse: Whether the last time step comes first.
+        is_zeroed: Whether it holds zeros instead at the steps that a row does not take.
     """
 
     value: ir.Value
@@ -43,6 +44,7 @@ class Result:
     tags: tuple[str, ...]
     shape: tuple[int, ...]
     reverse: bool
+    is_zeroed: bool = False
 
 
 Rest = list[tuple[Series, NotLiftableError]]
@@ -64,6 +66,8 @@ def find_results(facts: Facts, frame: Frame, found: Sequence[FoundCell]) -> tupl
         before = _before_zeroing(facts, series, found)
         try:
             for number, form in _forms_by_cell(before, found):
+                if before is series:
+                    _require_kept(series, found[number])
                 pending.setdefault((number, before is not series), []).append((before, form))
         except NotLiftableError as error:
             rest.append((series, error))
@@ -73,7 +77,7 @@ def find_results(facts: Facts, frame: Frame, found: Sequence[FoundCell]) -> tupl
         except NotLiftableError as error:
             rest += [(series, error) for series, _ in parts]
             continue
-        results += traced
+        results += (dataclasses.replace(result, is_zeroed=is_zeroed) for result in traced)
         for result in traced if found[number].lengths is not None and not is_zeroed else ():
             require_mask(facts, result, found[number])
     return results, rest
@@ -81,15 +85,24 @@ def find_results(facts: Facts, frame: Frame, found: Sequence[FoundCell]) -> tupl
 
 def _before_zeroing(facts: Facts, series: Series, found: Sequence[FoundCell]) -> Series:
     """Return the series without the Where that zeroes H of the rows that have ended."""
-    value = look_through_identities(series.inner)
-    node, (_, kept, _) = value.producer(), match_where(value)
-    for state in (each.states[0] for each in found if each.lengths is not None):
-        after = look_through_identities(state.after)
-        if node is not None and kept in (after, state.after):
-            condition = zeroing_mask(facts, node, kept)
+    node = look_through_identities(series.inner).producer()
+    for each in found:
+        if node is None or (each.lengths is None and each.taken is None):
+            continue
+        after = look_through_identities(each.states[0].after)
+        is_going = each.taken is None or each.taken.is_going
+        for kept in {each.states[0].after, after, each.hidden}.intersection(node.inputs):
+            condition = zeroing_mask(facts, node, kept, is_going=is_going)
             if condition is not None and condition is match_where(after)[0]:
                 return dataclasses.replace(series, inner=kept)
     return series
+
+
+def _require_kept(series: Series, found: FoundCell) -> None:
+    """Refuse a series of another value than H as the next step reads it, if rows skip steps."""
+    value, after = look_through_identities(series.inner), look_through_identities(found.states[0].after)
+    if found.taken is not None and value is not after:
+        raise NotLiftableError(f"{series.outer.name!r} is read at steps that rows skip")
 
 
 def _forms_by_cell(series: Series, found: Sequence[FoundCell]) -> Iterator[tuple[int, AffineForm]]:

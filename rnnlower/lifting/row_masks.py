@@ -35,13 +35,17 @@ def match_where(value: ir.Value) -> tuple[ir.Value | None, ir.Value, ir.Value | 
     return node.inputs[0], node.inputs[1], node.inputs[2]
 
 
-def zeroing_mask(facts: Facts, node: ir.Node, value: ir.Value) -> ir.Value | None:
-    """Return the condition of a Where that keeps a value or returns zeros, or the mask that multiplies it."""
-    if node.op_type == "Mul" and not node.domain:
+def zeroing_mask(facts: Facts, node: ir.Node, value: ir.Value, *, is_going: bool = True) -> ir.Value | None:
+    """Return the condition of a Where that keeps a value or returns zeros, or the mask that multiplies it.
+
+    Unless `is_going`, the condition holds for zeros.
+    """
+    if node.op_type == "Mul" and not node.domain and is_going:
         first, second = node.inputs
         mask = second if first is value else first
         return mask if truth_of_mask(facts, mask) is not None else None
-    condition, kept, rest = match_where(node.outputs[0])
+    condition, *chosen = match_where(node.outputs[0])
+    kept, rest = chosen if is_going else chosen[::-1]
     return condition if kept is value and facts.is_zero(rest) and _is_inside(facts, rest, value) else None
 
 

@@ -1,0 +1,60 @@
+"""Steps that some rows skip: the others come first, and each step that is skipped repeats the last result.
+
+ONNX has lengths, but no operator skips a step in the middle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.lowering.emitter import Emitter
+
+FIRST_OPSET = 11
+"""The first version of ONNX that has CumSum, GatherElements and ScatterElements."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TakenSteps:
+    """The steps that rows take.
+
+    Attributes:
+        taken: Whether a row takes a step, ``[T, B, 1]``.
+        counts: How many it has taken then, int64 ``[T, B, 1]``.
+        lengths: How many it takes, int32 ``[B]``.
+        places: Where steps go if those that a row takes come before those that it skips, ``[T, B, 1]``.
+    """
+
+    taken: ir.Value
+    counts: ir.Value
+    lengths: ir.Value
+    places: ir.Value
+
+    @classmethod
+    def emit(cls, e: Emitter, taken: ir.Value) -> TakenSteps:
+        """Emit the steps that rows take, from whether they do."""
+        ones = e.cast(taken, ir.DataType.INT64)
+        counts = e.op("CumSum", ones, e.constant(np.array(0, np.int64)))
+        total = e.with_axes("ReduceSum", ones, [0])
+        numbers = e.reshape(e.cast(e.arange(e.dim(taken, 0)), ir.DataType.INT64), [-1, 1, 1])
+        skipped = e.op("Add", total, e.op("Sub", numbers, counts))
+        places = e.op("Where", taken, e.op("Sub", counts, e.constant(np.array(1, np.int64))), skipped)
+        return cls(taken, counts, e.cast(e.reshape(total, [-1]), ir.DataType.INT32), places)
+
+    def compact(self, e: Emitter, X: ir.Value) -> ir.Value:
+        """Emit the steps of ``[T, B, I]`` that rows take, then those that they skip."""
+        return e.op("ScatterElements", X, e.op("Expand", self.places, e.op("Shape", X)), X, axis=0)
+
+    def repeat(self, e: Emitter, Y: ir.Value, start: ir.Value) -> ir.Value:
+        """Emit for all steps what the last one that a row has taken returns; at first, ``[1, B, H]``."""
+        counts = e.op("Expand", self.counts, e.op("Shape", Y))
+        return e.op("GatherElements", e.concat([start, Y], 0), counts, axis=0)
+
+    def keep(self, e: Emitter, last: ir.Value, start: ir.Value | None) -> ir.Value:
+        """Emit the final state ``[B, H]`` of rows that take a step, and of others a start ``[1, B, H]``."""
+        if start is None:
+            return last
+        has_steps = e.op("Greater", e.reshape(self.lengths, [-1, 1]), e.constant(np.array(0, np.int32)))
+        return e.op("Where", has_steps, last, e.squeeze(start, 0, []))
