@@ -101,6 +101,7 @@ class LiftRecurrentPass(Pass):
         convolutions: Whether to lift causal convolutions.
         zero_pasts: Whether to lift also those without a past, or with one of zeros.
         matrices: Whether to lift Loops and Scans whose state is a matrix.
+        gaps: Whether to lift Loops and Scans whose rows skip steps: their steps are put in another order.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         empty: Whether to lift also what has no steps, where onnxruntime's operators do not return the
             initial state: if they are lowered.
@@ -119,6 +120,7 @@ class LiftRecurrentPass(Pass):
     convolutions: bool = True
     zero_pasts: bool = True
     matrices: bool = True
+    gaps: bool = True
     semantics: Semantics = "ort"
     empty: bool = False
     lifted: list[LiftedNode] = field(init=False, default_factory=list)
@@ -200,6 +202,8 @@ class LiftRecurrentPass(Pass):
                 try:
                     if self._is_lifted_if_simpler(model, located):
                         lifted += self._lift_simpler(names, located, owner)
+                    elif not self.gaps:
+                        raise
                     else:
                         frame = _FRAMES[located.node.op_type](self.facts, located.node, owner)
                         lifted += lifter.lift(located, frame, has_gaps=True)
@@ -246,8 +250,9 @@ class LiftRecurrentPass(Pass):
         try:
             return lifter.lift(located, frame)
         except NotLiftableError as error:
-            with contextlib.suppress(NotLiftableError):
-                return lifter.lift(located, frame, has_gaps=True)
+            if self.gaps:
+                with contextlib.suppress(NotLiftableError):
+                    return lifter.lift(located, frame, has_gaps=True)
             raise error from None
 
     def _lift_convolutions(

@@ -55,6 +55,8 @@ def lift_all(work: Work, *, convolutions: bool, empty: bool = False) -> None:
         zero_pasts=False,
         # LinearAttention gives decays as logarithms.
         matrices=target is None or target.has("Exp") or target.has_foreign("com.microsoft", LINEAR_ATTENTION),
+        # What steps skip is clearer in a body than in the order of steps.
+        gaps=False,
         semantics=semantics,
         empty=empty,
     )
