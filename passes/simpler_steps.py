@@ -74,10 +74,11 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
     """
     node = located.node
     body = node.attributes["body"].as_graph()
-    for reader, series, is_position in step_slices(facts, node) if node.op_type == "Loop" else ():
-        place = reader.inputs[1]
-        assert place is not None
+    for reader, series, at, is_position in step_slices(facts, node) if node.op_type == "Loop" else ():
+        starts = reader.inputs[1]
+        assert starts is not None
         with Emitters(facts.model, names=names).before(reader) as e:
+            place = starts if facts.dims(starts) == (1,) else e.slice(starts, [at], [at + 1], [0])
             element = place if is_position else e.op("Gather", series.outer, place, axis=series.axis)
         replace_with_values(reader, [element])
     for inner, outer in _invariants(node):

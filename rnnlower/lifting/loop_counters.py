@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +14,8 @@ from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.walk import look_through_identities
 from rnnlower.lifting.frames import State, same_number
 
+MANY = 10**9
+"""More elements than an axis has: TensorFlow's exporter takes one element as the first of so large a step."""
 _MEASURING = VIEWS | {"Gather", "Shape"}
 
 
@@ -92,7 +95,51 @@ class Counters:
             for moving, scale in ((first, second), (second, first)):
                 if moving and scale and moving.value is scale.value is None and scale.slope == 0:
                     return Index(moving.slope * scale.offset, moving.offset * scale.offset)
+        if producer.op_type == "Where":
+            return self._chosen_index(producer)
         return Index(0, 0, value) if self._is_outer_size(value) else None
+
+    def _chosen_index(self, node: ir.Node) -> Index | None:
+        """Return the index that a Where chooses: ``Where(i < 0, i + size, i)`` is i if that counts from 0."""
+        test, _, chosen = node.inputs
+        compared = None if test is None else test.producer()
+        if compared is None or compared.op_type != "Less":
+            return None
+        first, second, index = (self.index(each) for each in (*compared.inputs, chosen))
+        if index is None or index != first or second != Index(0, 0) or index.value is not None:
+            return None
+        return index if min(index.slope, index.offset) >= 0 else None
+
+    def indices(self, value: ir.Value | None) -> list[Index | None]:
+        """Return the affine index that each element of a vector computes, if it does."""
+        if value is None:
+            return []
+        value = same_number(self._aliases.get(value, value))
+        constant, dims, node = self._facts.constant(value), self._facts.dims(value), value.producer()
+        if constant is not None:
+            whole = [float(each) for each in constant.reshape(-1)]
+            return [Index(0, int(each)) if each.is_integer() else None for each in whole]
+        if dims in ((), (1,)):
+            return [self.index(value)]
+        if node is None or node.domain or value not in self.own:
+            return []
+        if node.op_type == "Concat":
+            return [each for part in node.inputs for each in self.indices(part)]
+        if node.op_type in ("Add", "Sub", "Max") and len(node.inputs) == 2:
+            pairs = _broadcast(*map(self.indices, node.inputs))
+            return [_combine(first, second, node.op_type) for first, second in pairs]
+        if node.op_type == "Where" and (condition := self._decided(node.inputs[0])) is not None:
+            chosen = _broadcast(condition.ravel().tolist(), *map(self.indices, node.inputs[1:]))
+            return [first if is_first else second for is_first, first, second in chosen]
+        return []
+
+    def _decided(self, condition: ir.Value | None) -> np.ndarray | None:
+        """Return the content of a condition; an And with something false is false."""
+        constant, node = self._facts.constant(condition), None if condition is None else condition.producer()
+        if constant is None and node is not None and not node.domain and node.op_type == "And":
+            parts = [self._facts.constant(each) for each in node.inputs]
+            return next((part for part in parts if part is not None and not part.any()), None)
+        return constant
 
     def _is_outer_size(self, value: ir.Value | None) -> bool:
         """Return whether the body measures a value of its surroundings."""
@@ -100,6 +147,23 @@ class Counters:
             return True
         node = value.producer()
         return node is not None and node.op_type in _MEASURING and all(map(self._is_outer_size, node.inputs))
+
+
+def _broadcast(*vectors: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return the elements of vectors side by side; nothing if they have different sizes."""
+    size = max(map(len, vectors))
+    if any(len(each) not in (1, size) for each in vectors):
+        return []
+    return [*zip(*([*each] * (size if len(each) < size else 1) for each in vectors), strict=True)]
+
+
+def _combine(first: Index | None, second: Index | None, op_type: str) -> Index | None:
+    if first is None or second is None:
+        return None
+    if op_type == "Max":
+        # No axis has so many elements.
+        return next((each for each in (first, second) if each.slope == 0 and each.offset >= MANY), None)
+    return _add_indices(first, second, op_type)
 
 
 def _add_indices(first: Index, second: Index, op_type: str) -> Index | None:

@@ -18,7 +18,7 @@ from rnnlower.graph.symbols import SIZE_TYPES
 from rnnlower.graph.walk import is_read, look_through, look_through_identities, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, State, find_states, is_axis_size, same_number
-from rnnlower.lifting.loop_counters import Counters, Index
+from rnnlower.lifting.loop_counters import MANY, Counters, Index
 
 _REPEATING = VIEWS | {"Expand", "Tile"}
 
@@ -43,10 +43,11 @@ def iterations(facts: Facts, node: ir.Node) -> tuple[ir.Value | int | None, list
         return None, []
 
 
-def step_slices(facts: Facts, node: ir.Node) -> list[tuple[ir.Node, Series, bool]]:
-    """Return the Slices in a Loop's body that take the element of an iteration, counted from the start.
+def step_slices(facts: Facts, node: ir.Node) -> list[tuple[ir.Node, Series, int, bool]]:
+    """Return the Slices in a Loop's body that take the element of an iteration.
 
-    The tensors may be computed in the body. With each comes whether it takes the position itself.
+    The tensors may be computed in the body. With each come the place of the position in its starts, and
+    whether it takes the position itself.
     """
     try:
         return [*_LoopReader(facts, node).step_slices()]
@@ -101,19 +102,16 @@ class _LoopReader:
             count = self._size if is_asked and is_whole else None
         return count, [state for state, index in self._counters.known.items() if index == Index(1, 0)]
 
-    def step_slices(self) -> Iterator[tuple[ir.Node, Series, bool]]:
-        """Yield the Slices that take the element of an iteration, counted from the start."""
+    def step_slices(self) -> Iterator[tuple[ir.Node, Series, int, bool]]:
+        """Yield the Slices that take the element of an iteration."""
         for node in self._body:
-            index = (
-                self._counters.index(node.inputs[1]) if node.op_type == "Slice" and node.inputs[1:] else None
-            )
-            if index is None or index.value is not None or index.slope < 1 or index.offset < 0:
-                continue
             with contextlib.suppress(NotLiftableError):
-                for series in self._read_series(node, computed=True):
+                cut = self._moving_cut(node) if node.op_type == "Slice" and not node.domain else None
+                for series in self._read_series(node, computed=True) if cut is not None else ():
                     is_same = self._facts.dtype(node.inputs[1]) == self._facts.dtype(series.outer)
                     is_line = len(self._facts.dims(series.outer) or ()) == 1
-                    yield node, series, is_same and is_line and self._counts_along(series.outer, 0)
+                    is_position = is_same and is_line and self._counts_along(series.outer, 0)
+                    yield node, series, cut[1] if cut else 0, is_position
 
     def _going_rows(self, inputs: Sequence[Series]) -> Iterator[tuple[ir.Value, ir.Value]]:
         """Yield comparisons of the number of steps before with the lengths of rows, and the lengths."""
@@ -188,36 +186,50 @@ class _LoopReader:
         if len(reader.inputs) < 2 or reader.inputs[0] is None:
             return
         whole, place = self._skip_whole_slices(reader.inputs[0]), reader.inputs[1]
-        index = self._counters.index(place)
-        if index is None or not index.slope:
-            return
-        axis, keeps_axis = reader.attributes.get_int("axis", 0), True
+        axis, keeps_axis, index = reader.attributes.get_int("axis", 0), True, None
         if reader.op_type == "Gather":
-            shape = self._facts.dims(place)
-            if shape is None or len(shape) > 1:
+            shape, index = self._facts.dims(place), self._counters.index(place)
+            if index is not None and index.slope and (shape is None or len(shape) > 1):
                 raise NotLiftableError("a step reads several elements of a series")
-            keeps_axis = len(shape) == 1
-        else:
-            end = self._counters.index(reader.inputs[2]) if len(reader.inputs) > 3 else None
-            axes = self._facts.constant(reader.inputs[3]) if len(reader.inputs) > 3 else None
-            strides = self._facts.constant(reader.inputs[4]) if len(reader.inputs) > 4 else np.ones(1)
-            is_next = end == dataclasses.replace(index, offset=index.offset + 1)
-            # x[-1:0] is empty.
-            at_last = index.value is None and (index.offset == -1 or index.slope > 0 > index.offset)
-            if (
-                not is_next
-                or at_last
-                or axes is None
-                or axes.size != 1
-                or strides is None
-                or (strides != 1).any()
-            ):
-                raise NotLiftableError("a step reads several elements of a series")
-            axis = int(axes.reshape(-1)[0])
+            keeps_axis = shape is not None and len(shape) == 1
+        elif (cut := self._moving_cut(reader)) is not None:
+            axis, _, index = cut
         # A tensor that the body computes is no series.
-        if computed or whole not in self._counters.own:
+        if index is not None and index.slope and (computed or whole not in self._counters.own):
             ends = reader.op_type == "Gather"
             yield self._make_series(reader.outputs[0], whole, axis, index, keeps_axis, fails_past_end=ends)
+
+    def _moving_cut(self, reader: ir.Node) -> tuple[int, int, Index] | None:
+        """Return the axis on which a Slice takes the element of a step, its place in the starts, the index.
+
+        Raises:
+            NotLiftableError: It takes more or less than one element.
+        """
+        whole, starts, ends, axes, strides = (*reader.inputs, None, None, None)[:5]
+        begins, limits = self._counters.indices(starts), self._counters.indices(ends)
+        if not any(begin is not None and begin.slope for begin in begins):
+            return None
+        along = self._facts.constant(axes)
+        by = np.ones(len(begins), int) if strides is None else self._facts.constant(strides)
+        if along is None or by is None or len({len(begins), len(limits), along.size, by.size}) > 1:
+            raise NotLiftableError("a step reads several elements of a series")
+        cuts = zip(along.tolist(), range(len(begins)), begins, limits, by.tolist(), strict=True)
+        parts = [cut for cut in cuts if not self._takes_all(whole, cut[0], *cut[2:])]
+        if len(parts) != 1 or not _takes_one(*parts[0][2:]):
+            raise NotLiftableError("a step reads several elements of a series")
+        ((axis, place, begin, *_),) = parts
+        return None if begin is None else (axis, place, begin)
+
+    def _takes_all(
+        self, whole: ir.Value | None, axis: int, begin: Index | None, end: Index | None, stride: int
+    ) -> bool:
+        """Return whether a Slice takes all elements of an axis."""
+        dims = self._facts.dims(whole)
+        if (begin, stride) != (Index(0, 0), 1) or end is None or end.slope or dims is None:
+            return False
+        if end.value is None:
+            return end.offset >= MANY or end.offset == dims[axis]
+        return end.offset == 0 and is_axis_size(self._facts, end.value, whole, axis)
 
     def _skip_whole_slices(self, value: ir.Value) -> ir.Value:
         """Return the value before Slices of the body that keep all of it."""
@@ -361,6 +373,17 @@ class _LoopReader:
         axis = writer.attributes.get_int("axis", 0) % len(dims)
         if (dims[axis], given[axis]) == (0, 1):
             yield Series(element, end, axis, place == 1, keeps_axis=True)
+
+
+def _takes_one(begin: Index | None, end: Index | None, stride: int) -> bool:
+    """Return whether a Slice takes the element that its start counts."""
+    if begin is None or end is None:
+        return False
+    if stride >= MANY:
+        return end.value is None and end.slope == 0 and end.offset >= MANY
+    # x[-1:0] is empty.
+    at_last = begin.value is None and (begin.offset == -1 or begin.slope > 0 > begin.offset)
+    return stride == 1 and not at_last and end == dataclasses.replace(begin, offset=begin.offset + 1)
 
 
 def _is_content_read(node: ir.Node) -> bool:
