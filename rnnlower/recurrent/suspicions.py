@@ -171,8 +171,14 @@ def _unreversed_outputs(model: ir.Model, located: LocatedNode, node: ResolvedNod
 
 
 def _masked_tail(model: ir.Model, located: LocatedNode, node: ResolvedNode) -> Iterator[Suspicion]:
-    """Yield a masked layer of Keras whose Y is used: past the end Keras repeats, ONNX has zeros."""
-    if _is_exported_by_keras(model) and "sequence_lens" in node.inputs and node.used("Y"):
+    """Yield a masked layer of Keras whose Y is used: past the end Keras repeats, ONNX has zeros.
+
+    Where `lift` has put the steps in another order, its results are repeated.
+    """
+    X = located.node.inputs[0]
+    order = None if X is None else X.producer()
+    is_lifted = order is not None and order.op_type == "ScatterElements"
+    if _is_exported_by_keras(model) and "sequence_lens" in node.inputs and node.used("Y") and not is_lifted:
         yield Suspicion(
             located.label,
             "it has sequence_lens, and its sequence Y is used",
@@ -300,6 +306,7 @@ def _written_out_warning(node: ir.Node, name: str, states: list[str]) -> Suspici
         "it is a recurrence in another form, and stays as it is",
         f"its body carries the {carried} through a product from step to step, "
         "which is how exporters write cells for which they have no LSTM, GRU or RNN",
+        f"lift it, or read why it stays ({wording.call('lift')}), "
         f"turn it into a straight line ({wording.call('unroll', **{'control-flow': 'unroll'})}), run the "
         f"result on a runtime that has {node.op_type}, or export the layer as an LSTM, GRU or RNN node",
     )

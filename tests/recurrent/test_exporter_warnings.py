@@ -11,6 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from support.cli_helpers import rnnlower
 from support.quantized_models import QuantizedLstm
 
+import rnnlower as rnnlower_package
+
 GATES = {"LSTM": 4, "GRU": 3}
 
 
@@ -173,6 +175,22 @@ def test_faults_of_exporters_are_warned_of(path, faulty, what, where):
 def test_a_masked_layer_of_keras(path):
     onnx.save(model("LSTM", "keras2onnx", lengths=LENGTHS), path)
     assert "it has sequence_lens, and its sequence Y is used" in [each["what"] for each in warnings(path)]
+
+
+def test_a_masked_loop_of_keras_that_was_lifted_repeats_its_outputs(path):
+    """The steps of the loop are put in another order."""
+    source = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17], producer_name: "tf2onnx">
+        main (float[4, N, 3] X, bool[4, N, 1] mask) => (float[4, N, 3] Y)
+        <float[3, 3] R = {1, 2, 3, 4, 5, 6, 7, 8, 9}> {
+            sizes = Shape <start = 1> (X) state = ConstantOfShape (sizes)
+            last, Y = Scan <num_scan_inputs = 2, body = each (float[N, 3] h, float[N, 3] x, bool[N, 1] m) => (
+                float[N, 3] next, float[N, 3] y) {
+                hr = MatMul (h, R) sum = Add (x, hr) new = Tanh (sum) next = Where (m, new, h)
+                y = Identity (next) }> (state, X, mask) }""")
+    lifted = rnnlower_package.lift(source)
+    onnx.save(lifted, path)
+    assert [node.op_type for node in rnnlower_package.inspect(lifted)] == ["RNN"]
+    assert warnings(path) == []
 
 
 TURN = [
