@@ -205,7 +205,7 @@ class _LoopReader:
         Raises:
             NotLiftableError: It takes more or less than one element.
         """
-        whole, starts, ends, axes, strides = (*reader.inputs, None, None, None)[:5]
+        whole, starts, ends, axes, strides = (*reader.inputs, *[None] * 4)[:5]
         begins, limits = self._counters.indices(starts), self._counters.indices(ends)
         if not any(begin is not None and begin.slope for begin in begins):
             return None
