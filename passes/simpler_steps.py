@@ -15,7 +15,7 @@ from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignatur
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values, take_place_of
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.walk import LocatedNode, display_name, is_read, look_through_identities
+from rnnlower.graph.walk import LocatedNode, ancestors, display_name, is_read, look_through_identities
 from rnnlower.lifting.frames import is_same_value
 from rnnlower.lifting.loops import step_slices
 from rnnlower.lowering.emitter import Emitter, Emitters
@@ -137,11 +137,14 @@ def _merge(emitters: Emitters, node: ir.Node, kept: int, dropped: int) -> ir.Nod
         e = emitters.at(display_name(node), ir.DataType.FLOAT)
         take_place_of(e.op("Identity", node.outputs[kept]), end)
         e.insert_after(node)
-    pairs = [(each[dropped], each[kept]) for each in (loop.before, loop.after)]
+    loop.before[dropped].replace_all_uses_with(loop.before[kept], replace_graph_outputs=True)
+    after = LoopSignature(node).after
+    old, new = (look_through_identities(after[at]) for at in (dropped, kept))
     other = replace_loop(node, [dropped], {})
-    for old, new in pairs:
+    # Not what the other one is computed from, as its Identity is.
+    if old.producer() in loop.body and old not in ancestors(new):
         old.replace_all_uses_with(new, replace_graph_outputs=True)
-    remove_orphans([pairs[1][0]])
+    remove_orphans([after[dropped], old])
     return other
 
 

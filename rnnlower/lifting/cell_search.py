@@ -251,9 +251,8 @@ def _with_condition(
         condition = StepCondition(lengths, is_going=True)
         return dataclasses.replace(found, **({"taken": condition} if has_gaps else {"lengths": lengths}))
     tags, _ = tagged_shape(facts, mask.inner, found.direction, mask.axis if mask.keeps_axis else None)
-    tags = _without_time(mask, tags)
     if not has_gaps and condition.is_going:
-        return dataclasses.replace(found, lengths=mask_lengths(facts, found, mask, tags))
+        return dataclasses.replace(found, lengths=mask_lengths(facts, found, mask, without_time(mask, tags)))
     dims = facts.dims(mask.inner) or ()
     is_by_row = tags == found.tags and dims[-1:] == (1,) and facts.dtype(mask.inner) == ir.DataType.BOOL
     if not has_gaps or not is_by_row or mask.window is not None:
@@ -261,7 +260,8 @@ def _with_condition(
     return dataclasses.replace(found, taken=condition)
 
 
-def _without_time(series: Series, tags: tuple[str, ...]) -> tuple[str, ...]:
+def without_time(series: Series, tags: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the axes of a step's element of a series, without that of time if it keeps it."""
     return (*tags[: series.axis], *tags[series.axis + series.keeps_axis :])
 
 
@@ -275,7 +275,7 @@ def _input_forms(
             continue
         tags, shape = tagged_shape(facts, series.inner, direction, series.axis if series.keeps_axis else None)
         form = known[series.inner] = atoms.variables(shape, tags)
-        sources[int(form.ids.flat[0])] = series, _without_time(series, tags)
+        sources[int(form.ids.flat[0])] = series, without_time(series, tags)
     for number, other in enumerate(before):
         if other.direction is None:
             form = atoms.variables(other.shape, other.tags)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import trim_omitted
 from rnnlower.lifting.affine_forms import Floats, NotLiftableError
-from rnnlower.lifting.cell_search import FoundCell, StepCondition, require_rows, tagged_shape
+from rnnlower.lifting.cell_search import FoundCell, StepCondition, require_rows, tagged_shape, without_time
 from rnnlower.lifting.equations import Cell
 from rnnlower.lifting.hoisting import InputPart
 from rnnlower.lifting.results import Result
@@ -126,9 +126,10 @@ def _emit_taken(e: Emitter, found: FoundCell, condition: StepCondition, steps: i
     """Emit the steps that rows take, the first one that is computed first."""
     mask = condition.mask
     if isinstance(mask, ir.Value):
-        lengths = e.reshape(e.cast(mask, ir.DataType.INT32), [1, -1, 1])
-        return TakenSteps.emit(e, e.op("Less", e.reshape(e.arange(steps), [-1, 1, 1]), lengths))
-    going = emit_series(e, mask.outer, mask.axis, found.tags)
+        numbers, lengths = (e.cast(value, ir.DataType.INT64) for value in (e.arange(steps), mask))
+        is_taken = e.op("Less", e.reshape(numbers, [-1, 1, 1]), e.reshape(lengths, [1, -1, 1]))
+        return TakenSteps.emit(e, is_taken)
+    going = emit_series(e, mask.outer, mask.axis, without_time(mask, found.tags))
     going = e.flip(going, 0) if mask.reverse else going
     return TakenSteps.emit(e, going if condition.is_going else e.op("Not", going))
 

@@ -185,3 +185,61 @@ def test_an_output_that_is_carried_beside_an_equal_state_is_that_state() -> None
 def test_states_that_differ_stay_apart(before: str, after: str, left: list[str]) -> None:
     assert before in LSTM
     compare(onnx.parser.parse_model(LSTM.replace(before, after)), left, features=2)
+
+
+@pytest.mark.parametrize(
+    ("states", "after", "result"),
+    [
+        ("P p, P h", "P p_next, P next", "p_next = Identity (next) y = Identity (p_next)"),
+        ("P h, P p", "P next, P p_next", "p_next = Identity (next) y = Identity (p_next)"),
+        ("P h, P p", "P next, P next", "y = Identity (next)"),
+        ("P h, P p, P q", "P next, P q, P p", "y = Identity (next)"),
+    ],
+    ids=["a copy first", "a copy last", "the same", "exchanged"],
+)
+def test_equal_states_may_be_copies_of_each_other(states: str, after: str, result: str) -> None:
+    count = states.count(",") + 1
+    frame = LOOP.replace("last, Y", ", ".join([*("last", "p_last", "q_last")[:count], "Y"]))
+    frame = frame.replace("float[N, 3] h)", states.replace("P ", "float[N, 3] ") + ")").replace(
+        "float[N, 3] next,", after.replace("P ", "float[N, 3] ") + ","
+    )
+    step = f"{CELLS['RNN']} {CHOICES['going']} {result}"
+    compare(make_model(frame, step, start=", ".join(["h0"] * count)), ["RNN"])
+
+
+def test_lengths_may_exceed_32_bits() -> None:
+    step = (
+        f"less = Less (t, n) m = Unsqueeze (less, s1) {CELLS['RNN']} {CHOICES['going']} y = Identity (next)"
+    )
+    text = HEADER.replace("bool[MASK] mask", "int64[N] n") + LOOP.replace(
+        "m = Gather <axis = AXIS> (mask, PLACE)", ""
+    )
+    for name, value in {"STEP": step, "PLACE": "t", "START": "h0", "OPSET": "18"}.items():
+        text = text.replace(name, value)
+    model = onnx.parser.parse_model(text.replace("RESULTS", "float[N, 3] last, float[T, N, 3] Y"))
+    lifted = rnnlower.lift(model)
+    assert recurrent_left(lifted) == ["RNN"]
+    X = np.random.default_rng(0).normal(size=(5, 4, 3)).astype(np.float32)
+    feeds = {"X": X, "n": np.array([2**32 + 1, -(2**33) + 3, 2**31, 2]), "given": X[0]}
+    feeds = {name: feeds[name] for name in (value.name for value in model.graph.input)}
+    for name, array in run(model, feeds).items():
+        np.testing.assert_allclose(run(lifted, feeds)[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("rows", ["1, N", "N"])
+def test_a_mask_may_keep_the_axis_of_time(rows: str) -> None:
+    """It has as many axes as the state, or else it would give the state one more."""
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
+        main (float[T, N, 3] X, bool[T, N, 1] mask, float[{rows}, 3] start) => (float[T, 1, N, 3] Y)
+        <float[3, 3] R = {{0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}}, int64 i0 = {{0}},
+         int64[1] s0 = {{0}}, bool go = {{1}}> {{
+            sizes = Shape (X) T = Gather (sizes, i0)
+            last, Y = Loop (T, go, start) <body = each (int64 t, bool goes, float[{rows}, 3] h) => (
+                bool on, float[1, N, 3] next, float[1, N, 3] y) {{
+                on = Identity (goes) place = Unsqueeze (t, s0) x = Gather (X, place)
+                m = Gather (mask, place) {CELLS["RNN"]} {CHOICES["going"]} y = Identity (next) }}> }}""")
+    lifted = rnnlower.lift(model)
+    assert recurrent_left(lifted) == (["RNN"] if rows == "1, N" else [])
+    for given in inputs(np.random.default_rng(0), 0, 3) if rows == "1, N" else ():
+        feeds = {"X": given["X"], "mask": given["mask"], "start": given["given"][np.newaxis]}
+        np.testing.assert_allclose(run(lifted, feeds)["Y"], run(model, feeds)["Y"], rtol=1e-4, atol=1e-5)
