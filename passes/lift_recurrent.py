@@ -27,9 +27,10 @@ from rnnlower.lifting.line_lifting import LineLifter
 from rnnlower.lifting.lines import match_line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.passes.base import Pass
+from rnnlower.passes.joined_values import has_read_parts, read_parts
 from rnnlower.passes.row_choices import has_other_choices, write_choices
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
-from rnnlower.passes.simpler_steps import has_read_parts, has_simpler_steps, read_parts, simplify_steps
+from rnnlower.passes.simpler_steps import has_simpler_steps, simplify_steps
 from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
 from rnnlower.graph.names import NameSource
@@ -19,31 +18,9 @@ from rnnlower.graph.walk import LocatedNode, ancestors, display_name, is_read, l
 from rnnlower.lifting.frames import is_same_value
 from rnnlower.lifting.loops import step_slices
 from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.passes.joined_values import Joined, concat_of, is_view, joined_parts, read_slices
 from rnnlower.passes.row_choices import has_other_choices, write_choices
 from rnnlower.passes.simpler_control_flow import CarriedState, replace_loop, take_branches
-
-
-@dataclasses.dataclass(frozen=True)
-class _Joined:
-    """A state that a body concatenates or stacks.
-
-    Attributes:
-        index: Its index.
-        axis: The axis.
-        bounds: The start and end of each part on the axis.
-        parts: The parts, without the axis if it is new.
-        is_new: Whether they are stacked.
-    """
-
-    index: int
-    axis: int
-    bounds: Sequence[tuple[int, int]]
-    parts: Sequence[ir.Value]
-    is_new: bool
-
-    def join(self, e: Emitter, parts: Sequence[ir.Value]) -> ir.Value:
-        """Emit the state of its parts."""
-        return e.stack(parts, self.axis) if self.is_new else e.concat(parts, self.axis)
 
 
 def has_simpler_steps(facts: Facts, node: ir.Node) -> bool:
@@ -155,7 +132,7 @@ def _growing_states(facts: Facts, node: ir.Node) -> Iterator[tuple[int, int, boo
     """
     loop = LoopSignature(node)
     for index, (before, after) in enumerate(zip(loop.before, loop.after, strict=True)):
-        writer, dims = _concat(after), facts.dims(node.inputs[loop.first_input + index])
+        writer, dims = concat_of(after), facts.dims(node.inputs[loop.first_input + index])
         if writer is None or not dims or before not in writer.inputs or len(writer.inputs) != 2:
             continue
         axis = writer.attributes.get_int("axis", 0) % len(dims)
@@ -171,12 +148,12 @@ def _read_ends(facts: Facts, node: ir.Node) -> Iterator[tuple[int, int, ir.Value
     """
     loop = LoopSignature(node)
     for index, (before, after) in enumerate(zip(loop.before, loop.after, strict=True)):
-        writer, dims = _concat(after), facts.dims(node.inputs[loop.first_input + index])
+        writer, dims = concat_of(after), facts.dims(node.inputs[loop.first_input + index])
         if writer is None or not dims or writer.inputs[0] is not before or len(writer.inputs) != 2:
             continue
         axis, element = writer.attributes.get_int("axis", 0) % len(dims), writer.inputs[1]
         size, given = dims[axis], facts.dims(element)
-        views = [use.node for use in before.uses() if _is_view(facts, use.node)]
+        views = [use.node for use in before.uses() if is_view(facts, use.node)]
         wholes = [before, *(view.outputs[0] for view in views)]
         readers = [use.node for whole in wholes for use in whole.uses() if use.node not in (writer, *views)]
         if (
@@ -223,12 +200,6 @@ def _carry_last(
     return replace_loop(node, [], {}, [state])
 
 
-def _concat(value: ir.Value) -> ir.Node | None:
-    """Return the Concat that makes a value."""
-    node = value.producer()
-    return node if node is not None and not node.domain and node.op_type == "Concat" else None
-
-
 def _start_empty(emitters: Emitters, node: ir.Node, index: int, axis: int, *, is_last: bool) -> None:
     """Let a state to which a body appends start empty, and join it to what it started with afterward."""
     loop, end = LoopSignature(node), node.outputs[index]
@@ -247,66 +218,15 @@ def _start_empty(emitters: Emitters, node: ir.Node, index: int, axis: int, *, is
     e.insert_after(node)
 
 
-def _joined_states(facts: Facts, node: ir.Node) -> Iterator[_Joined]:
+def _joined_states(facts: Facts, node: ir.Node) -> Iterator[Joined]:
     loop = LoopSignature(node)
     for index, after in enumerate(loop.after):
-        writer = _concat(look_through_identities(after))
+        writer = concat_of(look_through_identities(after))
         if writer is not None and writer.graph is loop.body:
-            yield from _joined(facts, writer, facts.dims(node.inputs[loop.first_input + index]), index)
+            yield from joined_parts(facts, writer, facts.dims(node.inputs[loop.first_input + index]), index)
 
 
-def _joined(facts: Facts, writer: ir.Node, dims: Dims | None, index: int = 0) -> Iterator[_Joined]:
-    """Yield the parts that a Concat joins, if their sizes are known."""
-    if not dims:
-        return
-    parts = [each for each in writer.inputs if each is not None]
-    given = [facts.dims(each) or () for each in parts]
-    axis = writer.attributes.get_int("axis", 0) % len(dims)
-    sizes = [
-        size for each in given if len(each) == len(dims) and isinstance(size := each[axis], int) and size
-    ]
-    if len(sizes) == len(writer.inputs) > 1 and sum(sizes) == dims[axis]:
-        inner = [_without_axis(facts, each, axis) for each in parts]
-        stacked = [each for each in inner if each is not None]
-        is_new = len(stacked) == len(parts)
-        bounds = [*itertools.pairwise([0, *itertools.accumulate(sizes)])]
-        yield _Joined(index, axis, bounds, stacked if is_new else parts, is_new)
-
-
-def has_read_parts(facts: Facts, graph: ir.Graph) -> bool:
-    """Return whether something reads slices of concatenated or stacked values."""
-    return any(
-        _find_parts(facts, reader, joined, joined.parts) for reader, joined in _part_readers(facts, graph)
-    )
-
-
-def read_parts(facts: Facts, names: NameSource, graph: ir.Graph) -> None:
-    """Let what reads slices of concatenated or stacked values read these values."""
-    emitters = Emitters(facts.model, names=names)
-    for reader, joined in _part_readers(facts, graph):
-        _read_parts(facts, emitters, reader, joined, joined.parts)
-
-
-def _part_readers(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, _Joined]]:
-    """Yield what reads a concatenated or stacked value first, with its parts."""
-    for writer in [node for node in graph if _concat(node.outputs[0]) is node]:
-        whole = writer.outputs[0]
-        for joined in _joined(facts, writer, facts.dims(whole)):
-            readers = [use.node for use in whole.uses() if use.idx == 0 and use.node.graph is graph]
-            yield from ((reader, joined) for reader in readers)
-
-
-def _without_axis(facts: Facts, value: ir.Value, axis: int) -> ir.Value | None:
-    """Return what a view inserts an axis of size 1 into, to make this value."""
-    node, dims = value.producer(), facts.dims(value) or ()
-    is_view = node is not None and not node.domain and node.op_type in ("Reshape", "Unsqueeze")
-    source = node.inputs[0] if node is not None and is_view else None
-    inner = None if source is None else facts.dims(source)
-    is_same = inner is not None and None not in inner and (*inner[:axis], 1, *inner[axis:]) == (*dims,)
-    return source if is_same else None
-
-
-def _separate(facts: Facts, names: NameSource, node: ir.Node, joined: _Joined) -> ir.Node:
+def _separate(facts: Facts, names: NameSource, node: ir.Node, joined: Joined) -> ir.Node:
     """Replace a Loop or Scan by one with a state for each part of a joined one; return that."""
     loop, emitters = LoopSignature(node), Emitters(facts.model, names=names)
     before, start = loop.before[joined.index], node.inputs[loop.first_input + joined.index]
@@ -318,10 +238,10 @@ def _separate(facts: Facts, names: NameSource, node: ir.Node, joined: _Joined) -
             part = e.with_axes("Squeeze", part, [joined.axis]) if joined.is_new else part
             carried.append(_new_state(facts, names, node, joined.index, part, value))
     parts = [state.before for state in carried]
-    while views := [use.node for use in before.uses() if use.idx == 0 and _is_view(facts, use.node)]:
+    while views := [use.node for use in before.uses() if use.idx == 0 and is_view(facts, use.node)]:
         replace_with_values(views[0], [before])
     for reader in [use.node for use in before.uses() if use.idx == 0]:
-        _read_parts(facts, emitters, reader, joined, parts)
+        read_slices(facts, emitters, reader, joined, parts)
     return _replace_state(emitters, node, joined.index, carried, joined.join)
 
 
@@ -390,72 +310,3 @@ def _replace_state(
     other = replace_loop(node, [index], {}, states)
     remove_orphans([after])
     return other
-
-
-def _is_view(facts: Facts, node: ir.Node) -> bool:
-    """Return whether a node returns its first input as it is."""
-    cuts = axis_slices(node, facts.constant)
-    return cuts is not None and all(cut.is_whole() for cut in cuts)
-
-
-def _read_parts(
-    facts: Facts, emitters: Emitters, reader: ir.Node, joined: _Joined, parts: Sequence[ir.Value]
-) -> None:
-    """Let a node that reads slices of parts read them from these."""
-    found = _find_parts(facts, reader, joined, parts)
-    if not found:
-        return
-    drops_axis = reader.op_type == "Gather" and facts.shape(reader.inputs[1]) == ()
-    with emitters.before(reader) as e:
-        results = [
-            part if is_whole else e.slice(part, [first], [last], [joined.axis])
-            for part, first, last, is_whole in found
-        ]
-        if drops_axis != joined.is_new:
-            change = "Squeeze" if drops_axis else "Unsqueeze"
-            results = [e.with_axes(change, result, [joined.axis]) for result in results]
-    replace_with_values(reader, results)
-
-
-def _find_parts(
-    facts: Facts, reader: ir.Node, joined: _Joined, parts: Sequence[ir.Value]
-) -> list[tuple[ir.Value, int, int, bool]]:
-    """Return the part that each output of a node is cut from, where, and whether it is all of the part.
-
-    Empty if some output is no slice of a part.
-    """
-    slices = _slices(facts, reader, joined.axis, joined.bounds[-1][1])
-    found = [
-        (part, first - low, last - low, last - first == high - low)
-        for first, last in slices
-        for part, (low, high) in zip(parts, joined.bounds, strict=True)
-        if low <= first < last <= high
-    ]
-    return found if len(found) == len(slices) else []
-
-
-def _slices(facts: Facts, reader: ir.Node, axis: int, size: int) -> list[tuple[int, int]]:
-    """Return which slices of an axis of this size the outputs of a node are; empty if they are no slices."""
-    rank = len(facts.dims(reader.inputs[0]) or ())
-    own_axis = reader.attributes.get_int("axis", 0)
-    if reader.domain or not rank or (reader.op_type != "Slice" and own_axis % rank != axis):
-        return []
-    if reader.op_type == "Gather":
-        place = facts.constant(reader.inputs[1])
-        if place is None or place.size != 1 or place.ndim > 1:
-            return []
-        first = int(place.item()) % size
-        return [(first, first + 1)]
-    if reader.op_type == "Split":
-        ends = [0]
-        for out in reader.outputs:
-            dims = facts.dims(out)
-            if dims is None or not isinstance(part := dims[axis], int):
-                return []
-            ends.append(ends[-1] + part)
-        return [*itertools.pairwise(ends)]
-    cuts = [cut for cut in axis_slices(reader, facts.constant) or () if not cut.is_whole()]
-    if len(cuts) != 1 or cuts[0].axis % rank != axis or cuts[0].step != 1:
-        return []
-    first, last, _ = slice(cuts[0].start, cuts[0].end).indices(size)
-    return [(first, last)]
