@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import ancestors, look_through
+from rnnlower.graph.walk import ancestors, look_through, reachable
 from rnnlower.lifting.affine_forms import AffineForm, Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import tagged_shape
 from rnnlower.lifting.chains import (
@@ -31,6 +31,8 @@ from rnnlower.lifting.row_masks import match_where
 from rnnlower.lifting.step_matching import StepMatcher, unmask_state
 from rnnlower.recurrent.node import Semantics
 
+_OF_GATES = frozenset(("Gemm", "MatMul", "Sigmoid", "Tanh"))
+"""Operators between an old C and a new one that only gates have."""
 _GROWTH = 3
 """The most operators of a last step whose end is not known, as a multiple of those of the step before."""
 _READS_AFTER_H = 1
@@ -206,9 +208,7 @@ class _LineMatcher:
         ordered = [out for node in nodes for out in node.outputs if out in region]
         shape = self._facts.dims(self._chain[k])
         candidates = [value for value in ordered if self._facts.dims(value) == shape]
-        cells = [
-            v for v in candidates if (made := v.producer()) is not None and made.op_type in ("Add", "Sum")
-        ]
+        cells = [each for each in candidates if c is not None and _is_carried(c, each)]
         for is_repeated, h, new_c in itertools.product(
             (True, False), [end] if end is not None else candidates, cells if c_index is not None else [None]
         ):
@@ -223,6 +223,17 @@ class _LineMatcher:
             new = [_find_choice(*pair) for pair in zip(unmasked, old, strict=True)]
             return found, _make_step(self._facts, leaves, new, old, region)
         return None
+
+
+def _is_carried(old: ir.Value, new: ir.Value) -> bool:
+    """Return whether a sum reads an old C otherwise than by a gate."""
+
+    def operands(value: ir.Value) -> Sequence[ir.Value | None]:
+        node = value.producer()
+        return () if value is old or node is None or node.op_type in _OF_GATES else node.inputs
+
+    made = new.producer()
+    return made is not None and made.op_type in ("Add", "Sum") and old in reachable([new], operands)
 
 
 @dataclasses.dataclass(frozen=True)
