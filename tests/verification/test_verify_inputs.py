@@ -288,3 +288,14 @@ def test_given_inputs_on_which_the_reference_fails_are_no_verdict() -> None:
     model = recurrent_model("RNN", constants=weights("RNN") | {"sequence_lens": np.array([9, 1], np.int32)})
     with pytest.raises(UnverifiableError, match="given inputs"):
         verify(model, model, inputs={"X": X})
+
+
+def test_steps_without_features_are_tried() -> None:
+    """A masked layer of Keras skips them."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> main (float[N, 40] x) => (float[N, 1] y)
+        <int64[1] axis = {1}, float zero = {0}, float one = {1}> {
+            size = Abs (x) sum = ReduceSum (size, axis) is_step = Greater (sum, zero)
+            y = Where (is_step, one, VALUE) }"""
+    masked, unmasked = (onnx.parser.parse_model(text.replace("VALUE", value)) for value in ("zero", "one"))
+    assert verify(masked, masked)
+    assert not verify(masked, unmasked)
