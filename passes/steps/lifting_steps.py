@@ -55,7 +55,7 @@ def lift_all(work: Work, *, convolutions: bool, empty: bool = False) -> None:
         zero_pasts=False,
         # LinearAttention gives decays as logarithms.
         matrices=target is None or target.has("Exp") or target.has_foreign("com.microsoft", LINEAR_ATTENTION),
-        # What steps skip is clearer in a body than in the order of steps.
+        # The Loop streams and unrolls as it is; after lifting, ScatterElements over time would not.
         gaps=False,
         semantics=semantics,
         empty=empty,

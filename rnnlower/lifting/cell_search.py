@@ -248,8 +248,9 @@ def _with_condition(
     mask = condition.mask
     if isinstance(mask, ir.Value):
         lengths = _compared_lengths(facts, frame, found, mask)
-        condition = StepCondition(lengths, is_going=True)
-        return dataclasses.replace(found, **({"taken": condition} if has_gaps else {"lengths": lengths}))
+        if has_gaps:
+            return dataclasses.replace(found, taken=StepCondition(lengths, is_going=True))
+        return dataclasses.replace(found, lengths=lengths)
     tags, _ = tagged_shape(facts, mask.inner, found.direction, mask.axis if mask.keeps_axis else None)
     if not has_gaps and condition.is_going:
         return dataclasses.replace(found, lengths=mask_lengths(facts, found, mask, without_time(mask, tags)))

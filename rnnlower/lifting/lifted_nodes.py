@@ -72,7 +72,6 @@ class FrameLifter:
 
     def __init__(self, facts: Facts, names: NameSource, semantics: Semantics, *, empty: bool) -> None:
         self._facts, self._names, self._semantics, self._empty = facts, names, semantics, empty
-        self._has_gaps = False
 
     def lift(self, located: LocatedNode, frame: Frame, *, has_gaps: bool = False) -> list[Lifted]:
         """Replace a frame by nodes; with `has_gaps`, of which rows skip steps.
@@ -80,14 +79,13 @@ class FrameLifter:
         Raises:
             NotLiftableError: It computes more than recurrent operators; nothing has changed.
         """
-        self._has_gaps = has_gaps
         try:
-            return self._lift(located, frame)
+            return self._lift(located, frame, has_gaps)
         except NotLiftableError as error:
-            return self._lift_behind_inputs(located, frame, error)
+            return self._lift_behind_inputs(located, frame, error, has_gaps)
 
     def _lift_behind_inputs(
-        self, located: LocatedNode, frame: Frame, error: NotLiftableError
+        self, located: LocatedNode, frame: Frame, error: NotLiftableError, has_gaps: bool
     ) -> list[Lifted]:
         """Replace a frame whose steps prepare their inputs, or else raise the error."""
         with open_emitter(self._facts, self._names, located, ir.DataType.FLOAT) as e:
@@ -101,7 +99,9 @@ class FrameLifter:
             try:
                 if not series:
                     raise error
-                return self._lift(located, dataclasses.replace(frame, inputs=[*frame.inputs, *series]))
+                return self._lift(
+                    located, dataclasses.replace(frame, inputs=[*frame.inputs, *series]), has_gaps
+                )
             except NotLiftableError:
                 graph.remove(e.nodes)
                 raise
@@ -114,10 +114,10 @@ class FrameLifter:
         products = ProductReader(self._facts, body, states, frame.aliases)
         return StepVectorizer(e, self._facts, frame, products)
 
-    def _lift(self, located: LocatedNode, frame: Frame) -> list[Lifted]:
+    def _lift(self, located: LocatedNode, frame: Frame, has_gaps: bool) -> list[Lifted]:
         if located.opset < _FIRST_OPSET:
             raise NotLiftableError(f"runtimes do not know the recurrent operators of opset {located.opset}")
-        found = find_cells(self._facts, frame, self._semantics, has_gaps=self._has_gaps)
+        found = find_cells(self._facts, frame, self._semantics, has_gaps=has_gaps)
         for each in found if not self._empty or found[0].steps != 0 else ():
             require_steps(self._facts, each, self._semantics)
         results, rest = find_results(self._facts, frame, found)
