@@ -34,6 +34,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names, and how many there are beyond: ``a, b, c and 4 more``."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def option(name: str, value: object = None) -> str:
     """Write an option: `--opset 17`, or `opset=17`; a switch has the value True, a mere name none."""
     if not _in_python.get():

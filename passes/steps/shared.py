@@ -102,12 +102,15 @@ def simplify(work: Work) -> None:
 
 def note_ifs(work: Work) -> None:
     """Note the Ifs that stay, with the inputs that decide them. The graph stays as it is."""
+    names: dict[str, list[str]] = {}
+    for node, _ in walk(work.model.graph):
+        if node.op_type == "If" and not node.domain:
+            reason = describe_deciding_inputs(work.model, node.inputs[0])
+            names.setdefault(reason, []).append(repr(display_name(node)))
     work.notes += [
-        f"If {display_name(node)!r} stays: {reason}"
-        for node, _ in walk(work.model.graph)
-        if node.op_type == "If"
-        and not node.domain
-        and (reason := describe_deciding_inputs(work.model, node.inputs[0]))
+        f"If {wording.listed(group)} stay{'s' * (len(group) == 1)}: {reason}"
+        for reason, group in names.items()
+        if reason
     ]
 
 

@@ -14,6 +14,7 @@ import pathlib
 import re
 import shlex
 import sys
+import textwrap
 import threading
 import time
 import traceback
@@ -121,11 +122,28 @@ def emit(text: str) -> None:
 
 
 def to_stderr(text: str) -> None:
-    """Print on stderr; a reader that stopped must not prevent the result from being written."""
+    """Print on stderr, wrapped between words on a terminal.
+
+    A reader that stopped must not prevent the result from being written.
+    """
+    text = restore_stream_names(text)
     try:
-        typer.echo(restore_stream_names(text), err=True)
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            width = Console(stderr=True).width
+            text = "\n".join(_wrapped(line, width) for line in text.split("\n"))
+        typer.echo(text, err=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Return a line as lines of this width. A longer word, such as a path, stays whole, to be copied."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def discard_stdout() -> None:

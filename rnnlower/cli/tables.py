@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rnnlower.cli.console import Table, write
 from rnnlower.reporting import rows
-from rnnlower.wording import counted, steps_of_call
+from rnnlower.wording import counted, listed, steps_of_call
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -37,10 +37,13 @@ def print_lowering(report: Report, verbose: bool) -> None:
     else:
         write("no recurrent node to lower")
     if report.target is not None:
+        names: dict[tuple[str, str], list[str]] = {}
         for node in report.nodes:
-            write(f"{node.op_type} {node.name}: {node.strategy}, as {node.reason}")
+            names.setdefault((node.op_type, f"{node.strategy}, as {node.reason}"), []).append(node.name)
         for kept in report.kept:
-            write(f"{kept.op_type} {kept.name}: kept, as {kept.reason}")
+            names.setdefault((kept.op_type, f"kept, as {kept.reason}"), []).append(kept.name)
+        for (op_type, reason), group in names.items():
+            write(f"{op_type} {listed(group)}: {reason}")
     changed = None if verbose else True
     write(_table(rows.op_counts(report.ops_before, report.ops_after, changed=changed)))
     write(f"opset {report.opset}")

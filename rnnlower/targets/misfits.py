@@ -17,9 +17,6 @@ from rnnlower.targets.format import Claim, Limit
 from rnnlower.targets.reading import find_target, target_names
 from rnnlower.targets.target import Target
 
-_MOST_NODES = 3
-_OTHERS = 2
-
 
 @dataclasses.dataclass(frozen=True)
 class Misfit:
@@ -67,10 +64,9 @@ def _describe_group(group: Sequence[Misfit]) -> str:
     remedy = f"; {first.remedy}" if first.remedy else ""
     if len(group) == 1:
         return f"{first}{remedy}"
-    names = ", ".join(repr(each.place) for each in group[:_MOST_NODES])
-    more = f" and {len(group) - _MOST_NODES} more" if len(group) > _MOST_NODES else ""
+    names = wording.listed([repr(each.place) for each in group])
     guess = " (a guess)" if first.guess else ""
-    return f"{len(group)} {first.op_type} nodes ({names}{more}): {first.reason}{guess}{remedy}"
+    return f"{len(group)} {first.op_type} nodes ({names}): {first.reason}{guess}{remedy}"
 
 
 def remedy_for(model: ir.Model, node: ir.Node, target: Target, claim: Claim) -> str:
@@ -136,5 +132,4 @@ def _replacement(model: ir.Model, node: ir.Node, target: Target) -> str:
     others = alternatives(node, target, target.ops)
     if not others:
         return "" if target.runtime else "replace it in the model"
-    more = f" and {len(others) - _OTHERS} more" if len(others) > _OTHERS else ""
-    return f"replace it in the model, or choose a target that has it ({', '.join(others[:_OTHERS])}{more})"
+    return f"replace it in the model, or choose a target that has it ({wording.listed(others, 2)})"

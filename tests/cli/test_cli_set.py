@@ -68,6 +68,27 @@ def test_what_decides_an_if_is_told(model: Path, tmp_path: Path) -> None:
     assert "If 'x' stays: input 'sr' decides it: --set sr=VALUE" in run.stderr
 
 
+def test_ifs_with_one_remedy_are_one_note(tmp_path: Path) -> None:
+    """A voice detector has dozens of Ifs, which one option takes away."""
+    branches = ", ".join(
+        f"{kind}_branch = b () => (float[N] u) {{ u = {op} (x) }}"
+        for kind, op in (("then", "Neg"), ("else", "Abs"))
+    )
+    nodes = " ".join(f"[if{number}] y{number} = If <{branches}> (flag)" for number in range(5))
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> main (float[N] x, bool flag) => (float[N] y) {{
+        {nodes} y = Sum (y0, y1, y2, y3, y4) }}"""
+    run = rnnlower(
+        "lower",
+        save(onnx.parser.parse_model(text), tmp_path),
+        "-o",
+        tmp_path / "out.onnx",
+        "--target",
+        "openvino",
+    )
+    (note,) = [line for line in run.stderr.splitlines() if "If " in line]
+    assert "If 'if0', 'if1', 'if2' and 2 more stay: input 'flag' decides it: --set flag=VALUE" in note
+
+
 def test_values_from_a_file(model: Path, tmp_path: Path, out: Path) -> None:
     np.savez(tmp_path / "v.npz", rate=np.int64(16000), X=np.ones((2, 1, 3), np.float32))
     rnnlower("scan", model, "-o", out, "--set", f"sr=@{tmp_path / 'v.npz'}:rate")

@@ -79,6 +79,18 @@ def test_nothing_is_shown_where_it_is_not_wanted(options: list[str], tmp_path: P
     assert "verifying" not in result.stderr
 
 
+def test_messages_wrap_between_words_and_leave_long_words_whole() -> None:
+    code = (
+        "from rnnlower.cli.common import to_stderr; to_stderr('rnnlower: note: ' + 'word ' * 30 + 'p' * 150)"
+    )
+    _, _, screen = _on_terminal(code)
+    first, second, path = screen.splitlines()
+    assert first.startswith("rnnlower: note: word word")
+    assert len(first) <= 120
+    assert second.startswith("  word word")
+    assert path == "  " + "p" * 150
+
+
 def test_an_activity_of_less_than_a_second_is_not_shown() -> None:
     assert _on_terminal(_SLOW + "tell('quick', 0, 0)")[2] == ""
     assert "slow 1 of 2" in _on_terminal(_SLOW + "tell('slow', 1, 2); time.sleep(2.5)")[2]

@@ -70,7 +70,7 @@ def _judged(model: ControlModel, inputs: Arrays, deciders: str, lowered: onnx.Mo
 
 
 def _is_told(node: onnx.NodeProto, deciders: str, notes: Sequence[str]) -> bool:
-    """Return whether a note says which input decides the node."""
+    """Return whether a note says which input decides the node, which it may count rather than name."""
     label = re.escape(repr(node.name or node.output[0]))
-    said = re.compile(rf"If {label} stays: .*input '({deciders})' decides it")
+    said = re.compile(rf"If (.*{label}.*|.* more) stays?: .*input '({deciders})' decides it")
     return any(said.match(note) for note in notes)
