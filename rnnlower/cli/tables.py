@@ -77,9 +77,9 @@ def print_stream(report: StreamReport, verbose: bool) -> None:
     if report.states:
         write(_table((("state output", "feeds input"), [*report.states.items()])))
     axes = (*report.inputs.items(), *report.outputs.items())
-    places = ", ".join(f"{name} on axis {axis}" for name, axis in axes)
+    places = ": " * bool(axes) + ", ".join(f"{name} on axis {axis}" for name, axis in axes)
     late = f"; outputs are {report.delay} steps late" if report.delay else ""
-    write(f"{steps_of_call(report.chunk)}: {places}{late}")
+    write(f"{steps_of_call(report.chunk)}{places}{late}")
     if report.lowering is not None:
         print_lowering(report.lowering, verbose)
 

@@ -36,6 +36,14 @@ def test_the_tables_list_the_states(tmp_path: Path) -> None:
     assert "5 time steps a call: spectrum on axis 1, mask on axis 1" in said
 
 
+def test_a_step_model_is_told_to_be_one(tmp_path: Path) -> None:
+    step, again = tmp_path / "step.onnx", tmp_path / "again.onnx"
+    rnnlower("stream", DENOISER, "-o", step, "--trials", "1")
+    run = rnnlower("stream", step, "-o", again, "--trials", "1")
+    assert "the model takes one step per call already" in run.stderr
+    assert "1 time step a call" in run.stdout.splitlines()
+
+
 def test_recurrent_nodes_are_lowered_as_well(tmp_path: Path) -> None:
     out = tmp_path / "step.onnx"
     options = ("--trials", "1", "--on", "none")
