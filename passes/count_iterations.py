@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.loop_signature import LoopSignature, State
 from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import is_read, look_through_identities
 from rnnlower.lifting.loops import iterations
@@ -61,17 +61,22 @@ class CountIterationsPass(Pass):
         return ir.passes.PassResult(model, any(counted))
 
     def _count(self, model: ir.Model, node: ir.Node) -> bool:
-        loop, emitters = LoopSignature(node), Emitters(model)
+        loop = LoopSignature(node)
         count, numbers = iterations(self.facts, node)
         body, goes = loop.body, loop.body.outputs[0]
-        indices = [index for index in map(loop.before.index, numbers) if self._is_needless(node, index)]
+        needless = {
+            index: state
+            for index, state in enumerate(loop.states)
+            if state.before in numbers and self._is_needless(state, body)
+        }
         is_fixed = self.facts.constant(goes) is not None or look_through_identities(goes) is body.inputs[1]
         if (
             count is None
-            or (is_fixed and not indices)
-            or (len(indices) == loop.states and needs_state(model, node))
+            or (is_fixed and not needless)
+            or (len(needless) == loop.count and needs_state(model, node))
         ):
             return False
+        emitters = Emitters(model)
         if not is_fixed:
             unread = [goes, *(value for value in node.inputs[:2] if value is not None)]
             with emitters.before(node) as e:
@@ -85,18 +90,17 @@ class CountIterationsPass(Pass):
             body.outputs[0] = always
             remove_orphans(unread)
         with emitters.before(body[0]) as e:
-            for index in indices:
-                dtype = self.facts.dtype(loop.before[index])
+            for state in needless.values():
+                dtype = self.facts.dtype(state.before)
                 assert dtype is not None
-                loop.before[index].replace_all_uses_with(e.cast(body.inputs[0], dtype))
-        starts = [value for index in indices if (value := node.inputs[2 + index]) is not None]
-        replace_loop(node, indices, {})
-        remove_orphans([*(loop.after[index] for index in indices), *starts])
+                state.before.replace_all_uses_with(e.cast(body.inputs[0], dtype))
+        replace_loop(node, [*needless], {})
+        remove_orphans(value for state in needless.values() for value in (state.after, state.start))
         return True
 
-    def _is_needless(self, node: ir.Node, index: int) -> bool:
-        """Return whether only its body reads a counter, which has the shape of the iteration number."""
-        body = node.attributes["body"].as_graph()
-        number, counter = body.inputs[0], body.inputs[2 + index]
-        is_result = is_read(node.outputs[index]) or counter.is_graph_output()
-        return not is_result and self.facts.shape(number) == self.facts.shape(counter) is not None
+    def _is_needless(self, state: State, body: ir.Graph) -> bool:
+        """Return whether only the body reads a counter, which has the shape of the iteration number."""
+        is_result = is_read(state.end) or state.before.is_graph_output()
+        return (
+            not is_result and self.facts.shape(body.inputs[0]) == self.facts.shape(state.before) is not None
+        )

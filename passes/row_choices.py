@@ -81,7 +81,7 @@ def _inverted_inputs(facts: Facts, scan: ir.Node | None) -> Iterator[tuple[ir.No
     """Yield a Scan and the index of each input that holds for rows that have ended."""
     if scan is not None and scan.op_type == "Scan":
         loop = LoopSignature(scan)
-        for index in range(loop.states, len(loop.body.inputs)):
+        for index in range(loop.count, len(loop.body.inputs)):
             if loop.body.inputs[index].uses() and _is_inverted(facts, scan.inputs[index]):
                 yield scan, index
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.loop_signature import LoopSignature, State
 from rnnlower.graph.rewiring import remove_orphans, splice, take_place_of
 from rnnlower.graph.walk import (
     default_opset,
     display_name,
-    look_through_identities,
     subgraphs_of,
     walk,
 )
@@ -82,39 +80,35 @@ def needs_state(model: ir.Model, node: ir.Node) -> bool:
     return default_opset(model) < _FIRST_WITHOUT_STATES or not LoopSignature(node).stacked
 
 
-def _loop_invariant_states(model: ir.Model, node: ir.Node) -> list[int]:
-    body, states = node.attributes["body"].as_graph(), len(node.inputs) - 2
-    same = [index for index in range(states) if _is_loop_invariant(node, body, index)]
-    return same[1:] if len(same) == states and needs_state(model, node) else same
+def _loop_invariant_states(model: ir.Model, node: ir.Node) -> dict[int, State]:
+    """Return the states that never change, and that the body returns as nothing else, by their indices."""
+    loop = LoopSignature(node)
+    same = {
+        index: state
+        for index, state in enumerate(loop.states)
+        if state.is_invariant
+        and not state.end.is_graph_output()
+        and loop.body.outputs.count(state.before) == (state.after is state.before)
+    }
+    if len(same) == loop.count and needs_state(model, node):
+        same.pop(0, None)
+    return same
 
 
-def _capture_states(node: ir.Node, same: Sequence[int]) -> None:
-    body = node.attributes["body"].as_graph()
-    given = {body.inputs[2 + index]: value for index in same if (value := node.inputs[2 + index])}
-    returned = [body.outputs[1 + index] for index in same]
-    for index, value in zip(same, given.values(), strict=True):
-        node.outputs[index].replace_all_uses_with(value)
-    replace_loop(node, same, {})
-    remove_orphans(returned)
-    for inner, value in given.items():
-        inner.replace_all_uses_with(value)
-
-
-@dataclasses.dataclass(frozen=True)
-class CarriedState:
-    """A state of a Loop or Scan: what it starts with, is before and after an iteration, and ends with."""
-
-    start: ir.Value
-    before: ir.Value
-    after: ir.Value
-    end: ir.Value
+def _capture_states(node: ir.Node, same: Mapping[int, State]) -> None:
+    for state in same.values():
+        state.end.replace_all_uses_with(state.start)
+    replace_loop(node, [*same], {})
+    remove_orphans(state.after for state in same.values())
+    for state in same.values():
+        state.before.replace_all_uses_with(state.start)
 
 
 def replace_loop(
     node: ir.Node,
     dropped: Sequence[int],
     stacks: Mapping[ir.Value, ir.Value],
-    carried: Sequence[CarriedState] = (),
+    carried: Sequence[State] = (),
 ) -> ir.Node:
     """Replace a Loop or Scan, and return the new one.
 
@@ -157,13 +151,6 @@ def replace_loop(
         take_place_of(new, old)
     graph.remove(node, safe=True)
     return other
-
-
-def _is_loop_invariant(node: ir.Node, body: ir.Graph, index: int) -> bool:
-    inner, returned = body.inputs[2 + index], body.outputs[1 + index]
-    is_result = node.outputs[index].is_graph_output()
-    others = [*body.outputs[: 1 + index], *body.outputs[2 + index :]]
-    return look_through_identities(returned) is inner and inner not in others and not is_result
 
 
 def _decided_ifs_are_gone(model: ir.Model, taking: TakeBranchesPass) -> bool:

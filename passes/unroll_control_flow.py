@@ -137,7 +137,7 @@ def _describe_obstacle(model: ir.Model, node: ir.Node) -> str:
                 "cannot be unrolled: it has a batch axis; "
                 f"convert the model to opset {FIRST_SCAN_WITHOUT_BATCH} first"
             )
-        deciding = [*node.inputs[LoopSignature(node).states :]]
+        deciding = [*node.inputs[LoopSignature(node).count :]]
         reason = describe_deciding_inputs(model, *deciding, of_loop=True, of_shapes=True)
     reason = reason or describe_deciding_inputs(model, *deciding) or "it is known at run time only"
     return f"cannot be unrolled: its number of iterations is unknown; {reason}"
@@ -157,7 +157,7 @@ class _Writer:
         if node.op_type == "Scan" and self.facts.opset < FIRST_SCAN_WITHOUT_BATCH:
             return False
         loop = LoopSignature(node)
-        if len(node.outputs) > loop.states + len(loop.stacked):
+        if len(node.outputs) > loop.count + len(loop.stacked):
             return False
         if count:
             return True
@@ -170,8 +170,8 @@ class _Writer:
         loop, is_loop = LoopSignature(node), node.op_type == "Loop"
         self._lift_initializers(loop.body)
         given_first = node.inputs[2 if is_loop else 0 :]
-        values: list[ir.Value | None] = list(given_first[: loop.states])
-        series = self._read_series(node, loop, given_first[loop.states :], count)
+        values: list[ir.Value | None] = list(given_first[: loop.count])
+        series = self._read_series(node, loop, given_first[loop.count :], count)
         stacked: list[list[ir.Value]] = [[] for _ in loop.stacked]
         for step in range(count):
             given: list[ir.Value | None] = [*values, *(each[step] for each in series)]
@@ -179,8 +179,8 @@ class _Writer:
                 first = [self._pool.intern(ir.Tensor(array)) for array in counters(loop.body, step)]
                 given = [*first, *values]
             results = self._copy(node, loop.body, given, step)[is_loop:]
-            values = list(results[: loop.states])
-            for pile, result in zip(stacked, results[loop.states :], strict=True):
+            values = list(results[: loop.count])
+            for pile, result in zip(stacked, results[loop.count :], strict=True):
                 pile.append(result)
         outs = self._write_series(node, loop, stacked)
         finals = [value for value in (*values, *outs) if value is not None]

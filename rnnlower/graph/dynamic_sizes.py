@@ -157,6 +157,6 @@ def _sources_of_body_input(owner: ir.Node | None, value: ir.Value) -> list[ir.Va
     found = list(owner.inputs[index : index + 1])
     # A Loop hands on its condition, too.
     is_loop = owner.op_type == "Loop"
-    if 0 <= (handed_on := index - is_loop) < LoopSignature(owner).states + is_loop:
+    if 0 <= (handed_on := index - is_loop) < LoopSignature(owner).count + is_loop:
         found.append(graph.outputs[handed_on])
     return found

@@ -200,7 +200,7 @@ class Facts(NodeFacts):
 
     def _visit_scan(self, node: ir.Node) -> None:
         scan = LoopSignature(node)
-        body, count = scan.body, scan.states
+        body, count = scan.body, scan.count
         first = int(self._imports[""] < FIRST_SCAN_WITHOUT_BATCH)
         batch: list[Dim] = [None] * first
         steps: Dim = None
@@ -220,7 +220,7 @@ class Facts(NodeFacts):
             # A Loop around may have been visited with another shape.
             self._forget(body.inputs[index])
             self._learn(body.inputs[index], self.type(source), dims)
-        shapes = self._visit_body(body, scan.before, node.inputs[first:], body.outputs, shapes)
+        shapes = self._visit_body(body, body.inputs[:count], node.inputs[first:], body.outputs, shapes)
         for out, axis in zip(scan.stacked, scan.output_axes, strict=True):
             dims = self.dims(out)
             if dims is not None:

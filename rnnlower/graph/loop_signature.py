@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from rnnlower.graph.walk import look_through_identities
+
 FIRST_SCAN_WITHOUT_BATCH = 9
 """The opset below which a Scan takes the lengths of its sequences first, and has a batch axis."""
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """A value that is carried from iteration to iteration.
+
+    Attributes:
+        start: The initial state.
+        before, after: The state before and after an iteration, in the body.
+        end: The final state.
+    """
+
+    start: ir.Value
+    before: ir.Value
+    after: ir.Value
+    end: ir.Value
+
+    @property
+    def is_invariant(self) -> bool:
+        """Return whether no iteration changes it."""
+        return look_through_identities(self.after) is self.before
 
 
 class LoopSignature:
@@ -17,9 +41,10 @@ class LoopSignature:
 
     Attributes:
         body: The body.
-        states: The number of values that go from iteration to iteration, without the condition of a Loop.
-        first_input, first_output: Their places among the inputs and outputs of the body.
-        before, after: These values as inputs and as outputs of the body.
+        states: The values that go from iteration to iteration, without the condition of a Loop.
+        count: Their number.
+        first_input, first_output: Their places among the inputs and outputs of the body. The inputs of the
+            node have the same places, but for a Scan that takes lengths first.
         stacked: The other outputs of the body, which the node stacks.
         input_axes, output_axes: The axis of the iterations in what a Scan reads, and in what is stacked.
         input_backward, output_backward: 1 where the last slice is that of the first iteration.
@@ -30,10 +55,12 @@ class LoopSignature:
         # A Loop's body takes the iteration number and the condition first, and returns the condition first.
         inputs, outputs = self.first_input, self.first_output = (2, 1) if node.op_type == "Loop" else (0, 0)
         scanned = 0 if node.op_type == "Loop" else node.attributes.get_int("num_scan_inputs", 1)
-        self.states = len(self.body.inputs) - inputs - scanned
-        self.before = self.body.inputs[inputs : inputs + self.states]
-        self.after = self.body.outputs[outputs : outputs + self.states]
-        self.stacked = self.body.outputs[outputs + self.states :]
+        self.count = len(self.body.inputs) - inputs - scanned
+        before = self.body.inputs[inputs : inputs + self.count]
+        after = self.body.outputs[outputs : outputs + self.count]
+        states = zip(node.inputs[inputs:], before, after, node.outputs, strict=False)
+        self.states = [State(start, *rest) for start, *rest in states if start is not None]
+        self.stacked = self.body.outputs[outputs + self.count :]
         given, made = [0] * scanned, [0] * len(self.stacked)
         self.input_axes = node.attributes.get_ints("scan_input_axes", given)
         self.input_backward = node.attributes.get_ints("scan_input_directions", given)

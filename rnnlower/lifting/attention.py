@@ -15,10 +15,11 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.loop_signature import State
 from rnnlower.graph.operator_kinds import RESHAPING
 from rnnlower.graph.walk import is_read, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.frames import Frame, State, skip_casts
+from rnnlower.lifting.frames import Frame, skip_casts
 from rnnlower.lifting.products import ProductReader
 from rnnlower.lifting.terms import Factor, Term
 

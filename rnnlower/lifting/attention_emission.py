@@ -132,7 +132,7 @@ class _AttentionEmitter:
     def emit_final_state(self, present: ir.Value) -> list[tuple[ir.Value, ir.Value]]:
         """Emit the final state in the layout of the step's state."""
         end = self.found.state.end
-        if end is None or not is_read(end):
+        if not is_read(end):
             return []
         axes = self.state_axes()
         sizes = [self.size([axis]) for axis in self.order]

@@ -11,10 +11,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.loop_signature import State
 from rnnlower.graph.walk import ancestors, reachable
 from rnnlower.lifting.affine_forms import AffineForm, Atoms, Block, NotLiftableError
 from rnnlower.lifting.equations import Cell, StepEquations
-from rnnlower.lifting.frames import Frame, Series, State, count_steps, skip_casts
+from rnnlower.lifting.frames import Frame, Series, count_steps, skip_casts
 from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import InputPart, make_input_part
 from rnnlower.lifting.lstm_equations import match_lstm

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
+from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature, State
 from rnnlower.graph.operator_kinds import RANDOM, VIEWS
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.symbols import combine_sizes
@@ -42,23 +42,6 @@ class Series:
     reverse: bool
     keeps_axis: bool = False
     window: tuple[int, int] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class State:
-    """A value that is carried from step to step.
-
-    Attributes:
-        before: The state before a step.
-        after: The state after it.
-        start: The initial state.
-        end: The final state, as a value of the graph around the step.
-    """
-
-    before: ir.Value
-    after: ir.Value
-    start: ir.Value
-    end: ir.Value | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +86,7 @@ def scan_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
     if facts.opset < FIRST_SCAN_WITHOUT_BATCH:
         raise NotLiftableError("a Scan of opset 8 has a batch axis of its own")
     scan = LoopSignature(node)
-    body, count = scan.body, scan.states
+    body, count = scan.body, scan.count
     if (len(node.inputs), len(node.outputs)) != (len(body.inputs), len(body.outputs)):
         raise NotLiftableError("its node and its body have different numbers of inputs or outputs")
     ends, anchor = _enclosing_if(facts, node, owner)
@@ -119,7 +102,7 @@ def scan_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
             scan.stacked, ends[count:], scan.output_axes, scan.output_backward, strict=True
         )
     ]
-    states, aliases, unchanged = find_states(scan.before, scan.after, node.inputs[:count], ends[:count])
+    states, aliases, unchanged = find_states(scan, ends[:count])
     return Frame(anchor, inputs, states, outputs, aliases, unchanged)
 
 
@@ -131,24 +114,24 @@ def _rank(facts: Facts, value: ir.Value) -> int:
 
 
 def find_states(
-    before: Sequence[ir.Value],
-    after: Sequence[ir.Value],
-    starts: Sequence[ir.Value | None],
-    ends: Sequence[ir.Value],
+    loop: LoopSignature, ends: Sequence[ir.Value]
 ) -> tuple[list[State], dict[ir.Value, ir.Value], list[tuple[ir.Value, ir.Value]]]:
-    """Return the states; of those that never change, what stands for the initial value inside and after."""
-    if len({len(each) for each in (before, after, starts, ends)}) > 1:
+    """Return the states; of those that never change, what stands for the initial value inside and after.
+
+    Args:
+        loop: The signature of the Loop or Scan.
+        ends: What holds the final states for the graph around it.
+    """
+    if {len(loop.states), len(ends)} != {loop.count}:
         raise NotLiftableError("its inputs, body and outputs have different numbers of states")
     states, aliases, unchanged = [], {}, []
-    for inner, result, start, end in zip(before, after, starts, ends, strict=True):
-        if start is None:
-            raise NotLiftableError(f"{inner.name!r} has no initial value")
-        if look_through_identities(result) is inner:
-            aliases[inner] = start
+    for state, end in zip(loop.states, ends, strict=True):
+        if state.is_invariant:
+            aliases[state.before] = state.start
             if is_read(end):
-                unchanged.append((end, start))
-        elif is_read(inner) or is_read(end):
-            states.append(State(inner, result, start, end))
+                unchanged.append((end, state.start))
+        elif is_read(state.before) or is_read(end):
+            states.append(dataclasses.replace(state, end=end))
     return states, aliases, unchanged
 
 
@@ -170,7 +153,7 @@ def _enclosing_if(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[S
     other = owner.attributes["else_branch"].as_graph()
     starts = dict(zip(node.outputs, node.inputs, strict=False))
     outer: dict[ir.Value, ir.Value] = {}
-    states = LoopSignature(node).states
+    states = LoopSignature(node).count
     for out, result, nothing in zip(owner.outputs, graph.outputs, other.outputs, strict=True):
         if result not in node.outputs or result in outer:
             return node.outputs, node
@@ -193,7 +176,7 @@ def _is_empty(facts: Facts, value: ir.Value, node: ir.Node) -> bool:
 def _scan_inputs(node: ir.Node) -> Sequence[tuple[ir.Value | None, int]]:
     """Return the scan inputs, each with its axis of time."""
     scan = LoopSignature(node)
-    return [*zip(node.inputs[scan.states :], scan.input_axes, strict=True)]
+    return [*zip(node.inputs[scan.count :], scan.input_axes, strict=True)]
 
 
 def is_same_value(

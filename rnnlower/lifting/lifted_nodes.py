@@ -163,7 +163,7 @@ class FrameLifter:
             axes[result.value] = result.tags.index("D") if "D" in result.tags else 0
         for each, output in zip(found, emitted, strict=True):
             for state, last in zip(each.states, output.last, strict=True):
-                if state.end is not None and is_read(state.end):
+                if is_read(state.end):
                     replaced.setdefault(state.end, []).append(emit_state(e, each, last))
         # A value with an axis of directions has two parts.
         directions = max(len(parts) for parts in replaced.values()) if replaced else 1

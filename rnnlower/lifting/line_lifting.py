@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Dim
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.loop_signature import State
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.operator_kinds import RESHAPING, VIEWS
 from rnnlower.graph.rewiring import remove_orphans, replace_value
@@ -20,7 +21,7 @@ from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, is_reversed, mask_lengths, require_rows, tagged_shape
 from rnnlower.lifting.chains import Line, Step
 from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
-from rnnlower.lifting.frames import Series, State
+from rnnlower.lifting.frames import Series
 from rnnlower.lifting.hoisting import make_input_part
 from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
 from rnnlower.lifting.results import Result, require_mask, require_steps
@@ -91,7 +92,7 @@ class LineLifter:
             raise NotLiftableError("its inputs have different numbers of steps")
         zero = e.constant(np.zeros((1, line.cell.hidden_size), e.dtype.numpy()))
         states = [
-            State(value, value, zero if start is None else start, value)
+            State(zero if start is None else start, value, value, value)
             for start, value in zip(line.starts, last, strict=True)
         ]
         evaluator = Evaluator(facts, Atoms(), {})

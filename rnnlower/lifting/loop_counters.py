@@ -10,9 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.loop_signature import State
 from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.walk import look_through_identities
-from rnnlower.lifting.frames import State, same_number
+from rnnlower.lifting.frames import same_number
 
 MANY = 10**9
 """More elements than an axis has: TensorFlow's exporter takes one element as the first of so large a step."""

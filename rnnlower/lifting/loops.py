@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Dim, Dims
 from rnnlower.graph.facts import Facts, trip_count
-from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.loop_signature import LoopSignature, State
 from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.symbols import SIZE_TYPES
 from rnnlower.graph.walk import is_read, look_through, look_through_identities, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.frames import Frame, Series, State, find_states, is_axis_size, same_number
+from rnnlower.lifting.frames import Frame, Series, find_states, is_axis_size, same_number
 from rnnlower.lifting.loop_counters import MANY, Counters, Index
 
 _REPEATING = VIEWS | {"Expand", "Tile"}
@@ -60,9 +60,7 @@ class _LoopReader:
         self._facts, self._node = facts, node
         self._loop = loop = LoopSignature(node)
         self._body = body = loop.body
-        self._states, self._aliases, self._unchanged = find_states(
-            loop.before, loop.after, node.inputs[2:], node.outputs[: loop.states]
-        )
+        self._states, self._aliases, self._unchanged = find_states(loop, node.outputs[: loop.count])
         self._counters = Counters(facts, body, self._states, self._aliases)
         self._steps, self._limits = trip_count(facts, node), dict[Dim, ir.Value]()
         self._size = self._limit() if self._steps is None else None
@@ -70,14 +68,14 @@ class _LoopReader:
     def frame(self) -> Frame:
         """Return the frame."""
         inputs = [each for node in self._body if _is_content_read(node) for each in self._read_series(node)]
-        written = zip(self._loop.stacked, self._node.outputs[self._loop.states :], strict=True)
+        written = zip(self._loop.stacked, self._node.outputs[self._loop.count :], strict=True)
         outputs = [Series(inner, outer, 0, False) for inner, outer in written]
         rest = []
         for state in self._states:
             filled = list(self._filled_series(state))
             outputs += filled
             if state.before in self._counters.known:
-                if state.end is not None and is_read(state.end):
+                if is_read(state.end):
                     raise NotLiftableError(f"the counter {state.end.name!r} is read after the Loop")
             elif not filled:
                 rest.append(state)
@@ -280,10 +278,10 @@ class _LoopReader:
     def _filled_series(self, state: State) -> Iterator[Series]:
         """Yield the tensors that the steps fill by updates of a state, element by element."""
         writer = look_through_identities(state.after).producer()
-        if writer is None or writer.domain or state.before not in writer.inputs or state.end is None:
+        if writer is None or writer.domain or state.before not in writer.inputs:
             return
         if writer.op_type == "Concat" and len(writer.inputs) == 2:
-            yield from self._appended_series(state, state.end, writer)
+            yield from self._appended_series(state, writer)
         if writer.inputs[0] is not state.before:
             return
         if writer.op_type in ("ScatterElements", "ScatterND"):
@@ -363,7 +361,7 @@ class _LoopReader:
         is_line = all([each for each in shape if each != 1] == [size] for shape in (dims, given))
         return is_line and self._counts_along(source, given.index(size))
 
-    def _appended_series(self, state: State, end: ir.Value, writer: ir.Node) -> Iterator[Series]:
+    def _appended_series(self, state: State, writer: ir.Node) -> Iterator[Series]:
         """Yield an empty tensor to which each step appends an element, at its end or at its start."""
         place = writer.inputs.index(state.before)
         element, dims = writer.inputs[1 - place], self._facts.dims(state.start)
@@ -372,7 +370,7 @@ class _LoopReader:
             return
         axis = writer.attributes.get_int("axis", 0) % len(dims)
         if (dims[axis], given[axis]) == (0, 1):
-            yield Series(element, end, axis, place == 1, keeps_axis=True)
+            yield Series(element, state.end, axis, place == 1, keeps_axis=True)
 
 
 def _takes_one(begin: Index | None, end: Index | None, stride: int) -> bool:

@@ -224,7 +224,7 @@ def unguarded_states(facts: Facts, found: FoundCell, given: Sequence[Series] = (
         given: Tensors with one element per step, if all rows have all steps.
     """
     for state in found.states:
-        if facts.is_zero(state.start) or state.end is None:
+        if facts.is_zero(state.start):
             continue
         for node, _ in state.end.uses():
             condition = zeroing_mask(facts, node, state.end)

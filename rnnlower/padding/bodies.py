@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.rewiring import prepend, remove_orphans
-from rnnlower.graph.walk import is_read, look_through, look_through_identities, operand, walk
+from rnnlower.graph.walk import is_read, look_through, operand, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -21,7 +21,7 @@ def _scan(flow: PadFlow, node: ir.Node) -> list[Axes]:
     scan = LoopSignature(node)
     sizes = {
         _take_step(flow, node, place, axis, scan.body.inputs[place])
-        for place, axis in enumerate(scan.input_axes, scan.states)
+        for place, axis in enumerate(scan.input_axes, scan.count)
     }
     if len(sizes) > 1:
         raise NoRuleError("takes steps of sequences of different lengths")
@@ -142,13 +142,11 @@ def _take_step(flow: PadFlow, node: ir.Node, place: int, axis: int, step: ir.Val
 
 def _note_states(flow: PadFlow, node: ir.Node, loop: LoopSignature) -> None:
     """Note the axes of the states; one of rows is that of an initial state with as many elements, too."""
-    for place, (value, after) in enumerate(zip(loop.before, loop.after, strict=True), loop.first_input):
-        source = flow.operand(node, place)
-        changes = flow.rows is not None and look_through_identities(after) is not value
-        sizes = flow.shape(source) if changes else ()
+    for state in loop.states:
+        sizes = () if flow.rows is None or state.is_invariant else flow.shape(state.start)
         rows = [axis for axis, size in enumerate(sizes) if flow.rows is not None and size == flow.rows.full]
         own = {rows[0]: flow.rows} if len(rows) == 1 and flow.rows else {}
-        flow.axes[value] = own | flow.axes_of(source)
+        flow.axes[state.before] = own | flow.axes_of(state.start)
 
 
 def _mask(flow: PadFlow, size: Size) -> ir.Value:
@@ -166,9 +164,9 @@ def _hold_states(
     """
     loop = LoopSignature(node)
     held = [
-        number
-        for number, (before, after) in enumerate(zip(loop.before, loop.after, strict=True))
-        if look_through_identities(after) is not before and (backward or is_read(node.outputs[number]))
+        (place, state.before, state.after)
+        for place, state in enumerate(loop.states, loop.first_output)
+        if not state.is_invariant and (backward or is_read(state.end))
     ]
     stopping = _find_stopping(flow, node)
     if not held and not stopping:
@@ -192,13 +190,12 @@ def _hold_states(
         flow.record_origin(made, value)
         emitter.insert_before(inner)
         inner.replace_input_with(place, made)
-    for number in held:
-        before, after = loop.before[number], loop.after[number]
+    for place, before, after in held:
         if isinstance(before.type, ir.SequenceType):
             raise NoRuleError(f"has a state {before.name!r} that is a list")
         flow.shape(before)  # That of a state that grows is not known, and refused.
         is_valid = valid_rows(before)
-        if flow.dtype(node.outputs[number]) == ir.DataType.BOOL:
+        if flow.dtype(before) == ir.DataType.BOOL:
             # onnxruntime has no Where of booleans.
             new = emitter.op("And", is_valid, after)
             made = emitter.op("Or", new, emitter.op("And", emitter.op("Not", is_valid), before))
@@ -206,7 +203,7 @@ def _hold_states(
             made = emitter.op("Where", is_valid, after, before, since=9)
         made.type, made.shape = after.type, after.shape
         flow.record_origin(made, after)
-        loop.body.outputs[loop.first_output + number] = made
+        loop.body.outputs[place] = made
     loop.body.extend(emitter.nodes)
 
 
@@ -242,12 +239,12 @@ def _find_stopping(flow: PadFlow, node: ir.Node) -> list[tuple[ir.Node, int, ir.
 def _axes_of_results(flow: PadFlow, node: ir.Node, size: Size | None) -> list[Axes]:
     """Return the axes of the states, which are the same in all iterations, and of the stacked outputs."""
     loop = LoopSignature(node)
-    for before, after in zip(loop.before, loop.after, strict=True):
-        if flow.axes_of(before) != flow.axes_of(after):
-            raise NoRuleError(f"has a state {before.name!r} whose axis of rows is not known")
+    for state in loop.states:
+        if flow.axes_of(state.before) != flow.axes_of(state.after):
+            raise NoRuleError(f"has a state {state.before.name!r} whose axis of rows is not known")
     if any(map(flow.is_sized, loop.body.outputs)):
         raise NoRuleError("has a body that returns a size which follows from the length")
-    found = [flow.axes_of(after) for after in loop.after]
+    found = [flow.axes_of(state.after) for state in loop.states]
     for axis, step in zip(loop.output_axes, loop.stacked, strict=True):
         axis %= len(flow.shape(step)) + 1
         axes = {other + (other >= axis): each for other, each in flow.axes_of(step).items()}

@@ -109,7 +109,7 @@ class Examples:
     def _count_iterations(self, facts: Facts, node: ir.Node) -> None:
         """Note how often a Loop runs in an example: as many elements its stacked outputs have."""
         count = self._iterations[facts, node] = trip_count(facts, node)
-        for out in node.outputs[LoopSignature(node).states :]:
+        for out in node.outputs[LoopSignature(node).count :]:
             shape = facts.shape(out)
             if count is not None and shape is not None:
                 facts.assume(out, (count, *shape[1:]))

@@ -320,9 +320,9 @@ def _multiplied_states(node: ir.Node) -> Iterator[str]:
         # The calls of the function decide how its inputs are paired with its body's.
         return
     loop = LoopSignature(node)
-    for before, after in zip(loop.before, loop.after, strict=False):
-        if after in _values_after_products(loop.body, before):
-            yield before.name or ""
+    for state in loop.states:
+        if state.after in _values_after_products(loop.body, state.before):
+            yield state.before.name or ""
 
 
 def _values_after_products(body: ir.Graph, state: ir.Value) -> set[ir.Value]:

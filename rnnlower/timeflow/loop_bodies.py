@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
 from rnnlower.graph.operator_kinds import VIEWS
-from rnnlower.graph.walk import captured_values, look_through_identities, operand, walk
+from rnnlower.graph.walk import captured_values, look_through_identities, walk
 from rnnlower.timeflow.edits import ReplaceInput
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest
@@ -22,7 +22,7 @@ def _scan(flow: Flow, node: ir.Node) -> list[Outcome]:
     if flow.opset < FIRST_SCAN_WITHOUT_BATCH:
         raise CoupledError("is of a version that scans each row of a batch")
     scan = LoopSignature(node)
-    carried = scan.states
+    carried = scan.count
     _refuse_captured(flow, node, ())
     if any(scan.input_backward) or any(scan.output_backward):
         raise CoupledError("begins with the last step, which a stream never reaches")
@@ -38,7 +38,7 @@ def _scan(flow: Flow, node: ir.Node) -> list[Outcome]:
         if place not in tracks:
             refuse_latest(flow, node.inputs[place], track)
             cut_to_chunk(flow, node, place, axis % len(flow.shape(node, place)), track)
-    _carry(flow, node, scan, 0, track, calls)
+    _carry(flow, node, scan, track, calls)
     shapes = [flow.shape_of(out) for out in node.outputs[carried:]]
     if None in shapes:
         raise CoupledError("has a result of unknown shape")
@@ -49,7 +49,7 @@ def _scan(flow: Flow, node: ir.Node) -> list[Outcome]:
 def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     """Handle a Loop that gathers one step of each sequence per iteration, by the iteration number."""
     loop = LoopSignature(node)
-    body, carried = loop.body, loop.states
+    body, carried = loop.body, loop.count
     trips, chunk_trips = flow.content(node.inputs[0]), flow.chunk_content(node.inputs[0])
     condition = flow.content(node.inputs[1])
     if trips is None or chunk_trips is None:
@@ -68,7 +68,7 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     track, calls = delay_all_by_chunks(flow, tracks)
     if int(chunk_trips.reshape(-1)[0]) != track.chunk:
         flow.edits.append(ReplaceInput(node, 0, np.array(track.chunk, np.int64).reshape(trips.shape)))
-    _carry(flow, node, loop, 2, track, calls)
+    _carry(flow, node, loop, track, calls)
     for out in node.outputs[carried:]:
         dims = flow.whole.dims(out)
         if dims is not None:
@@ -114,20 +114,19 @@ def _refuse_captured(flow: Flow, node: ir.Node, readers: Sequence[ir.Node]) -> N
         raise CoupledError(f"has a body that reads {over_time.name!r}, which is over time")
 
 
-def _carry(flow: Flow, node: ir.Node, loop: LoopSignature, first: int, track: Track, calls: int) -> None:
+def _carry(flow: Flow, node: ir.Node, loop: LoopSignature, track: Track, calls: int) -> None:
     """Carry the states of a body from chunk to chunk."""
-    refuse_shifted(flow, node.outputs[: loop.states], track)
-    for number, (value, out) in enumerate(zip(loop.before, loop.after, strict=True)):
-        name = value.name or f"state_{number}"
-        if look_through_identities(out) is value:
+    refuse_shifted(flow, node.outputs[: loop.count], track)
+    for number, state in enumerate(loop.states):
+        name, place = state.before.name or f"state_{number}", loop.first_input + number
+        if state.is_invariant:
             continue
-        shape, dims = flow.shape(node, first + number), flow.whole.dims(out)
-        grows = 0 in shape or dims not in (None, flow.whole.dims(value))
-        if flow.depends_on_length(operand(node, first + number)) or grows:
+        shape, dims = flow.shape(node, place), flow.whole.dims(state.after)
+        grows = 0 in shape or dims not in (None, flow.whole.dims(state.before))
+        if flow.depends_on_length(state.start) or grows:
             raise CoupledError(f"has a state {name!r} that grows with the number of steps")
-        named = tuple(flow.sample.named(size) for size in shape)
-        dtype = flow.dtype(operand(node, first + number))
-        hold_state(flow, node, (first + number, number, f"initial {name}", name), named, dtype, calls)
+        named, dtype = tuple(map(flow.sample.named, shape)), flow.dtype(state.start)
+        hold_state(flow, node, (place, number, f"initial {name}", name), named, dtype, calls)
 
 
 LOOPS: dict[str, Rule] = {"Loop": _loop, "Scan": _scan}
