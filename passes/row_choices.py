@@ -78,7 +78,7 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
 
 
 def _inverted_inputs(facts: Facts, scan: ir.Node | None) -> Iterator[tuple[ir.Node, int]]:
-    """Yield a Scan and the index of each input that holds for rows that have ended."""
+    """Yield a Scan with the index of each input that is true for rows that have ended."""
     if scan is not None and scan.op_type == "Scan":
         loop = LoopSignature(scan)
         for index in range(loop.count, len(loop.body.inputs)):
@@ -87,7 +87,7 @@ def _inverted_inputs(facts: Facts, scan: ir.Node | None) -> Iterator[tuple[ir.No
 
 
 def _turn_input(facts: Facts, emitters: Emitters, scan: ir.Node, index: int) -> None:
-    """Let a Scan read a condition of rows that go on, and its body what holds where that does not."""
+    """Let a Scan that reads ``ended`` read ``Not(ended)`` instead, and its body undo that with another Not."""
     body, outer = LoopSignature(scan).body, scan.inputs[index]
     assert outer is not None
     going = _move(facts, emitters, {}, outer, partial(_opposite, emitters))
@@ -100,7 +100,7 @@ def _turn_input(facts: Facts, emitters: Emitters, scan: ir.Node, index: int) -> 
 
 
 def _inverted(facts: Facts, graph: ir.Graph, node: ir.Node | None) -> Iterator[ir.Node]:
-    """Yield each Where by a condition that holds for rows that have ended, which may be written inversely."""
+    """Yield each Where whose condition is true for rows that have ended, such as ``t >= lengths``."""
     after = {use.node: None for value in _following(node.outputs if node else ()) for use in value.uses()}
     for each in itertools.chain(graph, after) if facts.opset >= _SINCE else ():
         if _is_choice(facts, each) and _is_inverted(facts, each.inputs[0]):
@@ -108,7 +108,10 @@ def _inverted(facts: Facts, graph: ir.Graph, node: ir.Node | None) -> Iterator[i
 
 
 def _is_choice(facts: Facts, node: ir.Node) -> bool:
-    """Return whether a Where may choose states: it has no other constant, as attention does, than zeros."""
+    """Return whether a Where may choose between states.
+
+    One with a constant other than 0 does not: it may be the mask of an attention.
+    """
     if node.op_type != "Where" or node.domain:
         return False
     filled = [facts.constant(value) for value in node.inputs[1:]]

@@ -137,7 +137,8 @@ def find_source(value: ir.Value) -> tuple[str, ir.Value | None]:
 def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
     """Yield the values that are multiplied by the same constant weights, each depending on the one before.
 
-    Weights that occur once yield one value, and each part of it if it is joined: one may be a state.
+    A value whose weights occur once is a chain of one. If it joins parts (``Concat(x, h)``), so is each of
+    them, as one may be the state.
     """
     order = {node: number for number, node in enumerate(graph)}
     groups: dict[object, dict[ir.Value, None]] = collections.defaultdict(dict)

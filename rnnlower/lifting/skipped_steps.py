@@ -24,7 +24,7 @@ class TakenSteps:
         taken: Whether a row takes a step, ``[T, B, 1]``.
         counts: How many it has taken then, int64 ``[T, B, 1]``.
         lengths: How many it takes, int32 ``[B]``.
-        places: Where steps go if those that a row takes come before those that it skips, ``[T, B, 1]``.
+        places: The places of the steps once those that a row takes stand first, ``[T, B, 1]``.
     """
 
     taken: ir.Value
