@@ -18,7 +18,7 @@ from rnnlower.graph.names import NameSource
 from rnnlower.graph.operator_kinds import REARRANGING
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values, take_place_of
 from rnnlower.graph.symbols import SIZE_TYPES
-from rnnlower.graph.walk import reachable
+from rnnlower.graph.walk import producer_of, reachable
 from rnnlower.lifting.frames import skip_casts
 from rnnlower.lifting.row_masks import truth_of_mask
 from rnnlower.lowering.emitter import Emitters
@@ -87,7 +87,7 @@ def _inverted_inputs(facts: Facts, scan: ir.Node | None) -> Iterator[tuple[ir.No
 
 
 def _turn_input(facts: Facts, emitters: Emitters, scan: ir.Node, index: int) -> None:
-    """Let a Scan that reads ``ended`` read ``Not(ended)`` instead, and its body undo that with another Not."""
+    """Let a Scan that reads ``ended`` read ``Not(ended)``, and its body undo that with another Not."""
     body, outer = LoopSignature(scan).body, scan.inputs[index]
     assert outer is not None
     going = _move(facts, emitters, {}, outer, partial(_opposite, emitters))
@@ -187,8 +187,8 @@ def _choices(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value,
 
 def _factors(value: ir.Value | None) -> list[tuple[ir.Value, ir.Value]]:
     """Return the factors of a product in both orders."""
-    node = None if value is None else value.producer()
-    if node is None or node.op_type != "Mul" or node.domain:
+    node = producer_of(value, "Mul")
+    if node is None:
         return []
     first, second = node.inputs
     assert first is not None
@@ -198,20 +198,17 @@ def _factors(value: ir.Value | None) -> list[tuple[ir.Value, ir.Value]]:
 
 def _is_rest(facts: Facts, value: ir.Value, mask: ir.Value) -> bool:
     """Return whether a value is 1 - mask, in the mask's shape."""
-    node = value.producer()
-    if node is None or node.domain or node.op_type not in ("Add", "Cast", "Sub"):
+    node = producer_of(value, "Add", "Cast", "Sub")
+    if node is None:
         return False
     if node.op_type == "Cast":
-        inverted, cast = node.inputs[0], mask.producer()
-        source = None if cast is None or cast.domain or cast.op_type != "Cast" else cast.inputs[0]
-        maker = None if inverted is None else inverted.producer()
-        is_not = maker is not None and not maker.domain and maker.op_type == "Not"
-        return maker is not None and is_not and maker.inputs[0] is source
+        cast, inverted = producer_of(mask, "Cast"), producer_of(node.inputs[0], "Not")
+        return inverted is not None and inverted.inputs[0] is (None if cast is None else cast.inputs[0])
     first, second = node.inputs
     if node.op_type == "Add":
         first, second = (first, second) if facts.constant(first) is not None else (second, first)
-        negated = None if second is None else second.producer()
-        second = negated.inputs[0] if negated is not None and negated.op_type == "Neg" else None
+        negated = producer_of(second, "Neg")
+        second = None if negated is None else negated.inputs[0]
     one, dims = facts.constant(first), facts.dims(mask)
     is_same = second is mask and dims is not None and facts.dims(value) == dims
     return is_same and one is not None and bool((one == 1).all())

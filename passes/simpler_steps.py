@@ -15,7 +15,14 @@ from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignatur
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values, take_place_of
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.walk import LocatedNode, ancestors, display_name, is_read, look_through_identities
+from rnnlower.graph.walk import (
+    LocatedNode,
+    ancestors,
+    display_name,
+    is_read,
+    look_through_identities,
+    producer_of,
+)
 from rnnlower.lifting.frames import is_same_value
 from rnnlower.lifting.loops import step_slices
 from rnnlower.lowering.emitter import Emitter, Emitters
@@ -233,16 +240,15 @@ def _separate(facts: Facts, node: ir.Node, joined: Joined, emitters: Emitters) -
 def _turned_states(node: ir.Node) -> Iterator[tuple[int, list[int]]]:
     """Yield the index of each state that a body transposes at its start and back at its end, and how back."""
     for index, state in enumerate(LoopSignature(node).states):
-        writer = state.after.producer()
-        perm = None if writer is None else _perm(writer)
+        writer = producer_of(state.after, "Transpose")
+        perm = [] if writer is None else _perm(writer)
         if perm and any(_perm(use.node) == _inverse(perm) for use in state.before.uses()):
             yield index, perm
 
 
-def _perm(node: ir.Node) -> list[int] | None:
-    if node.domain or node.op_type != "Transpose":
-        return None
-    return [*node.attributes.get_ints("perm", ())]
+def _perm(node: ir.Node) -> list[int]:
+    is_transpose = node.op_type == "Transpose" and not node.domain
+    return [*node.attributes.get_ints("perm", ())] if is_transpose else []
 
 
 def _inverse(perm: Sequence[int]) -> list[int]:

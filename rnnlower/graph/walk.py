@@ -185,6 +185,12 @@ def reachable(start: Iterable[T], following: Callable[[T], Iterable[T | None]]) 
     return pending
 
 
+def producer_of(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """Return the node that computes a value, if it is one of these operators of the ONNX standard."""
+    node = None if value is None else value.producer()
+    return node if node is not None and not node.domain and node.op_type in op_types else None
+
+
 def operand(node: ir.Node, index: int) -> ir.Value | None:
     """Return an input of a node, ``None`` if it is left out."""
     return node.inputs[index] if index < len(node.inputs) else None

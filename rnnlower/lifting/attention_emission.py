@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import LocatedNode, is_read
+from rnnlower.graph.walk import LocatedNode, is_read, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import FoundAttention, Product, find_attention
 from rnnlower.lifting.frames import Frame
@@ -147,9 +147,8 @@ class _AttentionEmitter:
         )
         total = None
         for value, axes in decay.factors:
-            producer = value.producer()
-            is_exp = producer is not None and producer.op_type == "Exp" and value not in self.frame.aliases
-            inner = producer.inputs[0] if is_exp and producer is not None else None
+            exp = producer_of(value, "Exp") if value not in self.frame.aliases else None
+            inner = None if exp is None else exp.inputs[0]
             given, has_time = self.vectorizer.emit(inner if inner is not None else value)
             if inner is None:
                 given = e.op("Log", given)

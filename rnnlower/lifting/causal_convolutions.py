@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.slicing import AxisSlice, axis_slices
-from rnnlower.graph.walk import LocatedNode
+from rnnlower.graph.walk import LocatedNode, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, open_emitter, replace_lifted
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
@@ -109,17 +109,16 @@ def _find_join(conv: ir.Node) -> _JoinedInput | None:
     """Return the Concat that makes a Conv's input, if there is one."""
     value = conv.inputs[0]
     assert value is not None
-    producer, wholes = value.producer(), [value]
-    transposed = producer is not None and producer.op_type == "Transpose" and not producer.domain
-    if transposed and producer is not None and producer.inputs[0] is not None:
-        if tuple(producer.attributes.get_ints("perm", (2, 1, 0))) != _SWAPPED:
+    transposed, wholes = producer_of(value, "Transpose"), [value]
+    if transposed is not None and transposed.inputs[0] is not None:
+        if tuple(transposed.attributes.get_ints("perm", (2, 1, 0))) != _SWAPPED:
             return None
-        wholes = [producer.inputs[0], value]
-        producer = wholes[0].producer()
-    if producer is None or producer.domain or producer.op_type != "Concat" or len(producer.inputs) < 2:
+        wholes = [transposed.inputs[0], value]
+    join = producer_of(wholes[0], "Concat")
+    if join is None or len(join.inputs) < 2:
         return None
-    axis = producer.attributes.get_int("axis", 1) % 3
-    return _JoinedInput([part for part in producer.inputs if part is not None], axis, transposed, wholes)
+    axis = join.attributes.get_int("axis", 1) % 3
+    return _JoinedInput([part for part in join.inputs if part is not None], axis, len(wholes) > 1, wholes)
 
 
 def _parse_kernel(facts: Facts, conv: ir.Node) -> tuple[int, int, int]:

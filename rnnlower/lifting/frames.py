@@ -14,7 +14,7 @@ from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignatur
 from rnnlower.graph.operator_kinds import RANDOM, VIEWS
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.symbols import combine_sizes
-from rnnlower.graph.walk import is_read, look_through, look_through_identities
+from rnnlower.graph.walk import is_read, look_through, look_through_identities, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
 
 LAYOUT = frozenset(("Cast", "Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
@@ -218,8 +218,8 @@ def is_same_value(
 
 def positive_value(facts: Facts, condition: ir.Value | None) -> ir.Value | None:
     """Return the value that a condition compares with 0: it holds exactly if the value is positive."""
-    producer = None if condition is None else look_through(condition).producer()
-    if producer is None or producer.op_type not in ("Less", "Greater"):
+    producer = None if condition is None else producer_of(look_through(condition), "Less", "Greater")
+    if producer is None:
         return None
     zero, value = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
     nothing = facts.constant(zero)
@@ -228,7 +228,7 @@ def positive_value(facts: Facts, condition: ir.Value | None) -> ir.Value | None:
 
 def cover_axis(facts: Facts, lengths: ir.Value, tensor: ir.Value | None, axis: int) -> bool:
     """Return whether the lengths of all rows are the size of an axis."""
-    while (node := look_through(lengths).producer()) is not None and node.op_type in ("Expand", "Tile"):
+    while (node := producer_of(look_through(lengths), "Expand", "Tile")) is not None:
         if facts.constant(lengths) is not None or node.inputs[0] is None:
             break
         lengths = node.inputs[0]
@@ -239,8 +239,8 @@ def cover_axis(facts: Facts, lengths: ir.Value, tensor: ir.Value | None, axis: i
 def same_number(value: ir.Value) -> ir.Value:
     """Return the value at the start of a chain of views and of Casts that change no count."""
     value = look_through(value, VIEWS - {"Cast"})
-    node = value.producer()
-    if node is None or node.op_type != "Cast" or node.attributes.get_int("to", 0) not in _COUNTING:
+    node = producer_of(value, "Cast")
+    if node is None or node.attributes.get_int("to", 0) not in _COUNTING:
         return value
     return value if node.inputs[0] is None else same_number(node.inputs[0])
 
@@ -258,12 +258,10 @@ def is_axis_size(
 
 def is_first_step_size(facts: Facts, lengths: ir.Value, place: int) -> bool:
     """Return whether one of some joined lengths is 1, or 0 if there are no steps: the size of ``x[0:1]``."""
-    joined = lengths.producer()
-    if joined is None or joined.op_type != "Concat":
-        return False
-    value = joined.inputs[place]
-    shape = None if value is None else look_through(value, VIEWS | {"Slice"}).producer()
-    if shape is None or shape.op_type != "Shape" or shape.inputs[0] is None:
+    joined = producer_of(lengths, "Concat")
+    value = None if joined is None else joined.inputs[place]
+    shape = None if value is None else producer_of(look_through(value, VIEWS | {"Slice"}), "Shape")
+    if shape is None or shape.inputs[0] is None:
         return False
     return axis_slices(shape.inputs[0].producer(), facts.constant) == [(0, 1, 0, 1)]
 
@@ -271,8 +269,8 @@ def is_first_step_size(facts: Facts, lengths: ir.Value, place: int) -> bool:
 def skip_casts(facts: Facts, value: ir.Value) -> ir.Value:
     """Return the value before Identity nodes, and Casts to the type that it already has."""
     value = look_through_identities(value)
-    node = value.producer()
-    source = None if node is None or node.domain or node.op_type != "Cast" else node.inputs[0]
+    node = producer_of(value, "Cast")
+    source = None if node is None else node.inputs[0]
     if source is None or facts.dtype(source) is None or facts.dtype(source) != facts.dtype(value):
         return value
     return skip_casts(facts, source)

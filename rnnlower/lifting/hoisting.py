@@ -10,6 +10,7 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import Dim
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.operator_kinds import VIEWS
+from rnnlower.graph.walk import producer_of
 from rnnlower.lifting.affine_forms import Atoms, Floats, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT, Series
 from rnnlower.lifting.symbolic_evaluation import Evaluator
@@ -57,7 +58,7 @@ def make_input_part(
 def _skip_reversals(facts: Facts, series: Series) -> tuple[ir.Value, bool]:
     """Return the series before operators that reverse time, and whether the last step comes first."""
     value, reverse = series.outer, series.reverse
-    while (producer := value.producer()) is not None and producer.op_type in ("ReverseSequence", "Slice"):
+    while (producer := producer_of(value, "ReverseSequence", "Slice")) is not None:
         (whole, *_), dims = producer.inputs, facts.dims(value)
         if whole is None or dims is None or facts.dims(whole) != dims:
             break
@@ -150,7 +151,6 @@ def _view_with_time(
     while value is not None and (dims := facts.dims(value)) is not None and dims and dims[-1] == features:
         if dims[:-1] in wanted:
             found = value, wanted[dims[:-1]]
-        producer = value.producer()
-        is_view = producer is not None and producer.op_type in VIEWS and not producer.domain
-        value = producer.inputs[0] if producer is not None and is_view else None
+        producer = producer_of(value, *VIEWS)
+        value = None if producer is None else producer.inputs[0]
     return found

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import ancestors, look_through, reachable
+from rnnlower.graph.walk import ancestors, look_through, producer_of, reachable
 from rnnlower.lifting.affine_forms import AffineForm, Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import tagged_shape
 from rnnlower.lifting.chains import (
@@ -232,8 +232,7 @@ def _is_carried(old: ir.Value, new: ir.Value) -> bool:
         node = value.producer()
         return () if value is old or node is None or node.op_type in _OF_GATES else node.inputs
 
-    made = new.producer()
-    return made is not None and made.op_type in ("Add", "Sum") and old in reachable([new], operands)
+    return producer_of(new, "Add", "Sum") is not None and old in reachable([new], operands)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import State
 from rnnlower.graph.operator_kinds import VIEWS
-from rnnlower.graph.walk import look_through_identities
+from rnnlower.graph.walk import look_through_identities, producer_of
 from rnnlower.lifting.frames import same_number
 
 MANY = 10**9
@@ -54,10 +54,9 @@ class Counters:
 
     def _step(self, state: State) -> int | None:
         """Return the increment of a state in each iteration."""
-        producer, dtype = look_through_identities(state.after).producer(), self._facts.dtype(state.start)
-        if producer is None or producer.op_type not in ("Add", "Sub"):
-            return None
-        if dtype is None or not np.issubdtype(dtype.numpy(), np.integer):
+        producer = producer_of(look_through_identities(state.after), "Add", "Sub")
+        dtype = self._facts.dtype(state.start)
+        if producer is None or dtype is None or not np.issubdtype(dtype.numpy(), np.integer):
             return None
         first, second = producer.inputs
         if producer.op_type == "Add" and second is state.before:
@@ -103,8 +102,8 @@ class Counters:
     def _chosen_index(self, node: ir.Node) -> Index | None:
         """Return the index that a Where chooses: ``Where(i < 0, i + size, i)`` is i if that counts from 0."""
         test, _, chosen = node.inputs
-        compared = None if test is None else test.producer()
-        if compared is None or compared.op_type != "Less":
+        compared = producer_of(test, "Less")
+        if compared is None:
             return None
         first, second, index = (self.index(each) for each in (*compared.inputs, chosen))
         if index is None or index != first or second != Index(0, 0) or index.value is not None:
@@ -136,8 +135,8 @@ class Counters:
 
     def _decided(self, condition: ir.Value | None) -> np.ndarray | None:
         """Return the content of a condition; an And with something false is false."""
-        constant, node = self._facts.constant(condition), None if condition is None else condition.producer()
-        if constant is None and node is not None and not node.domain and node.op_type == "And":
+        constant, node = self._facts.constant(condition), producer_of(condition, "And")
+        if constant is None and node is not None:
             parts = [self._facts.constant(each) for each in node.inputs]
             return next((part for part in parts if part is not None and not part.any()), None)
         return constant
@@ -146,8 +145,8 @@ class Counters:
         """Return whether the body measures a value of its surroundings."""
         if value not in self.own or self._facts.constant(value) is not None:
             return True
-        node = value.producer()
-        return node is not None and node.op_type in _MEASURING and all(map(self._is_outer_size, node.inputs))
+        node = producer_of(value, *_MEASURING)
+        return node is not None and all(map(self._is_outer_size, node.inputs))
 
 
 def _broadcast(*vectors: Sequence[Any]) -> list[tuple[Any, ...]]:

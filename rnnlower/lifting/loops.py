@@ -15,7 +15,7 @@ from rnnlower.graph.loop_signature import LoopSignature, State
 from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.symbols import SIZE_TYPES
-from rnnlower.graph.walk import is_read, look_through, look_through_identities, operand
+from rnnlower.graph.walk import is_read, look_through, look_through_identities, operand, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, find_states, is_axis_size, same_number
 from rnnlower.lifting.loop_counters import MANY, Counters, Index
@@ -155,14 +155,15 @@ class _LoopReader:
     def _conditions(self, value: ir.Value | None) -> Iterator[tuple[Index, ir.Value]]:
         """Yield the comparisons of counters with limits that must all hold; true conditions need none."""
         value = None if value is None else look_through_identities(value)
-        constant, producer = self._facts.constant(value), None if value is None else value.producer()
+        constant = self._facts.constant(value)
         if value is self._body.inputs[1] or (constant is not None and constant.all()):
             return
-        if producer is not None and producer.op_type == "And":
+        producer = producer_of(value, "And", "Less", "Greater")
+        if producer is None:
+            raise NotLiftableError("its number of iterations is not known")
+        if producer.op_type == "And":
             yield from {each for given in producer.inputs for each in self._conditions(given)}
             return
-        if producer is None or producer.op_type not in ("Less", "Greater"):
-            raise NotLiftableError("its number of iterations is not known")
         first, second = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
         index, limit = self._counters.index(first), self._counters.index(second)
         if index is None or limit is None or limit.value is None or (limit.slope, limit.offset) != (0, 0):
@@ -309,8 +310,8 @@ class _LoopReader:
 
     def _scatter_axis(self, place: ir.Value | None, dims: Dims | None) -> tuple[int, ir.Value | None]:
         """Return the axis on which a ScatterND indexes an element, and its position; other axes are whole."""
-        joined, shape = None if place is None else place.producer(), self._facts.dims(place) or ()
-        if joined is None or joined.op_type != "Concat" or dims is None:
+        joined, shape = producer_of(place, "Concat"), self._facts.dims(place) or ()
+        if joined is None or dims is None:
             return 0, place if shape[-1:] == (1,) else None
         grids = joined.inputs
         keeps_axis = len(shape) > len(grids)

@@ -11,7 +11,7 @@ from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.operator_kinds import RESHAPING
 from rnnlower.graph.symbols import SIZE_TYPES
-from rnnlower.graph.walk import look_through
+from rnnlower.graph.walk import look_through, producer_of
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.symbolic_evaluation import Evaluator
@@ -29,8 +29,8 @@ def are_equal_lengths(facts: Facts, first: Lengths | None, second: Lengths | Non
 
 def match_where(value: ir.Value) -> tuple[ir.Value | None, ir.Value, ir.Value | None]:
     """Return the condition, the new state and the old one of a Where; only the value if it is none."""
-    node = value.producer()
-    if node is None or node.domain or node.op_type != "Where" or node.inputs[1] is None:
+    node = producer_of(value, "Where")
+    if node is None or node.inputs[1] is None:
         return None, value, None
     return node.inputs[0], node.inputs[1], node.inputs[2]
 
@@ -148,8 +148,8 @@ def _computed_lengths(
 
 def compared_length(facts: Facts, mask: ir.Value) -> tuple[int, ir.Value] | None:
     """Return the number of the step and the lengths of a mask ``number < lengths``, ``[B, 1]``."""
-    node = look_through(mask, RESHAPING).producer()
-    if node is None or node.domain or node.op_type not in ("Less", "Greater"):
+    node = producer_of(look_through(mask, RESHAPING), "Less", "Greater")
+    if node is None:
         return None
     number, lengths = node.inputs[:: -1 if node.op_type == "Greater" else 1]
     constant = facts.constant(number)
@@ -209,8 +209,8 @@ def _is_iota(facts: Facts, value: ir.Value | None, axis: int) -> bool:
         return False
     if constant is not None:
         return bool((constant.reshape(-1) == np.arange(constant.size)).all())
-    producer = look_through(value).producer() if value is not None else None
-    if producer is None or producer.op_type != "Range":
+    producer = None if value is None else producer_of(look_through(value), "Range")
+    if producer is None:
         return False
     start, step = facts.constant(producer.inputs[0]), facts.constant(producer.inputs[2])
     return start is not None and step is not None and not start.any() and bool((step == 1).all())

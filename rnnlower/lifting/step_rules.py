@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import einsum_terms
+from rnnlower.graph.walk import producer_of
 from rnnlower.lifting.affine_forms import (
     AffineForm,
     Floats,
@@ -204,8 +205,8 @@ def _log(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
 def _where(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     """Evaluate ``x > alpha ? x : 0``, which is ThresholdedRelu, or a choice of equals (PyTorch's lerp)."""
     condition, kept, other = node.inputs
-    test = None if condition is None else condition.producer()
-    if test is not None and test.op_type == "Greater" and test.inputs[0] is kept:
+    test = producer_of(condition, "Greater")
+    if test is not None and test.inputs[0] is kept:
         threshold, rest = e.constant(test.inputs[1]), e.constant(other)
         if threshold is not None and threshold.size == 1 and rest is not None and not rest.any():
             function = Activation("ThresholdedRelu", float(threshold.reshape(-1)[0]))
