@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnnlower.passes.adapt_nodes import AdaptNodesPass as AdaptNodesPass
-    from rnnlower.passes.adapt_nodes import ResolveSequencesPass as ResolveSequencesPass
     from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass as AssumeLinearBeforeResetPass
     from rnnlower.passes.constant_inputs import FreezeInitializersPass as FreezeInitializersPass
     from rnnlower.passes.constant_inputs import LegacyConstantsPass as LegacyConstantsPass
@@ -34,16 +33,17 @@ if TYPE_CHECKING:
     from rnnlower.passes.removing import RemoveNoopsPass as RemoveNoopsPass
     from rnnlower.passes.removing import RemoveUnusedPass as RemoveUnusedPass
     from rnnlower.passes.removing import StripPass as StripPass
+    from rnnlower.passes.sequences import ResolveSequencesPass as ResolveSequencesPass
+    from rnnlower.passes.sequences import StackSequencesPass as StackSequencesPass
     from rnnlower.passes.simpler_control_flow import CaptureStatesPass as CaptureStatesPass
     from rnnlower.passes.simpler_control_flow import TakeBranchesPass as TakeBranchesPass
-    from rnnlower.passes.stack_sequences import StackSequencesPass as StackSequencesPass
     from rnnlower.passes.static_shapes import InferTypesPass as InferTypesPass
     from rnnlower.passes.static_shapes import StaticShapesPass as StaticShapesPass
     from rnnlower.passes.streaming import StreamPass as StreamPass
     from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass as UnrollControlFlowPass
 
 _NAMES_BY_MODULE = {
-    "adapt_nodes": ["AdaptNodesPass", "ResolveSequencesPass"],
+    "adapt_nodes": ["AdaptNodesPass"],
     "assume_linear": ["AssumeLinearBeforeResetPass"],
     "constant_inputs": ["FreezeInitializersPass", "LegacyConstantsPass", "SetInputsPass"],
     "convert_opset": ["ConvertOpsetPass"],
@@ -59,8 +59,8 @@ _NAMES_BY_MODULE = {
     "padding": ["PadLengthsPass"],
     "recurrent_forms": ["AdaptRecurrentPass", "ConformSonnxPass", "DequantizeRecurrentPass"],
     "removing": ["RemoveNoopsPass", "RemoveUnusedPass", "StripPass"],
+    "sequences": ["ResolveSequencesPass", "StackSequencesPass"],
     "simpler_control_flow": ["CaptureStatesPass", "TakeBranchesPass"],
-    "stack_sequences": ["StackSequencesPass"],
     "static_shapes": ["InferTypesPass", "StaticShapesPass"],
     "streaming": ["StreamPass"],
     "unroll_control_flow": ["UnrollControlFlowPass"],

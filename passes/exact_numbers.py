@@ -20,7 +20,7 @@ _SOFTMAX = "Softmax"
 _GUARDED = "rnnlower.keeps_nan"
 _SUMS = ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul", "Sum")
 # Ops that compute nothing, so that a runtime may fuse what comes before and after them.
-_LAYOUT = REARRANGING | {"Cast", "Concat"}
+_FUSED_ACROSS = REARRANGING | {"Cast", "Concat"}
 
 
 class KeepNaNPass(Pass):
@@ -193,8 +193,8 @@ def _is_sum(value: ir.Value | None) -> bool:
     """Return whether a value is a sum, or a sum in another shape or type."""
 
     def before(node: ir.Node) -> list[ir.Node | None]:
-        is_layout = node.op_type in _LAYOUT and not node.domain
-        return [used.producer() for used in node.inputs if used is not None] if is_layout else []
+        is_between = node.op_type in _FUSED_ACROSS and not node.domain
+        return [used.producer() for used in node.inputs if used is not None] if is_between else []
 
     node = None if value is None else value.producer()
     found = [] if node is None else reachable([node], before)

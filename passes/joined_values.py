@@ -12,7 +12,7 @@ from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import replace_with_values
-from rnnlower.graph.slicing import axis_slices
+from rnnlower.graph.slicing import axis_slices, cut_parts
 from rnnlower.lowering.emitter import Emitter, Emitters
 
 
@@ -116,7 +116,11 @@ def _find_parts(
 
     Empty if some output is no slice of a part.
     """
-    slices = _slices(facts, reader, joined.axis, joined.bounds[-1][1])
+    slices = [
+        (cut.start, cut.start + cut.size)
+        for cut in cut_parts(reader, facts)
+        if cut.axis == joined.axis and isinstance(cut.size, int)
+    ]
     found = [
         (part, first - low, last - low, last - first == high - low)
         for first, last in slices
@@ -124,33 +128,6 @@ def _find_parts(
         if low <= first < last <= high
     ]
     return found if len(found) == len(slices) else []
-
-
-def _slices(facts: Facts, reader: ir.Node, axis: int, size: int) -> list[tuple[int, int]]:
-    """Return which slices of an axis of this size the outputs of a node are; empty if they are no slices."""
-    rank = len(facts.dims(reader.inputs[0]) or ())
-    own_axis = reader.attributes.get_int("axis", 0)
-    if reader.domain or not rank or (reader.op_type != "Slice" and own_axis % rank != axis):
-        return []
-    if reader.op_type == "Gather":
-        place = facts.constant(reader.inputs[1])
-        if place is None or place.size != 1 or place.ndim > 1:
-            return []
-        first = int(place.item()) % size
-        return [(first, first + 1)]
-    if reader.op_type == "Split":
-        ends = [0]
-        for out in reader.outputs:
-            dims = facts.dims(out)
-            if dims is None or not isinstance(part := dims[axis], int):
-                return []
-            ends.append(ends[-1] + part)
-        return [*itertools.pairwise(ends)]
-    cuts = [cut for cut in axis_slices(reader, facts.constant) or () if not cut.is_whole()]
-    if len(cuts) != 1 or cuts[0].axis % rank != axis or cuts[0].step != 1:
-        return []
-    first, last, _ = slice(cuts[0].start, cuts[0].end).indices(size)
-    return [(first, last)]
 
 
 def is_view(facts: Facts, node: ir.Node) -> bool:

@@ -29,9 +29,9 @@ from rnnlower.lifting.loops import loop_frame
 from rnnlower.passes.base import Pass
 from rnnlower.passes.joined_values import has_read_parts, read_parts
 from rnnlower.passes.row_choices import has_other_choices, write_choices
+from rnnlower.passes.sequences import StackSequencesPass
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
 from rnnlower.passes.simpler_steps import has_simpler_steps, simplify_steps
-from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics
 

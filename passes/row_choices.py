@@ -25,7 +25,7 @@ from rnnlower.lowering.emitter import Emitters
 
 _SINCE = 9
 """The first version of ONNX that has Where."""
-_MOVING = {*REARRANGING, "Expand", "Gather", "Slice"}
+_MOVING_CONDITIONS = {*REARRANGING, "Expand", "Gather", "Slice"}
 """Operators that move the elements of a condition."""
 _OPPOSITES = {"GreaterOrEqual": "Less", "LessOrEqual": "Greater"}
 """Comparisons, and those that hold where they do not."""
@@ -140,7 +140,7 @@ def _is_inverted(facts: Facts, condition: ir.Value | None) -> bool:
     node = None if condition is None else condition.producer()
     if node is None or node.domain or facts.constant(condition) is not None:
         return False
-    if node.op_type in _MOVING:
+    if node.op_type in _MOVING_CONDITIONS:
         return _is_inverted(facts, node.inputs[0])
     # Numbers that are no numbers have no opposite.
     is_whole = node.op_type in _OPPOSITES and facts.dtype(node.inputs[0]) in SIZE_TYPES
@@ -225,7 +225,7 @@ def _move(
     value = skip_casts(facts, value)
     node = value.producer()
     assert node is not None
-    if value not in known and node.op_type in _MOVING:
+    if value not in known and node.op_type in _MOVING_CONDITIONS:
         assert node.inputs[0] is not None
         moved = _move(facts, emitters, known, node.inputs[0], origin)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}

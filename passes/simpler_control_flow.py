@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -190,17 +190,19 @@ class TakeBranchesPass(Pass):
         return ir.passes.PassResult(model, modified=bool(self.taken))
 
 
-def take_branches(facts: Facts, graph: ir.Graph) -> dict[str, str]:
-    """Replace the Ifs of known condition by their branches; return which ones, by the names of the Ifs."""
+def take_branches(
+    facts: Facts, graph: ir.Graph, wanted: Callable[[ir.Node], bool] = lambda node: True
+) -> dict[str, str]:
+    """Replace the wanted Ifs of known condition by their branches; return these, by the names of the Ifs."""
     taken: dict[str, str] = {}
     for node in list(graph):
         condition = facts.condition(node) if node.op_type == "If" and not node.domain else None
-        if condition is None:
+        if condition is None or not wanted(node):
             for inner in subgraphs_of(node):
-                taken |= take_branches(facts, inner)
+                taken |= take_branches(facts, inner, wanted)
             continue
         name = "then_branch" if condition else "else_branch"
         branch = node.attributes[name].as_graph()
-        taken |= {display_name(node): name} | take_branches(facts, branch)
+        taken |= {display_name(node): name} | take_branches(facts, branch, wanted)
         splice(facts.model, node, branch)
     return taken

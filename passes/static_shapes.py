@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -12,11 +12,11 @@ from rnnlower.arguments import MOST_STEPS
 from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import SizeOptions, options_for_sizes
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.rewiring import splice
 from rnnlower.graph.symbols import dim_name
-from rnnlower.graph.walk import LocatedNode, ancestors, subgraphs_of, walk
+from rnnlower.graph.walk import LocatedNode, ancestors, subgraphs_of, walk, walk_all
 from rnnlower.passes.base import Pass
 from rnnlower.passes.declared_sizes import FreezeDimsPass
+from rnnlower.passes.simpler_control_flow import take_branches
 from rnnlower.recurrent.finding import RANK_OF_X, find_recurrent, infer_input_types
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -92,37 +92,25 @@ class StaticShapesPass(Pass):
         self.impossible: list[LocatedNode] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        facts = self.facts
         nodes = find_recurrent(model) if self._nodes is None else self._nodes
-        never = {inner for node, _ in walk(model.graph) for inner in _nodes_of_dead_branch(node, facts)}
-        modified = infer_input_types(model, facts)
+        wanted = {located.node for located in nodes}
+        modified = infer_input_types(model, self.facts)
+        taken = take_branches(
+            self.facts,
+            model.graph,
+            lambda node: any(inner in wanted for graph in subgraphs_of(node) for inner, _ in walk(graph)),
+        )
+        left = {node for node, _ in walk_all(model)}
         for located in nodes:
+            if located.node not in left:
+                self.unreachable.append(located)
+                continue
             X = located.node.inputs[0]
-            is_given = located.node in never or X is None or X.is_graph_input()
-            dims = None if is_given else facts.dims(X)
+            dims = None if X is None or X.is_graph_input() else self.facts.dims(X)
             # A branch that inputs of these shapes must not take may be invalid for them.
             if dims is not None and len(dims) != RANK_OF_X and located.path:
                 self.impossible.append(located)
-        for node, _ in list(walk(model.graph)):
-            inside = set(_nodes_of_dead_branch(node, facts))
-            gone = [located for located in nodes if located.node in inside]
-            inner = {each for graph in subgraphs_of(node) for each, _ in walk(graph)}
-            if inside and node.graph is not None and any(located.node in inner for located in nodes):
-                splice(model, node, _branch(node, taken=facts.condition(node)))
-                self.unreachable += gone
-                modified = True
-        return ir.passes.PassResult(model, modified)
-
-
-def _branch(node: ir.Node, *, taken: bool | None) -> ir.Graph:
-    return node.attributes["then_branch" if taken else "else_branch"].as_graph()
-
-
-def _nodes_of_dead_branch(node: ir.Node, facts: Facts) -> Iterator[ir.Node]:
-    """Yield the nodes in the branch of an If that is never taken."""
-    taken = facts.condition(node) if node.op_type == "If" and not node.domain else None
-    if taken is not None:
-        yield from (inner for inner, _ in walk(_branch(node, taken=not taken)))
+        return ir.passes.PassResult(model, modified=modified or bool(taken))
 
 
 def resolve_static_lengths(

@@ -109,7 +109,7 @@ class StreamPass(Pass):
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
         gather_slices(model, self.facts)
-        drop_zero_states(model)
+        drop_zero_states(model, self.facts)
         if self._given:
             return self._keep(model, pair_states(model, self._given))
         try:

@@ -18,9 +18,9 @@ from rnnlower.graph.rewiring import replace_with_values
 from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.walk import LocatedNode, default_opset, display_name, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitters
-from rnnlower.passes.adapt_nodes import ResolveSequencesPass
 from rnnlower.passes.base import Pass
 from rnnlower.passes.folding import FoldConstantsPass
+from rnnlower.passes.sequences import ResolveSequencesPass
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
 
 _KINDS = ("Loop", "Scan")

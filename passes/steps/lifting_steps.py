@@ -9,8 +9,8 @@ from rnnlower.graph.walk import op_types, operand, walk
 from rnnlower.passes.count_iterations import CountIterationsPass
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.removing import RemoveNoopsPass
+from rnnlower.passes.sequences import StackSequencesPass
 from rnnlower.passes.simpler_control_flow import CaptureStatesPass
-from rnnlower.passes.stack_sequences import StackSequencesPass
 from rnnlower.passes.steps.work import LoweringWork, Work
 from rnnlower.recurrent.node import KEEPS_INITIAL
 from rnnlower.recurrent.state_operators import CAUSAL_CONV, LINEAR_ATTENTION

@@ -17,6 +17,18 @@ SHAPE_READERS = frozenset(["Shape", "Size"])
 RANDOM = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
+_UNARY = (
+    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh Dropout Elu Erf "
+    "Exp Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not QuickGelu "
+    "Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh "
+    "ThresholdedRelu"
+)
+_NARY = (
+    "Add And BitwiseAnd BitwiseOr BitwiseXor BitShift Div Equal Greater GreaterOrEqual Less LessOrEqual Max "
+    "Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor"
+)
+POINTWISE = frozenset(f"{_UNARY} {_NARY}".split())
+"""Operators that compute each element of the result from those at its place in the operands."""
 _FIRST_SOFTMAX_OF_ONE_AXIS = 13
 _SOFTMAXES = ("Hardmax", "LogSoftmax", "Softmax")
 _TO_THE_LAST = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.evaluation import Array
+from rnnlower.graph.evaluation import Array, Dim
+
+if TYPE_CHECKING:
+    from rnnlower.graph.node_facts import NodeFacts
 
 
 class AxisSlice(NamedTuple):
@@ -46,6 +51,54 @@ def axis_slices(
     if len({*map(len, (starts, ends, axes, steps))}) > 1 or not all(isinstance(axis, int) for axis in axes):
         return None
     return [AxisSlice(*each) for each in zip(starts, ends, axes, steps, strict=True)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a value along one axis.
+
+    Attributes:
+        whole: The value.
+        axis: The axis.
+        start: The start of the part; negative if it is counted from the end of an unknown size.
+        size: Its length, a number or unknown.
+        keeps_axis: Whether the part has the axis.
+    """
+
+    whole: ir.Value
+    axis: int
+    start: int
+    size: Any
+    keeps_axis: bool
+
+
+def cut_parts(node: ir.Node, facts: NodeFacts) -> list[Part]:
+    """Return the part of one axis that each output of a Gather, Split or Slice is; empty if it is none."""
+    whole = node.inputs[0] if node.inputs else None
+    dims = facts.dims(whole)
+    if whole is None or node.domain or not dims:
+        return []
+    axis = node.attributes.get_int("axis", 0) % len(dims)
+    shapes = [facts.dims(out) or (None,) * len(dims) for out in node.outputs]
+    if node.op_type == "Gather":
+        index = facts.constant(node.inputs[1])
+        if index is None or index.size != 1 or index.ndim > 1:
+            return []
+        return [Part(whole, axis, _from_start(int(index.item()), dims[axis]), 1, index.ndim == 1)]
+    if node.op_type == "Split":
+        sizes = [size for shape in shapes if isinstance(size := shape[axis], int)]
+        starts = itertools.accumulate(sizes, initial=0) if len(sizes) == len(shapes) else ()
+        return [Part(whole, axis, *each, True) for each in zip(starts, sizes, strict=False)]
+    given = axis_slices(node, facts.constant) or []
+    cuts = [cut for cut in given if len(given) == 1 or shapes[0][cut.axis] != dims[cut.axis]]
+    if len(cuts) != 1 or any(cut.step != 1 for cut in given):
+        return []
+    axis = cuts[0].axis % len(dims)
+    return [Part(whole, axis, _from_start(cuts[0].start, dims[axis]), shapes[0][axis], True)]
+
+
+def _from_start(place: int, size: Dim) -> int:
+    return max(place + size, 0) if place < 0 and isinstance(size, int) else place
 
 
 def keeps_split_axis(node: ir.Node, sizes: Array) -> bool:

@@ -136,7 +136,7 @@ def infer_symbolic_shape(
         return None
     wanted = sizes.tolist()
     if node.op_type == "Reshape":
-        return _reshape_shape(wanted, dims, zero_copies=not node.attributes.get_int("allowzero", 0))
+        return reshaped(wanted, dims, zero_copies=not node.attributes.get_int("allowzero", 0))
     if node.op_type == "Expand":
         if dims is None:
             return None
@@ -240,7 +240,8 @@ _SHAPE_RULES: Mapping[str, Callable[[ir.Node, Sequence[Array | None], Sequence[A
 """Operators whose output has sums of sizes, which onnx's inference knows for numbers only."""
 
 
-def _reshape_shape(wanted: list[Any], dims: Dims | None, *, zero_copies: bool) -> Dims:
+def reshaped(wanted: Sequence[Any], dims: Sequence[Any] | None, *, zero_copies: bool) -> Dims:
+    """Return the shape that a Reshape to the wanted sizes makes of one, as far as it is known."""
     copied = [axis for axis, size in enumerate(wanted) if size == 0 and zero_copies]
     given = list(dims or ()) + [None] * len(wanted)
     found = [given[axis] if axis in copied else size for axis, size in enumerate(wanted)]

@@ -16,14 +16,14 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import State
-from rnnlower.graph.operator_kinds import RESHAPING
+from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.walk import is_read, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, skip_casts
 from rnnlower.lifting.products import ProductReader
 from rnnlower.lifting.terms import Factor, Term
 
-_KEEPING_SIGNS = RESHAPING | {"Cast", "Expand", "Identity", "Slice", "Transpose"}
+_KEEPING_SIGNS = VIEWS | {"Expand", "Slice", "Transpose"}
 _POSITIVE = ("Exp", "Sigmoid")
 
 

@@ -17,8 +17,8 @@ from rnnlower.graph.symbols import combine_sizes
 from rnnlower.graph.walk import is_read, look_through, look_through_identities, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
 
-LAYOUT = frozenset(("Cast", "Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
-"""Operators that only rearrange elements."""
+LAYOUT = VIEWS | {"Concat", "Slice", "Transpose"}
+"""Operators that compute nothing with the elements."""
 _COUNTING = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """Types that hold every count."""
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.evaluation import Dim
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import State
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.operator_kinds import RESHAPING, VIEWS
 from rnnlower.graph.rewiring import remove_orphans, replace_value
 from rnnlower.graph.rollback import rollback_on_failure
-from rnnlower.graph.slicing import axis_slices
+from rnnlower.graph.slicing import Part, cut_parts
 from rnnlower.graph.walk import LocatedNode, ancestors, is_read, look_through
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, is_reversed, mask_lengths, require_rows, tagged_shape
@@ -29,25 +28,6 @@ from rnnlower.lifting.row_masks import Lengths, compared_length, lengths_from_ma
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.recurrent.node import Semantics
-
-
-@dataclasses.dataclass(frozen=True)
-class _Origin:
-    """A part of a value along one axis.
-
-    Attributes:
-        whole: The value.
-        axis: The axis.
-        start: The start of the part.
-        size: Its length.
-        keeps_axis: Whether the part has the axis.
-    """
-
-    whole: ir.Value
-    axis: int
-    start: int
-    size: int
-    keeps_axis: bool
 
 
 class LineLifter:
@@ -211,41 +191,27 @@ class LineLifter:
         graph.extend(e.nodes)
         e.nodes.clear()
 
-    def _find_origin(self, leaf: ir.Value) -> _Origin | None:
-        """Return the tensor that a value was cut from, and where, if it was cut from one."""
-        part = look_through(leaf)
-        node, facts = part.producer(), self._facts
-        whole = None if node is None or not node.inputs else node.inputs[0]
-        sizes, dims = facts.dims(whole), facts.dims(part)
-        if node is None or node.domain or whole is None or sizes is None or dims is None:
+    def _find_origin(self, leaf: ir.Value) -> Part | None:
+        """Return the tensor that a value was cut from, and where, if it was cut from one.
+
+        Raises:
+            NotLiftableError: The place is counted from the end of an unknown size.
+        """
+        view, facts = look_through(leaf), self._facts
+        node, dims = view.producer(), facts.dims(view)
+        parts = [] if node is None else cut_parts(node, facts)
+        if node is None or dims is None or not parts or facts.dtype(parts[0].whole) != facts.dtype(leaf):
             return None
-        if facts.dtype(whole) != facts.dtype(leaf):
+        found = parts[node.outputs.index(view)]
+        if found.start < 0:
+            raise NotLiftableError("the length of an input is not known")
+        if not isinstance(found.size, int):
             return None
-        found: _Origin | None = None
-        if node.op_type == "Gather":
-            axis, index = node.attributes.get_int("axis", 0) % len(sizes), facts.constant(node.inputs[1])
-            if index is not None and index.size == 1 and index.ndim < 2:
-                start = _absolute_index(int(index.reshape(-1)[0]), sizes[axis])
-                found = _Origin(whole, axis, start, 1, index.ndim == 1)
-        elif node.op_type == "Split":
-            axis = node.attributes.get_int("axis", 0) % len(sizes)
-            parts = [(facts.dims(out) or (None,) * len(sizes))[axis] for out in node.outputs]
-            place = node.outputs.index(part)
-            if all(isinstance(size, int) for size in parts):
-                start, size = sum(parts[:place]), parts[place]  # type: ignore[arg-type]
-                outer = self._find_origin(whole) if look_through(whole) is whole else None
-                found = _Origin(whole, axis, start, size, True)  # type: ignore[arg-type]
-                if outer is not None and outer.axis == axis and outer.keeps_axis:
-                    found = dataclasses.replace(outer, start=outer.start + start, size=found.size)
-        elif node.op_type == "Slice":
-            cuts = given = axis_slices(node, facts.constant) or []
-            if len(given) > 1:
-                cuts = [cut for cut in given if dims[cut.axis] != sizes[cut.axis]]
-            if len(cuts) == 1 and all(cut.step == 1 for cut in given):
-                axis = cuts[0].axis % len(sizes)
-                start, size = _absolute_index(cuts[0].start, sizes[axis]), dims[axis]
-                found = _Origin(whole, axis, start, size, True) if isinstance(size, int) else None
-        if found is None or facts.dims(leaf) == dims:
+        if node.op_type == "Split" and look_through(found.whole) is found.whole:
+            outer = self._find_origin(found.whole)
+            if outer is not None and outer.axis == found.axis and outer.keeps_axis:
+                found = dataclasses.replace(outer, start=outer.start + found.start, size=found.size)
+        if facts.dims(leaf) == dims:
             return found
         is_squeezed = found.keeps_axis and (*dims[: found.axis], *dims[found.axis + 1 :]) == facts.dims(leaf)
         return dataclasses.replace(found, keeps_axis=False) if is_squeezed and found.size == 1 else None
@@ -357,19 +323,6 @@ def _flatten_concat(node: ir.Node) -> list[ir.Value]:
         is_same = inner is not None and inner.op_type == "Concat" and inner.attributes == node.attributes
         found += _flatten_concat(inner) if inner is not None and is_same else [value]
     return found
-
-
-def _absolute_index(place: int, size: Dim) -> int:
-    """Return an index counted from the start.
-
-    Raises:
-        NotLiftableError: It is counted from the end of an unknown size.
-    """
-    if place >= 0:
-        return place
-    if not isinstance(size, int):
-        raise NotLiftableError("the length of an input is not known")
-    return max(place + size, 0)
 
 
 def _common_prefix(values: Sequence[ir.Value]) -> str:

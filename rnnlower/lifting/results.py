@@ -23,7 +23,7 @@ from rnnlower.lifting.row_masks import (
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 
-_VIEWS = ("Identity", "Reshape", "ReverseSequence", "Slice", "Transpose")
+_VIEWS_OF_STEPS = ("Identity", "Reshape", "ReverseSequence", "Slice", "Transpose")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _trace_results(
 def _find_view(evaluator: Evaluator, found: FoundCell, value: ir.Value) -> ir.Value | None:
     """Return the output of the only reader of H, if it is H in another layout or order."""
     readers = [node for node, _ in value.uses()]
-    if len(readers) != 1 or value.is_graph_output() or readers[0].op_type not in _VIEWS:
+    if len(readers) != 1 or value.is_graph_output() or readers[0].op_type not in _VIEWS_OF_STEPS:
         return None
     try:
         form = evaluator.form(readers[0].outputs[0])

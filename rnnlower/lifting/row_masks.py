@@ -17,7 +17,7 @@ from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 
 Lengths = ir.Value | np.ndarray
-_MOVING = {*RESHAPING, "Expand", "Gather", "Identity", "Slice"}
+_MOVING_MASKS = {*RESHAPING, "Expand", "Gather", "Identity", "Slice"}
 """Operators that move elements of any type."""
 
 
@@ -66,7 +66,7 @@ def truth_of_mask(facts: Facts, mask: ir.Value | None) -> ir.Value | None:
     source = node.inputs[0]
     if node.op_type == "Cast":
         return source if facts.dtype(source) == ir.DataType.BOOL else None
-    return truth_of_mask(facts, source) if node.op_type in _MOVING else None
+    return truth_of_mask(facts, source) if node.op_type in _MOVING_MASKS else None
 
 
 def lengths_from_mask(

@@ -10,14 +10,13 @@ from onnx_ir.convenience import convert_attributes
 
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.operator_kinds import RANDOM, reduced_axes
+from rnnlower.graph.operator_kinds import POINTWISE, RANDOM, reduced_axes
 from rnnlower.graph.walk import operand, subgraphs_of, walk_values
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, count_steps
 from rnnlower.lifting.products import ProductReader, describe
 from rnnlower.lifting.terms import Size
 from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.timeflow.pointwise import POINTWISE
 
 _REDUCTIONS = tuple(
     f"Reduce{name}" for name in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")

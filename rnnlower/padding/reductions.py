@@ -9,12 +9,11 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import einsum_terms
-from rnnlower.graph.operator_kinds import axes_along, reduced_axes
+from rnnlower.graph.operator_kinds import POINTWISE, axes_along, reduced_axes
 from rnnlower.graph.walk import operand
 from rnnlower.padding.normalization import NORMALIZING
 from rnnlower.padding.sizes import Axes, NoRuleError, add_axis
 from rnnlower.padding.validity_walk import PadFlow, Rule
-from rnnlower.timeflow.pointwise import POINTWISE
 
 _ELEMENTWISE = (*POINTWISE, "BiasGelu", "FastGelu")
 _FILLS = {

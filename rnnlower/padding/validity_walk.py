@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_deciding_option
-from rnnlower.graph.operator_kinds import RESHAPING
+from rnnlower.graph.operator_kinds import POINTWISE, RESHAPING
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, is_read, operand
@@ -24,7 +24,6 @@ from rnnlower.padding.examples import Examples
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, OpenSizeError, Size, add_axis
 from rnnlower.padding.validity import MaskEmitter
 from rnnlower.recurrent.finding import shown_names
-from rnnlower.timeflow.pointwise import POINTWISE
 from rnnlower.wording import dims
 
 Rule: TypeAlias = "Callable[[PadFlow, ir.Node], Axes | list[Axes]]"

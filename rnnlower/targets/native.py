@@ -40,7 +40,6 @@ _VERDICTS = {
 }
 
 
-_LAYOUT_OPS = REARRANGING | {"Cast"}
 _MIXING_OPS = frozenset(("Conv", "ConvTranspose", "Einsum", "Gather", "Gemm", "MatMul"))
 _SIZES = {"batch": "batch size", "time": "sequence length"}
 
@@ -318,7 +317,7 @@ def find_repeating_op(value: ir.Value | None, op_types: Collection[str], *, alon
         if alone and producer.domain == "" and producer.op_type == "Concat":
             parts = (find_repeating_op(part, op_types) for part in producer.inputs)
             return next(filter(None, parts), "")
-        if producer.domain or producer.op_type not in _LAYOUT_OPS:
+        if producer.domain or producer.op_type not in REARRANGING | {"Cast"}:
             return ""
         value = producer.inputs[0]
     return ""

@@ -18,16 +18,6 @@ from rnnlower.timeflow.positions import accept_constant, refuse_varying
 from rnnlower.timeflow.tracks import CoupledError, Track, misaligned_error, opset_remedy
 from rnnlower.timeflow.windowed_attention import compare
 
-_UNARY = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh Dropout Elu Erf "
-    "Exp Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not QuickGelu "
-    "Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh "
-    "ThresholdedRelu"
-)
-_NARY = (
-    "Add And BitwiseAnd BitwiseOr BitwiseXor BitShift Div Equal Greater GreaterOrEqual Less LessOrEqual Max "
-    "Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor"
-)
 _FIRST_WITH_AXIS_AS_INPUT = 20
 """The first DFT whose axis is an input."""
 _FIRST_WITH_MODES, _SIZES = 11, 3
@@ -269,7 +259,6 @@ def _repeat_frames(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcom
     return track.resampled(factor).with_(lag=track.lag * factor)
 
 
-POINTWISE: dict[str, Rule] = dict.fromkeys(f"{_UNARY} {_NARY}".split(), elementwise)
 ALONG: dict[str, Rule] = {
     **dict.fromkeys(_REDUCTIONS, _reduce),
     "ArgMax": partial(_along, "searches"),

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array, evaluate
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.operator_kinds import REARRANGING, RESHAPING, SHAPE_READERS
 from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import ancestors, is_read, operand, reachable, values_read_by
@@ -27,17 +28,14 @@ STATES = {"initial_h": (1, 5), "initial_c": (2, 6)}
 MOVES = REARRANGING | {"Cast", "Concat", "Expand", "Gather", "Slice", "Split"}
 
 
-def drop_zero_states(model: ir.Model) -> None:
-    """Leave out initial states that an exporter wrote as zeros, in a size that may follow from the steps."""
+def drop_zero_states(model: ir.Model, facts: Facts) -> None:
+    """Leave out initial states that are computed as zeros, in a size that may follow from the steps."""
     for node in filter(is_recurrent, model.graph):
         for _, index in STATES.values():
             value = operand(node, index)
-            made = None if value is None else value.producer()
-            if made is not None and made.op_type == "ConstantOfShape":
-                fill = made.attributes.get_tensor("value", None)
-                if fill is None or not fill.numpy().any():
-                    node.replace_input_with(index, None)
-                    remove_orphans(made.outputs)
+            if value is not None and value.producer() is not None and facts.is_zero(value):
+                node.replace_input_with(index, None)
+                remove_orphans([value])
 
 
 def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:

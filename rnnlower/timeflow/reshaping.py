@@ -7,6 +7,7 @@ import math
 import onnx_ir as ir
 
 from rnnlower.graph.operator_kinds import source_axes
+from rnnlower.graph.symbols import reshaped
 from rnnlower.graph.walk import operand
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.timeflow.positions import fill_track, number_steps
@@ -127,7 +128,7 @@ def _fit_target_to_chunk(flow: Flow, node: ir.Node, track: Track) -> None:
             else:
                 raise CoupledError("takes its shape from an unsupported computation", shapes_remedy())
         flow.set_ints(node, "shape", 1, chunk)
-    if _resolve(chunk, before, exact) != wanted:
+    if [*reshaped(chunk, before, zero_copies=not exact)] != wanted:
         raise CoupledError("has a shape for the length of the sequence that fits no chunk")
 
 
@@ -135,17 +136,6 @@ def _sizes(flow: Flow, node: ir.Node, name: str, index: int = 1) -> tuple[list[i
     """Return the sizes that a node is given for the whole sequence, and for a chunk."""
     sizes = flow.ints(node, name, index)
     assert sizes is not None
-    return sizes
-
-
-def _resolve(target: list[int], before: list[int], exact: bool) -> list[int]:
-    sizes = [
-        before[axis] if size == 0 and not exact and axis < len(before) else size
-        for axis, size in enumerate(target)
-    ]
-    if -1 in sizes:
-        known = math.prod(size for size in sizes if size != -1)
-        sizes[sizes.index(-1)] = math.prod(before) // known if known else 0
     return sizes
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from rnnlower.graph.operator_kinds import POINTWISE
 from rnnlower.timeflow.bounds import BOUNDS
 from rnnlower.timeflow.convolutions import WINDOWS
 from rnnlower.timeflow.flow import Flow, Rule
 from rnnlower.timeflow.loop_bodies import LOOPS
 from rnnlower.timeflow.overlap_add import OVERLAP_ADD
-from rnnlower.timeflow.pointwise import ALONG, POINTWISE
+from rnnlower.timeflow.pointwise import ALONG, elementwise
 from rnnlower.timeflow.recurrence import RECURRENCE
 from rnnlower.timeflow.reshaping import RESHAPING
 from rnnlower.timeflow.tracks import Sample
 from rnnlower.timeflow.windowed_attention import SCORES
 
 RULES: dict[str, Rule] = {
-    **POINTWISE,
+    **dict.fromkeys(POINTWISE, elementwise),
     **ALONG,
     **RESHAPING,
     **BOUNDS,

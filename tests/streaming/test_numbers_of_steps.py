@@ -134,25 +134,27 @@ def test_a_scale_that_repeats_steps_in_the_example_alone_is_refused(scale: float
 
 ROWS_OF_A_BATCH = """(float[1, 1, T] X) => (float[2, L, 1] Z)
     <float[2, 1, 3] k = {1, -1, 0.5, 2, 1, -0.5},
-     float[1, 1, 1] w = {0.5}, float[1, 1, 1] r = {-1}, int64[1] one = {1}> {
+     float[1, 1, 1] w = {0.5}, float[1, 1, 1] r = {-1}, int64[1] one = {1}, float[1] zero = {0}> {
         c = Conv (X, k)
         t = Transpose <perm = [1, 2, 0]> (c)
         n = Shape <start = 1, end = 2> (t)
         s = Concat <axis = 0> (one, n, one)
-        h = ConstantOfShape FILL (s)
+        h = START
         Y = RNN <hidden_size = 1> (t, w, r, , , h)
         Z = Squeeze (Y, one)
     }"""
 """As PyTorch writes a layer over frequency: zeros for each frame, and T - 2 frames."""
 
 
-@pytest.mark.parametrize("fill", ["", "<value = float[1] {0}>"])
-def test_initial_states_of_zeros_of_any_size_are_left_out(fill: str) -> None:
-    stream(model(ROWS_OF_A_BATCH.replace("FILL", fill)), {"X": 2}, chunk=4, allow_delay=True)
+@pytest.mark.parametrize(
+    "zeros", ["ConstantOfShape (s)", "ConstantOfShape <value = float[1] {0}> (s)", "Expand (zero, s)"]
+)
+def test_initial_states_of_zeros_of_any_size_are_left_out(zeros: str) -> None:
+    stream(model(ROWS_OF_A_BATCH.replace("START", zeros)), {"X": 2}, chunk=4, allow_delay=True)
 
 
 def test_an_initial_state_of_ones_of_another_size_than_the_steps_is_refused() -> None:
-    source = model(ROWS_OF_A_BATCH.replace("FILL", "<value = float[1] {1}>"))
+    source = model(ROWS_OF_A_BATCH.replace("START", "ConstantOfShape <value = float[1] {1}> (s)"))
     with pytest.raises(rnnlower.UnsupportedModelError, match="takes its shape from the number of time steps"):
         rnnlower.stream(source, time_axes={"X": 2}, chunk=4, allow_delay=True)
 

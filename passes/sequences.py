@@ -1,4 +1,4 @@
-"""The pass that makes Loops stack what they append to sequences."""
+"""Passes that replace sequences by tensors: by the stack that a Loop makes, or by the known elements."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Shape
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values
 from rnnlower.graph.slicing import keeps_split_axis
 from rnnlower.graph.symbols import is_known
-from rnnlower.graph.walk import captured_values, op_types, operand, walk
+from rnnlower.graph.walk import captured_values, op_types, operand, subgraphs_of, walk
 from rnnlower.lifting.frames import same_number
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.base import Pass
 from rnnlower.passes.simpler_control_flow import loops, replace_loop
 
 _READERS = ("SequenceAt", "SequenceLength")
+_BUILDERS = ("SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence")
+SEQUENCE_OPS = frozenset([*_READERS, *_BUILDERS, "ConcatFromSequence"])
 
 
 class StackSequencesPass(Pass):
@@ -195,3 +198,126 @@ def _join(e: Emitter, stack: ir.Value, reader: ir.Node, shape: Shape) -> ir.Valu
     if shape[axis] == 1:
         return e.with_axes("Squeeze", moved, [axis + 1])
     return e.reshape(moved, [*[0] * axis, -1, *(size for size in shape[axis + 1 :] if size is not None)])
+
+
+class ResolveSequencesPass(Pass):
+    """Replaces operators that read a sequence by operators that read its elements, where these are known.
+
+    They are known if the positions of insertions and the sizes of splits are constants, and no Loop builds
+    the sequence. Nodes that build a sequence are removed when nothing reads it any more.
+
+    Before::
+
+        (float[2] a, float[2] b) => (float[2, 2] y) {
+            none = SequenceEmpty ()
+            one = SequenceInsert (none, a)
+            two = SequenceInsert (one, b)
+            y = ConcatFromSequence <axis = 0, new_axis = 1> (two)
+        }
+
+    After ``ResolveSequencesPass()``::
+
+        (float[2] a, float[2] b) => (float[2, 2] y) <int64[1] axes = {0}> {
+            a_0 = Unsqueeze (a, axes)
+            b_0 = Unsqueeze (b, axes)
+            y = Concat <axis = 0> (a_0, b_0)
+        }
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        if not any(node.op_type in SEQUENCE_OPS and not node.domain for node, _ in walk(model.graph)):
+            return ir.passes.PassResult(model, modified=False)
+        resolver = _SequenceResolver(model, self.facts)
+        resolver.resolve(model.graph)
+        return ir.passes.PassResult(model, modified=resolver.modified)
+
+
+class _SequenceResolver:
+    """A walk over the nodes in order that records the elements of each known sequence."""
+
+    def __init__(self, model: ir.Model, facts: Facts) -> None:
+        self.modified = False
+        self._facts = facts
+        self._emitters = Emitters(model)
+        self._elements: dict[ir.Value | None, list[ir.Value]] = {}
+
+    def resolve(self, graph: ir.Graph) -> None:
+        for node in list(graph):
+            kind = "" if node.domain else node.op_type
+            if kind in (*_READERS, "ConcatFromSequence"):
+                result = self._resolve_read(node)
+                if result is not None:
+                    replace_with_values(node, [result])
+                    self.modified = True
+            elif (elements := self._built_elements(node)) is not None:
+                self._elements[node.outputs[0]] = elements
+            for inner in subgraphs_of(node):
+                self.resolve(inner)
+
+    def _built_elements(self, node: ir.Node) -> list[ir.Value] | None:
+        """Return the elements of the sequence that a node builds; ``None`` if they are unknown."""
+        kind = "" if node.domain else node.op_type
+        if kind == "SequenceEmpty":
+            return []
+        if kind == "SequenceConstruct":
+            return [value for value in node.inputs if value is not None]
+        if kind == "SplitToSequence":
+            return self._split_elements(node)
+        if kind not in ("Identity", "SequenceInsert", "SequenceErase"):
+            return None
+        elements = self._elements.get(node.inputs[0])
+        if elements is None or kind == "Identity":
+            return elements
+        if kind == "SequenceErase":
+            place = self._position(node, 1, len(elements), len(elements) - 1)
+            return None if place is None else [*elements[:place], *elements[place + 1 :]]
+        place, element = self._position(node, 2, len(elements), len(elements)), node.inputs[1]
+        if place is None or element is None:
+            return None
+        return [*elements[:place], element, *elements[place:]]
+
+    def _position(self, node: ir.Node, index: int, length: int, last: int) -> int | None:
+        """Return the position that an input gives, by default the last; ``None`` if unknown or invalid."""
+        place = last
+        if (given := operand(node, index)) is not None:
+            constant = self._facts.constant(given)
+            if constant is None:
+                return None
+            place = int(constant.reshape(-1)[0])
+            place += length if place < 0 else 0
+        return place if 0 <= place <= last else None
+
+    def _split_elements(self, node: ir.Node) -> list[ir.Value] | None:
+        value, axis = node.inputs[0], node.attributes.get_int("axis", 0)
+        shape = self._facts.shape(value)
+        if value is None or shape is None or not -len(shape) <= axis < len(shape):
+            return None
+        size = shape[axis]
+        given = operand(node, 1)
+        sizes = np.array(1) if given is None else self._facts.constant(given)
+        if size is None or sizes is None or (not sizes.ndim and int(sizes) < 1):
+            return None
+        if not keeps_split_axis(node, sizes):
+            with self._emitters.before(node) as e:
+                return e.unstack(value, size, axis) if int(sizes) == 1 else None
+        each = [int(part) for part in sizes] if sizes.ndim else []
+        if not sizes.ndim:
+            each = [min(int(sizes), size - first) for first in range(0, size, int(sizes))]
+        with self._emitters.before(node) as e:
+            return list(e.split(value, each, axis))
+
+    def _resolve_read(self, node: ir.Node) -> ir.Value | None:
+        """Return the element that a node reads from a sequence; ``None`` if it is not known."""
+        elements = self._elements.get(node.inputs[0])
+        if elements is None:
+            return None
+        if node.op_type == "SequenceLength":
+            return self._emitters.constants.intern(ir.Tensor(np.array(len(elements), np.int64)))
+        if node.op_type == "SequenceAt":
+            place = self._position(node, 1, len(elements), len(elements) - 1)
+            return None if place is None else elements[place]
+        if not elements:
+            return None
+        axis = node.attributes.get_int("axis", 0)
+        with self._emitters.before(node) as e:
+            return (e.stack if node.attributes.get_int("new_axis", 0) else e.concat_tree)(elements, axis)
