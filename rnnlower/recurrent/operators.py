@@ -19,16 +19,19 @@ class Cell:
     Attributes:
         gates: The gates in the order in which W, R and B stack them.
         activations: The default activation functions, one for each of f, g, h that the cell has.
+        outputs: The names of the outputs in their order.
     """
 
     gates: str
     activations: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
+OUTPUT_NAMES = ("Y", "Y_h", "Y_c")
 RECURRENT_OPS: Mapping[str, Cell] = {
-    "LSTM": Cell("iofc", ("Sigmoid", "Tanh", "Tanh")),
-    "GRU": Cell("zrh", ("Sigmoid", "Tanh")),
-    "RNN": Cell("i", ("Tanh",)),
+    "LSTM": Cell("iofc", ("Sigmoid", "Tanh", "Tanh"), OUTPUT_NAMES),
+    "GRU": Cell("zrh", ("Sigmoid", "Tanh"), OUTPUT_NAMES[:2]),
+    "RNN": Cell("i", ("Tanh",), OUTPUT_NAMES[:2]),
 }
 
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
@@ -41,7 +44,6 @@ WEIGHT_INPUTS = (1, 2, 3, 7)
 """The positions of W, R, B and P."""
 STATE_INPUTS = (5, 6)
 """The positions of initial_h and initial_c."""
-OUTPUT_NAMES = ("Y", "Y_h", "Y_c")
 DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
     "forward": (False,),
     "reverse": (True,),

@@ -17,7 +17,6 @@ from rnnlower.recurrent.operators import (
     DIRECTIONS,
     FLOAT_TYPES,
     ORT_PARAMETERS,
-    OUTPUT_NAMES,
     RECURRENT_OPS,
     SIGNATURES,
     SPEC_PARAMETERS,
@@ -218,7 +217,7 @@ class _Parser:
         return inputs
 
     def _outputs(self) -> dict[str, ir.Value]:
-        allowed = OUTPUT_NAMES if self.op_type == "LSTM" else OUTPUT_NAMES[:2]
+        allowed = self.cell.outputs
         if len(self.node.outputs) > len(allowed):
             raise self.invalid(f"has {len(self.node.outputs)} outputs; it has at most {len(allowed)}")
         return {name: value for name, value in zip(allowed, self.node.outputs, strict=False) if value.name}

@@ -206,15 +206,14 @@ class AdaptedNode:
     def _outputs(self, directions: int) -> list[ir.Value]:
         """Return the outputs that are used or required; omitted ones before them have no name."""
         node = self._node
-        names = OUTPUT_NAMES[: 3 if node.op_type == "LSTM" else 2]
-        wanted = [self._is_wanted(name) for name in names]
+        wanted = [self._is_wanted(name) for name in node.cell.outputs]
         while not wanted[-1]:
             wanted.pop()
         X = node.inputs["X"].shape
         assert X is not None
         steps, rows = (X[1], X[0]) if node.layout else (X[0], X[1])
         made = []
-        for name, want in zip(names, wanted, strict=False):
+        for name, want in zip(node.cell.outputs, wanted, strict=False):
             value = ir.Value(name=self.e.names.fresh(name) if want else "")
             if want and node.dtype is not None:
                 value.type = ir.TensorType(node.dtype)
