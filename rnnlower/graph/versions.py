@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import onnx
 import onnx.defs
 import onnx.helper
 import onnx_ir as ir
@@ -118,6 +120,50 @@ def version_at(op_type: str, opset: int) -> Version | None:
 def first_version(op_type: str) -> Version | None:
     """Return the first version of `op_type`, or ``None`` if there never was such an operator."""
     return next(iter(history(op_type)), None)
+
+
+def body_versions(op_type: str, opset: int) -> tuple[list[int], list[int]]:
+    """Return the versions of the operator's fixed and context-dependent function bodies."""
+    try:
+        # The stubs of onnx lack the function-related members of a schema.
+        schema: Any = onnx.defs.get_schema(op_type, opset)
+    except onnx.defs.SchemaError:
+        return [], []
+    fixed, other = schema.function_opset_versions, schema.context_dependent_function_opset_versions
+    return [each for each in fixed if each <= opset], [each for each in other if each <= opset]
+
+
+def function_body(
+    node: ir.Node,
+    opset: int,
+    dtype_of: Callable[[ir.Value], ir.DataType | None],
+    shape_of: Callable[[ir.Value], Iterable[int | ir.SymbolicDim | None] | None],
+) -> onnx.FunctionProto | None:
+    """Return the body by which onnx defines the operator for this node, or ``None``; it may be empty.
+
+    The types and shapes are those of the inputs, for bodies that depend on them.
+    """
+    fixed, other = body_versions(node.op_type, opset)
+    if not fixed and not other:
+        return None
+    schema: Any = onnx.defs.get_schema(node.op_type, opset)
+    body = onnx.FunctionProto()
+    if fixed:
+        body.ParseFromString(schema.get_function_with_opset_version(max(fixed)))
+        return body
+    types = []
+    for value in node.inputs:
+        type_ = onnx.TypeProto()
+        if value is not None:
+            if (dtype := dtype_of(value)) is None:
+                return None
+            type_ = ir.to_proto(ir.TensorType(dtype))
+            if (shape := shape_of(value)) is not None:
+                ir.serde.serialize_shape_into(type_, ir.Shape(shape))
+        types.append(type_.SerializeToString())
+    made = schema.get_context_dependent_function_with_opset_version
+    body.ParseFromString(made(max(other), ir.to_proto(node).SerializeToString(), types))
+    return body
 
 
 def needed_opset(model: ir.Model) -> int:
