@@ -84,8 +84,8 @@ class AdaptedNode:
             [each.name for each in functions] == [*node.cell.activations] for functions in node.activations
         )
 
-    def emit(self) -> dict[str, ir.Value]:
-        """Emit the form; return a new value for each output of the node that is used."""
+    def emit(self) -> list[ir.Value | None]:
+        """Emit the form; return a new value for each output of the node, ``None`` if it is not used."""
         node = self._node
         inputs = self._inputs()
         splits = node.num_directions > 1 and "bidirectional" in self._changes and self._own_activations
@@ -105,7 +105,7 @@ class AdaptedNode:
         }
         if self._batch_first:
             results = {name: self.e.transpose(value, _BATCH_PERM[name]) for name, value in results.items()}
-        return results
+        return [results.get(name) for name in OUTPUT_NAMES]
 
     def replace(self, *, mark: bool) -> ir.Node:
         """Put the form in the place of the node; return its only recurrent node, under the same name."""
