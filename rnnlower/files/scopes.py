@@ -16,6 +16,7 @@ from onnx import AttributeProto, TensorProto, numpy_helper
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH
 from rnnlower.graph.versions import REQUIRED, Version, history
+from rnnlower.graph.walk import node_label
 
 _Nodes = Sequence[onnx.NodeProto]
 _DEFAULT = ("", "ai.onnx")
@@ -59,7 +60,7 @@ def check_loops(model: onnx.ModelProto, label: str) -> None:
                 continue
             misfit = _misfit_of_body(node, version)
             if misfit:
-                raise InvalidModelError(f"{label}: {display_name(node)}: {misfit}")
+                raise InvalidModelError(f"{label}: {node_label(node)}: {misfit}")
 
 
 def _misfit_of_body(node: onnx.NodeProto, version: int) -> str:
@@ -97,14 +98,6 @@ def _misfit_of_body(node: onnx.NodeProto, version: int) -> str:
         if name.endswith("directions") and not {0, 1}.issuperset(values):
             return f"attribute {name!r} is {values}; a direction is 0 or 1"
     return ""
-
-
-def display_name(node: onnx.NodeProto) -> str:
-    """Return the name of a node for messages; an unnamed node goes by its first output."""
-    if node.name:
-        return f"{node.op_type} node {node.name!r}"
-    output = next(filter(None, node.output), "")
-    return f"unnamed {node.op_type} node" + (f" (output {output!r})" if output else "")
 
 
 class _Scope:
@@ -188,16 +181,14 @@ def _check_scope(nodes: _Nodes, scope: _Scope, outputs: Iterable[str], label: st
         for name in filter(None, node.output):
             if name in scope.given or (outer is not None and outer.is_taken(name)):
                 raise InvalidModelError(
-                    f"{label}: {display_name(node)} produces {name!r}, which exists already; "
+                    f"{label}: {node_label(node)} produces {name!r}, which exists already; "
                     "rename one of the two"
                 )
             scope.given.add(name)
     for node in nodes:
         for name in node.input:
             if name and not scope.may_be_read(name):
-                raise InvalidModelError(
-                    f"{label}: {display_name(node)} reads {name!r}, which nothing produces"
-                )
+                raise InvalidModelError(f"{label}: {node_label(node)} reads {name!r}, which nothing produces")
         for attribute in node.attribute:
             if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
                 for graph in (attribute.g, *attribute.graphs):
