@@ -325,7 +325,7 @@ def test_an_operator_that_does_not_exist_is_named() -> None:
         [info("y", FLOAT, [2])],
     )
     work = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 7)], ir_version=4))
-    with pytest.raises(OpsetError, match=r"'affine' \(Affine\): opset 7 has no operator Affine"):
+    with pytest.raises(OpsetError, match=r"Affine node 'affine': opset 7 has no operator Affine"):
         convert_opset(work, 13)
 
 
