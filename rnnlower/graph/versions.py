@@ -50,6 +50,43 @@ class Version:
         return f"{self.op_type}-{self.since}"
 
 
+@dataclasses.dataclass(frozen=True)
+class NodeForm:
+    """The properties of a node by which it fits a version; many nodes share one form.
+
+    Attributes:
+        inputs, outputs: Whether each one is present.
+        attributes: The names and types.
+    """
+
+    inputs: tuple[bool, ...]
+    outputs: tuple[bool, ...]
+    attributes: tuple[tuple[str, int], ...]
+
+
+def misfit_of(form: NodeForm, version: Version) -> str:
+    """Describe the misfit between a node and a version, unknown attributes aside; empty if there is none."""
+    for what, present, formals, (least, most) in (
+        ("input", form.inputs, version.inputs, version.input_range),
+        ("output", form.outputs, version.outputs, version.output_range),
+    ):
+        for position, formal in enumerate(formals):
+            if formal.option == REQUIRED and not any(present[position : position + 1]):
+                return f"{what} {formal.name} is missing; it is required"
+        if not least <= len(present) <= most:
+            wanted = f"at least {least}" if len(present) < least else f"at most {most}"
+            return f"has {len(present)} {what}s, but needs {wanted}"
+    given = dict(form.attributes)
+    for name, attribute in version.attributes.items():
+        if attribute.required and name not in given:
+            return f"attribute {name!r} is missing; it is required"
+        kind = given.get(name, attribute.type)
+        if kind not in (attribute.type, onnx.AttributeProto.UNDEFINED):
+            kinds = onnx.AttributeProto.AttributeType
+            return f"attribute {name!r} has type {kinds.Name(kind)}; it must be {kinds.Name(attribute.type)}"
+    return ""
+
+
 @functools.cache
 def _schemas() -> dict[str, tuple[OpSchema, ...]]:
     found: dict[str, list[OpSchema]] = {}
