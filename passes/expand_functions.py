@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -11,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.names import NameSource, all_names
-from rnnlower.graph.versions import version_at
+from rnnlower.graph.versions import body_versions, function_body, version_at
 from rnnlower.graph.walk import default_opset, display_name, subgraphs_of, walk
 from rnnlower.passes.base import Pass, are_gone
 from rnnlower.recurrent.finding import is_recurrent
@@ -104,20 +103,9 @@ class ExpandDefinitionsPass(Pass):
             alone = ir.node(node.op_type, [])
             if stays or self._expressible(alone) or not self._unwanted(alone):
                 continue
-            if not any(_function_body_versions(node.op_type, default_opset(model))):
+            if not any(body_versions(node.op_type, default_opset(model))):
                 return False
         return True
-
-
-def _function_body_versions(op_type: str, opset: int) -> tuple[list[int], list[int]]:
-    """Return the versions of the operator's fixed and context-dependent function bodies."""
-    try:
-        # The stubs of onnx lack the function-related members of a schema.
-        schema: Any = onnx.defs.get_schema(op_type, opset)
-    except onnx.defs.SchemaError:
-        return [], []
-    fixed, other = schema.function_opset_versions, schema.context_dependent_function_opset_versions
-    return [each for each in fixed if each <= opset], [each for each in other if each <= opset]
 
 
 def _function_body(model: ir.Model, facts: Facts, node: ir.Node) -> onnx.FunctionProto | None:
@@ -125,44 +113,20 @@ def _function_body(model: ir.Model, facts: Facts, node: ir.Node) -> onnx.Functio
     opset = default_opset(model)
     if next(subgraphs_of(node), None) is not None or any(a.is_ref() for a in node.attributes.values()):
         return None
-    own, other = _function_body_versions(node.op_type, opset)
-    if not own and not other:
+    function = function_body(node, opset, facts.dtype, facts.shape)
+    if function is None:
         return None
-    schema: Any = onnx.defs.get_schema(node.op_type, opset)
-    if own:
-        data = schema.get_function_with_opset_version(max(own))
-    else:
-        types = [_serialized_type(facts, value) for value in node.inputs]
-        if None in types:
-            return None
-        proto = ir.serde.serialize_node(node)
-        data = schema.get_context_dependent_function_with_opset_version(
-            max(other), proto.SerializeToString(), types
-        )
-    function = data if isinstance(data, onnx.FunctionProto) else onnx.FunctionProto.FromString(data)
     made = {name for inner in function.node for name in inner.output} | {*function.input}
     # Bodies are built without the optional outputs that a node omits.
     while function.output and function.output[-1] not in made and len(function.output) > len(node.outputs):
         del function.output[-1]
     complete = made.issuperset(function.output) and bool(function.node)
-    return function if complete and _means_the_same(function, max(own or other), opset) else None
+    return function if complete and _means_the_same(function, opset) else None
 
 
-def _serialized_type(facts: Facts, value: ir.Value | None) -> bytes | None:
-    proto = onnx.TypeProto()
-    if value is not None:
-        type_, shape = facts.type(value), facts.shape(value)
-        if not isinstance(type_, ir.TensorType):
-            return None
-        proto = onnx.helper.make_tensor_type_proto(type_.dtype.value, shape)
-    data: bytes = proto.SerializeToString()
-    return data
-
-
-def _means_the_same(function: onnx.FunctionProto, written: int, opset: int) -> bool:
+def _means_the_same(function: onnx.FunctionProto, opset: int) -> bool:
     """Return whether the operators of a body written for one opset mean the same at another."""
-    imports = {entry.domain: entry.version for entry in function.opset_import}
-    written = imports.get("", written)
+    written = next(entry.version for entry in function.opset_import if not entry.domain)
     for node in function.node:
         one, other = (version_at(node.op_type, each) for each in (written, opset))
         if one is None or other is None or one.attributes.keys() != other.attributes.keys():

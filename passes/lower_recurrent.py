@@ -27,6 +27,7 @@ from rnnlower.passes.base import Pass
 from rnnlower.passes.static_shapes import resolve_static_lengths
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
+from rnnlower.recurrent.operators import OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.reading import find_target
 
@@ -170,7 +171,8 @@ class LowerRecurrentPass(Pass):
             reports.append(_report(located, e, plan, direction or "forward"))
         for located, e, outputs in emitted:
             self.notes |= e.notes
-            replace_node(located.node, outputs, e.nodes, mark=self.dialect is not None)
+            ordered = [outputs.get(name) for name in OUTPUT_NAMES]
+            replace_node(located.node, ordered, e.nodes, mark=self.dialect is not None)
         self.lowered += reports
         constants = emitters.constants.values()
         remove_orphans(constants)

@@ -27,7 +27,6 @@ from rnnlower.lowering.state_lowering import (
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.finding import find_recurrent
-from rnnlower.recurrent.operators import OUTPUT_NAMES
 from rnnlower.recurrent.state_operators import (
     AttentionNode,
     StateNode,
@@ -122,14 +121,10 @@ class LowerStateOperatorsPass(Pass):
             remove_orphans(emitters.constants.values())
             raise
         for node, e, form, values in emitted:
-            old = node.located.node.outputs
-            named = {
-                name: value
-                for name, value, out in zip(OUTPUT_NAMES, values, old, strict=False)
-                if is_read(out)
-            }
-            replace_node(node.located.node, named, e.nodes, mark=self.dialect is not None)
-            remove_orphans(value for value in values if value not in named.values())
+            old = node.located.node
+            read = [value if is_read(out) else None for value, out in zip(values, old.outputs, strict=False)]
+            replace_node(old, read, e.nodes, mark=self.dialect is not None)
+            remove_orphans(values)
             strategy, count = (form and form.strategy) or "unroll", len(e.everything)
             reason, words = self.reason or "asked for", "" if form is None else str(form)
             report = LoweredNode.of(node.located, strategy, count, reason, steps=node.steps, form=words)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
-from rnnlower.files.scopes import display_name, subgraphs
+from rnnlower.files.scopes import subgraphs
 from rnnlower.graph.initializers import mark_trained
-from rnnlower.graph.walk import all_graphs
+from rnnlower.graph.walk import all_graphs, node_label
 
 _MOST_DENSE_BYTES = 2**31
 """The largest dense tensor that fits into a file: a protobuf message holds 2 GiB."""
@@ -179,9 +179,7 @@ def split_off(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, BeyondIr]:
     for nodes in (*(graph.node for graph in graphs), *(function.node for function in proto.functions)):
         for node in nodes:
             if any(each.HasField("sparse_tensor") or each.sparse_tensors for each in node.attribute):
-                raise UnsupportedModelError(
-                    f"{display_name(node)} holds a sparse tensor; make it a dense one"
-                )
+                raise UnsupportedModelError(f"{node_label(node)} holds a sparse tensor; make it a dense one")
     taken = [_GraphParts(list(graph.sparse_initializer), _foreign_annotations(graph)) for graph in graphs]
     rest = BeyondIr(list(proto.training_info), taken)
     if any(each.sparse for each in taken):

@@ -24,6 +24,7 @@ from onnx import AttributeProto, TensorProto
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 from rnnlower.files import scopes
 from rnnlower.files.beyond_ir import check_sparse
+from rnnlower.graph.walk import node_label
 
 _Nodes = Sequence[onnx.NodeProto]
 
@@ -164,7 +165,7 @@ def _check_nodes(nodes: _Nodes, where: str) -> None:
             _check_texts(node)
         misfit = scopes.misfit_of_every_version(node)
         if node.attribute or misfit:
-            label = f"{where}: {scopes.display_name(node)}"
+            label = f"{where}: {node_label(node)}"
             _check_attributes(node.attribute, label)
             if misfit:
                 raise InvalidModelError(f"{label}: {misfit}")

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx
 from onnx import AttributeProto, TensorProto, numpy_helper
 
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH
-from rnnlower.graph.versions import REQUIRED, Version, history
+from rnnlower.graph.versions import NodeForm, history, misfit_of
+from rnnlower.graph.walk import node_label
 
 _Nodes = Sequence[onnx.NodeProto]
 _DEFAULT = ("", "ai.onnx")
@@ -59,7 +59,7 @@ def check_loops(model: onnx.ModelProto, label: str) -> None:
                 continue
             misfit = _misfit_of_body(node, version)
             if misfit:
-                raise InvalidModelError(f"{label}: {display_name(node)}: {misfit}")
+                raise InvalidModelError(f"{label}: {node_label(node)}: {misfit}")
 
 
 def _misfit_of_body(node: onnx.NodeProto, version: int) -> str:
@@ -97,14 +97,6 @@ def _misfit_of_body(node: onnx.NodeProto, version: int) -> str:
         if name.endswith("directions") and not {0, 1}.issuperset(values):
             return f"attribute {name!r} is {values}; a direction is 0 or 1"
     return ""
-
-
-def display_name(node: onnx.NodeProto) -> str:
-    """Return the name of a node for messages; an unnamed node goes by its first output."""
-    if node.name:
-        return f"{node.op_type} node {node.name!r}"
-    output = next(filter(None, node.output), "")
-    return f"unnamed {node.op_type} node" + (f" (output {output!r})" if output else "")
 
 
 class _Scope:
@@ -188,16 +180,14 @@ def _check_scope(nodes: _Nodes, scope: _Scope, outputs: Iterable[str], label: st
         for name in filter(None, node.output):
             if name in scope.given or (outer is not None and outer.is_taken(name)):
                 raise InvalidModelError(
-                    f"{label}: {display_name(node)} produces {name!r}, which exists already; "
+                    f"{label}: {node_label(node)} produces {name!r}, which exists already; "
                     "rename one of the two"
                 )
             scope.given.add(name)
     for node in nodes:
         for name in node.input:
             if name and not scope.may_be_read(name):
-                raise InvalidModelError(
-                    f"{label}: {display_name(node)} reads {name!r}, which nothing produces"
-                )
+                raise InvalidModelError(f"{label}: {node_label(node)} reads {name!r}, which nothing produces")
         for attribute in node.attribute:
             if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
                 for graph in (attribute.g, *attribute.graphs):
@@ -222,42 +212,6 @@ def subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
                 yield from subgraphs(graph.node)
 
 
-@dataclass(frozen=True)
-class _Form:
-    """The properties of a node that matter here; many nodes share one form."""
-
-    op_type: str
-    inputs: tuple[bool, ...]
-    outputs: int
-    attributes: tuple[tuple[str, int], ...]
-
-
-def _misfit_of(version: Version, form: _Form) -> str:
-    """Describe the misfit between a node and a version; empty if it fits."""
-    for position, formal in enumerate(version.inputs):
-        if formal.option == REQUIRED and not any(form.inputs[position : position + 1]):
-            return f"input {formal.name} is missing; it is required"
-    for what, count, (least, most) in (
-        ("input", len(form.inputs), version.input_range),
-        ("output", form.outputs, version.output_range),
-    ):
-        if not least <= count <= most:
-            wanted = f"at least {least}" if count < least else f"at most {most}"
-            return f"has {count} {what}s, but needs {wanted}"
-    given = dict(form.attributes)
-    for name, attribute in version.attributes.items():
-        if attribute.required and name not in given:
-            return f"attribute {name!r} is missing; it is required"
-    for name, kind in form.attributes:
-        wanted_kind = version.attributes[name].type if name in version.attributes else kind
-        if kind not in (wanted_kind, onnx.AttributeProto.UNDEFINED):
-            kinds = onnx.AttributeProto.AttributeType
-            return f"attribute {name!r} has type {kinds.Name(kind)}; it must be {kinds.Name(wanted_kind)}"
-    if form.op_type == "Constant" and len(given) != 1:
-        return f"has {len(given)} attributes, but needs 1 that holds its value"
-    return ""
-
-
 def misfit_of_every_version(node: onnx.NodeProto) -> str:
     """Describe why no version of the operator takes the node, in terms of the newest; empty if one does.
 
@@ -266,10 +220,15 @@ def misfit_of_every_version(node: onnx.NodeProto) -> str:
     if node.domain not in _DEFAULT:
         return ""
     attributes = tuple((each.name, each.type) for each in node.attribute)
-    return _misfit(_Form(node.op_type, tuple(map(bool, node.input)), len(node.output), attributes))
+    form = NodeForm(tuple(map(bool, node.input)), (True,) * len(node.output), attributes)
+    return _misfit(node.op_type, form)
 
 
 @functools.lru_cache(maxsize=4096)
-def _misfit(form: _Form) -> str:
-    misfits = [_misfit_of(version, form) for version in reversed(history(form.op_type))]
-    return misfits[0] if misfits and all(misfits) else ""
+def _misfit(op_type: str, form: NodeForm) -> str:
+    misfits = [misfit_of(form, version) for version in reversed(history(op_type))]
+    if misfits and all(misfits):
+        return misfits[0]
+    if op_type == "Constant" and len(form.attributes) != 1:
+        return f"has {len(form.attributes)} attributes, but needs 1 that holds its value"
+    return ""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import onnx
 import onnx.defs
 import onnx.helper
 import onnx_ir as ir
@@ -46,6 +48,43 @@ class Version:
 
     def __str__(self) -> str:
         return f"{self.op_type}-{self.since}"
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeForm:
+    """The properties of a node by which it fits a version; many nodes share one form.
+
+    Attributes:
+        inputs, outputs: Whether each one is present.
+        attributes: The names and types.
+    """
+
+    inputs: tuple[bool, ...]
+    outputs: tuple[bool, ...]
+    attributes: tuple[tuple[str, int], ...]
+
+
+def misfit_of(form: NodeForm, version: Version) -> str:
+    """Describe the misfit between a node and a version, unknown attributes aside; empty if there is none."""
+    for what, present, formals, (least, most) in (
+        ("input", form.inputs, version.inputs, version.input_range),
+        ("output", form.outputs, version.outputs, version.output_range),
+    ):
+        for position, formal in enumerate(formals):
+            if formal.option == REQUIRED and not any(present[position : position + 1]):
+                return f"{what} {formal.name} is missing; it is required"
+        if not least <= len(present) <= most:
+            wanted = f"at least {least}" if len(present) < least else f"at most {most}"
+            return f"has {len(present)} {what}s, but needs {wanted}"
+    given = dict(form.attributes)
+    for name, attribute in version.attributes.items():
+        if attribute.required and name not in given:
+            return f"attribute {name!r} is missing; it is required"
+        kind = given.get(name, attribute.type)
+        if kind not in (attribute.type, onnx.AttributeProto.UNDEFINED):
+            kinds = onnx.AttributeProto.AttributeType
+            return f"attribute {name!r} has type {kinds.Name(kind)}; it must be {kinds.Name(attribute.type)}"
+    return ""
 
 
 @functools.cache
@@ -118,6 +157,50 @@ def version_at(op_type: str, opset: int) -> Version | None:
 def first_version(op_type: str) -> Version | None:
     """Return the first version of `op_type`, or ``None`` if there never was such an operator."""
     return next(iter(history(op_type)), None)
+
+
+def body_versions(op_type: str, opset: int) -> tuple[list[int], list[int]]:
+    """Return the versions of the operator's fixed and context-dependent function bodies."""
+    try:
+        # The stubs of onnx lack the function-related members of a schema.
+        schema: Any = onnx.defs.get_schema(op_type, opset)
+    except onnx.defs.SchemaError:
+        return [], []
+    fixed, other = schema.function_opset_versions, schema.context_dependent_function_opset_versions
+    return [each for each in fixed if each <= opset], [each for each in other if each <= opset]
+
+
+def function_body(
+    node: ir.Node,
+    opset: int,
+    dtype_of: Callable[[ir.Value], ir.DataType | None],
+    shape_of: Callable[[ir.Value], Iterable[int | ir.SymbolicDim | None] | None],
+) -> onnx.FunctionProto | None:
+    """Return the body by which onnx defines the operator for this node, or ``None``; it may be empty.
+
+    The types and shapes are those of the inputs, for bodies that depend on them.
+    """
+    fixed, other = body_versions(node.op_type, opset)
+    if not fixed and not other:
+        return None
+    schema: Any = onnx.defs.get_schema(node.op_type, opset)
+    body = onnx.FunctionProto()
+    if fixed:
+        body.ParseFromString(schema.get_function_with_opset_version(max(fixed)))
+        return body
+    types = []
+    for value in node.inputs:
+        type_ = onnx.TypeProto()
+        if value is not None:
+            if (dtype := dtype_of(value)) is None:
+                return None
+            type_ = ir.to_proto(ir.TensorType(dtype))
+            if (shape := shape_of(value)) is not None:
+                ir.serde.serialize_shape_into(type_, ir.Shape(shape))
+        types.append(type_.SerializeToString())
+    made = schema.get_context_dependent_function_with_opset_version
+    body.ParseFromString(made(max(other), ir.to_proto(node).SerializeToString(), types))
+    return body
 
 
 def needed_opset(model: ir.Model) -> int:

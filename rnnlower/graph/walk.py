@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from rnnlower.graph.operator_kinds import RANDOM, VIEWS
@@ -90,6 +91,15 @@ def node_name(node: ir.Node, index: int) -> str:
 def display_name(node: ir.Node) -> str:
     """Return the node's name; an unnamed node goes by its first output, or else by its operator."""
     return node.name or next((out.name for out in node.outputs if out.name), node.op_type)
+
+
+def node_label(node: ir.Node | onnx.NodeProto) -> str:
+    """Return how messages refer to a node: by its name, or by its first output if it has none."""
+    if node.name:
+        return f"{node.op_type} node {node.name!r}"
+    outputs = [value.name for value in node.outputs] if isinstance(node, ir.Node) else node.output
+    output = next(filter(None, outputs), "")
+    return f"unnamed {node.op_type} node" + (f" (output {output!r})" if output else "")
 
 
 def node_names(model: ir.Model) -> dict[ir.Node, str]:

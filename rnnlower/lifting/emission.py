@@ -172,7 +172,7 @@ def emit_node(
     # A GRU of PyTorch that does not say 0 is taken for an exporter's fault.
     if cell.op_type == "GRU" and (cell.linear_before_reset or e.opset >= 3):
         attributes.append(ir.AttrInt64("linear_before_reset", int(cell.linear_before_reset)))
-    outputs = [ir.Value(name=e.names.fresh(role)) for role in ("Y", "Y_h", "Y_c")[: len(given) - 1]]
+    outputs = [ir.Value(name=e.names.fresh(role)) for role in RECURRENT_OPS[cell.op_type].outputs]
     node = ir.Node("", cell.op_type, operands, attributes, outputs=outputs, name=e.names.source.fresh(name))
     e.add(node)
     return node

@@ -11,7 +11,7 @@ from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.operator_kinds import reduced_axes
-from rnnlower.graph.walk import captured_values, display_name, ints_of_attribute_or_input, operand
+from rnnlower.graph.walk import captured_values, ints_of_attribute_or_input, node_label, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.terms import Axis, Size, Sum, Term, broadcast_sizes, group_axes, pad_rank
 
@@ -76,7 +76,8 @@ class ProductReader:
         rule = None if producer is None or producer.domain else _RULES.get(producer.op_type)
         if value in self.dependent:
             if producer is None or rule is None:
-                raise NotLiftableError(f"{describe(producer)} is not linear in the state")
+                what = "a value" if producer is None else node_label(producer)
+                raise NotLiftableError(f"{what} is not linear in the state")
             return rule(self, producer)
         if producer is None or rule is None or producer.op_type in _SUMS:
             return self._tensor(value)
@@ -114,12 +115,12 @@ class ProductReader:
     def input_sum(self, node: ir.Node, number: int) -> Sum:
         value = operand(node, number)
         if value is None:
-            raise NotLiftableError(f"{describe(node)} has no input {number}")
+            raise NotLiftableError(f"{node_label(node)} has no input {number}")
         return self.read(value)
 
     def ints(self, node: ir.Node, name: str, number: int) -> list[int] | None:
         """Return integers that are an attribute or, in later opsets, an input."""
-        unknown = NotLiftableError(f"the {name} of {describe(node)} are not constant")
+        unknown = NotLiftableError(f"the {name} of {node_label(node)} are not constant")
         return ints_of_attribute_or_input(node, name, number, self._constant, unknown)
 
     def _constant(self, value: ir.Value) -> Array | None:
@@ -210,17 +211,12 @@ class ProductReader:
         return Term(term.coef, term.factors, tuple(parts))
 
 
-def describe(node: ir.Node | None) -> str:
-    """Return the words by which messages refer to a node."""
-    return "a value" if node is None else f"{node.op_type} {display_name(node)!r}"
-
-
 ProductRule = Callable[[ProductReader, ir.Node], Sum]
 
 
 def _cast(p: ProductReader, node: ir.Node) -> Sum:
     if not p.is_same_type(node.inputs[0], node.outputs[0]):
-        raise NotLiftableError(f"{describe(node)} rounds the state")
+        raise NotLiftableError(f"{node_label(node)} rounds the state")
     return p.input_sum(node, 0)
 
 
@@ -232,7 +228,7 @@ def _scale(given: Sum, factor: float) -> Sum:
 def _div(p: ProductReader, node: ir.Node) -> Sum:
     divisor = p.input_sum(node, 1)
     if any(term.factors for term in divisor.terms) or not divisor.terms[0].coef:
-        raise NotLiftableError(f"{describe(node)} divides by a value that is not constant")
+        raise NotLiftableError(f"{node_label(node)} divides by a value that is not constant")
     return _scale(pad_rank(p.input_sum(node, 0), len(p.dims(node.outputs[0]))), 1 / divisor.terms[0].coef)
 
 
@@ -273,7 +269,7 @@ def _reduce_sum(p: ProductReader, node: ir.Node) -> Sum:
 def _matmul(p: ProductReader, node: ir.Node) -> Sum:
     first, second = p.input_sum(node, 0), p.input_sum(node, 1)
     if min(len(first.dims), len(second.dims)) < 2:
-        raise NotLiftableError(f"{describe(node)} multiplies a vector")
+        raise NotLiftableError(f"{node_label(node)} multiplies a vector")
     rank = max(len(first.dims), len(second.dims)) + 1
     lead = len(second.dims) - 2
     rows = pad_rank(first, rank).permute((*range(1, rank), 0))
@@ -284,7 +280,7 @@ def _matmul(p: ProductReader, node: ir.Node) -> Sum:
 def _einsum(p: ProductReader, node: ir.Node) -> Sum:
     operands, result = einsum_terms(node.attributes.get_string("equation", ""))
     if not operands or any(len(set(each)) != len(each) for each in (*operands, result)):
-        raise NotLiftableError(f"{describe(node)} has an equation that is not supported")
+        raise NotLiftableError(f"{node_label(node)} has an equation that is not supported")
     labels = [*result, *sorted(set("".join(operands)) - {*result})]
     total: Sum | None = None
     for number, names in enumerate(operands):

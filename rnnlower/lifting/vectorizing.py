@@ -11,10 +11,10 @@ from onnx_ir.convenience import convert_attributes
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.operator_kinds import POINTWISE, RANDOM, reduced_axes
-from rnnlower.graph.walk import operand, subgraphs_of, walk_values
+from rnnlower.graph.walk import node_label, operand, subgraphs_of, walk_values
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, count_steps
-from rnnlower.lifting.products import ProductReader, describe
+from rnnlower.lifting.products import ProductReader
 from rnnlower.lifting.terms import Size
 from rnnlower.lowering.emitter import Dim, Emitter
 
@@ -116,7 +116,7 @@ class StepVectorizer:
         elif (node.op_type in POINTWISE and node.op_type != "Dropout") or node.op_type in _RULES:
             results = _RULES.get(node.op_type, _pointwise)(self, node, given, has_time)
         else:
-            raise NotLiftableError(f"{describe(node)} is not computed for all steps at once")
+            raise NotLiftableError(f"{node_label(node)} is not computed for all steps at once")
         self._known |= {
             out: (result, any(has_time)) for out, result in zip(node.outputs, results, strict=True)
         }
@@ -198,14 +198,14 @@ def _pointwise(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequen
     if node.op_type in ("Clip", "PRelu"):
         _require_fixed_operands(has_time, node)
     if t.e.opset < 8 and node.op_type in ("Max", "Mean", "Min", "Sum") and not all(has_time):
-        raise NotLiftableError(f"{describe(node)} does not broadcast before opset 8")
+        raise NotLiftableError(f"{node_label(node)} does not broadcast before opset 8")
     rank = len(t.products.dims(node.outputs[0]))
     return t._copy_node(node, t.align(node, given, has_time, rank))
 
 
 def _require_fixed_operands(has_time: Sequence[bool], node: ir.Node) -> None:
     if any(has_time[1:]):
-        raise NotLiftableError(f"{describe(node)} depends on the step")
+        raise NotLiftableError(f"{node_label(node)} depends on the step")
 
 
 def _shift_axes(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
@@ -218,7 +218,7 @@ def _shift_axes(t: StepVectorizer, node: ir.Node, given: Values, has_time: Seque
     if node.op_type in _REDUCTIONS:
         axes = reduced_axes(node, rank, axes)
         if not rank:
-            raise NotLiftableError(f"{describe(node)} reduces a scalar")
+            raise NotLiftableError(f"{node_label(node)} reduces a scalar")
         if not axes:
             return t._copy_node(node, given)
     elif axes is None:
@@ -247,7 +247,7 @@ def _matmul(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[
     if has_time == [True, False] and ranks[1] == 2:
         return t._copy_node(node, given)
     if min(ranks) < 2:
-        raise NotLiftableError(f"{describe(node)} multiplies a vector")
+        raise NotLiftableError(f"{node_label(node)} multiplies a vector")
     return t._copy_node(node, t.align(node, given, has_time, max(ranks)))
 
 
@@ -255,7 +255,7 @@ def _einsum(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[
     terms, result = einsum_terms(node.attributes.get_string("equation", ""))
     free = next((label for label in "tzyxw" if label not in "".join(terms)), None)
     if not terms or free is None:
-        raise NotLiftableError(f"{describe(node)} has an equation that is not supported")
+        raise NotLiftableError(f"{node_label(node)} has an equation that is not supported")
     operands = [free * has + each for each, has in zip(terms, has_time, strict=True)]
     return t._copy_node(node, given, equation=f"{','.join(operands)}->{free}{result}")
 
@@ -264,7 +264,7 @@ def _shift_axis(t: StepVectorizer, node: ir.Node, given: Values, has_time: Seque
     """Emit an operator whose axis is an attribute, shifted by one."""
     _require_fixed_operands(has_time, node)
     if node.op_type in ("LogSoftmax", "Softmax") and t.e.opset < 13:
-        raise NotLiftableError(f"{describe(node)} takes several axes for one")
+        raise NotLiftableError(f"{node_label(node)} takes several axes for one")
     rank = len(t.products.dims(node.inputs[0]))
     axis = node.attributes.get_int("axis", 0 if node.op_type in ("Gather", "Split") else -1)
     return t._copy_node(node, given, axis=axis % rank + 1)
@@ -279,7 +279,7 @@ def _gather(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[
 
 def _concat(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
     if not all(has_time):
-        raise NotLiftableError(f"{describe(node)} joins the step to what is the same in all steps")
+        raise NotLiftableError(f"{node_label(node)} joins the step to what is the same in all steps")
     axis = node.attributes.get_int("axis", 0) % len(t.products.dims(node.inputs[0]))
     return t._copy_node(node, given, axis=axis + 1)
 
@@ -301,7 +301,7 @@ def _gemm(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bo
     _require_fixed_operands(has_time, node)
     bias = () if operand(node, 2) is None else t.products.dims(node.inputs[2])
     if node.attributes.get_int("transA", 0) or (len(bias) == 2 and bias[0] != 1):
-        raise NotLiftableError(f"{describe(node)} is not computed for all steps at once")
+        raise NotLiftableError(f"{node_label(node)} is not computed for all steps at once")
     rows, weights, addend = (*given, None)[:3]
     assert rows is not None
     assert weights is not None

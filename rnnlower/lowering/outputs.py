@@ -23,7 +23,7 @@ def emit_outputs(
     if node.used("Y"):
         outputs["Y"] = _sequence_output(e, node, axes, results.outputs, mask)
     per_lane = len(lanes[0].states)
-    for index, name in enumerate(("Y_h", "Y_c")[:per_lane]):
+    for index, name in enumerate(node.cell.outputs[1:]):
         if node.used(name):
             finals = results.states[index::per_lane]
             outputs[name] = _state_output(e, node, axes, finals, [lane.states[index] for lane in lanes], mask)

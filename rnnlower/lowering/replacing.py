@@ -14,7 +14,6 @@ from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.walk import LocatedNode
 from rnnlower.lowering.forms import PLAIN, Form
-from rnnlower.recurrent.operators import OUTPUT_NAMES
 
 Gates = Literal["auto", "fused", "separate"]
 """Whether gates share products; ``auto`` picks what runs fastest."""
@@ -102,13 +101,13 @@ def located_errors(located: LocatedNode, remedy: str = "") -> Iterator[None]:
 
 
 def replace_node(
-    old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node], *, mark: bool
+    old: ir.Node, outputs: Sequence[ir.Value | None], emitted: Sequence[ir.Node], *, mark: bool
 ) -> None:
     """Put the emitted nodes in the place of the node; its outputs keep their names and types.
 
     Args:
         old: The node.
-        outputs: The values that replace its outputs, by name.
+        outputs: The values that replace its outputs, in their order; ``None`` replaces nothing.
         emitted: The nodes that compute them.
         mark: Whether to mark them as `EMITTED` for later passes, which takes a dictionary for each of them.
     """
@@ -118,10 +117,9 @@ def replace_node(
     if mark:
         for node in emitted:
             node.meta[EMITTED] = True
-    for name, value in zip(OUTPUT_NAMES, old.outputs, strict=False):
-        if name not in outputs:
+    for value, new in zip(old.outputs, outputs, strict=False):
+        if new is None:
             continue
-        new = outputs[name]
         value.type = new.type if value.type is None else value.type
         value.shape = new.shape if value.shape is None else value.shape
         new.doc_string = value.doc_string

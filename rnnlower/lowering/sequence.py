@@ -36,6 +36,7 @@ from rnnlower.lowering.strategies.repeating import Stepped
 from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
+from rnnlower.recurrent.operators import OUTPUT_NAMES
 
 
 def lower_node(
@@ -126,10 +127,9 @@ def emit_failing_outputs(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
     X = node.inputs[0]
     assert X is not None
     nonsense = e.op("Reshape", e.op("NonZero", X, since=9), e.integers(-1))
-    names = ("Y", "Y_h", "Y_c")
     return {
         name: e.op("Reshape", X, nonsense)
-        for name, out in zip(names, node.outputs, strict=False)
+        for name, out in zip(OUTPUT_NAMES, node.outputs, strict=False)
         if is_read(out)
     }
 

@@ -22,7 +22,7 @@ _RANK = 3
 
 
 class Weights:
-    """Cut weights into the pieces that the steps need.
+    """The weights, cut into the pieces that the steps need.
 
     Args:
         private: The values that may be replaced by constants cut from them: initializers that nothing else

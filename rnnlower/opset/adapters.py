@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.graph.inlining import resolve_references
+from rnnlower.graph.versions import function_body
 from rnnlower.graph.walk import trim_omitted, walk_values
 from rnnlower.opset.step import VersionStep
 from rnnlower.opset.value_types import ValueTypes
@@ -109,7 +110,9 @@ def nonnegative_axes(step: VersionStep) -> None:
 def expand_to_body(step: VersionStep) -> None:
     """onnx defines the operator as a function of older ones: its body replaces the node."""
     step.opset = step.source_opset
-    proto = _body(step)
+    proto = function_body(step.node, step.opset, step.known_dtype, step.shape)
+    if proto is None or not proto.node:
+        step.refuse("onnx defines it for inputs of known rank only", "declare their shapes in value_info")
     positions = _drop_missing_outputs(proto)
     function = ir.serde.deserialize_function(proto)
     attributes, outputs = _attributes(step), list(function.outputs)
@@ -161,26 +164,3 @@ def _attributes(step: VersionStep) -> dict[str, ir.Attr]:
     for name in step.node.attributes:
         step.attr(name)
     return {**found, **step.node.attributes}
-
-
-def _body(step: VersionStep) -> onnx.FunctionProto:
-    defined: Any = onnx.defs.get_schema(step.node.op_type, step.opset, "")
-    version = step.old.since
-    proto = onnx.FunctionProto()
-    if version in defined.function_opset_versions:
-        proto.ParseFromString(defined.get_function_with_opset_version(version))
-        return proto
-    types = []
-    for value in trim_omitted(step.node.inputs):
-        type_ = onnx.TypeProto()
-        if value is not None:
-            type_.CopyFrom(ir.serde.serialize_type(ir.TensorType(step.known_dtype(value))))
-            shape = step.shape(value)
-            if shape is not None:
-                ir.serde.serialize_shape_into(type_, shape)
-        types.append(type_.SerializeToString())
-    node = ir.to_proto(step.node).SerializeToString()
-    proto.ParseFromString(defined.get_context_dependent_function_with_opset_version(version, node, types))
-    if not proto.node:
-        step.refuse("onnx defines it for inputs of known rank only", "declare their shapes in value_info")
-    return proto

@@ -23,8 +23,8 @@ from rnnlower.graph.versions import (
     note_on_newer_operator,
     version_at,
 )
-from rnnlower.graph.walk import default_opset, is_read, root_graphs, subgraphs_of, walk
-from rnnlower.opset.conversion_state import Adaptation, NodePredicate, OpsetReport, Session, Subject, describe
+from rnnlower.graph.walk import default_opset, is_read, node_label, root_graphs, subgraphs_of, walk
+from rnnlower.opset.conversion_state import Adaptation, NodePredicate, OpsetReport, Session, Subject
 from rnnlower.opset.functions_and_training import (
     convert_training,
     drop_uncalled_functions,
@@ -155,7 +155,7 @@ def _version(node: ir.Node, opset: int, path: str) -> Version:
         where = f" in {path}" if path else ""
         raise OpsetError(
             f"opset {opset} has no operator {node.op_type}",
-            node=Subject(node, path, f"{describe(node)}{where}"),
+            node=Subject(node, path, f"{node_label(node)}{where}"),
             remedy="the model is not valid, or the operator belongs to another domain",
         )
     return version
@@ -177,7 +177,7 @@ def _cross_version_step(session: Session, node: ir.Node, opset: int, neighbor: i
     if adapter is not None and fits_ahead and form_misfit(node, old) is not None:
         # Some exporters declare an older opset than they write.
         adapter = None
-        session.report.notes.append(f"{describe(node)} already has the form of {new}, and stays as it is")
+        session.report.notes.append(f"{node_label(node)} already has the form of {new}, and stays as it is")
     step = VersionStep(session, graph, node, (old, new), (opset, neighbor), path)
     if high > REVIEWED:
         step.refuse("this step is newer than the table of steps", "update rnnlower")
@@ -256,7 +256,7 @@ def _check_fit(step: VersionStep, new: Version) -> None:
         # exporters that declare an older opset than they write use types that came later.
         before = type_misfit(step.node, step.old, types_of)
         if before:
-            step.session.report.notes.append(f"{describe(step.node)} was not valid before: {before}")
+            step.session.report.notes.append(f"{node_label(step.node)} was not valid before: {before}")
             return
     if reason:
         step.refuse(reason, "declare it in value_info" if "is not known" in reason else "")

@@ -106,11 +106,3 @@ class Subject:
 
     def __str__(self) -> str:
         return place_name(self.path, display_name(self.node))
-
-
-def describe(node: ir.Node) -> str:
-    """Return how messages refer to a node: by its name, or by its first output if it has none."""
-    if node.name:
-        return f"node {node.name!r} ({node.op_type})"
-    made = next((value.name for value in node.outputs if value.name), "")
-    return f"the unnamed {node.op_type} that computes {made!r}"

@@ -15,8 +15,8 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_holds, co
 from rnnlower.graph.inlining import is_always_given
 from rnnlower.graph.rewiring import set_input, take_place_of
 from rnnlower.graph.versions import Version, version_at
-from rnnlower.graph.walk import display_name, is_read, trim_omitted
-from rnnlower.opset.conversion_state import Session, Subject, describe
+from rnnlower.graph.walk import display_name, is_read, node_label, trim_omitted
+from rnnlower.opset.conversion_state import Session, Subject
 from rnnlower.opset.version_fit import describe_misfit
 
 # Constants up to this size are shown to shape inference: axes, shapes and scales are small.
@@ -143,7 +143,7 @@ class VersionStep:
         advice = f"{remedy}, or {stay}" if remedy else stay
         origin = self.session.origins.get(self.node)
         written = f", written for {origin}" if origin else ""
-        subject = Subject(self.node, self.path, f"{describe(self.node)}{written}{where}")
+        subject = Subject(self.node, self.path, f"{node_label(self.node)}{written}{where}")
         wanted = None if after > since else since
         raise OpsetError(f"{self.old} {fault}: {reason}", node=subject, remedy=advice, opset=wanted)
 
@@ -309,7 +309,7 @@ class VersionStep:
             node.name = self.session.names.fresh(f"{display_name(self.node)}_{node.op_type}")
         node.metadata_props.update(self.node.metadata_props)
         origins = self.session.origins
-        origins[node] = origins.get(self.node) or describe(self.node)
+        origins[node] = origins.get(self.node) or node_label(self.node)
         if self._after is not None:
             self.graph.insert_after(self._after, [node])
             self._after = node

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import onnx.defs
 import onnx_ir as ir
 
-from rnnlower.graph.versions import REQUIRED, VARIADIC, Parameter, Version
+from rnnlower.graph.versions import VARIADIC, NodeForm, Parameter, Version, misfit_of
 from rnnlower.graph.walk import trim_omitted
 
 MIN_OPSET = 1
@@ -56,37 +56,19 @@ def describe_misfit(
 
 def form_misfit(node: ir.Node, version: Version) -> str | None:
     """Describe why attributes, or number of inputs or outputs, do not fit `version`; ``None`` if they do."""
-    return _attribute_misfit(node, version) or _arity_misfit(node, version)
-
-
-def _attribute_misfit(node: ir.Node, version: Version) -> str | None:
-    for name, attribute in node.attributes.items():
-        formal = version.attributes.get(name)
-        if formal is None:
+    for name in node.attributes:
+        if name not in version.attributes:
             return f"{version} has no attribute {name!r}"
-        if formal.type != int(attribute.type):
-            return f"attribute {name!r} of {version} is not of type {attribute.type.name}"
-    for name, formal in version.attributes.items():
-        if formal.required and name not in node.attributes:
-            return f"{version} requires the attribute {name!r}"
-    return None
+    inputs = _presence(node.inputs, version.input_range[0])
+    outputs = _presence(node.outputs, version.output_range[0])
+    attributes = tuple((name, int(attribute.type)) for name, attribute in node.attributes.items())
+    return misfit_of(NodeForm(inputs, outputs, attributes), version) or None
 
 
-def _arity_misfit(node: ir.Node, version: Version) -> str | None:
-    for kind, given, formals, (low, high) in (
-        ("input", node.inputs, version.inputs, version.input_range),
-        ("output", node.outputs, version.outputs, version.output_range),
-    ):
-        values = trim_omitted(given)
-        if len(values) > high:
-            return f"{version} has at most {high} {kind}(s), the node has {len(values)}"
-        if len(given) < low:
-            return f"{version} has at least {low} {kind}(s), the node has {len(given)}"
-        values += [None] * (low - len(values))
-        for formal, value in bind_parameters(formals, values):
-            if value is None and formal.option == REQUIRED:
-                return f"{version} requires the {kind} {formal.name!r}"
-    return None
+def _presence(values: Sequence[ir.Value | None], least: int) -> tuple[bool, ...]:
+    """Return which values are present, without omitted ones at the end beyond the least number."""
+    present = [value is not None for value in trim_omitted(values)]
+    return (*present, *[False] * (min(len(values), least) - len(present)))
 
 
 def type_misfit(

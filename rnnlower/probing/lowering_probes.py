@@ -18,7 +18,7 @@ from rnnlower.passes.pipeline import lower_model
 from rnnlower.probing.asking import Asker, Question, model_question, parse_model
 from rnnlower.probing.nodes import STATES, Node, node_question
 from rnnlower.probing.writing import nonempty, toml_text
-from rnnlower.recurrent.operators import DIRECTIONS
+from rnnlower.recurrent.operators import DIRECTIONS, OUTPUT_NAMES
 from rnnlower.targets.choosing import Native
 from rnnlower.targets.format import ADAPTABLE
 from rnnlower.targets.reading import parse_target
@@ -326,7 +326,7 @@ def _nodes_lacking(rule: dict[str, Any], word: str) -> list[Node]:
         # An empty name for B covers both rules: that it must not be empty, and that it must be present.
         (("B",), word in needs, lambda node: node.with_(inputs=node.inputs - it, written=4)),
         (("initial_h", "initial_c"), word in needs, lambda node: node.with_(inputs=node.inputs - it)),
-        (("Y", "Y_h", "Y_c", "hidden_size"), word in needs, lambda node: node.with_(left_out=it)),
+        ((*OUTPUT_NAMES, "hidden_size"), word in needs, lambda node: node.with_(left_out=it)),
         (("sequence_lens",), word not in rule["inputs"], lambda n: n.with_(inputs=n.inputs | it, full=it)),
         (("direction", "layout"), word in rule["attributes"], lambda node: node.add(word)),
         (("activations",), word in rule["attributes"], Node.with_activations),

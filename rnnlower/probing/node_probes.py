@@ -10,7 +10,7 @@ import numpy as np
 from rnnlower.probing.asking import Asker
 from rnnlower.probing.nodes import SIZES, STATES, Node, node_question
 from rnnlower.probing.random_nodes import Claims, add_parts, draw_parts, minimize
-from rnnlower.recurrent.operators import DIRECTIONS
+from rnnlower.recurrent.operators import DIRECTIONS, RECURRENT_OPS
 
 _ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 _INPUTS = ("sequence_lens", "initial_h", "initial_c", "P")
@@ -218,14 +218,13 @@ class _RuleProbe:
         def without(*names: str) -> bool:
             return self._are_right(names[0], (node.with_(left_out=frozenset(names)) for node in nodes))
 
-        last = "Y_c" if self._claims.base.op_type == "LSTM" else "Y_h"
+        outputs = RECURRENT_OPS[self._claims.base.op_type].outputs
         if not without("hidden_size"):
             self._claims.needs.append("hidden_size")
-        for name in ("Y", "Y_h", "Y_c") if last == "Y_c" else ("Y", "Y_h"):
-            ends = {"Y_h": ("Y_h", "Y_c")[: 2 if last == "Y_c" else 1], "Y_c": ("Y_c",)}.get(name, ())
-            empty = name == last or without(name)
-            absent = not ends or without(*ends)
-            if not empty and name != last:
+        for index, name in enumerate(outputs):
+            empty = name == outputs[-1] or without(name)
+            absent = not index or without(*outputs[index:])
+            if not empty:
                 self._claims.not_empty.append(name)
             if not absent:
                 self._claims.needs.append(name)

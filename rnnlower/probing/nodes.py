@@ -15,7 +15,7 @@ from onnx import helper
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Question, model_question, parse_nodes, question
 from rnnlower.probing.type_probes import retype_question
-from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES, RECURRENT_OPS
+from rnnlower.recurrent.operators import INPUT_NAMES, RECURRENT_OPS
 
 Array = NDArray[Any]
 
@@ -154,7 +154,7 @@ def node_question(node: Node) -> Question:
     arrays = _make_arrays(node)
     names = [name if name in ("X", "W", "R", *node.inputs) else "" for name in INPUT_NAMES]
     written = max(node.written, max(index for index, name in enumerate(names) if name) + 1)
-    kept = OUTPUT_NAMES[: 3 if node.op_type == "LSTM" else 2]
+    kept = RECURRENT_OPS[node.op_type].outputs
     outputs = ["" if name in node.left_out else name for name in kept]
     while not outputs[-1]:
         outputs.pop()

@@ -8,12 +8,11 @@ import numpy as np
 from onnx import helper
 
 from rnnlower.probing.asking import Asker, Question, question
-from rnnlower.recurrent.operators import DIRECTIONS, QUANTIZED_LSTM
+from rnnlower.recurrent.operators import DIRECTIONS, OUTPUT_NAMES, QUANTIZED_LSTM
 
 # Steps, batch, input_size, hidden_size. With several threads, onnxruntime rounds a batch in parts; over many
 # steps, two right sums may be rounded to different steps of 8 bits.
 _SIZES = ((1, 1, 8, 16), (3, 1, 8, 16), (3, 1, 16, 64))
-_OUTPUTS = ("Y", "Y_h", "Y_c")
 
 
 def probe_quantized_rules(asker: Asker) -> list[dict[str, Any]]:
@@ -46,6 +45,6 @@ def _quantized(direction: str, sizes: tuple[int, int, int, int]) -> Question:
     }
     inputs = ["X", "W", "R", "B", "", "", "", "", "scale", "zero", "scale", "zero"]
     node = helper.make_node(
-        QUANTIZED_LSTM, inputs, _OUTPUTS, domain="com.microsoft", direction=direction, hidden_size=units
+        QUANTIZED_LSTM, inputs, OUTPUT_NAMES, domain="com.microsoft", direction=direction, hidden_size=units
     )
     return question([node], {"X": x, **weights}, 14, weights)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rnnlower.probing.nodes import STATES, Node
+from rnnlower.recurrent.operators import OUTPUT_NAMES, RECURRENT_OPS
 
 _WEIGHTS = ("W", "R", "B")
 _FED_INPUTS = ("sequence_lens", "initial_h", "initial_c")
@@ -114,8 +115,8 @@ def draw_parts(claims: Claims, rng: np.random.Generator) -> list[str]:
     # Values that a Loop or Scan captures from outside are tested elsewhere.
     reads = not {"in Loop", "in Scan"} & {*where}
     parts = some([name for name in claims.taken if reads or name not in _FED_INPUTS])
-    lacking = some([name for name in ("Y", "Y_h", "Y_c", "hidden_size") if claims.may_lack(name)])
-    if {"Y", "Y_h", "Y_c"} <= {*lacking} or ({"Y", "Y_h"} <= {*lacking} and claims.base.op_type != "LSTM"):
+    lacking = some([name for name in (*OUTPUT_NAMES, "hidden_size") if claims.may_lack(name)])
+    if {*RECURRENT_OPS[claims.base.op_type].outputs} <= {*lacking}:
         lacking.remove("Y")
     parts += lacking + some(["activations"] if claims.functions else [])
     given = {*claims.base.inputs, *parts}
@@ -147,7 +148,7 @@ def add_parts(node: Node, parts: Sequence[str], functions: Sequence[str]) -> Nod
     more: dict[str, Any] = {}
     for part in parts:
         kind, _, name = part.partition(" ")
-        if part in ("Y", "Y_h", "Y_c", "hidden_size"):
+        if part in (*OUTPUT_NAMES, "hidden_size"):
             sets["left_out"].add(part)
         elif part == "activations":
             node = node.with_activations(*functions)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from rnnlower.graph.versions import version_at
+
 FLOAT_TYPES = (ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 
 
@@ -15,41 +17,21 @@ class Cell:
     """The properties in which the three operators differ.
 
     Attributes:
-        versions: The versions of the operator, as `onnx.defs` numbers them.
         gates: The gates in the order in which W, R and B stack them.
         activations: The default activation functions, one for each of f, g, h that the cell has.
-        attributes: Attributes beyond the shared ones, with the first and last version that has them.
+        outputs: The names of the outputs in their order.
     """
 
-    versions: tuple[int, ...]
     gates: str
     activations: tuple[str, ...]
-    attributes: Mapping[str, tuple[int, int]]
+    outputs: tuple[str, ...]
 
 
-_ALWAYS = (1, 1 << 30)
+OUTPUT_NAMES = ("Y", "Y_h", "Y_c")
 RECURRENT_OPS: Mapping[str, Cell] = {
-    "LSTM": Cell((1, 7, 14, 22), "iofc", ("Sigmoid", "Tanh", "Tanh"), {"input_forget": _ALWAYS}),
-    "GRU": Cell((1, 3, 7, 14, 22), "zrh", ("Sigmoid", "Tanh"), {"linear_before_reset": (3, _ALWAYS[1])}),
-    "RNN": Cell((1, 7, 14, 22), "i", ("Tanh",), {}),
-}
-
-ATTRIBUTE_TYPES: Mapping[str, ir.AttributeType] = {
-    "activation_alpha": ir.AttributeType.FLOATS,
-    "activation_beta": ir.AttributeType.FLOATS,
-    "activations": ir.AttributeType.STRINGS,
-    "clip": ir.AttributeType.FLOAT,
-    "direction": ir.AttributeType.STRING,
-    "hidden_size": ir.AttributeType.INT,
-    "input_forget": ir.AttributeType.INT,
-    "layout": ir.AttributeType.INT,
-    "linear_before_reset": ir.AttributeType.INT,
-    "output_sequence": ir.AttributeType.INT,
-}
-SHARED_ATTRIBUTES: Mapping[str, tuple[int, int]] = {
-    **{name: _ALWAYS for name in ATTRIBUTE_TYPES if name not in ("input_forget", "linear_before_reset")},
-    "layout": (14, _ALWAYS[1]),
-    "output_sequence": (1, 6),
+    "LSTM": Cell("iofc", ("Sigmoid", "Tanh", "Tanh"), OUTPUT_NAMES),
+    "GRU": Cell("zrh", ("Sigmoid", "Tanh"), OUTPUT_NAMES[:2]),
+    "RNN": Cell("i", ("Tanh",), OUTPUT_NAMES[:2]),
 }
 
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
@@ -62,7 +44,6 @@ WEIGHT_INPUTS = (1, 2, 3, 7)
 """The positions of W, R, B and P."""
 STATE_INPUTS = (5, 6)
 """The positions of initial_h and initial_c."""
-OUTPUT_NAMES = ("Y", "Y_h", "Y_c")
 DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
     "forward": (False,),
     "reverse": (True,),
@@ -76,46 +57,52 @@ class Signature:
 
     Attributes:
         cell: The key of its cell in `RECURRENT_OPS`.
-        versions: The operator's versions in its domain.
         inputs: The names of the inputs in their order.
-        attributes: The attributes, with the first and last version that has them.
+        attributes: The attributes of each version, with their types.
         required: The inputs that must be present.
         transposed: Whether W is ``[num_directions, input_size, gates * hidden_size]``, and R likewise.
     """
 
     cell: str
-    versions: tuple[int, ...]
     inputs: tuple[str, ...]
-    attributes: Mapping[str, tuple[int, int]]
+    attributes: Mapping[int, Mapping[str, ir.AttributeType]]
     required: tuple[str, ...] = ("X", "W", "R")
     transposed: bool = False
 
 
-def _standard(op_type: str) -> Signature:
-    cell = RECURRENT_OPS[op_type]
+def _attributes(op_type: str, since: int) -> dict[str, ir.AttributeType]:
+    version = version_at(op_type, since)
+    assert version is not None
+    return {name: ir.AttributeType(each.type) for name, each in sorted(version.attributes.items())}
+
+
+def _standard(op_type: str, *versions: int) -> Signature:
+    """Return the signature with the versions that this package knows; onnx may have newer ones."""
     inputs = _INPUTS if op_type == "LSTM" else _INPUTS[:6]
-    return Signature(op_type, cell.versions, inputs, {**SHARED_ATTRIBUTES, **cell.attributes})
+    return Signature(op_type, inputs, {since: _attributes(op_type, since) for since in versions})
 
 
 QUANTIZED_LSTM = "DynamicQuantizeLSTM"
 """onnxruntime's LSTM with weights of 8 bits, which rounds X and H to 8 bits as it runs."""
 
 SIGNATURES: Mapping[tuple[str, str], Signature] = {
-    **{("", op_type): _standard(op_type) for op_type in RECURRENT_OPS},
+    ("", "LSTM"): _standard("LSTM", 1, 7, 14, 22),
+    ("", "GRU"): _standard("GRU", 1, 3, 7, 14, 22),
+    ("", "RNN"): _standard("RNN", 1, 7, 14, 22),
     ("com.microsoft", QUANTIZED_LSTM): Signature(
         "LSTM",
-        (1,),
         INPUT_NAMES,
-        {
-            name: _ALWAYS
-            for name in (*SHARED_ATTRIBUTES, "input_forget")
-            if name not in ("layout", "output_sequence")
-        },
+        {1: _attributes("LSTM", 7)},
         required=("X", "W", "R", *_QUANTIZATION),
         transposed=True,
     ),
 }
 """The key is (domain, operator)."""
+
+ATTRIBUTE_TYPES: Mapping[str, ir.AttributeType] = dict(
+    sorted(item for each in SIGNATURES.values() for own in each.attributes.values() for item in own.items())
+)
+"""The attributes of all of them."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,9 @@ from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import LocatedNode
 from rnnlower.recurrent.node import Activation, ResolvedNode, Semantics
 from rnnlower.recurrent.operators import (
-    ATTRIBUTE_TYPES,
     DIRECTIONS,
     FLOAT_TYPES,
     ORT_PARAMETERS,
-    OUTPUT_NAMES,
     RECURRENT_OPS,
     SIGNATURES,
     SPEC_PARAMETERS,
@@ -57,7 +56,7 @@ class _Parser:
         self.signature = SIGNATURES[self.node.domain, self.node.op_type]
         self.op_type = self.signature.cell
         self.cell = RECURRENT_OPS[self.op_type]
-        self.version = max(v for v in self.signature.versions if v <= located.opset)
+        self.version = max(v for v in self.signature.attributes if v <= located.opset)
         self.semantics = semantics
 
     def parse(self) -> ResolvedNode:
@@ -107,15 +106,14 @@ class _Parser:
         return UnsupportedModelError(what, node=self.located, remedy=remedy)
 
     def check_attributes(self) -> None:
-        known = self.signature.attributes
-        own = sorted(name for name, (first, last) in known.items() if first <= self.version <= last)
+        known = {*chain.from_iterable(self.signature.attributes.values())}
+        own = self.signature.attributes[self.version]
         for name, attribute in self.node.attributes.items():
             if name not in known:
                 raise self.invalid(
                     f"unknown attribute {name!r}; {self.node.op_type}-{self.version} has {', '.join(own)}"
                 )
-            first, last = known[name]
-            if not first <= self.version <= last:
+            if name not in own:
                 raise self.invalid(
                     f"attribute {name!r} does not exist in {self.node.op_type}-{self.version}",
                     "remove it or change the model's opset",
@@ -128,10 +126,9 @@ class _Parser:
                     "which no call of the function sets",
                     "set it or give it a default",
                 )
-            if attribute.type != ATTRIBUTE_TYPES[name]:
+            if attribute.type != own[name]:
                 raise self.invalid(
-                    f"attribute {name!r} has type {attribute.type.name}; "
-                    f"it must be {ATTRIBUTE_TYPES[name].name}"
+                    f"attribute {name!r} has type {attribute.type.name}; it must be {own[name].name}"
                 )
 
     def value(self, name: str) -> Any:
@@ -220,7 +217,7 @@ class _Parser:
         return inputs
 
     def _outputs(self) -> dict[str, ir.Value]:
-        allowed = OUTPUT_NAMES if self.op_type == "LSTM" else OUTPUT_NAMES[:2]
+        allowed = self.cell.outputs
         if len(self.node.outputs) > len(allowed):
             raise self.invalid(f"has {len(self.node.outputs)} outputs; it has at most {len(allowed)}")
         return {name: value for name, value in zip(allowed, self.node.outputs, strict=False) if value.name}

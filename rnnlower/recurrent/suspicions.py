@@ -34,7 +34,7 @@ from rnnlower.graph.walk import (
 )
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
-from rnnlower.recurrent.operators import OUTPUT_NAMES, STATE_INPUTS
+from rnnlower.recurrent.operators import RECURRENT_OPS, STATE_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
 
@@ -365,7 +365,7 @@ def find_forgetful_operators(model: ir.Model, facts: Facts) -> list[Suspicion]:
 
 
 def _forgotten_state_warning(located: LocatedNode) -> Suspicion:
-    names = OUTPUT_NAMES if located.node.op_type == "LSTM" else OUTPUT_NAMES[:2]
+    names = RECURRENT_OPS[located.node.op_type].outputs
     written = dict(zip(names, (value.name for value in located.node.outputs), strict=False))
     states = [output for output in _STATES.values() if output in names]
     named = [f"{output} {written[output]!r}" if written.get(output) else output for output in states]

@@ -84,8 +84,8 @@ class AdaptedNode:
             [each.name for each in functions] == [*node.cell.activations] for functions in node.activations
         )
 
-    def emit(self) -> dict[str, ir.Value]:
-        """Emit the form; return a new value for each output of the node that is used."""
+    def emit(self) -> list[ir.Value | None]:
+        """Emit the form; return a new value for each output of the node, ``None`` if it is not used."""
         node = self._node
         inputs = self._inputs()
         splits = node.num_directions > 1 and "bidirectional" in self._changes and self._own_activations
@@ -105,7 +105,7 @@ class AdaptedNode:
         }
         if self._batch_first:
             results = {name: self.e.transpose(value, _BATCH_PERM[name]) for name, value in results.items()}
-        return results
+        return [results.get(name) for name in OUTPUT_NAMES]
 
     def replace(self, *, mark: bool) -> ir.Node:
         """Put the form in the place of the node; return its only recurrent node, under the same name."""
@@ -206,15 +206,14 @@ class AdaptedNode:
     def _outputs(self, directions: int) -> list[ir.Value]:
         """Return the outputs that are used or required; omitted ones before them have no name."""
         node = self._node
-        names = OUTPUT_NAMES[: 3 if node.op_type == "LSTM" else 2]
-        wanted = [self._is_wanted(name) for name in names]
+        wanted = [self._is_wanted(name) for name in node.cell.outputs]
         while not wanted[-1]:
             wanted.pop()
         X = node.inputs["X"].shape
         assert X is not None
         steps, rows = (X[1], X[0]) if node.layout else (X[0], X[1])
         made = []
-        for name, want in zip(names, wanted, strict=False):
+        for name, want in zip(node.cell.outputs, wanted, strict=False):
             value = ir.Value(name=self.e.names.fresh(name) if want else "")
             if want and node.dtype is not None:
                 value.type = ir.TensorType(node.dtype)

@@ -18,7 +18,7 @@ Dims = tuple[int | str | None, ...]
 
 @dataclasses.dataclass(frozen=True)
 class CacheInput:
-    """Prepend the last elements of the previous chunks to an input.
+    """The last elements of the previous chunks, prepended to an input.
 
     Attributes:
         node, index: The input, or an output of the model where there is no node.
@@ -51,7 +51,7 @@ class CacheInput:
 
 @dataclasses.dataclass(frozen=True)
 class HoldState:
-    """Move a state of a node to an input and an output of the model.
+    """A state of a node, moved to an input and an output of the model.
 
     Attributes:
         node: The node.
@@ -78,7 +78,7 @@ class HoldState:
 
 @dataclasses.dataclass(frozen=True)
 class ContinueSum:
-    """Continue a cumulative sum from chunk to chunk."""
+    """A cumulative sum, continued from chunk to chunk."""
 
     node: ir.Node
     axis: int
@@ -89,7 +89,7 @@ class ContinueSum:
 
 @dataclasses.dataclass(frozen=True)
 class ContinuePositions:
-    """Continue positions from chunk to chunk.
+    """Positions, continued from chunk to chunk.
 
     Attributes:
         node: A Range over the steps; or, where there is a table, the node that takes rows of it.
@@ -116,7 +116,7 @@ class ContinuePositions:
 
 @dataclasses.dataclass(frozen=True)
 class BlankFrames:
-    """Replace the frames before the first real one by a constant.
+    """A constant in the place of the frames before the first real one.
 
     Attributes:
         node, index: The input.
@@ -139,7 +139,7 @@ class BlankFrames:
 
 @dataclasses.dataclass(frozen=True)
 class OverlapAdd:
-    """Replace a node that adds up overlapping frames by the sum of their shifted parts.
+    """The sum of shifted frames, in the place of a node that adds up overlapping ones.
 
     Attributes:
         node, index: The frames. Those of the last chunk that reach into this one come first.
@@ -162,7 +162,7 @@ class OverlapAdd:
 
 @dataclasses.dataclass(frozen=True)
 class ReplaceInput:
-    """Replace an input by a constant, or remove it."""
+    """A constant in the place of an input, or nothing."""
 
     node: ir.Node
     index: int
@@ -171,7 +171,7 @@ class ReplaceInput:
 
 @dataclasses.dataclass(frozen=True)
 class SetAttribute:
-    """Set an attribute to another list of integers."""
+    """Another list of integers for an attribute."""
 
     node: ir.Node
     name: str
@@ -180,7 +180,7 @@ class SetAttribute:
 
 @dataclasses.dataclass(frozen=True)
 class BypassNode:
-    """Replace a node by one of its inputs."""
+    """One of a node's inputs, in the place of the node."""
 
     node: ir.Node
     index: int

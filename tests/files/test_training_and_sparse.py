@@ -102,7 +102,7 @@ def test_conversion_keeps_and_converts_everything() -> None:
 def test_training_that_cannot_be_converted_is_refused() -> None:
     model = model_with_everything()
     model.training_info[0].algorithm.node.append(helper.make_node("Round", ["g"], ["r"], name="rounding"))
-    with pytest.raises(rnnlower.OpsetError, match=r"in the model's training info: node 'rounding'"):
+    with pytest.raises(rnnlower.OpsetError, match=r"in the model's training info: \w+ node 'rounding'"):
         rnnlower.convert(model, opset=9)
 
 

@@ -24,8 +24,10 @@ main (float[T, B, 4] K, float[T, B, 4] V, float[B, 4, 4] S) => (float[B, 4, 4] E
 }}"""
 STEP = "kw = Unsqueeze (k, value)  vw = Unsqueeze (v, key)  w = Mul (kw, vw)  s2 = Add (s, w)"
 REFUSED = {
-    "Tanh 's2' is not linear in the state": STEP.replace("s2 = Add (s, w)", "a = Add (s, w)  s2 = Tanh (a)"),
-    "CumSum 'kw' is not computed for all steps at once": STEP.replace(
+    "unnamed Tanh node (output 's2') is not linear in the state": STEP.replace(
+        "s2 = Add (s, w)", "a = Add (s, w)  s2 = Tanh (a)"
+    ),
+    "unnamed CumSum node (output 'kw') is not computed for all steps at once": STEP.replace(
         "kw = Unsqueeze (k, value)", "ku = Unsqueeze (k, value)  kw = CumSum (ku, one)"
     ),
 }

@@ -98,7 +98,7 @@ def test_a_node_in_a_function_is_refused_with_the_functions_name() -> None:
     source = model_with(13, function("F", BITS))
     for target in (13, 17):
         with pytest.raises(
-            OpsetError, match=r"BitwiseNot that computes 'n' in function:own::F: .*ask for opset 18"
+            OpsetError, match=r"BitwiseNot node \(output 'n'\) in function:own::F: .*ask for opset 18"
         ):
             rnnlower.convert(source, opset=target)
     assert rnnlower.convert(source, opset=18).functions
@@ -131,7 +131,7 @@ def test_lowering_raises_the_model_to_what_the_function_needs(strategy: str) -> 
         assert rnnlower.verify(source, lowered, trials=2)
     source.functions[0].node.pop()
     source.functions[0].node.extend(BITS)
-    with pytest.raises(OpsetError, match=r"'F.BitwiseNot' \(BitwiseNot\): .*ask for opset 18"):
+    with pytest.raises(OpsetError, match=r"BitwiseNot node 'F.BitwiseNot': .*ask for opset 18"):
         getattr(rnnlower, strategy)(source, opset=13)
 
 
@@ -156,7 +156,7 @@ def test_a_node_without_a_name_is_found_by_its_place() -> None:
     nodes = [helper.make_node("Identity", ["x"], ["z"]), outer]
     inputs = [info("c", TensorProto.BOOL, []), info("x", TensorProto.INT32, [2])]
     source = model_of(nodes, inputs, [info("y", TensorProto.INT32, [2])], opset=18)
-    where = "the unnamed BitwiseNot that computes 'n' in If_1/then_branch/If_0/then_branch: "
+    where = r"unnamed BitwiseNot node \(output 'n'\) in If_1/then_branch/If_0/then_branch: "
     with pytest.raises(OpsetError, match=f"^{where}"):
         rnnlower.convert(source, opset=13)
 

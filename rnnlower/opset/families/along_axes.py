@@ -18,7 +18,7 @@ from rnnlower.opset.adapters import (
     positive_axis,
     refuse_unless,
 )
-from rnnlower.opset.families.shaping import OLD_TEXT, to_input
+from rnnlower.opset.families.shaping import NO_NEGATIVE_AXES, to_input
 from rnnlower.opset.step import VersionStep
 
 NO_REDUCTION = "the older version only overwrites"
@@ -190,16 +190,16 @@ ROWS = (
         "max and min are new",
     ),
     only("GatherND", 11, 12, "batch_dims are new", "batch_dims", (0,), "the older version has no batch"),
-    Row("Compress", 9, 11, OLD_TEXT, down=nonnegative_axis),
+    Row("Compress", 9, 11, NO_NEGATIVE_AXES, down=nonnegative_axis),
     Row("OneHot", 9, 11, "negative indices count from the back", one_hot_up, one_hot_down),
-    Row(ALL, 1, 11, OLD_TEXT, down=nonnegative_axes),
+    Row(ALL, 1, 11, NO_NEGATIVE_AXES, down=nonnegative_axes),
     Row("ReduceSum", 11, 13, "the axes became an input", to_input("axes"), axes_down),
     Row(LATER, 13, 18, "the axes became an input", to_input("axes"), axes_down),
     Row("ReduceMax ReduceMin", 18, 20, "booleans are new", down=of_booleans),
     Row("ReduceLogSum ReduceLogSumExp", 18, 28, "integers were removed", up=not_of_integers),
-    Row("ArgMax ArgMin", 1, 11, OLD_TEXT, down=nonnegative_axis),
+    Row("ArgMax ArgMin", 1, 11, NO_NEGATIVE_AXES, down=nonnegative_axis),
     Row("ArgMax ArgMin", 11, 12, "select_last_index is new", down=FIRST_ONLY),
-    Row("Softmax LogSoftmax Hardmax", 1, 11, OLD_TEXT, down=nonnegative_axis),
+    Row("Softmax LogSoftmax Hardmax", 1, 11, NO_NEGATIVE_AXES, down=nonnegative_axis),
     Row(
         "Softmax LogSoftmax Hardmax",
         11,

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from rnnlower.opset.adapters import Row
-from rnnlower.opset.families.shaping import OLD_TEXT
+from rnnlower.opset.families.shaping import NO_NEGATIVE_AXES
 from rnnlower.opset.step import VersionStep
 
 
@@ -186,7 +186,7 @@ def _fresh(step: VersionStep, what: str) -> str:
 
 
 ROWS = (
-    Row("Scan", 9, 11, OLD_TEXT, down=scan_axes_down),
+    Row("Scan", 9, 11, NO_NEGATIVE_AXES, down=scan_axes_down),
     Row("If", 1, 11, "the branches may give different shapes", down=same_shapes),
     Row("Loop", 1, 11, "a loop may carry no values", down=carries_something),
     Row("Scan", 8, 9, "the batch axis was removed", scan_9_up, scan_9_down),

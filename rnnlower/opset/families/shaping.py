@@ -11,7 +11,7 @@ from rnnlower.graph.initializers import FLOATS
 from rnnlower.opset.adapters import Adapter, Row, nonnegative_axes, nonnegative_axis, only, positive_axis
 from rnnlower.opset.step import VersionStep
 
-OLD_TEXT = "the older spec has no negative axes"
+NO_NEGATIVE_AXES = "the older spec has no negative axes"
 
 
 def to_input(name: str) -> Adapter:
@@ -299,21 +299,21 @@ def constant_of_shape_down(step: VersionStep) -> None:
 ROWS = (
     Row("Reshape", 1, 5, "the shape became an input", reshape_up, to_attribute("shape", required=True)),
     Row("Reshape", 13, 14, "allowzero is new", down=reshape_14_down),
-    Row("Squeeze", 1, 11, OLD_TEXT, down=nonnegative_axes),
+    Row("Squeeze", 1, 11, NO_NEGATIVE_AXES, down=nonnegative_axes),
     Row("Squeeze", 11, 13, "the axes became an input", to_input("axes"), to_attribute("axes")),
-    Row("Unsqueeze", 1, 11, OLD_TEXT, down=unsqueeze_axes_down),
+    Row("Unsqueeze", 1, 11, NO_NEGATIVE_AXES, down=unsqueeze_axes_down),
     Row(
         "Unsqueeze", 11, 13, "the axes became an input", to_input("axes"), to_attribute("axes", required=True)
     ),
     Row("Split", 1, 2, "the sizes could be an input", up=split_1_up),
-    Row("Split", 2, 11, OLD_TEXT, down=nonnegative_axis),
+    Row("Split", 2, 11, NO_NEGATIVE_AXES, down=nonnegative_axis),
     Row("Split", 11, 13, "the sizes became an input", to_input("split"), to_attribute("split")),
     Row("Split", 13, 18, "equal parts need num_outputs", split_18_up, split_18_down),
     Row("Slice", 1, 10, "starts, ends and axes became inputs, steps are new", slice_up, slice_down),
-    Row("Slice", 10, 11, OLD_TEXT, down=slice_axes_down),
+    Row("Slice", 10, 11, NO_NEGATIVE_AXES, down=slice_axes_down),
     Row("Concat", 1, 4, "the axis had a default", up=concat_up),
-    Row("Concat", 4, 11, OLD_TEXT, down=nonnegative_axis),
-    Row("Flatten", 9, 11, OLD_TEXT, down=nonnegative_axis),
+    Row("Concat", 4, 11, NO_NEGATIVE_AXES, down=nonnegative_axis),
+    Row("Flatten", 9, 11, NO_NEGATIVE_AXES, down=nonnegative_axis),
     Row("Tile", 1, 6, "one axis and its count became a count for each axis", tile_up, tile_down),
     Row("Pad", 1, 2, "paddings was renamed", pad_2_up, pad_2_down),
     Row("Pad", 2, 11, "pads and value became inputs", pad_11_up, pad_11_down),
