@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.evaluation import Dim
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import trim_omitted
 from rnnlower.lifting.affine_forms import Floats, NotLiftableError
@@ -40,9 +41,12 @@ class EmittedNode:
 
 
 def emit_input(
-    e: Emitter, facts: Facts, parts: Sequence[InputPart], ready: dict[object, ir.Value]
+    e: Emitter, facts: Facts, parts: Sequence[InputPart], ready: dict[object, ir.Value], rows: Dim
 ) -> tuple[ir.Value, Floats, Floats]:
-    """Emit X; return it with its weights and its summand of the bias."""
+    """Emit X; return it with its weights and its summand of the bias.
+
+    A step broadcasts one row of X to the rows of the states, but an operator does not.
+    """
     joined: dict[object, tuple[Floats, Floats]] = {}
     for part in parts:
         key: object = part.value
@@ -50,11 +54,33 @@ def emit_input(
             key = part.value, part.axis, part.direction if "D" in part.tags else None, part.window
             if key not in ready:
                 ready[key] = emit_series(e, *_emit_direction(e, facts, part))
+                if isinstance(rows, int) and rows not in (1, _rows(facts, part.value, part.tags, part.axis)):
+                    ready[key] = _emit_rows(e, facts, part, ready[key], rows)
         W, bias = joined.get(key, (0.0, 0.0))
         joined[key] = W + part.W, bias + part.bias
     X = e.concat([ready[key] for key in joined], 2)
     Ws, biases = zip(*joined.values(), strict=True)
     return X, np.concatenate(Ws, 1), sum(biases)
+
+
+def _rows(facts: Facts, value: ir.Value, tags: Sequence[str], axis: int | None = None) -> Dim:
+    """Return the number of rows of a state, or of a series with time on an axis."""
+    dims = facts.dims(value)
+    if dims is None or "B" not in tags or len(dims) != len(tags) + (axis is not None):
+        return None
+    place = tags.index("B")
+    return dims[place + (axis is not None and axis <= place)]
+
+
+def _emit_rows(e: Emitter, facts: Facts, part: InputPart, series: ir.Value, rows: int) -> ir.Value:
+    assert isinstance(part.value, ir.Value)
+    dims, window = facts.dims(part.value), part.window
+    steps: Dim = None if dims is None else dims[part.axis]
+    if window is not None:
+        steps = window[1] - window[0]
+    value = e.op("Expand", series, e.integers(1, rows, 1), since=8)
+    value.type, value.shape = facts.type(part.value), ir.Shape([steps, rows, part.W.shape[1]])
+    return value
 
 
 def _emit_direction(e: Emitter, facts: Facts, part: InputPart) -> tuple[ir.Value, int, tuple[str, ...]]:
@@ -100,7 +126,8 @@ def emit_cell(
         require_rows(each.tags, tags)
     for start in nonzero:
         require_rows(tagged_shape(facts, start, found.direction)[0], tags)
-    X, W, added = emit_input(e, facts, found.parts, ready)
+    rows = _rows(facts, found.states[0].start, found.tags)
+    X, W, added = emit_input(e, facts, found.parts, ready, rows)
     bias = found.cell.B + np.pad(added, (0, found.cell.B.size // 2))
     cell = dataclasses.replace(found.cell, W={0: W}, B=bias)
     starts = [_emit_initial(e, facts, found, state.start) for state in found.states]

@@ -770,6 +770,29 @@ def test_a_number_of_steps_fixes_an_open_length() -> None:
     assert recurrent_left(rnnlower.unroll(model)) == []
 
 
+@pytest.mark.parametrize("rows", [1, B])
+@pytest.mark.parametrize("start", ["given", "zero"])
+def test_one_row_of_an_open_batch_broadcasts_to_the_rows_of_the_state(start: str, rows: int) -> None:
+    """Keras exports stateful layers with a constant state, and with any number of rows in X."""
+    model = make_model()
+    if start == "zero":
+        del model.graph.input[1]
+        model.graph.initializer.append(numpy_helper.from_array(np.zeros((B, H), np.float32), "h0"))
+    inputs = random_inputs(model, 0)
+    inputs["X"] = inputs["X"][:rows]
+    lifted = rnnlower.lift(model)
+    assert recurrent_left(lifted) == ["RNN"]
+    expected, actual = run(model, inputs), run(lifted, inputs)
+    for name, array in expected.items():
+        np.testing.assert_allclose(actual[name], array, rtol=1e-4, atol=1e-5)
+
+
+def test_no_rows_are_broadcast_where_their_number_is_known() -> None:
+    model = make_model()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = B
+    assert "Expand" not in {node.op_type for node in rnnlower.lift(model).graph.node}
+
+
 def test_an_update_of_another_rank_is_not_lifted() -> None:
     scatter = SCATTER_ELEMENTS.replace("spot, row)", "spot, deep)")
     model = make_model(**loop_with_scatter(scatter=f"deep = Unsqueeze (row, front) {scatter}"))
