@@ -12,7 +12,7 @@ from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.operator_kinds import REARRANGING
 from rnnlower.graph.rewiring import replace_with_values
-from rnnlower.graph.walk import display_name, reachable, subgraph_owners, subgraphs_of, walk
+from rnnlower.graph.walk import display_name, producer_of, reachable, subgraph_owners, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.base import Pass, finds_nothing
 
@@ -107,8 +107,8 @@ def _affected(model: ir.Model, values: Iterable[ir.Value | None]) -> set[ir.Valu
 
 
 def _is_infinite(value: ir.Value | None) -> bool:
-    tensor, maker = constant_of(value), None if value is None else value.producer()
-    if maker is not None and maker.op_type == "ConstantOfShape" and "value" in maker.attributes:
+    tensor, maker = constant_of(value), producer_of(value, "ConstantOfShape")
+    if maker is not None and "value" in maker.attributes:
         tensor = maker.attributes["value"].as_tensor()
     if tensor is None or not tensor.dtype.is_floating_point():
         return False

@@ -12,7 +12,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import constant_holds
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import prepend, take_place_of
-from rnnlower.graph.walk import default_opset, look_through, operand, walk
+from rnnlower.graph.walk import default_opset, look_through, operand, producer_of, walk
 from rnnlower.passes.base import Pass, finds_nothing
 
 _FIRST_STATE = 2
@@ -94,8 +94,7 @@ def _is_read(value: ir.Value) -> bool:
 
 def _is_computed_by(value: ir.Value, op_types: Collection[str]) -> bool:
     """Return whether one of these operators computes a value, maybe followed by an activation."""
-    node = look_through(value, _FUSED).producer()
-    return node is not None and node.domain == "" and node.op_type in op_types
+    return producer_of(look_through(value, _FUSED), *op_types) is not None
 
 
 def _cast_of(value: ir.Value, names: NameSource, facts: Facts) -> ir.Node:

@@ -13,6 +13,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import replace_with_values
 from rnnlower.graph.slicing import axis_slices, cut_parts
+from rnnlower.graph.walk import producer_of
 from rnnlower.lowering.emitter import Emitter, Emitters
 
 
@@ -55,7 +56,7 @@ def read_parts(facts: Facts, names: NameSource, graph: ir.Graph) -> None:
 
 def _part_readers(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, Joined]]:
     """Yield what reads a concatenated or stacked value first, with its parts."""
-    for writer in [node for node in graph if concat_of(node.outputs[0]) is node]:
+    for writer in [node for node in graph if producer_of(node.outputs[0], "Concat")]:
         whole = writer.outputs[0]
         for joined in joined_parts(facts, writer, facts.dims(whole)):
             readers = [use.node for use in whole.uses() if use.idx == 0 and use.node.graph is graph]
@@ -82,9 +83,8 @@ def joined_parts(facts: Facts, writer: ir.Node, dims: Dims | None, index: int = 
 
 def _without_axis(facts: Facts, value: ir.Value, axis: int) -> ir.Value | None:
     """Return what a view inserts an axis of size 1 into, to make this value."""
-    node, dims = value.producer(), facts.dims(value) or ()
-    is_view = node is not None and not node.domain and node.op_type in ("Reshape", "Unsqueeze")
-    source = node.inputs[0] if node is not None and is_view else None
+    node, dims = producer_of(value, "Reshape", "Unsqueeze"), facts.dims(value) or ()
+    source = None if node is None else node.inputs[0]
     inner = None if source is None else facts.dims(source)
     is_same = inner is not None and None not in inner and (*inner[:axis], 1, *inner[axis:]) == (*dims,)
     return source if is_same else None
@@ -134,9 +134,3 @@ def is_view(facts: Facts, node: ir.Node) -> bool:
     """Return whether a node returns its first input as it is."""
     cuts = axis_slices(node, facts.constant)
     return cuts is not None and all(cut.is_whole() for cut in cuts)
-
-
-def concat_of(value: ir.Value) -> ir.Node | None:
-    """Return the Concat that makes a value."""
-    node = value.producer()
-    return node if node is not None and not node.domain and node.op_type == "Concat" else None

@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.loop_signature import LoopSignature, State
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values
 from rnnlower.graph.slicing import keeps_split_axis
 from rnnlower.graph.symbols import is_known
-from rnnlower.graph.walk import captured_values, op_types, operand, subgraphs_of, walk
+from rnnlower.graph.walk import captured_values, op_types, operand, producer_of, subgraphs_of, walk
 from rnnlower.lifting.frames import same_number
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.base import Pass
@@ -101,27 +101,26 @@ class StackSequencesPass(Pass):
 
     def _stack_appended(self, model: ir.Model, node: ir.Node) -> bool:
         found = {
-            index: insert
-            for index in range(len(node.inputs) - 2)
-            if (insert := self._find_insert(node, index)) is not None
+            index: (state, insert)
+            for index, state in enumerate(LoopSignature(node).states)
+            if (insert := self._find_insert(node, state)) is not None
         }
         if found:
             self._stack(model, node, found)
         return bool(found)
 
-    def _find_insert(self, node: ir.Node, index: int) -> ir.Node | None:
+    def _find_insert(self, node: ir.Node, state: State) -> ir.Node | None:
         """Return what inserts at an end of a state that is an empty sequence before the Loop."""
-        body, given, result = node.attributes["body"].as_graph(), node.inputs[2 + index], node.outputs[index]
-        before, after = body.inputs[2 + index], body.outputs[1 + index]
-        start, insert = None if given is None else given.producer(), after.producer()
-        if start is None or start.op_type != "SequenceEmpty" or insert is None:
+        body, before, after = node.attributes["body"].as_graph(), state.before, state.after
+        start, insert = producer_of(state.start, "SequenceEmpty"), producer_of(after, "SequenceInsert")
+        if start is None or insert is None:
             return None
         place = operand(insert, 2)
         known = self.facts.constant(place)
         is_first = known is not None and not known.any()
         # In each iteration, the sequence is as long as the number of iterations before.
         is_last = place is None or same_number(place) is body.inputs[0]
-        if insert.op_type != "SequenceInsert" or not (is_first or is_last):
+        if not (is_first or is_last):
             return None
         if insert.inputs[0] is not before or len(before.uses()) > 1 or after.uses():
             return None
@@ -129,9 +128,9 @@ class StackSequencesPass(Pass):
             return None
         element = insert.inputs[1]
         shape = self.facts.shape(element)
-        if shape is None or self.facts.dtype(element) is None or result.is_graph_output():
+        if shape is None or self.facts.dtype(element) is None or state.end.is_graph_output():
             return None
-        readers = [use.node for use in result.uses()]
+        readers = [use.node for use in state.end.uses()]
         if not all(_can_read_stack(reader, shape) for reader in readers):
             return None
         # What is concatenated has the same sizes.
@@ -144,26 +143,24 @@ class StackSequencesPass(Pass):
         sizes = {size for value in outside for size in self.facts.dims(value) or ()}
         return all(is_known(size) or size in sizes for size in self.facts.dims(element) or ())
 
-    def _stack(self, model: ir.Model, node: ir.Node, found: Mapping[int, ir.Node]) -> None:
-        emitters, names = Emitters(model), NameSource(all_names(model))
-        body, stacks = node.attributes["body"].as_graph(), {}
-        sequences = [body.outputs[1 + index] for index in found]
-        sequences += [value for index in found if (value := node.inputs[2 + index])]
-        for index, insert in found.items():
-            result, element = node.outputs[index], insert.inputs[1]
+    def _stack(self, model: ir.Model, node: ir.Node, found: Mapping[int, tuple[State, ir.Node]]) -> None:
+        emitters, stacks = Emitters(model), {}
+        body, names = node.attributes["body"].as_graph(), emitters.names
+        for state, insert in found.values():
+            element = insert.inputs[1]
             assert element is not None
             name, sizes = names.fresh(f"{element.name}/row"), ir.Shape(self.facts.shape(element) or ())
             row = ir.Value(name=name, type=self.facts.type(element), shape=sizes)
             body.append(ir.node("Identity", [element], outputs=[row], name=names.fresh(f"{name}/Identity")))
-            stacks[row] = ir.Value(name=names.fresh(f"{result.name}/stack"))
-            result.replace_all_uses_with(stacks[row])
+            stacks[row] = ir.Value(name=names.fresh(f"{state.end.name}/stack"))
+            state.end.replace_all_uses_with(stacks[row])
         replace_loop(node, [*found], stacks)
-        for stack, insert in zip(stacks.values(), found.values(), strict=True):
+        for stack, (_, insert) in zip(stacks.values(), found.values(), strict=True):
             for use in list(stack.uses()):
                 with emitters.before(use.node) as e:
                     read = self._read(e, stack, insert, use.node)
                 replace_with_values(use.node, [read])
-        remove_orphans(sequences)
+        remove_orphans(value for state, _ in found.values() for value in (state.after, state.start))
 
     def _read(self, e: Emitter, stack: ir.Value, insert: ir.Node, reader: ir.Node) -> ir.Value:
         """Emit what a node reads of the elements, which are stacked on the first axis."""

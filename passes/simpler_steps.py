@@ -26,7 +26,7 @@ from rnnlower.graph.walk import (
 from rnnlower.lifting.frames import is_same_value
 from rnnlower.lifting.loops import step_slices
 from rnnlower.lowering.emitter import Emitter, Emitters
-from rnnlower.passes.joined_values import Joined, concat_of, is_view, joined_parts, read_slices
+from rnnlower.passes.joined_values import Joined, is_view, joined_parts, read_slices
 from rnnlower.passes.row_choices import has_other_choices, write_choices
 from rnnlower.passes.simpler_control_flow import replace_loop, take_branches
 
@@ -133,7 +133,7 @@ def _growing_states(facts: Facts, node: ir.Node) -> Iterator[tuple[int, int, boo
     """
     loop = LoopSignature(node)
     for index, state in enumerate(loop.states):
-        writer, dims = concat_of(state.after), facts.dims(state.start)
+        writer, dims = producer_of(state.after, "Concat"), facts.dims(state.start)
         if writer is None or not dims or state.before not in writer.inputs or len(writer.inputs) != 2:
             continue
         axis = writer.attributes.get_int("axis", 0) % len(dims)
@@ -148,7 +148,7 @@ def _read_ends(facts: Facts, node: ir.Node) -> Iterator[tuple[int, int, ir.Value
     Each is an index, an axis, the element and what reads the last one.
     """
     for index, state in enumerate(LoopSignature(node).states):
-        writer, dims, before = concat_of(state.after), facts.dims(state.start), state.before
+        writer, dims, before = producer_of(state.after, "Concat"), facts.dims(state.start), state.before
         if writer is None or not dims or writer.inputs[0] is not before or len(writer.inputs) != 2:
             continue
         axis, element = writer.attributes.get_int("axis", 0) % len(dims), writer.inputs[1]
@@ -216,7 +216,7 @@ def _start_empty(node: ir.Node, index: int, axis: int, is_last: bool, emitters: 
 def _joined_states(facts: Facts, node: ir.Node) -> Iterator[Joined]:
     loop = LoopSignature(node)
     for index, state in enumerate(loop.states):
-        writer = concat_of(look_through_identities(state.after))
+        writer = producer_of(look_through_identities(state.after), "Concat")
         if writer is not None and writer.graph is loop.body:
             yield from joined_parts(facts, writer, facts.dims(state.start), index)
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import look_through, reachable
+from rnnlower.graph.walk import look_through, producer_of, reachable
 from rnnlower.lifting.affine_forms import AffineForm, Atoms
 from rnnlower.lifting.cell_search import tagged_shape
 from rnnlower.lifting.equations import Cell
@@ -153,8 +153,8 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
         if len(values) > 1:
             found = [_state_parts(order, values)]
         else:
-            maker = values[0].producer()
-            parts = maker.inputs if maker is not None and maker.op_type == "Concat" else ()
+            join = producer_of(values[0], "Concat")
+            parts = () if join is None else join.inputs
             found = [values, *([part] for part in parts if part is not None)]
         for chain in found:
             if tuple(chain) not in seen:
@@ -188,8 +188,8 @@ def candidate_ends(facts: Facts, graph: ir.Graph, state: ir.Value) -> Iterator[i
 
 def _state_parts(order: Mapping[ir.Node, int], values: list[ir.Value]) -> list[ir.Value]:
     """Return the states among the parts of joined values: the part that depends on the value before."""
-    nodes = [node for value in values if (node := value.producer()) is not None]
-    if len(nodes) < len(values) or any(node.op_type != "Concat" for node in nodes):
+    nodes = [node for value in values if (node := producer_of(value, "Concat")) is not None]
+    if len(nodes) < len(values):
         return values
     depending = dependents(order, values[0], values[1])
     places = [place for place, given in enumerate(nodes[1].inputs) if given in depending]
@@ -221,8 +221,8 @@ def dependents(
 
 def preceding_element(leaf: ir.Value, after: ir.Value | None) -> ir.Value | None:
     """Return the part of a Split before two consecutive ones, or the other one of two."""
-    node = leaf.producer()
-    if node is None or node.op_type != "Split":
+    node = producer_of(leaf, "Split")
+    if node is None:
         return None
     if after is None and len(node.outputs) == 2:
         return node.outputs[1 - node.outputs.index(leaf)]

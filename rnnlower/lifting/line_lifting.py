@@ -15,7 +15,7 @@ from rnnlower.graph.operator_kinds import RESHAPING, VIEWS
 from rnnlower.graph.rewiring import remove_orphans, replace_value
 from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.slicing import Part, cut_parts
-from rnnlower.graph.walk import LocatedNode, ancestors, is_read, look_through
+from rnnlower.graph.walk import LocatedNode, ancestors, is_read, look_through, producer_of
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, is_reversed, mask_lengths, require_rows, tagged_shape
 from rnnlower.lifting.chains import Line, Step
@@ -285,10 +285,11 @@ class LineLifter:
         while pending:
             for node, _ in pending.pop().uses():
                 (out, *_) = node.outputs
-                if node.op_type in VIEWS or (node.op_type == "Concat" and out not in seen):
+                join = producer_of(out, "Concat")
+                if producer_of(out, *VIEWS) is not None or (join is not None and out not in seen):
                     seen.add(out)
                     pending.append(out)
-                parts = _flatten_concat(node) if node.op_type == "Concat" else []
+                parts = [] if join is None else _flatten_concat(join)
                 # Steps after the end of all rows do not matter if a mask hides them, else they are zero.
                 padding = (found.steps or 0) - len(hidden)
                 rest, parts = parts[len(hidden) :], parts[: len(hidden)] if len(parts) == found.steps else []
@@ -319,8 +320,8 @@ def _flatten_concat(node: ir.Node) -> list[ir.Value]:
     found: list[ir.Value] = []
     for value in node.inputs:
         assert value is not None
-        inner = value.producer()
-        is_same = inner is not None and inner.op_type == "Concat" and inner.attributes == node.attributes
+        inner = producer_of(value, "Concat")
+        is_same = inner is not None and inner.attributes == node.attributes
         found += _flatten_concat(inner) if inner is not None and is_same else [value]
     return found
 

@@ -8,6 +8,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.operator_kinds import axes_along
+from rnnlower.graph.walk import producer_of
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import Axes, NoRuleError
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -105,8 +106,8 @@ def unfold_groups(model: ir.Model) -> None:
     facts, pool = Facts(model), InitializerPool(model, NameSource(all_names(model)))
     for node in model.graph:
         value = node.inputs[0] if node.op_type == "InstanceNormalization" else None
-        before = value.producer() if value is not None and len(value.uses()) == 1 else None
-        if before is None or before.op_type != "Reshape" or not _is_unfolded(node.outputs[0], facts):
+        before = producer_of(value, "Reshape")
+        if before is None or len(before.outputs[0].uses()) > 1 or not _is_unfolded(node.outputs[0], facts):
             continue
         shape, folded = facts.shape(before.inputs[0]), facts.constant(before.inputs[1])
         if shape is None or folded is None or len(folded) != 3 or folded[1] <= 0 or folded[2] != -1:
@@ -127,7 +128,7 @@ def _is_unfolded(value: ir.Value, facts: Facts) -> bool:
     return all(
         (sizes[2:] != 0).all()
         if (sizes := facts.constant(shape)) is not None
-        else shape is not None and (node := shape.producer()) is not None and node.op_type == "Shape"
+        else producer_of(shape, "Shape") is not None
         for shape in shapes
     )
 

@@ -12,7 +12,7 @@ from rnnlower.graph.initializers import constant_of, new_initializer
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.operator_kinds import RESHAPING
 from rnnlower.graph.rewiring import prepend, remove_orphans, take_place_of
-from rnnlower.graph.walk import qualified_op_type, walk
+from rnnlower.graph.walk import producer_of, qualified_op_type, walk
 
 COMMUTING = RESHAPING | {"Slice", "Transpose"}
 """Operators that commute with DequantizeLinear."""
@@ -46,9 +46,8 @@ def quantize_moved(model: ir.Model) -> None:
     """
     names = NameSource(all_names(model))
     for node in [node for node, _ in walk(model.graph) if node.op_type in COMMUTING]:
-        source = node.inputs[0]
-        first = None if source is None else source.producer()
-        if first is None or first.op_type != "DequantizeLinear" or first.graph is not node.graph:
+        first = producer_of(node.inputs[0], "DequantizeLinear")
+        if first is None or first.graph is not node.graph:
             continue
         constants = [None if value is None else value.const_value for value in first.inputs]
         scale, zero = (*constants, None)[1:3]

@@ -10,7 +10,7 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.walk import operand
+from rnnlower.graph.walk import operand, producer_of
 
 _FEWEST = 2
 
@@ -48,9 +48,8 @@ def gather_slices(model: ir.Model, facts: Facts) -> None:
 
 def _match_slice(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int, int] | None:
     """Return the source of a slice to which an axis is added, the axis, the bounds, and the new axis."""
-    outer = None if value is None else value.producer()
-    inner = None if outer is None or outer.op_type != "Unsqueeze" else outer.inputs[0]
-    node = None if inner is None else inner.producer()
+    outer = producer_of(value, "Unsqueeze")
+    node = None if outer is None else producer_of(outer.inputs[0], "Slice")
     cuts, source = (
         axis_slices(node, facts.constant),
         None if node is None or not node.inputs else node.inputs[0],

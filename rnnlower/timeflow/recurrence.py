@@ -12,7 +12,7 @@ from rnnlower.graph.evaluation import Array, evaluate
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.operator_kinds import REARRANGING, RESHAPING, SHAPE_READERS
 from rnnlower.graph.rewiring import remove_orphans
-from rnnlower.graph.walk import ancestors, is_read, operand, reachable, values_read_by
+from rnnlower.graph.walk import ancestors, is_read, operand, producer_of, reachable, values_read_by
 from rnnlower.recurrent import state_operators
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
@@ -115,12 +115,8 @@ def _check_lengths(flow: Flow, node: ir.Node, track: Track) -> None:
 
 def _element_sources(value: ir.Value) -> list[ir.Value | None]:
     """Return the values from which the elements of a value follow, not their number."""
-    node = value.producer()
-    return (
-        values_read_by(node)[:1]
-        if node is not None and node.op_type in ("Expand", "Tile")
-        else values_read_by(node)
-    )
+    is_repeated = producer_of(value, "Expand", "Tile") is not None
+    return values_read_by(value.producer())[: 1 if is_repeated else None]
 
 
 def _outcomes(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -> list[Outcome]:
@@ -197,7 +193,7 @@ def _existing_state(
     if len(outputs) == 1:
         return inputs[0], outputs[0]
     views = [value]
-    while (view := views[-1].producer()) is not None and view.op_type in RESHAPING and view.inputs[0]:
+    while (view := producer_of(views[-1], *RESHAPING)) is not None and view.inputs[0]:
         views.append(view.inputs[0])
     is_read_once = all(len(each.uses()) == 1 and not each.is_graph_output() for each in views)
     is_of_known_shape = value is inputs[0] or wanted is not None
@@ -264,8 +260,8 @@ def _moved_content(flow: Flow, value: ir.Value | None, known: dict[ir.Value, Arr
     """Return the content of a value that only moves elements of others, whose contents are `known`."""
     if value is None or value in known:
         return None if value is None else known[value]
-    node, known[value] = value.producer(), flow.content(value)
-    if known[value] is None and node is not None and node.op_type in MOVES:
+    node, known[value] = producer_of(value, *MOVES), flow.content(value)
+    if known[value] is None and node is not None:
         given = [_moved_content(flow, each, known) for each in node.inputs]
         is_known = all(
             (each is None) == (array is None) for each, array in zip(node.inputs, given, strict=True)
@@ -279,8 +275,8 @@ def move_sources(value: ir.Value | None) -> list[ir.Value]:
     """Return the values from which a value is only moved, through any number of operators."""
 
     def before(this: ir.Value) -> Sequence[ir.Value | None]:
-        producer = this.producer()
-        if producer is None or producer.op_type not in MOVES:
+        producer = producer_of(this, *MOVES)
+        if producer is None:
             return ()
         return producer.inputs if producer.op_type == "Concat" else producer.inputs[:1]
 
