@@ -15,7 +15,7 @@ from rnnlower.lifting.attention import FoundAttention, Product, find_attention
 from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, open_emitter, replace_lifted
 from rnnlower.lifting.vectorizing import StepVectorizer
-from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.emitter import Emitter, RuntimeDim
 from rnnlower.recurrent.state_operators import LINEAR_ATTENTION
 
 
@@ -54,7 +54,7 @@ class _AttentionEmitter:
         self.row_axes = [axis for axis in rows if axis not in self.head_axes]
         self.order = [*self.row_axes, *self.head_axes, found.key_axis, found.value_axis]
 
-    def size(self, axes: Sequence[int]) -> Dim:
+    def size(self, axes: Sequence[int]) -> RuntimeDim:
         """Return the size of an axis, or 1 if there is none."""
         return self.vectorizer.size(self.found.products.sizes[axes[0]]) if axes else 1
 
@@ -177,7 +177,7 @@ class _AttentionEmitter:
         e, sizes = self.e, self.found.products.sizes
         wanted = [*self.row_axes, *self.head_axes, *axes]
         flat = [index for axis in own for index in axis]
-        lead: list[Dim] = [self.vectorizer.steps] if has_time else [1]
+        lead: list[RuntimeDim] = [self.vectorizer.steps] if has_time else [1]
         dims = [self.vectorizer.size(sizes[index]) for index in flat]
         if not has_time or [(index,) for index in flat] != [*own]:
             given = e.reshape(given, [*lead, *dims])

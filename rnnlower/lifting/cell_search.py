@@ -14,7 +14,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import State
 from rnnlower.graph.walk import ancestors, reachable
 from rnnlower.lifting.affine_forms import AffineForm, Atoms, Block, NotLiftableError
-from rnnlower.lifting.equations import Cell, StepEquations
+from rnnlower.lifting.equations import CellParameters, StepEquations
 from rnnlower.lifting.frames import Frame, Series, count_steps, skip_casts
 from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import InputPart, make_input_part
@@ -67,7 +67,7 @@ class FoundCell:
         direction: Its index on the axis of directions, if there is one.
     """
 
-    cell: Cell
+    cell: CellParameters
     parts: Sequence[InputPart]
     states: Sequence[State]
     tags: tuple[str, ...]
@@ -288,7 +288,7 @@ def _input_forms(
 
 def _match_in_any_order(
     atoms: Atoms, states: Sequence[Block], new: Sequence[AffineForm], semantics: Semantics
-) -> tuple[Cell, tuple[int, ...]]:
+) -> tuple[CellParameters, tuple[int, ...]]:
     """Return the cell that computes these new states, and their order, H first."""
     if len({block.size for block in states} | {form.constant.size for form in new}) != 1:
         raise NotLiftableError("the states have different sizes")
@@ -303,7 +303,7 @@ def _match_in_any_order(
 
 def match_cell(
     atoms: Atoms, states: Sequence[Block], new: Sequence[AffineForm], semantics: Semantics
-) -> Cell:
+) -> CellParameters:
     """Return the cell that computes these new states, H first.
 
     Raises:

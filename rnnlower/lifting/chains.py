@@ -14,7 +14,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import look_through, producer_of, reachable
 from rnnlower.lifting.affine_forms import AffineForm, Atoms
 from rnnlower.lifting.cell_search import tagged_shape
-from rnnlower.lifting.equations import Cell
+from rnnlower.lifting.equations import CellParameters
 from rnnlower.lifting.symbolic_evaluation import STEP_RULES, Evaluator
 from rnnlower.recurrent.operators import FLOAT_TYPES
 
@@ -26,7 +26,7 @@ _TRANSPARENT = ("Add", "Identity", "Mul", "Sub")
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class LineStep:
     """A step of a straight line.
 
     Attributes:
@@ -54,8 +54,8 @@ class Line:
         shape: Its shape, with 1 for rows.
     """
 
-    cell: Cell
-    steps: Sequence[Step]
+    cell: CellParameters
+    steps: Sequence[LineStep]
     starts: Sequence[ir.Value | None]
     tags: tuple[str, ...]
     shape: tuple[int, ...]

@@ -13,7 +13,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import trim_omitted
 from rnnlower.lifting.affine_forms import Floats, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, StepCondition, require_rows, tagged_shape, without_time
-from rnnlower.lifting.equations import Cell
+from rnnlower.lifting.equations import CellParameters
 from rnnlower.lifting.hoisting import InputPart
 from rnnlower.lifting.results import Result
 from rnnlower.lifting.skipped_steps import TakenSteps
@@ -34,7 +34,7 @@ class EmittedNode:
     """
 
     node: ir.Node
-    cells: Sequence[Cell]
+    cells: Sequence[CellParameters]
     Y: ir.Value
     last: Sequence[ir.Value]
     taken: ir.Value | None = None
@@ -163,7 +163,7 @@ def _emit_taken(e: Emitter, found: FoundCell, condition: StepCondition, steps: i
 
 def emit_node(
     e: Emitter,
-    cells: Sequence[Cell],
+    cells: Sequence[CellParameters],
     direction: str,
     given: Sequence[ir.Value | np.ndarray | None],
     name: str,
@@ -218,7 +218,7 @@ def _emit_initial(e: Emitter, facts: Facts, found: FoundCell, start: ir.Value) -
     return e.reshape(start, [1, -1, found.cell.hidden_size])
 
 
-def _activations(cells: Sequence[Cell]) -> list[ir.Attr]:
+def _activations(cells: Sequence[CellParameters]) -> list[ir.Attr]:
     """Return the attributes of the activations, unless they are the defaults."""
     defaults = RECURRENT_OPS[cells[0].op_type].activations
     used = [activation for cell in cells for activation in cell.activations]

@@ -33,7 +33,7 @@ _ACTIVATIONS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class CellParameters:
     """A recurrent operator's attributes and weights, for one direction.
 
     Attributes:
@@ -65,7 +65,7 @@ class Cell:
         """The number of units."""
         return int(self.R.shape[1])
 
-    def unify_with(self, other: Cell | None) -> Cell:
+    def unify_with(self, other: CellParameters | None) -> CellParameters:
         """Return the cell of another step, equal up to the rounding of weights, or this one if there is none.
 
         Raises:

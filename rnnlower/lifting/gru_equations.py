@@ -10,7 +10,7 @@ import numpy as np
 from rnnlower.lifting.affine_forms import Floats, Monomial, NotLiftableError, Polynomial
 from rnnlower.lifting.equations import (
     OPEN,
-    Cell,
+    CellParameters,
     Gate,
     Preactivation,
     StepEquations,
@@ -27,7 +27,7 @@ _LEAST_GATE = 0.01
 """The least constant gate, and the least rest: closer to 0 or 1, Sigmoid in float32 rounds too much."""
 
 
-def match_rnn(step: StepEquations) -> Cell:
+def match_rnn(step: StepEquations) -> CellParameters:
     single = step.atoms.as_activations(step.new[0])
     if single is None:
         raise mismatch("LSTM, GRU or RNN", "a new state is neither gated nor an activation")
@@ -38,10 +38,12 @@ def match_rnn(step: StepEquations) -> Cell:
     W, R, bias = step.stack_weights([parts])
     if not R.any():
         raise mismatch("RNN", "the new state does not depend on the old one")
-    return Cell("RNN", W, R, np.concatenate([bias, np.zeros_like(bias)]), (gate.activation,), gate.clip)
+    return CellParameters(
+        "RNN", W, R, np.concatenate([bias, np.zeros_like(bias)]), (gate.activation,), gate.clip
+    )
 
 
-def match_gru(step: StepEquations) -> Cell:
+def match_gru(step: StepEquations) -> CellParameters:
     name = "GRU"
     (h,) = step.states
     if (leaky := _match_constant_gate(step)) is not None:
@@ -77,10 +79,10 @@ def match_gru(step: StepEquations) -> Cell:
         recurrent_bias[2 * size :] = recurrent.bias
     activations = (update.activation, new.activation)
     B = np.concatenate([bias, recurrent_bias])
-    return Cell("GRU", W, R, B, activations, clip, linear_before_reset=is_linear)
+    return CellParameters("GRU", W, R, B, activations, clip, linear_before_reset=is_linear)
 
 
-def _match_constant_gate(step: StepEquations) -> Cell | None:
+def _match_constant_gate(step: StepEquations) -> CellParameters | None:
     """Return the GRU of ``z h + (1 - z) act(W x + R h + b)`` with a constant z, if the step is that."""
     (h,) = step.states
     own = [(h.start + j,) for j in range(step.size)]
@@ -106,7 +108,7 @@ def _match_constant_gate(step: StepEquations) -> Cell | None:
     ]
     W, R, bias = step.stack_weights(gates)
     B = np.concatenate([bias, np.zeros_like(bias)])
-    return Cell("GRU", W, R, B, (Activation("Sigmoid"), new.activation))
+    return CellParameters("GRU", W, R, B, (Activation("Sigmoid"), new.activation))
 
 
 def _match_update_gate(

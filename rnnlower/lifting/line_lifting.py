@@ -18,7 +18,7 @@ from rnnlower.graph.slicing import Part, cut_parts
 from rnnlower.graph.walk import LocatedNode, ancestors, is_read, look_through, producer_of
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, is_reversed, mask_lengths, require_rows, tagged_shape
-from rnnlower.lifting.chains import Line, Step
+from rnnlower.lifting.chains import Line, LineStep
 from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Series
 from rnnlower.lifting.hoisting import make_input_part
@@ -268,7 +268,7 @@ class LineLifter:
         self._insert(e, graph)
         remove_orphans([result.value])
 
-    def _find_zeroed(self, step: Step) -> ir.Value | None:
+    def _find_zeroed(self, step: LineStep) -> ir.Value | None:
         """Return H of a step with zeros for the rows that have ended, as the operators return it."""
         h = step.new[0]
         readers = [node for node, _ in h.uses() if step.mask is not None]

@@ -17,7 +17,7 @@ from rnnlower.lifting.chains import (
     MOST_OPERATORS,
     PRODUCTS,
     Line,
-    Step,
+    LineStep,
     StepEvaluator,
     candidate_ends,
     dependents,
@@ -25,7 +25,7 @@ from rnnlower.lifting.chains import (
     preceding_element,
     producer_index,
 )
-from rnnlower.lifting.equations import Cell, are_equivalent
+from rnnlower.lifting.equations import CellParameters, are_equivalent
 from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.row_masks import match_where
 from rnnlower.lifting.step_matching import StepMatcher, unmask_state
@@ -120,10 +120,10 @@ class _LineMatcher:
 
     def _match_steps(
         self, first: int, states: Sequence[Sequence[ir.Value]], c_index: int | None
-    ) -> tuple[Cell, list[Step]]:
+    ) -> tuple[CellParameters, list[LineStep]]:
         """Match the steps between known states; then search for those whose new states are not known."""
-        chain, steps = self._chain, list[Step]()
-        cell: Cell | None = None
+        chain, steps = self._chain, list[LineStep]()
+        cell: CellParameters | None = None
         for k, (_, new) in enumerate(itertools.pairwise(states), first):
             found, leaves, old = self._matcher.match(chain[k], new, self._regions[k], c_index)
             cell = found.unify_with(cell)
@@ -191,8 +191,8 @@ class _LineMatcher:
         return self._matcher.leaves(self._chain[k], self._chain[k + 1], self._regions[k])
 
     def _find_next_step(
-        self, k: int, cell: Cell | None, c_index: int | None, c: ir.Value | None
-    ) -> tuple[Cell, Step] | None:
+        self, k: int, cell: CellParameters | None, c_index: int | None, c: ir.Value | None
+    ) -> tuple[CellParameters, LineStep] | None:
         """Search for the step after a state whose new states, or the new C, are not known."""
         end = self._chain[k + 1] if k + 1 < len(self._chain) else None
         start = producer_index(self._order, self._chain[k])
@@ -347,14 +347,14 @@ def _make_step(
     new: Sequence[ir.Value],
     old: Sequence[ir.Value | None],
     region: AbstractSet[ir.Value],
-) -> Step:
+) -> LineStep:
     """Make a step; its states must have the same mask."""
     chosen = [unmask_state(facts, *pair, region) for pair in zip(new, old, strict=True)]
     pairs = zip(new, [mask for _, mask in chosen], strict=True)
     read = {mask for value, mask in pairs if mask is not None or not _is_internal(value)}
     if len(read) > 1:
         raise NotLiftableError("the states of a row do not end at the same time")
-    return Step(leaves, new, read.pop() if read else None, [unmasked for unmasked, _ in chosen])
+    return LineStep(leaves, new, read.pop() if read else None, [unmasked for unmasked, _ in chosen])
 
 
 def _is_internal(value: ir.Value) -> bool:

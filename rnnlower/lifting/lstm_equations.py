@@ -10,7 +10,7 @@ import numpy as np
 from rnnlower.lifting.affine_forms import Floats, Polynomial
 from rnnlower.lifting.equations import (
     OPEN,
-    Cell,
+    CellParameters,
     Gate,
     Preactivation,
     StepEquations,
@@ -41,7 +41,7 @@ class _Unit:
     t: Polynomial
 
 
-def match_lstm(step: StepEquations, which_input: int, which_output: int) -> Cell:
+def match_lstm(step: StepEquations, which_input: int, which_output: int) -> CellParameters:
     """Return the LSTM; if several factors may be the input or output gate, these indices pick one."""
     units = [_match_unit(step, j, which_input, which_output) for j in range(step.size)]
     form = units[0].form
@@ -173,7 +173,7 @@ def _make_cell(
     clip: float | None,
     *,
     coupled: bool,
-) -> Cell:
+) -> CellParameters:
     size, c = step.size, step.states[1].start
     none = np.zeros((size, size))
     peepholes: list[Floats] = []
@@ -201,7 +201,7 @@ def _make_cell(
     W, R, bias = step.stack_weights(preactivations)
     P = np.concatenate(peepholes[:3])
     bias = np.concatenate([bias, np.zeros_like(bias)])
-    return Cell("LSTM", W, R, bias, activations, clip, P if P.any() else None, input_forget=coupled)
+    return CellParameters("LSTM", W, R, bias, activations, clip, P if P.any() else None, input_forget=coupled)
 
 
 def _extract_peephole(step: StepEquations, parts: Preactivation) -> tuple[Preactivation, Floats]:

@@ -13,7 +13,7 @@ from rnnlower.graph.symbols import UNKNOWN
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import as_vector, match_cell
 from rnnlower.lifting.chains import StepEvaluator
-from rnnlower.lifting.equations import Cell
+from rnnlower.lifting.equations import CellParameters
 from rnnlower.lifting.row_masks import match_where
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
@@ -99,7 +99,7 @@ class StepMatcher:
         self._contents: dict[ir.Value, object] = {}
         # By entries: the numbers of the leaves of H; the cell, and the numbers of the leaves of the step.
         self._leaves: dict[object, list[int]] = {}
-        self._cells: dict[object, tuple[Cell, list[int]]] = {}
+        self._cells: dict[object, tuple[CellParameters, list[int]]] = {}
 
     def leaves(self, old: ir.Value, new: ir.Value, region: set[ir.Value]) -> list[ir.Value]:
         """Return the leaves of a step from an old H to a new one, in the order of evaluation.
@@ -119,7 +119,7 @@ class StepMatcher:
         c_index: int | None,
         *,
         is_repeated: bool = False,
-    ) -> tuple[Cell, list[ir.Value], list[ir.Value]]:
+    ) -> tuple[CellParameters, list[ir.Value], list[ir.Value]]:
         """Return the cell of a step, its leaves and its old states.
 
         Args:
@@ -165,7 +165,7 @@ class StepMatcher:
 
     def _match_cell(
         self, numbering: ValueNumbering, old: Sequence[ir.Value], new: Sequence[ir.Value]
-    ) -> tuple[Cell, list[int]]:
+    ) -> tuple[CellParameters, list[int]]:
         """Return the cell of a step, and the numbers of its leaves."""
         evaluator = numbering.evaluator
         forms = [as_vector(evaluator.form(value)) for value in new]

@@ -16,7 +16,7 @@ from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, count_steps
 from rnnlower.lifting.products import ProductReader
 from rnnlower.lifting.terms import Size
-from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.emitter import Emitter, RuntimeDim
 
 _REDUCTIONS = tuple(
     f"Reduce{name}" for name in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
@@ -39,11 +39,11 @@ class StepVectorizer:
         self.e, self._facts, self._frame, self.products = e, facts, frame, products
         self._inner = {*walk_values(products.body)}
         self._known: dict[ir.Value, tuple[ir.Value, bool]] = {}
-        self._sizes: dict[str, Dim] = {}
+        self._sizes: dict[str, RuntimeDim] = {}
         if not frame.inputs:
             raise NotLiftableError("the step reads no input")
         series, steps = frame.inputs[0], count_steps(facts, frame)
-        self.steps: Dim = e.dim(series.outer, series.axis) if steps is None else steps
+        self.steps: RuntimeDim = e.dim(series.outer, series.axis) if steps is None else steps
 
     def named_steps(self) -> int | ir.SymbolicDim | None:
         """Return the number of steps as a size of a shape."""
@@ -57,7 +57,7 @@ class StepVectorizer:
         dtype = self._facts.dtype(value) or self.e.dtype
         return value if factor == 1 else self.e.op("Mul", value, self.e.with_dtype(dtype).scalar(factor))
 
-    def size(self, size: Size) -> Dim:
+    def size(self, size: Size) -> RuntimeDim:
         """Return the size of an axis, computed at run time if it is symbolic."""
         if isinstance(size, int):
             return size

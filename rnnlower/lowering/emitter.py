@@ -33,7 +33,7 @@ _FEW_PARTS = 4
 _BFLOAT16 = 13
 """The first opset with the type."""
 
-Dim = int | ir.Value
+RuntimeDim = int | ir.Value
 """A size: a number, or an int64 value of shape ``[1]`` if it is only known at run time."""
 
 
@@ -105,7 +105,7 @@ class Emitter(NodeEmitter):
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         return self.op("Cast", value, since=_BFLOAT16 if dtype == ir.DataType.BFLOAT16 else 6, to=dtype.value)
 
-    def reshape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+    def reshape(self, value: ir.Value, dims: Sequence[RuntimeDim]) -> ir.Value:
         """Emit a Reshape to the given sizes; if only one is dynamic, it becomes -1."""
         unknown = [dim for dim in dims if not isinstance(dim, int)]
         if len(unknown) == 1 and all(dim > 0 for dim in dims if isinstance(dim, int)):
@@ -114,7 +114,7 @@ class Emitter(NodeEmitter):
         exact = {"allowzero": 1} if len(unknown) > 1 and self.opset >= 14 else {}
         return self.op("Reshape", value, self.size_vector(dims), since=5, **exact)
 
-    def size_vector(self, dims: Sequence[Dim]) -> ir.Value:
+    def size_vector(self, dims: Sequence[RuntimeDim]) -> ir.Value:
         """Emit an int64 vector of the sizes, each of them exact."""
         pieces: list[ir.Value] = []
         for known, group in itertools.groupby(dims, lambda dim: isinstance(dim, int)):
@@ -128,7 +128,7 @@ class Emitter(NodeEmitter):
         """Emit the size of an axis at run time, int64 of shape ``[1]``."""
         return self.slice(self.op("Shape", value), [axis], [axis + 1], [0])
 
-    def dim_arithmetic(self, op_type: str, dim: Dim, other: Dim) -> Dim:
+    def dim_arithmetic(self, op_type: str, dim: RuntimeDim, other: RuntimeDim) -> RuntimeDim:
         """Return ``dim`` Add, Sub, Mul or Div ``other``; it is a number if both operands are."""
         if isinstance(dim, int) and isinstance(other, int):
             return {"Add": dim + other, "Sub": dim - other, "Mul": dim * other, "Div": dim // max(other, 1)}[
@@ -138,7 +138,7 @@ class Emitter(NodeEmitter):
         return self.with_dtype(ir.DataType.INT64).op(op_type, *operands)
 
     def slice(
-        self, value: ir.Value, starts: Sequence[Dim], ends: Sequence[Dim], axes: Sequence[int]
+        self, value: ir.Value, starts: Sequence[RuntimeDim], ends: Sequence[RuntimeDim], axes: Sequence[int]
     ) -> ir.Value:
         """Emit ``value[start:end]`` on each of the axes."""
         if self.opset < 10:
@@ -176,7 +176,7 @@ class Emitter(NodeEmitter):
             return self.ops("Split", value, outputs=len(sizes), axis=axis, split=list(sizes))
         return self.ops("Split", value, self.often_read_integers(*sizes), outputs=len(sizes), axis=axis)
 
-    def split_evenly(self, value: ir.Value, parts: int, axis: int, size: Dim) -> Sequence[ir.Value]:
+    def split_evenly(self, value: ir.Value, parts: int, axis: int, size: RuntimeDim) -> Sequence[ir.Value]:
         """Emit a Split of an axis into equal parts of the given size."""
         if parts == 1:
             return [value]
@@ -212,13 +212,13 @@ class Emitter(NodeEmitter):
         """Emit the values along a new axis."""
         return self.concat_tree([self.with_axes("Unsqueeze", value, [axis]) for value in values], axis)
 
-    def squeeze(self, value: ir.Value, axis: int, dims: Sequence[Dim]) -> ir.Value:
+    def squeeze(self, value: ir.Value, axis: int, dims: Sequence[RuntimeDim]) -> ir.Value:
         """Emit ops that remove an axis of size 1 and leave the given sizes."""
         if not self.has("Squeeze"):
             return self.reshape(value, dims)
         return self.with_axes("Squeeze", value, [axis])
 
-    def unsqueeze(self, value: ir.Value, axis: int, dims: Sequence[Dim]) -> ir.Value:
+    def unsqueeze(self, value: ir.Value, axis: int, dims: Sequence[RuntimeDim]) -> ir.Value:
         """Emit ops that add an axis of size 1, with the given sizes as the result."""
         if not self.has("Unsqueeze"):
             return self.reshape(value, dims)
@@ -291,7 +291,7 @@ class Emitter(NodeEmitter):
             return self.op("Clip", value, min=low, max=high)
         return self.op("Clip", value, self.scalar(low), self.scalar(high))
 
-    def arange(self, count: Dim) -> ir.Value:
+    def arange(self, count: RuntimeDim) -> ir.Value:
         """Emit ``0, 1, ..., count - 1`` as int32 of shape ``[count]``.
 
         Raises:
@@ -308,7 +308,7 @@ class Emitter(NodeEmitter):
         numbers = self.op("Range", scalars[0], self.squeeze(count, 0, []), scalars[1], since=11)
         return self.cast(numbers, ir.DataType.INT32)
 
-    def zeros(self, dims: Sequence[Dim]) -> ir.Value:
+    def zeros(self, dims: Sequence[RuntimeDim]) -> ir.Value:
         """Emit a tensor of zeros in the compute type."""
         static = [dim for dim in dims if isinstance(dim, int)]
         if len(static) == len(dims):

@@ -13,7 +13,7 @@ from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import Form, GateGroup, StepWeights, emit_bias, gate_rows
 from rnnlower.lowering.masks import reverse_second_direction
 from rnnlower.lowering.step_names import StepNames, StepScope
-from rnnlower.lowering.strategies import State
+from rnnlower.lowering.strategies import InitialState
 from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
@@ -34,7 +34,7 @@ class Lane:
 
     parameters: CellParameters
     inputs: Mapping[str, TimeSeries]
-    states: Sequence[State]
+    states: Sequence[InitialState]
     axes: Axes
     reverse: bool
     names: StepNames
@@ -150,11 +150,13 @@ def _emit_input_product(
     return TimeSeries(e, axes, width, flat=product)
 
 
-def emit_initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, direction: int | None) -> State:
+def emit_initial_state(
+    e: Emitter, node: ResolvedNode, axes: Axes, name: str, direction: int | None
+) -> InitialState:
     """Return a direction's initial state, or that of both for ``None``."""
     value = node.initial_state(name)
     if value is None:
-        return State(None, node.hidden_size)
+        return InitialState(None, node.hidden_size)
     if direction is not None and node.num_directions > 1:
         value = e.slice(value, [direction], [direction + 1], [node.layout])
     # Not Squeeze: in a branch that never runs, the rank may break the spec.
@@ -163,7 +165,7 @@ def emit_initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, di
     sizes = e.size_vector(dims if axes.lead else [-1, *dims[1:]])
     state = cast_to_compute_type(e, node, e.op("Reshape", value, sizes, since=5))
     role = name.removeprefix("initial_")
-    return State(e.announce(state, role, _lane_name(node, direction)), node.hidden_size)
+    return InitialState(e.announce(state, role, _lane_name(node, direction)), node.hidden_size)
 
 
 def _lane_name(node: ResolvedNode, direction: int | None) -> str:

@@ -21,8 +21,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.lowering.decays import Decays, emit_constant_mask
-from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.strategies.repeating import Recurrence, Run, State, Stepped
+from rnnlower.lowering.emitter import Emitter, RuntimeDim
+from rnnlower.lowering.strategies.repeating import InitialState, Recurrence, Run, Stepped
 from rnnlower.lowering.strategies.unroll import run_unrolled
 from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.recurrent.state_operators import AttentionNode
@@ -55,8 +55,8 @@ class Chunks:
     def __init__(self, e: Emitter, node: AttentionNode, inputs: Mapping[str, ir.Value], size: int) -> None:
         self.e, self.node, self.inputs, self.size = e, node, inputs, size
         query = inputs["query"]
-        self.batch: Dim = e.dim(query, 0) if node.batch is None else node.batch
-        self.steps: Dim = e.dim(query, 1) if node.steps is None else node.steps
+        self.batch: RuntimeDim = e.dim(query, 0) if node.batch is None else node.batch
+        self.steps: RuntimeDim = e.dim(query, 1) if node.steps is None else node.steps
         outer = max(node.query_heads, node.heads)
         self.group, self.decays = outer // node.heads, node.key_size if node.decay_per_key else 1
         self.query = self._repeat(query, node.query_heads, outer)
@@ -301,7 +301,12 @@ class Chunks:
         initial = None if past is None else e.reshape(past, [rows, keys, values])
         widths = [(queries, values), *([(size, values)] if from_state is not None else [])]
         recurrence = Recurrence(
-            axes, list(inputs.values()), [State(initial, (keys, values))], step, widths, [False] * len(widths)
+            axes,
+            list(inputs.values()),
+            [InitialState(initial, (keys, values))],
+            step,
+            widths,
+            [False] * len(widths),
         )
         results = (run_unrolled if self.count == 1 else run)(e, recurrence)
         read, *added = (series.stacked() for series in results.outputs)
@@ -336,7 +341,7 @@ class Chunks:
         return e.slice(states, [0], [self.count], [0]), e.slice(states, [self.count], [count], [0])
 
 
-def _causal_mask(e: Emitter, rows: Dim, columns: Dim, distance: int) -> ir.Value:
+def _causal_mask(e: Emitter, rows: RuntimeDim, columns: RuntimeDim, distance: int) -> ir.Value:
     """Emit 1 where the column's number is at least `distance`, 0 or 1, below the row's, else 0."""
     if isinstance(rows, int) and isinstance(columns, int):
         return emit_constant_mask(e, np.tri(rows, columns, -distance))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.emitter import Emitter, RuntimeDim
 from rnnlower.lowering.lanes import Lane, cast_from_compute_type
 from rnnlower.lowering.masks import Mask, emit_less, emit_where_else_zero, reverse_second_direction
-from rnnlower.lowering.strategies import Results, State
+from rnnlower.lowering.strategies import InitialState, Results
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.recurrent.node import ResolvedNode
 
@@ -30,9 +30,9 @@ def emit_outputs(
     return outputs
 
 
-def output_dims(node: ResolvedNode, axes: Axes, name: str) -> list[Dim]:
+def output_dims(node: ResolvedNode, axes: Axes, name: str) -> list[RuntimeDim]:
     """Return the sizes of an output."""
-    dims: list[Dim] = [node.num_directions, axes.batch]
+    dims: list[RuntimeDim] = [node.num_directions, axes.batch]
     if node.layout:
         dims.reverse()
     if name == "Y":
@@ -81,7 +81,7 @@ def _state_output(
     node: ResolvedNode,
     axes: Axes,
     finals: Sequence[ir.Value],
-    initial: Sequence[State],
+    initial: Sequence[InitialState],
     mask: Mask | None,
 ) -> ir.Value:
     """Emit Y_h or Y_c."""
@@ -97,14 +97,14 @@ def _state_output(
     for value, state in zip(finals, initial, strict=True):
         if nonempty is not None and state.initial is not None:
             value = emit_where_else_zero(e, nonempty, value)
-        dims: list[Dim] = [axes.batch, node.hidden_size]
+        dims: list[RuntimeDim] = [axes.batch, node.hidden_size]
         dims[node.layout : node.layout] = axes.lead or (1,)
         lanes.append(_with_directions(e, value, axes.value(node.hidden_size), dims, node.layout))
     return cast_from_compute_type(e, node, e.concat(lanes, axis=node.layout))
 
 
 def _with_directions(
-    e: Emitter, value: ir.Value, sizes: Sequence[Dim], dims: Sequence[Dim], axis: int
+    e: Emitter, value: ir.Value, sizes: Sequence[RuntimeDim], dims: Sequence[RuntimeDim], axis: int
 ) -> ir.Value:
     """Emit a part of an output with the output's rank, where `axis` is the direction."""
     if sizes == dims:

@@ -17,7 +17,7 @@ from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import detach
 from rnnlower.graph.walk import is_read
 from rnnlower.lowering.cells import LAST_OPS, Inputs, NewState
-from rnnlower.lowering.emitter import FAN_OUT, Dim, Emitter
+from rnnlower.lowering.emitter import FAN_OUT, Emitter, RuntimeDim
 from rnnlower.lowering.forms import PLAIN, Form
 from rnnlower.lowering.lanes import Lane, cast_to_compute_type, make_lanes
 from rnnlower.lowering.masks import Mask, emit_length_mask, emit_where, is_always_false
@@ -58,7 +58,7 @@ def lower_node(
         outputs = emit_outputs_without_steps(e, node, axes)
     else:
         X = node.inputs["X"]
-        input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
+        input_size: RuntimeDim = e.dim(X, 2) if node.input_size is None else node.input_size
         stacked = cast_to_compute_type(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
         series = TimeSeries(e, axes, input_size, stacked=stacked)
         lanes: Sequence[Lane]

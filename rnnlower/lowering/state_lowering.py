@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError
-from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.emitter import Emitter, RuntimeDim
 from rnnlower.lowering.linear_attention import Chunks
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.recurrent.state_operators import AttentionNode, ConvolutionNode, StateNode
@@ -110,7 +110,7 @@ def emit_causal_conv(
         past = None if past is None else e.transpose(past, [0, 2, 1])
     span = (node.width - 1) * node.dilation
     if past is None and span:
-        batch: Dim = e.dim(signal, 0) if node.batch is None else node.batch
+        batch: RuntimeDim = e.dim(signal, 0) if node.batch is None else node.batch
         past = e.zeros([batch, node.channels, span])
     whole = signal if past is None or not span else e.concat([past, signal], 2)
     output = _emit_convolution(e, node, whole, inputs)

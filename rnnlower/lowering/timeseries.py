@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.emitter import Emitter, RuntimeDim
 from rnnlower.lowering.step_names import StepNames
 
-Width = Dim | tuple[int, ...]
+Width = RuntimeDim | tuple[int, ...]
 """The size of the last axis of a value, or the sizes of all axes after the rows."""
 
 States = Sequence[ir.Value | None]
@@ -29,11 +29,11 @@ class Axes:
         lead: The sizes of the axes before the rows of one step's value.
     """
 
-    time: Dim
-    batch: Dim
+    time: RuntimeDim
+    batch: RuntimeDim
     lead: tuple[int, ...] = ()
 
-    def value(self, width: Width) -> list[Dim]:
+    def value(self, width: Width) -> list[RuntimeDim]:
         """Return the sizes of one step's value."""
         return [*self.lead, self.batch, *(width if isinstance(width, tuple) else [width])]
 

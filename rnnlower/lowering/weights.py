@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.walk import qualified_op_type
-from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.emitter import Emitter, RuntimeDim
 from rnnlower.recurrent.operators import WEIGHT_INPUTS
 
 _RANK = 3
@@ -78,7 +78,13 @@ class Weights:
         return self._in_dtype(e, e.tensor_constant(both, name=R.name or ""))
 
     def vector(
-        self, e: Emitter, value: ir.Value, direction: int | None, first: int, last: int, dims: Sequence[Dim]
+        self,
+        e: Emitter,
+        value: ir.Value,
+        direction: int | None,
+        first: int,
+        last: int,
+        dims: Sequence[RuntimeDim],
     ) -> ir.Value:
         """Return elements `first` to `last` of a P or B ``[num_directions, elements]``, in the given sizes.
 

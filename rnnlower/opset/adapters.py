@@ -125,10 +125,10 @@ def expand_to_body(step: VersionStep) -> None:
             formal.type, formal.shape = ir.TensorType(step.known_dtype(actual)), step.shape(actual)
     function.graph.opset_imports[""] = step.opset
     body = ir.Model(function.graph, ir_version=10)
-    step.session.types.adopt(ValueTypes(body))
+    step.conversion.types.adopt(ValueTypes(body))
     for value in walk_values(function.graph):
         value.name = (
-            step.session.names.fresh(f"{step.node.name or step.node.op_type}_{value.name}")
+            step.conversion.names.fresh(f"{step.node.name or step.node.op_type}_{value.name}")
             if value.name
             else ""
         )
@@ -139,7 +139,7 @@ def expand_to_body(step: VersionStep) -> None:
     function.graph.outputs.clear()
     function.graph.remove(nodes)
     for node in nodes:
-        node.name = step.session.names.fresh(f"{step.node.name or step.node.op_type}_{node.op_type}")
+        node.name = step.conversion.names.fresh(f"{step.node.name or step.node.op_type}_{node.op_type}")
         step.place(node)
     made = [actuals.get(value, value) for value in outputs]
     step.replace(*[None if position is None else made[position] for position in positions])

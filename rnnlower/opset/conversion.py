@@ -24,7 +24,7 @@ from rnnlower.graph.versions import (
     version_at,
 )
 from rnnlower.graph.walk import default_opset, is_read, node_label, root_graphs, subgraphs_of, walk
-from rnnlower.opset.conversion_state import Adaptation, NodePredicate, OpsetReport, Session, Subject
+from rnnlower.opset.conversion_state import Adaptation, Conversion, NodePredicate, OpsetReport, Subject
 from rnnlower.opset.functions_and_training import (
     convert_training,
     drop_uncalled_functions,
@@ -82,7 +82,7 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
     with rollback_on_failure(model):
         types = ValueTypes(model)
         training = convert_training(model, types, lambda part: convert_opset(part, target))
-        _convert_stepwise(Session(model, types, report, keep))
+        _convert_stepwise(Conversion(model, types, report, keep))
     rest = beyond_ir.find(model)
     if rest is not None and training is not None:
         rest.training_info = training
@@ -94,27 +94,27 @@ def _needs_work(model: ir.Model, target: int) -> bool:
     return "" not in imports[0] or any(each.get("", target) != target for each in imports)
 
 
-def _convert_stepwise(session: Session) -> None:
-    model, source, target = session.model, session.report.source, session.report.target
+def _convert_stepwise(conversion: Conversion) -> None:
+    model, source, target = conversion.model, conversion.report.source, conversion.report.target
     initializers = len(model.graph.initializers)
     without_functions = model.functions and target < FIRST_OPSET_WITH_FUNCTIONS
     if without_functions:
-        drop_uncalled_functions(session)
+        drop_uncalled_functions(conversion)
     first = needed_opset(model)
     steps = [first] if first > max(source, target) else []
-    steps += [inlining_opset(session), target] if without_functions else [target]
+    steps += [inlining_opset(conversion), target] if without_functions else [target]
     for opset in steps:
         for function in model.functions.values():
             old, name = function.opset_imports.get("", source), "::".join(function.identifier()[:2])
-            _convert_graph(session, function.graph, old, opset, f"function:{name}")
+            _convert_graph(conversion, function.graph, old, opset, f"function:{name}")
             if "" in function.opset_imports:
                 function.opset_imports[""] = opset
-        _convert_graph(session, model.graph, model.graph.opset_imports.get("", source), opset, "")
+        _convert_graph(conversion, model.graph, model.graph.opset_imports.get("", source), opset, "")
         model.graph.opset_imports[""] = opset
         if model.functions and without_functions:
-            inline_all_functions(session)
+            inline_all_functions(conversion)
     _raise_ir_version(model, target, len(model.graph.initializers) > initializers)
-    session.report.ir_version = model.ir_version
+    conversion.report.ir_version = model.ir_version
 
 
 def _raise_ir_version(model: ir.Model, target: int, new_initializers: bool) -> None:
@@ -127,26 +127,26 @@ def _raise_ir_version(model: ir.Model, target: int, new_initializers: bool) -> N
     model.ir_version = max(model.ir_version, needed)
 
 
-def _convert_graph(session: Session, root: ir.Graph, source: int, target: int, path: str) -> None:
+def _convert_graph(conversion: Conversion, root: ir.Graph, source: int, target: int, path: str) -> None:
     direction = 1 if target > source else -1
-    for node, where in walk(root, path, session.labels):
-        if _must_fit(session, node) and (first := _version(node, source, where).since) > source:
+    for node, where in walk(root, path, conversion.labels):
+        if _must_fit(conversion, node) and (first := _version(node, source, where).since) > source:
             note = note_on_newer_operator(node.op_type, source, first)
-            session.report.notes += [] if note in session.report.notes else [note]
+            conversion.report.notes += [] if note in conversion.report.notes else [note]
     for opset in range(source, target, direction):
         changed = changed_in(max(opset, opset + direction))
-        if source < opset == INFERRED_FROM and root is session.model.graph:
+        if source < opset == INFERRED_FROM and root is conversion.model.graph:
             root.opset_imports[""] = opset
-            session.types.learn(session.model)
-        for node, where in [*walk(root, path, session.labels)]:
+            conversion.types.learn(conversion.model)
+        for node, where in [*walk(root, path, conversion.labels)]:
             if node.op_type in changed:
-                _cross_version_step(session, node, opset, opset + direction, where)
+                _cross_version_step(conversion, node, opset, opset + direction, where)
 
 
-def _must_fit(session: Session, node: ir.Node) -> bool:
-    if node.domain or node.op_identifier() in session.model.functions:
+def _must_fit(conversion: Conversion, node: ir.Node) -> bool:
+    if node.domain or node.op_identifier() in conversion.model.functions:
         return False
-    return session.keep is None or not session.keep(node)
+    return conversion.keep is None or not conversion.keep(node)
 
 
 def _version(node: ir.Node, opset: int, path: str) -> Version:
@@ -161,9 +161,9 @@ def _version(node: ir.Node, opset: int, path: str) -> Version:
     return version
 
 
-def _cross_version_step(session: Session, node: ir.Node, opset: int, neighbor: int, path: str) -> None:
+def _cross_version_step(conversion: Conversion, node: ir.Node, opset: int, neighbor: int, path: str) -> None:
     graph = node.graph
-    if not isinstance(graph, ir.Graph) or not _must_fit(session, node):
+    if not isinstance(graph, ir.Graph) or not _must_fit(conversion, node):
         return
     old = _version(node, opset, path)
     new = version_at(node.op_type, neighbor)
@@ -177,8 +177,10 @@ def _cross_version_step(session: Session, node: ir.Node, opset: int, neighbor: i
     if adapter is not None and fits_ahead and form_misfit(node, old) is not None:
         # Some exporters declare an older opset than they write.
         adapter = None
-        session.report.notes.append(f"{node_label(node)} already has the form of {new}, and stays as it is")
-    step = VersionStep(session, graph, node, (old, new), (opset, neighbor), path)
+        conversion.report.notes.append(
+            f"{node_label(node)} already has the form of {new}, and stays as it is"
+        )
+    step = VersionStep(conversion, graph, node, (old, new), (opset, neighbor), path)
     if high > REVIEWED:
         step.refuse("this step is newer than the table of steps", "update rnnlower")
     if new is None and adapter is None:
@@ -191,7 +193,7 @@ def _cross_version_step(session: Session, node: ir.Node, opset: int, neighbor: i
         _settle_defaults(step, new)
         _check_fit(step, new)
     if row is not None and (step.emitted or before != _snapshot(node)):
-        session.report.adapted.append(
+        conversion.report.adapted.append(
             Adaptation(
                 name=str(node.name or ""),
                 output=step.made,
@@ -207,7 +209,7 @@ def _cross_version_step(session: Session, node: ir.Node, opset: int, neighbor: i
         for emitted in list(step.emitted):
             inner = [each for body in subgraphs_of(emitted) for each, _ in walk(body)]
             for each in (emitted, *inner):
-                _cross_version_step(session, each, opset, neighbor, path)
+                _cross_version_step(conversion, each, opset, neighbor, path)
     _drop_unused(inputs)
 
 
@@ -247,7 +249,7 @@ def _settle_defaults(step: VersionStep, new: Version) -> None:
 
 
 def _check_fit(step: VersionStep, new: Version) -> None:
-    types = step.session.types
+    types = step.conversion.types
     uncalled = not types.uncalled.isdisjoint(step.node.outputs)
     types_of: TypesOf = (lambda value: frozenset()) if uncalled else types.types
     reason = describe_misfit(step.node, new, types_of, None if uncalled else step.old)
@@ -256,7 +258,7 @@ def _check_fit(step: VersionStep, new: Version) -> None:
         # exporters that declare an older opset than they write use types that came later.
         before = type_misfit(step.node, step.old, types_of)
         if before:
-            step.session.report.notes.append(f"{node_label(step.node)} was not valid before: {before}")
+            step.conversion.report.notes.append(f"{node_label(step.node)} was not valid before: {before}")
             return
     if reason:
         step.refuse(reason, "declare it in value_info" if "is not known" in reason else "")

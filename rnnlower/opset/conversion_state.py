@@ -75,7 +75,7 @@ NodePredicate = Callable[[ir.Node], bool]
 
 
 @dataclasses.dataclass
-class Session:
+class Conversion:
     """The state that all steps of one conversion share."""
 
     model: ir.Model

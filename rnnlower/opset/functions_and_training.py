@@ -13,31 +13,31 @@ from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.walk import walk_values
-from rnnlower.opset.conversion_state import Session
+from rnnlower.opset.conversion_state import Conversion
 from rnnlower.opset.value_types import ValueTypes
 
 
-def drop_uncalled_functions(session: Session) -> None:
+def drop_uncalled_functions(conversion: Conversion) -> None:
     """Remove the functions that nothing calls: there is no place to inline them."""
-    model = session.model
+    model = conversion.model
     before = list(model.functions)
     if RemoveUnusedFunctionsPass()(model).modified:  # type: ignore[no-untyped-call]
-        names = session.report.unused = [_name(each) for each in before if each not in model.functions]
-        session.report.notes.append(
-            f"opset {session.report.target} has no functions: {', '.join(names)} "
+        names = conversion.report.unused = [_name(each) for each in before if each not in model.functions]
+        conversion.report.notes.append(
+            f"opset {conversion.report.target} has no functions: {', '.join(names)} "
             f"{'is' if len(names) == 1 else 'are'} never called, and left out"
         )
 
 
-def inlining_opset(session: Session) -> int:
+def inlining_opset(conversion: Conversion) -> int:
     """Return the opset at which to inline the functions: on the model's way, and close to their own."""
-    low, high = sorted((session.report.source, session.report.target))
-    imports = [each.opset_imports for each in session.model.functions.values()]
-    own = max((each[""] for each in imports if "" in each), default=session.report.source)
+    low, high = sorted((conversion.report.source, conversion.report.target))
+    imports = [each.opset_imports for each in conversion.model.functions.values()]
+    own = max((each[""] for each in imports if "" in each), default=conversion.report.source)
     return min(max(own, low), high)
 
 
-def inline_all_functions(session: Session) -> None:
+def inline_all_functions(conversion: Conversion) -> None:
     """Replace every call of a function by its body, and drop the functions.
 
     The functions must have the model's opset.
@@ -45,7 +45,7 @@ def inline_all_functions(session: Session) -> None:
     Raises:
         OpsetError: A call cannot be expanded.
     """
-    model, report = session.model, session.report
+    model, report = conversion.model, conversion.report
     report.inlined += map(_name, model.functions)
     outputs = {
         str(value.name): value
@@ -57,15 +57,19 @@ def inline_all_functions(session: Session) -> None:
     try:
         inline_functions(model, functions_with(model, lambda node: True))
     except InvalidModelError as error:
-        raise OpsetError(f"opset {session.report.target} has no functions, and {error}") from error
+        raise OpsetError(f"opset {conversion.report.target} has no functions, and {error}") from error
     if model.functions:
         name = _name(next(iter(model.functions)))
-        raise OpsetError(f"opset {session.report.target} has no functions, and {name} has no nodes to inline")
+        raise OpsetError(
+            f"opset {conversion.report.target} has no functions, and {name} has no nodes to inline"
+        )
     _restore_metadata(model, outputs)
     # The inlined bodies are new values, of which nothing is known yet.
-    session.types = ValueTypes(model)
-    session.collect_names()
-    report.notes.append(f"opset {session.report.target} has no functions: {len(report.inlined)} were inlined")
+    conversion.types = ValueTypes(model)
+    conversion.collect_names()
+    report.notes.append(
+        f"opset {conversion.report.target} has no functions: {len(report.inlined)} were inlined"
+    )
 
 
 def _name(identifier: ir.OperatorIdentifier) -> str:

@@ -16,7 +16,7 @@ from rnnlower.graph.inlining import is_always_given
 from rnnlower.graph.rewiring import set_input, take_place_of
 from rnnlower.graph.versions import Version, version_at
 from rnnlower.graph.walk import display_name, is_read, node_label, trim_omitted
-from rnnlower.opset.conversion_state import Session, Subject
+from rnnlower.opset.conversion_state import Conversion, Subject
 from rnnlower.opset.version_fit import describe_misfit
 
 # Constants up to this size are shown to shape inference: axes, shapes and scales are small.
@@ -33,14 +33,14 @@ class VersionStep:
 
     def __init__(
         self,
-        session: Session,
+        conversion: Conversion,
         graph: ir.Graph,
         node: ir.Node,
         versions: tuple[Version, Version | None],
         opsets: tuple[int, int],
         path: str,
     ) -> None:
-        self.session = session
+        self.conversion = conversion
         self.graph = graph
         self.node = node
         self.old, self.new = versions
@@ -49,10 +49,10 @@ class VersionStep:
         self.made = next((str(value.name) for value in node.outputs if value.name), "")
         if self.new is None:
             self.opset = self.source_opset
-        self.target = session.report.target
+        self.target = conversion.report.target
         # Of a value: its content if it is constant, its element type, rank and shape, each if it is known.
-        self.array, self.dtype = session.types.array, session.types.dtype
-        self.rank, self.shape = session.types.rank, session.types.shape
+        self.array, self.dtype = conversion.types.array, conversion.types.dtype
+        self.rank, self.shape = conversion.types.rank, conversion.types.shape
         # Edits put new nodes before the node, or after another one.
         self.emitted: list[ir.Node] = []
         self._after: ir.Node | None = None
@@ -141,7 +141,7 @@ class VersionStep:
         fault = f"cannot become {self.new}" if after else f"does not exist before opset {since}"
         stay = f"ask for an opset below {after}" if after > since else f"ask for opset {since} or higher"
         advice = f"{remedy}, or {stay}" if remedy else stay
-        origin = self.session.origins.get(self.node)
+        origin = self.conversion.origins.get(self.node)
         written = f", written for {origin}" if origin else ""
         subject = Subject(self.node, self.path, f"{node_label(self.node)}{written}{where}")
         wanted = None if after > since else since
@@ -175,8 +175,8 @@ class VersionStep:
 
     def note(self, sentence: str) -> None:
         """Tell the user something, once for the whole model."""
-        if sentence not in self.session.report.notes:
-            self.session.report.notes.append(sentence)
+        if sentence not in self.conversion.report.notes:
+            self.conversion.report.notes.append(sentence)
 
     def drop_outputs(self, count: int) -> None:
         """Keep the first `count` outputs; the others must be unused."""
@@ -188,12 +188,12 @@ class VersionStep:
             self.node.resize_outputs(count)
         for value in self.node.outputs[:count]:
             if not value.name:
-                value.name = self.session.names.fresh(display_name(self.node))
+                value.name = self.conversion.names.fresh(display_name(self.node))
 
     def const(self, contents: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
         """Add a constant of `dtype` next to the node."""
         array = np.asarray(contents, dtype.numpy())
-        name = self.session.names.fresh(f"{display_name(self.node)}_const")
+        name = self.conversion.names.fresh(f"{display_name(self.node)}_const")
         tensor = ir.Tensor(array, dtype=dtype, name=name)
         if constant_holds(dtype, self.opset):
             node = ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)})
@@ -203,14 +203,14 @@ class VersionStep:
             self.place(node)
         else:
             value = self.add_initializer(name, tensor)
-        self.session.types.record(value, ir.TensorType(dtype), ir.Shape(array.shape), array)
+        self.conversion.types.record(value, ir.TensorType(dtype), ir.Shape(array.shape), array)
         return value
 
     def add_initializer(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """Add an initializer of the main graph, which every subgraph sees."""
         if self.path.startswith("function:"):
             self.refuse("it needs a constant that Constant-1 cannot hold, and a function has no initializers")
-        return new_initializer(self.session.model.graph, name, tensor)
+        return new_initializer(self.conversion.model.graph, name, tensor)
 
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
         """Add a node with one output next to the node, and return its output."""
@@ -221,7 +221,7 @@ class VersionStep:
     def emit_reference(self, reference: ir.Attr) -> ir.Value:
         """Add a Constant with the value of a parameter of the function around it, which every call gives."""
         parameter = str(reference.ref_attr_name)
-        if not is_always_given(self.session.model, self.node, parameter):
+        if not is_always_given(self.conversion.model, self.node, parameter):
             self.refuse(
                 f"a call of the function it is in leaves out {parameter!r}",
                 "inline the model's functions first",
@@ -232,17 +232,17 @@ class VersionStep:
         """Remove a Constant; an initializer of the main graph gets its content and its name."""
         old = self.node.outputs[0]
         name = str(old.name)
-        root = self.session.model.graph
-        fresh = self.session.names.fresh(f"{name}_value")
+        root = self.conversion.model.graph
+        fresh = self.conversion.names.fresh(f"{name}_value")
         # The tensor has another owner, and a value renames its own.
         value = self.add_initializer(fresh, copy_with_name(tensor, fresh))
-        self.session.types.alias(value, old)
+        self.conversion.types.alias(value, old)
         if old.is_graph_output():
             self.replace(self.op("Identity", value))
             return
         for user, position in list(old.uses()):
             user.replace_input_with(position, value)
-        old.name = self.session.names.fresh(f"{name}_constant")
+        old.name = self.conversion.names.fresh(f"{name}_constant")
         if self.graph is root:
             value.name = name
             value.doc_string = old.doc_string
@@ -272,14 +272,14 @@ class VersionStep:
             return
         users = list(old.uses())
         final = ir.Value()
-        self.session.types.alias(final, old)
+        self.conversion.types.alias(final, old)
         dtype = raw_dtype or self.dtype(old)
-        self.session.types.record(old, None if dtype is None else ir.TensorType(dtype), None)
+        self.conversion.types.record(old, None if dtype is None else ir.TensorType(dtype), None)
         self._after = self.node
         new = build(old)
         self._take_over(old, new, users)
         self._after = None
-        self.session.types.alias(new, final)
+        self.conversion.types.alias(new, final)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Add a Cast."""
@@ -306,9 +306,9 @@ class VersionStep:
     def place(self, node: ir.Node) -> None:
         """Put a finished node, whose outputs are named, next to the node."""
         if not node.name:
-            node.name = self.session.names.fresh(f"{display_name(self.node)}_{node.op_type}")
+            node.name = self.conversion.names.fresh(f"{display_name(self.node)}_{node.op_type}")
         node.metadata_props.update(self.node.metadata_props)
-        origins = self.session.origins
+        origins = self.conversion.origins
         origins[node] = origins.get(self.node) or node_label(self.node)
         if self._after is not None:
             self.graph.insert_after(self._after, [node])
@@ -319,7 +319,7 @@ class VersionStep:
 
     def _insert(self, node: ir.Node, name: str) -> ir.Value:
         (value,) = node.outputs
-        value.name = self.session.names.fresh(name)
+        value.name = self.conversion.names.fresh(name)
         self._check(node)
         self.place(node)
         self._infer(node)
@@ -328,7 +328,7 @@ class VersionStep:
     def _check(self, node: ir.Node) -> None:
         version = version_at(node.op_type, self.opset)
         reason = (
-            describe_misfit(node, version, self.session.types.types)
+            describe_misfit(node, version, self.conversion.types.types)
             if version
             else "the operator does not exist yet"
         )
@@ -336,7 +336,7 @@ class VersionStep:
             self.refuse(f"opset {self.opset} cannot express it ({reason})")
 
     def _infer(self, node: ir.Node) -> None:
-        types = self.session.types
+        types = self.conversion.types
         dtypes = [types.dtype(value) for value in node.inputs]
         if any(each is None and value is not None for each, value in zip(dtypes, node.inputs, strict=True)):
             return
@@ -361,11 +361,11 @@ class VersionStep:
         if heir is None or heir not in self.emitted or new.name == old.name:
             new = self.op("Identity", new)
             heir = self.emitted[-1]
-        self.session.types.alias(new, old)
+        self.conversion.types.alias(new, old)
         new.doc_string = old.doc_string
         new.metadata_props.update(old.metadata_props)
         new.meta.update(old.meta)
-        rest = self.session.names.fresh(f"{old.name}_{self.old.op_type.lower()}")
+        rest = self.conversion.names.fresh(f"{old.name}_{self.old.op_type.lower()}")
         take_place_of(new, old, old_name=rest, readers=users)
         old.type, old.shape, old.doc_string = None, None, None
         old.metadata_props.clear()

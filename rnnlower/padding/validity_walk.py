@@ -19,7 +19,7 @@ from rnnlower.graph.operator_kinds import POINTWISE, RESHAPING
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, is_read, operand
-from rnnlower.lowering.emitter import Dim, Emitter, Emitters
+from rnnlower.lowering.emitter import Emitter, Emitters, RuntimeDim
 from rnnlower.padding.examples import Examples
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, OpenSizeError, Size, add_axis
 from rnnlower.padding.validity import MaskEmitter
@@ -162,7 +162,7 @@ class PadFlow(Examples):
                 self._visit(inner)
         self._visited = self._entered.pop()
 
-    def sizes(self, emitter: Emitter, value: ir.Value, axes: Iterable[int]) -> list[Dim]:
+    def sizes(self, emitter: Emitter, value: ir.Value, axes: Iterable[int]) -> list[RuntimeDim]:
         """Return the sizes of axes in the result: numbers, or values where the caller chooses them."""
         shape = self.shape(value)
         return [emitter.dim(value, axis) if self.is_dynamic(value, axis) else shape[axis] for axis in axes]

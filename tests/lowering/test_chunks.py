@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 from support.workbench import Workbench
 
-from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.strategies import STRATEGIES, Recurrence, State, run_in_chunks
+from rnnlower.lowering.emitter import Emitter, RuntimeDim
+from rnnlower.lowering.strategies import STRATEGIES, InitialState, Recurrence, run_in_chunks
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 
 
@@ -32,13 +32,13 @@ def test_chunks_of_steps_give_the_running_sums_of_single_steps(
     bench = Workbench()
     X = np.random.default_rng(length).standard_normal((length, 2, 3)).astype(np.float32)
     x = bench.input("x", ["T", 2, 3] if is_dynamic else X.shape)
-    time: Dim = bench.e.dim(x, 0) if is_dynamic else length
+    time: RuntimeDim = bench.e.dim(x, 0) if is_dynamic else length
     axes = Axes(time, 2)
     start = bench.weight("start", np.ones((2, 3), np.float32))
     recurrence = Recurrence(
         axes,
         [TimeSeries(bench.e, axes, 3, stacked=x, reverse=reverse)],
-        [State(start, 3)],
+        [InitialState(start, 3)],
         sum_up,
         [3],
         [reverse],

@@ -18,7 +18,7 @@ from rnnlower.graph.evaluation import Array
 from rnnlower.lowering.fallbacks.arithmetic import Fallback
 
 if TYPE_CHECKING:
-    from rnnlower.lowering.emitter import Dim, Emitter
+    from rnnlower.lowering.emitter import Emitter, RuntimeDim
 
 _LARGEST = 2**25
 """The number of elements above which a constant is out of proportion: a transform of 4,096 samples has it."""
@@ -159,7 +159,7 @@ def _emit_convolution(e: Emitter, signal: ir.Value, kernel: Array, hop: int) -> 
 
 def _image_blocks(
     e: Emitter, x: ir.Value, image_shape: ir.Value, block_shape: ir.Value
-) -> tuple[list[int], list[int], Dim, int] | None:
+) -> tuple[list[int], list[int], RuntimeDim, int] | None:
     """Return a Col2Im's image, its blocks, the batch size, and the number of channels, if these are known."""
     image, block, shape = e.content(image_shape), e.content(block_shape), e.shape(x)
     if image is None or block is None or shape is None or shape[1] is None:

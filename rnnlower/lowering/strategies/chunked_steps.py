@@ -7,8 +7,15 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.strategies.repeating import Recurrence, Results, Run, State, Stepped, collect_results
+from rnnlower.lowering.emitter import Emitter, RuntimeDim
+from rnnlower.lowering.strategies.repeating import (
+    InitialState,
+    Recurrence,
+    Results,
+    Run,
+    Stepped,
+    collect_results,
+)
 from rnnlower.lowering.timeseries import Axes, States
 
 
@@ -83,7 +90,7 @@ def _chunked_recurrence(e: Emitter, recurrence: Recurrence, axes: Axes, factor: 
 
 
 def _rest_recurrence(
-    e: Emitter, recurrence: Recurrence, whole: Dim, rest: Dim, states: Sequence[ir.Value]
+    e: Emitter, recurrence: Recurrence, whole: RuntimeDim, rest: RuntimeDim, states: Sequence[ir.Value]
 ) -> Recurrence:
     axes = dataclasses.replace(recurrence.axes, time=rest)
     inputs = []
@@ -91,5 +98,7 @@ def _rest_recurrence(
         bounds = (0, rest) if series.reverse else (whole, recurrence.axes.time)
         stacked = e.slice(series.stacked(), bounds[:1], bounds[1:], [0])
         inputs.append(series.over(axes, stacked))
-    carried = [State(value, state.width) for value, state in zip(states, recurrence.states, strict=True)]
+    carried = [
+        InitialState(value, state.width) for value, state in zip(states, recurrence.states, strict=True)
+    ]
     return dataclasses.replace(recurrence, axes=axes, inputs=inputs, states=carried)

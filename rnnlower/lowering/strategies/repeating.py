@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.emitter import Emitter, RuntimeDim
 from rnnlower.lowering.forms import Form
 from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 
 Stepped = tuple[list[ir.Value], list[ir.Value]]
 """The new states, and the outputs of a step."""
 
-Step = Callable[[Emitter, Sequence[ir.Value], States, int | None], Stepped]
+StepFunction = Callable[[Emitter, Sequence[ir.Value], States, int | None], Stepped]
 """``(emitter, inputs, states, number of the step if it has one) -> (new states, outputs)``."""
 
 
 @dataclasses.dataclass(frozen=True)
-class State:
+class InitialState:
     """The initial value of a state, with the axes of the recurrence; ``None`` is zero."""
 
     initial: ir.Value | None
@@ -43,18 +43,18 @@ class Recurrence:
 
     axes: Axes
     inputs: Sequence[TimeSeries]
-    states: Sequence[State]
-    step: Step
+    states: Sequence[InitialState]
+    step: StepFunction
     output_widths: Sequence[int | tuple[int, ...]]
     output_reverse: Sequence[bool]
     rows: str | None = None
     fit_names: Callable[[Emitter], None] = lambda e: None
 
-    def state_dims(self) -> list[list[Dim]]:
+    def state_dims(self) -> list[list[RuntimeDim]]:
         """Return the sizes of the states."""
         return [self.axes.value(state.width) for state in self.states]
 
-    def output_dims(self) -> list[list[Dim]]:
+    def output_dims(self) -> list[list[RuntimeDim]]:
         """Return the sizes of the step's outputs."""
         return [self.axes.value(width) for width in self.output_widths]
 
@@ -104,13 +104,13 @@ class Strategy:
     output_apart: bool = False
 
 
-def body_value(e: Emitter, what: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
+def body_value(e: Emitter, what: str, dtype: ir.DataType, dims: Sequence[RuntimeDim]) -> ir.Value:
     """Return an input of a body."""
     return ir.Value(name=e.names.fresh(what), shape=declared_shape(dims), type=ir.TensorType(dtype))
 
 
 def body_graph(
-    e: Emitter, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], dims: Sequence[Sequence[Dim]]
+    e: Emitter, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], dims: Sequence[Sequence[RuntimeDim]]
 ) -> ir.Graph:
     """Return the graph of the nodes that the emitter holds.
 
@@ -129,6 +129,6 @@ def body_graph(
     return ir.Graph(inputs, distinct, nodes=e.nodes, name=e.names.source.fresh(e.names.prefix.rstrip("/")))
 
 
-def declared_shape(dims: Sequence[Dim]) -> ir.Shape:
+def declared_shape(dims: Sequence[RuntimeDim]) -> ir.Shape:
     """Return the shape with these sizes, as far as they are known."""
     return ir.Shape([dim if isinstance(dim, int) else None for dim in dims])

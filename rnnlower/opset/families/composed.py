@@ -125,7 +125,7 @@ def has_element_down(step: VersionStep) -> None:
 
 
 def _optional(step: VersionStep, value: ir.Value) -> bool:
-    types = step.session.types.types(value)
+    types = step.conversion.types.types(value)
     if not types:
         step.refuse(f"the type of {value.name!r} is not known", "declare it in value_info")
     return any(each.startswith("optional") for each in types)

@@ -97,10 +97,10 @@ def scan_9_up(step: VersionStep) -> None:
 
 def _row_of(step: VersionStep, value: ir.Value) -> ir.Value:
     dtype, shape = step.dtype(value), step.shape(value)
-    row = ir.Value(name=step.session.names.fresh(f"{value.name}_row"))
+    row = ir.Value(name=step.conversion.names.fresh(f"{value.name}_row"))
     row.type = None if dtype is None else ir.TensorType(dtype)
     row.shape = None if shape is None else ir.Shape(shape[1:])
-    step.session.types.alias(row, row)
+    step.conversion.types.alias(row, row)
     return row
 
 
@@ -182,7 +182,7 @@ def _named(step: VersionStep, tape: Tape) -> list[ir.Node]:
 
 
 def _fresh(step: VersionStep, what: str) -> str:
-    return step.session.names.fresh(f"{step.node.name or 'scan'}_{what}")
+    return step.conversion.names.fresh(f"{step.node.name or 'scan'}_{what}")
 
 
 ROWS = (
