@@ -24,7 +24,7 @@ from rnnlower.lifting.chains import PRODUCTS, find_chains
 from rnnlower.lifting.frames import scan_frame
 from rnnlower.lifting.lifted_nodes import FrameLifter, Lifted, LiftedNode
 from rnnlower.lifting.line_lifting import LineLifter
-from rnnlower.lifting.lines import match_line
+from rnnlower.lifting.line_search import match_line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.passes.base import Pass
 from rnnlower.passes.joined_values import has_read_parts, read_parts
