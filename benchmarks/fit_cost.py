@@ -22,8 +22,8 @@ import onnx
 import onnx_ir as ir
 from measuring import VARIANTS, feeds_of, recurrent
 
-from rnnlower.engines.known import Engine, find_engine
-from rnnlower.engines.opened import EngineError, OpenedModel, open_on
+from rnnlower.engines.catalog import Engine, find_engine
+from rnnlower.engines.opened_models import EngineError, OpenedModel, open_on
 from rnnlower.lowering.pricing import KINDS, NATIVE, price_kind, price_names
 from rnnlower.lowering.replacing import Plan
 from rnnlower.lowering.sketching import Candidate, cheapest

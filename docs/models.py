@@ -26,7 +26,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
 import whole_models
 from support.judge import run
 
-from rnnlower.engines.known import find_engine
+from rnnlower.engines.catalog import find_engine
 from rnnlower.targets import find_target
 
 PAGE = pathlib.Path(__file__).with_name("models.md")

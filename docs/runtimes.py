@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
 from runtime_grid import COLUMNS, FEATURES, Outcome, attempt, product, rows, sized
 from support.runtimes import RUNTIMES, Runtime
 
-from rnnlower.engines.opened import Attempts
+from rnnlower.engines.opened_models import Attempts
 
 PAGE = pathlib.Path(__file__).with_name("runtimes.md")
 INTRODUCTION = """\

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from rnnlower.benchmarking.bench_result import BenchResult as BenchResult
     from rnnlower.benchmarking.bench_result import BenchVariant as BenchVariant
     from rnnlower.benchmarking.benchmark import bench as bench
-    from rnnlower.engines.known import engines as engines
+    from rnnlower.engines.catalog import engines as engines
     from rnnlower.errors import InvalidModelError as InvalidModelError
     from rnnlower.errors import OpsetError as OpsetError
     from rnnlower.errors import OptionError as OptionError
@@ -74,7 +74,7 @@ _HOMES = {
     ),
     "rnnlower.inspection": "RecurrentNode",
     "rnnlower.passes.reports": "Report",
-    "rnnlower.engines.known": "engines",
+    "rnnlower.engines.catalog": "engines",
     "rnnlower.probing": "probe",
     "rnnlower.targets.misfits": "Misfit",
     "rnnlower.verification": "OutputComparison VerificationResult verify",

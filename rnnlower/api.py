@@ -143,7 +143,7 @@ def stream(model: ir.Model, options: StreamOptions) -> StreamReport:
 
 def _open(model: onnx.ModelProto) -> Reference:
     """Return a function that runs a step model, for the test in its caller's code."""
-    from rnnlower.engines.opened import EngineError
+    from rnnlower.engines.opened_models import EngineError
     from rnnlower.engines.session import RunError, brief
     from rnnlower.quantizing.recordings import open_source
 

@@ -26,8 +26,8 @@ from support.configs import Config, random_config
 from support.judge import differences, recurrent_left
 
 import rnnlower
-from rnnlower.engines.known import Engine, find_engine
-from rnnlower.engines.opened import Attempts, EngineError
+from rnnlower.engines.catalog import Engine, find_engine
+from rnnlower.engines.opened_models import Attempts, EngineError
 from rnnlower.targets import find_target, target_names
 
 Arrays = Mapping[str, np.ndarray]

@@ -20,7 +20,7 @@ from support.judge import differences
 from support.runtimes import RUNTIMES, Runtime
 
 import rnnlower
-from rnnlower.engines.opened import Attempts, EngineError
+from rnnlower.engines.opened_models import Attempts, EngineError
 from rnnlower.probing.nodes import SIZES
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")

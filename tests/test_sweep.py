@@ -14,8 +14,8 @@ from support import sweeping
 from support.configs import Config
 
 import rnnlower
-from rnnlower.engines.known import find_engine
-from rnnlower.engines.opened import Attempts
+from rnnlower.engines.catalog import find_engine
+from rnnlower.engines.opened_models import Attempts
 
 
 def test_interrupted_sweep_resumes(

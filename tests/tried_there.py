@@ -20,7 +20,7 @@ import onnx
 from support.configs import Config
 from support.faults import SOURCE_FAULTS
 
-from rnnlower.engines.known import engines
+from rnnlower.engines.catalog import engines
 from rnnlower.targets import find_target, target_names
 
 _LSTM = Config(seq_length=20, batch_size=2, input_size=16, hidden_size=32, Y_h="graph", Y_c="graph")

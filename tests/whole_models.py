@@ -28,8 +28,8 @@ from real_models import recorded
 from support.judge import differences, run
 
 import rnnlower
-from rnnlower.engines.known import find_engine
-from rnnlower.engines.opened import EngineError, open_on
+from rnnlower.engines.catalog import find_engine
+from rnnlower.engines.opened_models import EngineError, open_on
 from rnnlower.engines.reference import Evaluator
 from rnnlower.targets import find_target, target_names
 

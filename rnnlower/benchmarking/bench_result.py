@@ -12,7 +12,7 @@ from rnnlower.verification import RuntimeTrial
 from rnnlower.wording import counted
 
 if TYPE_CHECKING:
-    from rnnlower.engines.known import Engine
+    from rnnlower.engines.catalog import Engine
 
 Status = Literal["timed", "not made", "does not run", "different"]
 

@@ -17,9 +17,9 @@ from rnnlower import wording
 from rnnlower.benchmarking.bench_result import BenchResult, BenchVariant, Status, Timing
 from rnnlower.benchmarking.worker import Worker, WorkerError
 from rnnlower.calling import options_function
+from rnnlower.engines.catalog import Engine, find_engine
 from rnnlower.engines.child import versions
-from rnnlower.engines.known import Engine, find_engine
-from rnnlower.engines.opened import EngineError, OpenedModel, open_on
+from rnnlower.engines.opened_models import EngineError, OpenedModel, open_on
 from rnnlower.engines.session import Array, LoadError, RunError, brief
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError, UnverifiableError
 from rnnlower.files.metadata import StreamMetadata

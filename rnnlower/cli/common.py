@@ -35,7 +35,7 @@ from rnnlower.passes.options import Progress as Tell
 from rnnlower.wording import command_line_words
 
 if TYPE_CHECKING:
-    from rnnlower.engines.known import Engine
+    from rnnlower.engines.catalog import Engine
     from rnnlower.recurrent.suspicions import Suspicion
     from rnnlower.reporting.page import Section
     from rnnlower.verification import VerificationResult
@@ -234,7 +234,7 @@ def installed_runtime(name: str) -> Engine:
         OptionError: There is none.
         UnverifiableError: It is not installed.
     """
-    from rnnlower.engines.known import find_engine
+    from rnnlower.engines.catalog import find_engine
     from rnnlower.verification import RuntimeTrial
 
     engine = find_engine(name)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from rnnlower.benchmarking.bench_result import BenchResult
-    from rnnlower.engines.known import Engine
+    from rnnlower.engines.catalog import Engine
     from rnnlower.files.metadata import PadMetadata
     from rnnlower.inspection import ModelSummary, RecurrentNode
     from rnnlower.lifting.lifted_nodes import LiftedNode

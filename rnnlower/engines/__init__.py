@@ -10,13 +10,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rnnlower.engines.known import Engine
+    from rnnlower.engines.catalog import Engine
 
 
 class _Engines(ModuleType):
     def __call__(self) -> list[Engine]:
-        """List the engines, installed or not; see :class:`rnnlower.engines.known.Engine`."""
-        from rnnlower.engines.known import engines
+        """List the engines, installed or not; see :class:`rnnlower.engines.catalog.Engine`."""
+        from rnnlower.engines.catalog import engines
 
         return engines()
 

@@ -17,8 +17,8 @@ import onnx
 import onnx.parser
 from onnx import helper, numpy_helper
 
-from rnnlower.engines.known import Engine
-from rnnlower.engines.opened import Attempts, EngineError
+from rnnlower.engines.catalog import Engine
+from rnnlower.engines.opened_models import Attempts, EngineError
 from rnnlower.engines.reference import evaluate
 from rnnlower.folders import whole_file
 from rnnlower.verification.verdict.compare import Tolerance, compare_values

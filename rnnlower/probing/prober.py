@@ -8,7 +8,7 @@ import pathlib
 import time
 from typing import Any
 
-from rnnlower.engines.known import find_engine
+from rnnlower.engines.catalog import find_engine
 from rnnlower.errors import UnverifiableError
 from rnnlower.folders import whole_file
 from rnnlower.passes.options import Progress

@@ -11,8 +11,8 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.engines.known import find_engine
-from rnnlower.engines.opened import EngineError, open_on
+from rnnlower.engines.catalog import find_engine
+from rnnlower.engines.opened_models import EngineError, open_on
 from rnnlower.errors import UnverifiableError
 from rnnlower.quantizing.observing import Role, observed_values
 from rnnlower.quantizing.quantizers import Quantization

@@ -14,9 +14,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from rnnlower.engines.catalog import find_engine
 from rnnlower.engines.child import read_arrays
-from rnnlower.engines.known import find_engine
-from rnnlower.engines.opened import EngineError, OpenedModel, open_on
+from rnnlower.engines.opened_models import EngineError, OpenedModel, open_on
 from rnnlower.engines.session import IsolatedSession, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.metadata import StreamMetadata

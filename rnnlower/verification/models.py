@@ -21,7 +21,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower import wording
 from rnnlower.arguments import dictionary, model_path
-from rnnlower.engines.opened import LARGE
+from rnnlower.engines.opened_models import LARGE
 from rnnlower.engines.session import Array
 from rnnlower.errors import OptionError
 from rnnlower.files.checks import check_proto, read_proto

@@ -14,8 +14,8 @@ import numpy as np
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower import wording
-from rnnlower.engines.known import Engine as Runtime
-from rnnlower.engines.opened import open_on
+from rnnlower.engines.catalog import Engine as Runtime
+from rnnlower.engines.opened_models import open_on
 from rnnlower.engines.session import RECORDED_SHAPE, Array, LacksKernelError, LoadError, RunError, brief
 from rnnlower.verification.engine_choice import (
     Engine,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rnnlower.files.metadata import to_json_types
 
 if TYPE_CHECKING:
-    from rnnlower.engines.known import Engine
+    from rnnlower.engines.catalog import Engine
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import onnx
 
 from rnnlower import wording
 from rnnlower.engines import child
-from rnnlower.engines.known import Engine, find_engine
-from rnnlower.engines.opened import EngineError
+from rnnlower.engines.catalog import Engine, find_engine
+from rnnlower.engines.opened_models import EngineError
 from rnnlower.engines.session import LacksKernelError, LoadError, RunError, brief
 from rnnlower.errors import UnverifiableError, VerificationError
 from rnnlower.files.metadata import PadMetadata, StreamMetadata

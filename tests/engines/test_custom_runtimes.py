@@ -11,7 +11,7 @@ import pytest
 from support.cli_helpers import rnnlower, save
 from support.configs import Config
 
-from rnnlower.engines.known import engines
+from rnnlower.engines.catalog import engines
 
 PAGE = (Path(__file__).parents[2] / "docs" / "custom_runtimes.md").read_text(encoding="utf-8")
 

@@ -12,10 +12,10 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from rnnlower.engines import known
+from rnnlower.engines import catalog
+from rnnlower.engines.catalog import Engine, find_engine
 from rnnlower.engines.child import read_arrays, write_arrays
-from rnnlower.engines.known import Engine, find_engine
-from rnnlower.engines.opened import Attempts, EngineError, open_on
+from rnnlower.engines.opened_models import Attempts, EngineError, open_on
 
 pytestmark = pytest.mark.usefixtures("forks")
 
@@ -107,7 +107,7 @@ def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
         file = tmp_path / "made.py"
         head = "import os, sys, time\nfrom rnnlower.engines.child import adapter\n@adapter('Made')\n"
         file.write_text(f"{head}def made(model):\n    {body}\n")
-        monkeypatch.setattr("rnnlower.engines.opened.adapter_file", lambda engine: file)
+        monkeypatch.setattr("rnnlower.engines.opened_models.adapter_file", lambda engine: file)
         return Engine("made", "Made", version="1.0")
 
     return make
@@ -187,12 +187,12 @@ def test_what_an_adapter_is_given_and_may_reach(adapter: Callable[[str], Engine]
     assert told["https_proxy"] == "http://127.0.0.1:9"
     assert told["TMPDIR"] == told["folder"]
     assert not Path(told["folder"]).exists()
-    assert Path(told["here"]) != Path(known.__file__).parent
+    assert Path(told["here"]) != Path(catalog.__file__).parent
 
 
 @pytest.mark.parametrize("text", ["never", "0", "-1", "inf"])
 def test_a_memory_limit_must_be_a_positive_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    from rnnlower.engines.opened import memory_limit
+    from rnnlower.engines.opened_models import memory_limit
     from rnnlower.errors import OptionError
 
     monkeypatch.setenv("RNNLOWER_ENGINE_GIGABYTES", text)

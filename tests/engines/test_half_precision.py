@@ -14,7 +14,7 @@ from support.configs import Config
 from support.faults import SOURCE_FAULTS
 
 import rnnlower
-from rnnlower.engines.known import Engine
+from rnnlower.engines.catalog import Engine
 from rnnlower.verification import runner, verifier
 from rnnlower.verification.engine_choice import NumpyEngine
 from rnnlower.verification.models import ParsedModel

@@ -8,7 +8,7 @@ from importlib import metadata
 import pytest
 
 import rnnlower
-from rnnlower.engines.known import engine_names, find_engine
+from rnnlower.engines.catalog import engine_names, find_engine
 
 NAMES = (
     *("emx", "iree", "litert", "mnn", "ncnn", "onnx2torch", "onnxruntime", "opencv", "openvino", "ort-qnn"),

@@ -17,8 +17,8 @@ from support.faults import SOURCE_FAULTS
 from support.places import MODELS
 
 import rnnlower
-from rnnlower.engines.known import Engine, engines
-from rnnlower.engines.opened import Attempts
+from rnnlower.engines.catalog import Engine, engines
+from rnnlower.engines.opened_models import Attempts
 from rnnlower.targets import find_target, target_names
 
 NAMES = [engine.name for engine in engines() if engine.name not in ("onnxruntime", "rnnlower-reference")]

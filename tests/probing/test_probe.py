@@ -14,8 +14,8 @@ import pytest
 from support.cli_helpers import rnnlower
 from support.faulty_runtime import Feeds, Runtime
 
-from rnnlower.engines.known import find_engine
-from rnnlower.engines.opened import EngineError
+from rnnlower.engines.catalog import find_engine
+from rnnlower.engines.opened_models import EngineError
 from rnnlower.engines.reference import evaluate
 from rnnlower.errors import OptionError
 from rnnlower.probing import (

@@ -12,8 +12,8 @@ import pytest
 from onnx import helper, numpy_helper
 from support.faulty_runtime import Feeds, Runtime
 
-from rnnlower.engines.known import find_engine
-from rnnlower.engines.opened import EngineError
+from rnnlower.engines.catalog import find_engine
+from rnnlower.engines.opened_models import EngineError
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing import asking, lowering_probes, node_tests, operator_probes, type_probes
 from rnnlower.targets import reading

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from support.faulty_runtime import Feeds, Runtime
 
-from rnnlower.engines.known import find_engine
-from rnnlower.engines.opened import EngineError
+from rnnlower.engines.catalog import find_engine
+from rnnlower.engines.opened_models import EngineError
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing import asking, node_probes, nodes, quantized_probes, type_probes
 

@@ -19,7 +19,7 @@ from support.cli_helpers import save
 from support.streamed import model
 
 import rnnlower
-from rnnlower.engines.known import engines
+from rnnlower.engines.catalog import engines
 
 SECONDS, RATE = 3, 1000
 WAVE = """(float[1, n, 4] X) => (float[1, n, 6] Y) {

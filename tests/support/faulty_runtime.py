@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 
-from rnnlower.engines.opened import EngineError
+from rnnlower.engines.opened_models import EngineError
 from rnnlower.engines.reference import evaluate
 
 Feeds = Mapping[str, Any]

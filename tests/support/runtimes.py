@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rnnlower.engines.known import Engine, find_engine
+from rnnlower.engines.catalog import Engine, find_engine
 from rnnlower.targets import find_target, target_names
 
 # Of how many nodes of the grid one is tried, where a run takes long; a prime.

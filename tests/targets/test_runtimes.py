@@ -11,7 +11,7 @@ from support.configs import Config
 from support.runtimes import RUNTIMES, Runtime
 
 import rnnlower
-from rnnlower.engines.opened import Attempts
+from rnnlower.engines.opened_models import Attempts
 from rnnlower.targets import find_target
 
 NODES = {

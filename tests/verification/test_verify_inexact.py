@@ -13,7 +13,7 @@ from support.faults import graphs_of
 from support.small_models import info, model_of, recurrent_model, weights
 
 import rnnlower
-from rnnlower.engines.known import Engine, find_engine
+from rnnlower.engines.catalog import Engine, find_engine
 from rnnlower.engines.reference import Evaluator
 from rnnlower.verification import verifier, verify
 

@@ -216,7 +216,7 @@ _NO_TOML = "{} does not end in .toml, by which --target recognizes a file"
 def engines(*, json_: bool = False) -> None:
     """List the engines that can run models here, and how to install the others."""
     from rnnlower.cli import tables
-    from rnnlower.engines.known import engines as known
+    from rnnlower.engines.catalog import engines as known
 
     found = known()
     if json_:

@@ -107,7 +107,7 @@ class Rewriting:
         if runtime:
             common.installed_runtime(runtime)
         elif self.comparison.verify and self.comparison.on is None and self.options.engine:
-            from rnnlower.engines.known import find_engine
+            from rnnlower.engines.catalog import find_engine
             from rnnlower.verification import RuntimeTrial
 
             # The result is tried on the runtime that it is for.

@@ -18,7 +18,7 @@ import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.engines import child
-from rnnlower.engines.known import PLACEHOLDERS, Engine, adapter_file
+from rnnlower.engines.catalog import PLACEHOLDERS, Engine, adapter_file
 from rnnlower.engines.session import Array, LacksKernelError, brief, restore_bfloat16
 from rnnlower.folders import temporary_folder
 from rnnlower.processes import ending, killed_after, limit_set, longest_call
