@@ -17,7 +17,7 @@ from rnnlower.lifting.frames import same_number
 
 MANY = 10**9
 """More elements than an axis has: TensorFlow's exporter takes one element as the first of so large a step."""
-_MEASURING = VIEWS | {"Gather", "Shape"}
+_MEASURING = VIEWS | {"Gather", "Shape", "Slice"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +51,9 @@ class Counters:
             start, step = facts.constant(state.start), self._step(state)
             if start is not None and start.size == 1 and step is not None:
                 self.known[state.before] = Index(step, int(start.reshape(-1)[0]))
+            elif step is not None and step < 0 and facts.dims(state.start) in ((), (1,)):
+                outer = self.outer_index(state.start)
+                self.known[state.before] = dataclasses.replace(outer, slope=step)
 
     def _step(self, state: State) -> int | None:
         """Return the increment of a state in each iteration."""
@@ -99,6 +102,22 @@ class Counters:
             return self._chosen_index(producer)
         return Index(0, 0, value) if self._is_outer_size(value) else None
 
+    def outer_index(self, value: ir.Value) -> Index:
+        """Return what a value around the Loop is: another one and a number, if it is their sum."""
+        value = same_number(value)
+        node = producer_of(value, "Add", "Sub")
+        added = None if node is None else self._facts.constant(node.inputs[1])
+        if (
+            node is None
+            or node.inputs[0] is None
+            or added is None
+            or (added.size, added.dtype.kind) != (1, "i")
+        ):
+            return Index(0, 0, value)
+        inner, number = self.outer_index(node.inputs[0]), int(added.reshape(-1)[0])
+        offset = inner.offset + (number if node.op_type == "Add" else -number)
+        return dataclasses.replace(inner, offset=offset)
+
     def _chosen_index(self, node: ir.Node) -> Index | None:
         """Return the index that a Where chooses: ``Where(i < 0, i + size, i)`` is i if that counts from 0."""
         test, _, chosen = node.inputs
@@ -119,8 +138,8 @@ class Counters:
         if constant is not None:
             whole = [float(each) for each in constant.reshape(-1)]
             return [Index(0, int(each)) if each.is_integer() else None for each in whole]
-        if dims in ((), (1,)):
-            return [self.index(value)]
+        if dims in ((), (1,)) and (index := self.index(value)) is not None:
+            return [index]
         if node is None or node.domain or value not in self.own:
             return []
         if node.op_type == "Concat":
@@ -143,7 +162,7 @@ class Counters:
 
     def _is_outer_size(self, value: ir.Value | None) -> bool:
         """Return whether the body measures a value of its surroundings."""
-        if value not in self.own or self._facts.constant(value) is not None:
+        if value in self._aliases or value not in self.own or self._facts.constant(value) is not None:
             return True
         node = producer_of(value, *_MEASURING)
         return node is not None and all(map(self._is_outer_size, node.inputs))

@@ -22,6 +22,14 @@ from rnnlower.lifting.loop_counters import MANY, Counters, Index
 
 _REPEATING = VIEWS | {"Expand", "Tile"}
 
+_COMPARISONS = {
+    "Less": (False, False),
+    "LessOrEqual": (False, True),
+    "Greater": (True, False),
+    "GreaterOrEqual": (True, True),
+}
+"""Whether the larger value comes first, and whether equal values are true."""
+
 
 def loop_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
     """Return the frame of a Loop; `owner` is the node in whose subgraph it lies.
@@ -153,22 +161,29 @@ class _LoopReader:
         return self._node.inputs[0] is None or (most is not None and bool(most > np.iinfo(np.int32).max))
 
     def _conditions(self, value: ir.Value | None) -> Iterator[tuple[Index, ir.Value]]:
-        """Yield the comparisons of counters with limits that must all hold; true conditions need none."""
+        """Yield the limits of counters, which must all be larger; true conditions need none."""
         value = None if value is None else look_through_identities(value)
         constant = self._facts.constant(value)
         if value is self._body.inputs[1] or (constant is not None and constant.all()):
             return
-        producer = producer_of(value, "And", "Less", "Greater")
+        producer = producer_of(value, "And", *_COMPARISONS)
         if producer is None:
             raise NotLiftableError("its number of iterations is not known")
         if producer.op_type == "And":
             yield from {each for given in producer.inputs for each in self._conditions(given)}
             return
-        first, second = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
-        index, limit = self._counters.index(first), self._counters.index(second)
-        if index is None or limit is None or limit.value is None or (limit.slope, limit.offset) != (0, 0):
+        is_turned, is_equal = _COMPARISONS[producer.op_type]
+        low, high = map(self._counters.index, producer.inputs[:: -1 if is_turned else 1])
+        if low is None or high is None or low.value is not None or high.value is None:
             raise NotLiftableError("its number of iterations is not known")
-        yield index, self._same_limit(limit.value)
+        value = high.value
+        if is_equal or (low.slope == 0 and low.offset):
+            # A counter that falls, from a size less one.
+            outer = self._counters.outer_index(value)
+            assert outer.value is not None
+            value, high = outer.value, dataclasses.replace(high, offset=high.offset + outer.offset)
+        # a * i + b < c * i + d + value, where c is 0 or that of a counter that falls.
+        yield Index(low.slope - high.slope, low.offset - high.offset - is_equal), self._same_limit(value)
 
     def _same_limit(self, value: ir.Value) -> ir.Value:
         """Return the first limit that is the same size, inside the body or outside."""

@@ -31,6 +31,10 @@ CASES: dict[str, list[str]] = {
         '13; float[1, 2, 7] x; AveragePool <auto_pad = "SAME_LOWER", kernel_shape = [2]> (x)',
         "13; float[N, 2, T] x; AveragePool <kernel_shape = [3], pads = [1, 0]> (x)",
     ],
+    "Equal": [
+        "13; bool[3, 4] x, bool[3, 4] y; Equal (x, y)",
+        "7; bool[3, 4] x, bool[4] y; Equal (x, y)",
+    ],
     "Clip": [
         "9; float[3, 4] x; Clip <min = -0.5, max = 0.25> (x)",
         "9; float[3, 4] x; Clip <max = 0.25> (x)",

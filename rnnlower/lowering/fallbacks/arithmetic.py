@@ -154,6 +154,10 @@ ARITHMETIC: Mapping[str, Sequence[Fallback]] = {
     "Clip": [_clip],
     "Div": [_for_floats_only(lambda e, a, b: e.op("Mul", a, e.op("Reciprocal", b)))],
     "Elu": [_elu],
+    # Of booleans, which some runtimes do not compare.
+    "Equal": [
+        lambda e, a, b: e.op("Not", e.op("Xor", a, b, since=7)) if e.dtype == ir.DataType.BOOL else None
+    ],
     "Gelu": [_gelu],
     "Gemm": [_gemm],
     "Greater": [lambda e, a, b: e.op("Less", b, a, since=9)],
