@@ -113,6 +113,11 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
         "Nodes that never run need not be lowered, nor fit.",
         when=lambda o: o.folds,
     ),
+    Step(
+        preparing.drop_zero_states,
+        "More runtimes run a node without initial states, and its first step is shorter.",
+        when=lambda o: o.fold is not False,
+    ),
     Step(shared.note_ifs, "Those of known condition are gone.", when=lambda o: o.folds),
     Step(preparing.dequantize_recurrent, "A target may run the float operator.", when=lambda o: o.dequantize),
     Step(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedOpsetsPass
 
@@ -11,6 +13,7 @@ from rnnlower.graph.rewiring import remove_orphans, replace_with_values
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import all_graphs, is_read, operand, root_graphs, walk, walk_all, walk_values
 from rnnlower.passes.base import Pass, nothing_is_dead
+from rnnlower.recurrent.operators import STATE_INPUTS
 
 _SAME_IF_SAME_SHAPE = frozenset(["Expand", "Flatten", "Reshape", "Squeeze", "Tile", "Unsqueeze"])
 
@@ -184,3 +187,13 @@ class StripPass(Pass):
             node.name = node.doc_string = None
             node.metadata_props.clear()
         return ir.passes.PassResult(model, modified=True)
+
+
+def remove_zero_states(facts: Facts, nodes: Iterable[ir.Node]) -> None:
+    """Leave out initial states of recurrent nodes that are computed as zeros, in any size."""
+    for node in nodes:
+        for index in STATE_INPUTS:
+            value = operand(node, index)
+            if value is not None and value.producer() is not None and facts.is_zero(value):
+                node.replace_input_with(index, None)
+                remove_orphans([value])

@@ -18,16 +18,16 @@ from rnnlower.passes.command_options import StreamOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.pipeline import lower_model
+from rnnlower.passes.removing import remove_zero_states
 from rnnlower.passes.reports import Report, StreamReport
 from rnnlower.passes.steps import lifting_steps, preparing, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
-from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.finding import find_recurrent, is_recurrent
 from rnnlower.streaming.analysis import Analysis, analyze
 from rnnlower.streaming.rewriter import StreamRewriter
 from rnnlower.streaming.single_steps import pair_states
 from rnnlower.streaming.slices import gather_slices
 from rnnlower.timeflow.axes import SingleStepError, find_axes
-from rnnlower.timeflow.recurrence import drop_zero_states
 from rnnlower.wording import counted, option
 
 
@@ -109,7 +109,7 @@ class StreamPass(Pass):
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
         gather_slices(model, self.facts)
-        drop_zero_states(model, self.facts)
+        remove_zero_states(self.facts, filter(is_recurrent, model.graph))
         if self._given:
             return self._keep(model, pair_states(model, self._given))
         try:

@@ -16,6 +16,7 @@ from rnnlower.passes.adapt_nodes import AdaptNodesPass, has_fallback
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.recurrent_forms import DequantizeRecurrentPass
+from rnnlower.passes.removing import remove_zero_states
 from rnnlower.passes.sequences import SEQUENCE_OPS, ResolveSequencesPass, StackSequencesPass
 from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass
 from rnnlower.passes.steps import shared
@@ -187,6 +188,15 @@ def simplify_around_nodes(work: LoweringWork) -> None:
     work.find_nodes()
     here = {(located.path, located.name) for located in (*work.nodes, *work.state_nodes)}
     work.unreachable += [located for located in before if (located.path, located.name) not in here]
+
+
+@contract(requires=[nodes_are_outside_functions])
+def drop_zero_states(work: LoweringWork) -> None:
+    """Leave out initial states that exporters compute as zeros.
+
+    Before: an Expand or ConstantOfShape may make them, in the batch size. After: nodes start without them.
+    """
+    remove_zero_states(work.facts, (located.node for located in work.nodes))
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_floats])

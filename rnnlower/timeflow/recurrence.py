@@ -9,12 +9,9 @@ import onnx_ir as ir
 
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array, evaluate
-from rnnlower.graph.facts import Facts
 from rnnlower.graph.operator_kinds import REARRANGING, RESHAPING, SHAPE_READERS
-from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import ancestors, is_read, operand, producer_of, reachable, values_read_by
 from rnnlower.recurrent import state_operators
-from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -26,16 +23,6 @@ from rnnlower.wording import option
 STATES = {"initial_h": (1, 5), "initial_c": (2, 6)}
 """The output and the input of each state."""
 MOVES = REARRANGING | {"Cast", "Concat", "Expand", "Gather", "Slice", "Split"}
-
-
-def drop_zero_states(model: ir.Model, facts: Facts) -> None:
-    """Leave out initial states that are computed as zeros, in a size that may follow from the steps."""
-    for node in filter(is_recurrent, model.graph):
-        for _, index in STATES.values():
-            value = operand(node, index)
-            if value is not None and value.producer() is not None and facts.is_zero(value):
-                node.replace_input_with(index, None)
-                remove_orphans([value])
 
 
 def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
