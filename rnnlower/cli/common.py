@@ -131,7 +131,7 @@ def to_stderr(text: str) -> None:
         if sys.stderr.isatty():
             from rich.console import Console
 
-            width = Console(stderr=True).width
+            width = max(Console(stderr=True).width, 1)
             text = "\n".join(_wrapped(line, width) for line in text.split("\n"))
         typer.echo(text, err=True)
     except BrokenPipeError:

@@ -58,7 +58,9 @@ class LoopSignature:
         self.count = len(self.body.inputs) - inputs - scanned
         before = self.body.inputs[inputs : inputs + self.count]
         after = self.body.outputs[outputs : outputs + self.count]
-        states = zip(node.inputs[inputs:], before, after, node.outputs, strict=False)
+        # A Scan of opset 8 takes the lengths of its sequences first.
+        lengths = node.op_type == "Scan" and len(node.inputs) > len(self.body.inputs)
+        states = zip(node.inputs[inputs + lengths :], before, after, node.outputs, strict=False)
         self.states = [State(start, *rest) for start, *rest in states if start is not None]
         self.stacked = self.body.outputs[outputs + self.count :]
         given, made = [0] * scanned, [0] * len(self.stacked)

@@ -48,17 +48,18 @@ def emit_input(
     A step broadcasts one row of X to the rows of the states, but an operator does not.
     """
     joined: dict[object, tuple[Floats, Floats]] = {}
+    inputs: dict[object, ir.Value] = {}
     for part in parts:
         key: object = part.value
         if not isinstance(part.value, int):
             key = part.value, part.axis, part.direction if "D" in part.tags else None, part.window
             if key not in ready:
                 ready[key] = emit_series(e, *_emit_direction(e, facts, part))
-                if isinstance(rows, int) and rows not in (1, _rows(facts, part.value, part.tags, part.axis)):
-                    ready[key] = _emit_rows(e, facts, part, ready[key], rows)
+        if key not in inputs:
+            inputs[key] = _emit_rows(e, facts, part, ready[key], rows)
         W, bias = joined.get(key, (0.0, 0.0))
         joined[key] = W + part.W, bias + part.bias
-    X = e.concat([ready[key] for key in joined], 2)
+    X = e.concat([*inputs.values()], 2)
     Ws, biases = zip(*joined.values(), strict=True)
     return X, np.concatenate(Ws, 1), sum(biases)
 
@@ -72,14 +73,19 @@ def _rows(facts: Facts, value: ir.Value, tags: Sequence[str], axis: int | None =
     return dims[place + (axis is not None and axis <= place)]
 
 
-def _emit_rows(e: Emitter, facts: Facts, part: InputPart, series: ir.Value, rows: int) -> ir.Value:
-    assert isinstance(part.value, ir.Value)
-    dims, window = facts.dims(part.value), part.window
-    steps: Dim = None if dims is None else dims[part.axis]
-    if window is not None:
-        steps = window[1] - window[0]
+def _emit_rows(e: Emitter, facts: Facts, part: InputPart, series: ir.Value, rows: Dim) -> ir.Value:
+    """Emit a series of one row, or of these rows, as one of these rows."""
+    if not isinstance(rows, int) or rows == 1:
+        return series
+    steps: Dim = None
+    if isinstance(part.value, ir.Value):
+        if _rows(facts, part.value, part.tags, part.axis) == rows:
+            return series
+        dims = facts.dims(part.value)
+        steps = dims[part.axis] if dims is not None else None
+        steps = part.window[1] - part.window[0] if part.window is not None else steps
     value = e.op("Expand", series, e.integers(1, rows, 1), since=8)
-    value.type, value.shape = facts.type(part.value), ir.Shape([steps, rows, part.W.shape[1]])
+    value.type, value.shape = ir.TensorType(e.dtype), ir.Shape([steps, rows, part.W.shape[1]])
     return value
 
 
@@ -126,7 +132,9 @@ def emit_cell(
         require_rows(each.tags, tags)
     for start in nonzero:
         require_rows(tagged_shape(facts, start, found.direction)[0], tags)
-    rows = _rows(facts, found.states[0].start, found.tags)
+    rows = next(
+        (rows for each in found.states if isinstance(rows := _rows(facts, each.start, found.tags), int)), None
+    )
     X, W, added = emit_input(e, facts, found.parts, ready, rows)
     bias = found.cell.B + np.pad(added, (0, found.cell.B.size // 2))
     cell = dataclasses.replace(found.cell, W={0: W}, B=bias)

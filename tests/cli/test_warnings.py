@@ -50,6 +50,23 @@ def test_recurrence_in_another_form_is_named(tmp_path: Path) -> None:
     assert run(*line).json["warnings"] == []
 
 
+def test_all_states_of_a_scan_with_lengths_are_named() -> None:
+    """A Scan of opset 8 takes the lengths of its sequences first, which may be left out."""
+    model = onnx.parser.parse_model("""<ir_version: 3, opset_import: ["" : 8]>
+        main (float[1, T, 2, 4] X, float[1, 2, 4] a0, float[1, 2, 4] b0, float[4, 4] R)
+        => (float[1, T, 2, 4] Y) {
+            a_end, b_end, Y = Scan <num_scan_inputs = 1,
+            body = step (float[2, 4] a, float[2, 4] b, float[2, 4] x)
+            => (float[2, 4] p, float[2, 4] q, float[2, 4] y) {
+                ar = MatMul (a, R) br = MatMul (b, R) s = Add (ar, x) t = Add (br, s)
+                p = Tanh (s) q = Tanh (t) y = Identity (q)
+            }> (, a0, b0, X)
+        }""")
+    (warning,) = rnnlower.unroll.with_report(model, lift=False)[1].warnings
+    assert "'a'" in str(warning)
+    assert "'b'" in str(warning)
+
+
 def test_inspect_warns_of_what_cannot_be_lifted(tmp_path: Path) -> None:
     inspected = run("inspect", save(cell_in_a_loop(), tmp_path), "--json").json
     assert [node["name"] for node in inspected["liftable"]] == ["cell_loop"]

@@ -787,6 +787,39 @@ def test_one_row_of_an_open_batch_broadcasts_to_the_rows_of_the_state(start: str
         np.testing.assert_allclose(actual[name], array, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("order", [("g", "h"), ("h", "g")], ids=" ".join)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_layers_of_other_rows_read_what_they_did(order: tuple[str, str], rows: int) -> None:
+    """Two layers read X, a third one H of the first; the states of some have 2 rows, and X may have one."""
+    shapes = {"g": "float[2, 3]", "h": "float[C, 3]"}
+    starts, states = (", ".join(f"{shapes[name]} {name}{end}" for name in order) for end in ("0", ""))
+    names = {end: ", ".join(f"{name}{end}" for name in order) for end in ("0", "_end")}
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[T, C, 3] X, float[2, 3] k0, {starts}) => (float[T, A, 3] Y, float[T, D, 3] Z)
+        <float[3, 3] W = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}, float[3, 3] R = {{3, 2, 1, 6, 5, 4, 9, 8, 7}}> {{
+            {names["_end"]}, k_end, Y, Z = Scan <num_scan_inputs = 1, body = step ({states}, float[2, 3] k,
+            float[C, 3] x) => (float[A, 3] {order[0]}_new, float[D, 3] {order[1]}_new, float[E, 3] k_new,
+            float[A, 3] y, float[D, 3] z) {{
+                a = MatMul (x, W)
+                gr = MatMul (g, R) gs = Add (a, gr) g_new = Tanh (gs)
+                hr = MatMul (h, R) hs = Add (a, hr) h_new = Tanh (hs)
+                b = MatMul (h_new, W)
+                kr = MatMul (k, R) ks = Add (b, kr) k_new = Tanh (ks)
+                y = Identity (g_new) z = Identity (k_new)
+            }}> ({names["0"]}, k0, X)
+        }}""".replace("{.9", "{0.9").replace(", .", ", 0.")
+    )
+    lifted = rnnlower.lift(model)
+    assert recurrent_left(lifted) == ["RNN"] * 3
+    random = np.random.default_rng(0)
+    sizes = {"X": (4, rows, 3), "k0": (2, 3), "g0": (2, 3), "h0": (rows, 3)}
+    inputs = {name: random.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    expected, actual = run(model, inputs), run(lifted, inputs)
+    for name, array in expected.items():
+        np.testing.assert_allclose(actual[name], array, rtol=1e-4, atol=1e-5)
+
+
 def test_no_rows_are_broadcast_where_their_number_is_known() -> None:
     model = make_model()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = B
