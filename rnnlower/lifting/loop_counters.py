@@ -19,6 +19,14 @@ MANY = 10**9
 """More elements than an axis has: TensorFlow's exporter takes one element as the first of so large a step."""
 _MEASURING = VIEWS | {"Gather", "Shape", "Slice"}
 
+_COMPARISONS = {
+    "Less": (False, False),
+    "LessOrEqual": (False, True),
+    "Greater": (True, False),
+    "GreaterOrEqual": (True, True),
+}
+"""Whether the larger value comes first, and whether equal values are true."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Index:
@@ -117,6 +125,21 @@ class Counters:
         inner, number = self.outer_index(node.inputs[0]), int(added.reshape(-1)[0])
         offset = inner.offset + (number if node.op_type == "Add" else -number)
         return dataclasses.replace(inner, offset=offset)
+
+    def compare(self, value: ir.Value | None) -> Index | None:
+        """Return the index that a comparison wants below its value; ``None`` for another condition."""
+        node = producer_of(value, *_COMPARISONS)
+        if node is None:
+            return None
+        is_turned, is_equal = _COMPARISONS[node.op_type]
+        low, high = map(self.index, node.inputs[:: -1 if is_turned else 1])
+        if low is None or high is None or low.value is not None or high.value is None:
+            return None
+        if is_equal or (low.slope == 0 and low.offset):
+            # Such as ``0 <= n - 1``, before the first iteration of a counter that falls.
+            outer = self.outer_index(high.value)
+            high = dataclasses.replace(outer, slope=high.slope, offset=high.offset + outer.offset)
+        return Index(low.slope - high.slope, low.offset - high.offset - is_equal, high.value)
 
     def _chosen_index(self, node: ir.Node) -> Index | None:
         """Return the index that a Where chooses: ``Where(i < 0, i + size, i)`` is i if that counts from 0."""

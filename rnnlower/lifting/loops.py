@@ -22,14 +22,6 @@ from rnnlower.lifting.loop_counters import MANY, Counters, Index
 
 _REPEATING = VIEWS | {"Expand", "Tile"}
 
-_COMPARISONS = {
-    "Less": (False, False),
-    "LessOrEqual": (False, True),
-    "Greater": (True, False),
-    "GreaterOrEqual": (True, True),
-}
-"""Whether the larger value comes first, and whether equal values are true."""
-
 
 def loop_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
     """Return the frame of a Loop; `owner` is the node in whose subgraph it lies.
@@ -166,24 +158,14 @@ class _LoopReader:
         constant = self._facts.constant(value)
         if value is self._body.inputs[1] or (constant is not None and constant.all()):
             return
-        producer = producer_of(value, "And", *_COMPARISONS)
-        if producer is None:
-            raise NotLiftableError("its number of iterations is not known")
-        if producer.op_type == "And":
-            yield from {each for given in producer.inputs for each in self._conditions(given)}
+        both = producer_of(value, "And")
+        if both is not None:
+            yield from {each for given in both.inputs for each in self._conditions(given)}
             return
-        is_turned, is_equal = _COMPARISONS[producer.op_type]
-        low, high = map(self._counters.index, producer.inputs[:: -1 if is_turned else 1])
-        if low is None or high is None or low.value is not None or high.value is None:
+        compared = self._counters.compare(value)
+        if compared is None or compared.value is None:
             raise NotLiftableError("its number of iterations is not known")
-        value = high.value
-        if is_equal or (low.slope == 0 and low.offset):
-            # A counter that falls, from a size less one.
-            outer = self._counters.outer_index(value)
-            assert outer.value is not None
-            value, high = outer.value, dataclasses.replace(high, offset=high.offset + outer.offset)
-        # a * i + b < c * i + d + value, where c is 0 or that of a counter that falls.
-        yield Index(low.slope - high.slope, low.offset - high.offset - is_equal), self._same_limit(value)
+        yield dataclasses.replace(compared, value=None), self._same_limit(compared.value)
 
     def _same_limit(self, value: ir.Value) -> ir.Value:
         """Return the first limit that is the same size, inside the body or outside."""
