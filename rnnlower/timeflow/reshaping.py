@@ -148,6 +148,9 @@ def _expand(flow: Flow, node: ir.Node) -> Outcome:
         if node.inputs[0] in flow.latest:
             raise CoupledError("passes the last step (a final state, or the last frame) to every step")
         return fill_track(flow, rank, whole, chunk)
+    pairs = zip(reversed(whole), reversed(flow.shape(node)), strict=False)
+    if any(1 not in pair and len({*pair}) == 2 for pair in pairs):
+        raise CoupledError("repeats one row only, and the batch is dynamic", shapes_remedy())
     placed = track.at(track.axis + rank - len(flow.shape(node)))
     index = placed.axis - (rank - len(whole))
     flow.require_same_ints(node, "shape", 1, index)

@@ -84,6 +84,18 @@ def test_a_gru_gets_a_state_input_and_output() -> None:
     }
 
 
+def test_a_row_that_is_repeated_is_no_dynamic_batch() -> None:
+    """Of any number of rows, only one fits an Expand to two, and the state has two."""
+    text = """
+        main (float[T, N, 4] X) => (float[T, 1, 2, 8] Y) <int64[3] rows = {1, 2, 1}>
+        { x = Expand (X, rows) Y = GRU <hidden_size = 8> (x, W, R) }
+    """
+    assert "Expand node 'expand0' repeats one row only, and the batch is dynamic; fix" in refusal(text)
+    for size in ("1", "2"):
+        proto = stream(text.replace("N", size))
+        assert shapes(proto.graph.input) == {"X": [1, int(size), 4], "gru1_h_in": [1, 2, 8]}
+
+
 def test_a_final_state_that_is_an_output_keeps_its_name() -> None:
     proto = stream("""
         main (float[T, B, 4] X) => (float[T, 1, B, 8] Y, float[1, B, 8] last, float[1, B, 8] cell)
