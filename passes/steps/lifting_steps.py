@@ -33,17 +33,22 @@ def lift(work: Work) -> None:
     """
     target = work.options.runtime
     lift_all(
-        work, convolutions=target is not None and target.has_foreign("com.microsoft", CAUSAL_CONV), empty=True
+        work,
+        convolutions=target is not None and target.has_foreign("com.microsoft", CAUSAL_CONV),
+        empty=True,
+        gaps=target is not None and not target.has("Loop"),
     )
 
 
-def lift_all(work: Work, *, convolutions: bool, empty: bool = False) -> None:
+def lift_all(work: Work, *, convolutions: bool, empty: bool = False, gaps: bool = False) -> None:
     """Lift Loops and Scans, and with `convolutions` those over a nonzero past.
 
-    With `empty`, also a Loop or Scan that may have no steps is lifted.
+    With `empty`, also a Loop or Scan that may have no steps is lifted. With `gaps`, also one of which rows
+    skip steps, if the target can move them: the Loop streams and unrolls as it is, ScatterElements does not.
     """
     if not {"Loop", "Scan", *(["Conv"] if convolutions else [])} & op_types(work.model):
         return
+    from rnnlower.lifting.skipped_steps import OPERATORS
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 
     names, semantics = work.options.nodes, work.options.semantics
@@ -55,8 +60,7 @@ def lift_all(work: Work, *, convolutions: bool, empty: bool = False) -> None:
         zero_pasts=False,
         # LinearAttention gives decays as logarithms.
         matrices=target is None or target.has("Exp") or target.has_foreign("com.microsoft", LINEAR_ATTENTION),
-        # The Loop streams and unrolls as it is; after lifting, ScatterElements over time would not.
-        gaps=False,
+        gaps=gaps and target is not None and all(map(target.has, OPERATORS)),
         semantics=semantics,
         empty=empty,
     )

@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Emitter
 
+OPERATORS = ("CumSum", "GatherElements", "ScatterElements")
 FIRST_OPSET = 11
-"""The first version of ONNX that has CumSum, GatherElements and ScatterElements."""
+"""The first version of ONNX that has these."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ class TakenSteps:
 
     Attributes:
         taken: Whether a row takes a step, ``[T, B, 1]``.
-        counts: How many it has taken then, int64 ``[T, B, 1]``.
+        counts: How many it has taken then, int32 ``[T, B, 1]``.
         lengths: How many it takes, int32 ``[B]``.
         places: The places of the steps once those that a row takes stand first, ``[T, B, 1]``.
     """
@@ -35,13 +36,13 @@ class TakenSteps:
     @classmethod
     def emit(cls, e: Emitter, taken: ir.Value) -> TakenSteps:
         """Emit the steps that rows take, from whether they do."""
-        ones = e.cast(taken, ir.DataType.INT64)
-        counts = e.op("CumSum", ones, e.constant(np.array(0, np.int64)))
+        ones = e.cast(taken, ir.DataType.INT32)
+        counts = e.op("CumSum", ones, e.constant(np.array(0, np.int32)))
         total = e.with_axes("ReduceSum", ones, [0])
-        numbers = e.reshape(e.cast(e.arange(e.dim(taken, 0)), ir.DataType.INT64), [-1, 1, 1])
+        numbers = e.reshape(e.cast(e.arange(e.dim(taken, 0)), ir.DataType.INT32), [-1, 1, 1])
         skipped = e.op("Add", total, e.op("Sub", numbers, counts))
-        places = e.op("Where", taken, e.op("Sub", counts, e.constant(np.array(1, np.int64))), skipped)
-        return cls(taken, counts, e.cast(e.reshape(total, [-1]), ir.DataType.INT32), places)
+        places = e.op("Where", taken, e.op("Sub", counts, e.constant(np.array(1, np.int32))), skipped)
+        return cls(taken, counts, e.reshape(total, [-1]), places)
 
     def compact(self, e: Emitter, X: ir.Value) -> ir.Value:
         """Emit the steps of ``[T, B, I]`` that rows take, then those that they skip."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 import pytest
-from support.judge import recurrent_left, run
+from support.judge import all_nodes, recurrent_left, run
 
 import rnnlower
 
@@ -243,3 +243,20 @@ def test_a_mask_may_keep_the_axis_of_time(rows: str) -> None:
     for given in inputs(np.random.default_rng(0), 0, 3) if rows == "1, N" else ():
         feeds = {"X": given["X"], "mask": given["mask"], "start": given["given"][np.newaxis]}
         np.testing.assert_allclose(run(lifted, feeds)["Y"], run(model, feeds)["Y"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_target_without_loops_gets_the_operator_if_it_can_move_steps() -> None:
+    """Nothing else of a dynamic length runs on tract; onnx2torch has no CumSum, and gets a straight line."""
+    source = make_model(LOOP, f"{CELLS['GRU']} {CHOICES['going']} y = Identity (next)")
+    lowered = rnnlower.lower(source, target="tract")
+    assert {"Loop", "ScatterElements"} & {node.op_type for node in all_nodes(lowered)} == {"ScatterElements"}
+    assert rnnlower.verify(source, lowered)
+    line = rnnlower.lower(source, target="onnx2torch", dims={"T": 3, "N": 2})
+    assert not {"Loop", "CumSum"} & {node.op_type for node in all_nodes(line)}
+    assert rnnlower.verify(source, line)
+
+
+def test_a_target_with_a_loop_keeps_it() -> None:
+    source = make_model(LOOP, f"{CELLS['GRU']} {CHOICES['going']} y = Identity (next)")
+    kept = rnnlower.lower(source, target="onnxruntime")
+    assert "Loop" in {node.op_type for node in all_nodes(kept)}
