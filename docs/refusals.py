@@ -163,7 +163,7 @@ def _folder(case: Case) -> Iterator[pathlib.Path]:
         folder = pathlib.Path(name).resolve()
         _write_models(folder, case)
         _write_data(folder)
-        _write_inputs(folder)
+        _write_inputs(folder, case.command)
         os.chdir(folder)
         try:
             yield folder
@@ -189,7 +189,8 @@ def _write_data(folder: pathlib.Path) -> None:
     (folder / "other.bin").hardlink_to(folder / "one.bin")
 
 
-def _write_inputs(folder: pathlib.Path) -> None:
+def _write_inputs(folder: pathlib.Path, command: str) -> None:
+    """Write what the command names."""
     X = np.ones((2, 1, 3), np.float32)
     sets = {"good": {"X": X}, "rank": {"X": X[0]}, "dtype": {"X": X.astype(np.float64)}}
     sets |= {"name": {"X": X, "Z": X}, "none": {}, "shape": {"X": np.ones((2, 1, 4), np.float32)}}
@@ -202,13 +203,16 @@ def _write_inputs(folder: pathlib.Path) -> None:
     }
     sets["nan"] = {"X": np.full((2, 1, 3), np.nan, np.float32)}
     for name, arrays in sets.items():
-        np.savez(folder / f"{name}.npz", **arrays)
+        if f"{name}.npz" in command:
+            np.savez(folder / f"{name}.npz", **arrays)
     with (folder / "plain.npz").open("wb") as file:
         np.save(file, X)
     for name, file_name, data in (("many", "input_9.pb", b""), ("broken", "input_0.pb", b"no tensor")):
-        (folder / name).mkdir()
-        (folder / name / file_name).write_bytes(data)
-    (folder / "nothing").mkdir()
+        if name in command:
+            (folder / name).mkdir()
+            (folder / name / file_name).write_bytes(data)
+    if "nothing" in command:
+        (folder / "nothing").mkdir()
     (folder / "ranges.json").write_text('{"ranges": []}')
     (folder / "no_ranges.json").write_text("[]")
 

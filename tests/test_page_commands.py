@@ -59,7 +59,7 @@ def test_benchmarks_of_the_page_run(words: list[str], tmp_path: Path) -> None:
     small = SMALL[Path(words[1]).name].split()
     # The runtime of the page need not be installed; onnxruntime is.
     given = ["onnxruntime" if word == "tract" else word for word in words[1:]]
-    run([sys.executable, "-W", "ignore", *given, *small, "--json", str(result)], ROOT)
+    run([python(), *given, *small, "--json", str(result)], ROOT)
     assert json.loads(result.read_text())
 
 
@@ -73,7 +73,7 @@ def test_sweeps_of_the_page_run(script: str, tmp_path: Path) -> None:
     if script == "tests/interrupted.py":
         # Where a signal arrives is a matter of time, and may be in the import of a library: no interruption.
         short[short.index("--runs") + 1] = "0"
-    run([sys.executable, "-W", "ignore", *short], ROOT)
+    run([python(), *short], ROOT)
 
 
 def run(command: list[str], folder: Path, **environment: str) -> str:

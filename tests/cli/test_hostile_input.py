@@ -189,7 +189,7 @@ def test_chain_of_thousands_of_nodes(tmp_path: Path) -> None:
     cell = model.graph.node[0]
     chains = []
     for start in ("W", "X"):
-        names = [start, *(f"{start}_{number}" for number in range(4000))]
+        names = [start, *(f"{start}_{number}" for number in range(2000))]
         chains += [helper.make_node("Identity", [a], [b]) for a, b in itertools.pairwise(names)]
         cell.input[("X", "W").index(start)] = names[-1]
     nodes = [*chains, onnx.NodeProto.FromString(cell.SerializeToString())]

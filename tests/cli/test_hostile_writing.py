@@ -58,6 +58,7 @@ def test_a_full_disk_leaves_no_partial_file(data: str, tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("place", ["rename", "write"])
 @pytest.mark.parametrize("old", [None, b"what was there"])
 def test_a_killed_run_leaves_no_partial_file(place: str, old: bytes | None, tmp_path: Path) -> None:

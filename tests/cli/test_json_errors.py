@@ -20,6 +20,8 @@ from support.small_models import info, model_of, recurrent_model, weights
 
 from rnnlower.cli.app import app
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 KEPT = {
     "FIXED": MODELS / "lstm14_defaults.onnx",
     "DYNAMIC": MODELS / "lstm14_dynamic_time.onnx",
@@ -40,7 +42,7 @@ CASES = {
     "stream": LOWERING,
     "lift": LOWERING,
     "pad": {
-        code: [word.replace("FIXED", "DYNAMIC") for word in line] + ["--max", "T=8"]
+        code: [word.replace("FIXED", "DYNAMIC") for word in line] + ["--max", "T=3"]
         for code, line in LOWERING.items()
     },
     "calibrate": {
