@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import collections
-import itertools
 
 import numpy as np
 import onnx
 import pytest
 from support import judge
 from support.configs import Config
+from support.grids import pairs_in
 from support.lifting import judge_lift, random_liftable
 
 import rnnlower
@@ -46,17 +46,24 @@ def test_every_cell_round_trips_with_its_attributes(strategy: str, direction: st
     assert not judge.differences(judge.run(lowered, inputs), judge.run(lifted, inputs), "float32")
 
 
-@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
-@pytest.mark.parametrize(
-    ("count", "start", "direction"),
-    [
+LINES = pairs_in(
+    (op_type, is_more, count, start, direction)
+    for op_type in ("LSTM", "GRU", "RNN")
+    for is_more in (False, True)
+    for count, start, direction in (
         (1, "input", "forward"),
-        *itertools.product([2], ["omitted", "input"], ["forward", "reverse", "bidirectional"]),
-    ],
+        *(
+            (2, start, way)
+            for start in ("omitted", "input")
+            for way in ("forward", "reverse", "bidirectional")
+        ),
+    )
 )
-@pytest.mark.parametrize("is_more", [False, True])
+
+
+@pytest.mark.parametrize(("op_type", "is_more", "count", "start", "direction"), LINES)
 def test_a_line_whose_weights_occur_once_round_trips(
-    count: int, start: str, direction: str, op_type: str, is_more: bool
+    op_type: str, is_more: bool, count: int, start: str, direction: str
 ) -> None:
     given: dict[str, object] = {"initial_c": start} if op_type == "LSTM" else {}
     if is_more:
