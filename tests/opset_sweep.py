@@ -10,13 +10,13 @@ import argparse
 import collections
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 from support.opset_cases import Case, frozen, node_cases
-from support.opset_engines import RANDOM, agree, all_operators, default_opset, outcomes
+from support.opset_engines import RANDOM, agree, all_operators, default_opset, meaning_of, outcomes
 
 from rnnlower.errors import OpsetError
 from rnnlower.graph.versions import operators, versions
@@ -35,6 +35,7 @@ class Sweep:
     upward_refusals: list[str] = dataclasses.field(default_factory=list)
     disputes: list[str] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
+    _verdicts: dict[Hashable, dict[str, bool]] = dataclasses.field(default_factory=dict)
 
     def run(self, cases: Iterable[Case]) -> None:
         """Convert every case, and every case with its small inputs as constants."""
@@ -52,6 +53,7 @@ class Sweep:
         # Where an engine does not give what onnx's test expects of the source, it is asked to repeat itself.
         expected = [case.outputs, *found.values()]
         self.counts["sources"] += 1
+        self._verdicts.clear()
         source = default_opset(case.model)
         boundaries = sorted({v for op in all_operators(case.model) for v in versions(op) if v > 1})
         for model in self._downwards(case, source, boundaries, expected):
@@ -95,10 +97,7 @@ class Sweep:
     def _compare(
         self, case: Case, source: int, converted: onnx.ModelProto, label: str, expected: list[list[Any]]
     ) -> None:
-        found = outcomes(converted, case.feeds)
-        verdicts = agree(found, expected)
-        if not any(verdicts.values()):
-            verdicts = agree(outcomes(converted, case.feeds, slowly=True), expected)
+        verdicts = self._verdicts_on(case, converted, expected)
         if all_operators(case.model) & RANDOM:
             self.counts["random"] += 1
         elif not verdicts:
@@ -111,6 +110,18 @@ class Sweep:
         else:
             self.counts["right by one engine, wrong by another"] += 1
             self.disputes.append(f"{label}: {verdicts}")
+
+    def _verdicts_on(
+        self, case: Case, converted: onnx.ModelProto, expected: list[list[Any]]
+    ) -> dict[str, bool]:
+        """Tell which engines agree; what is the same in two opsets is run once."""
+        key = meaning_of(converted)
+        if key not in self._verdicts:
+            verdicts = agree(outcomes(converted, case.feeds), expected)
+            if not any(verdicts.values()):
+                verdicts = agree(outcomes(converted, case.feeds, slowly=True), expected)
+            self._verdicts[key] = verdicts
+        return self._verdicts[key]
 
     def _note_steps(self, model: onnx.ModelProto, source: int, target: int) -> None:
         """Count the steps that the operators of the case crossed, in the direction of the crossing."""

@@ -188,8 +188,8 @@ def _sketch(task: Task, strategy: str, form: Form, costs: Mapping[str, float]) -
 
     node, steps = task.node, task.node.seq_length
     if strategy == "unroll" and steps is not None and steps > 3 and "sequence_lens" not in node.inputs:
-        two, three = (counts(dataclasses.replace(node, seq_length=few)) for few in (2, 3))
-        total = two.of_line(three, steps)
+        three = counts(dataclasses.replace(node, seq_length=3))
+        total = counts(dataclasses.replace(node, seq_length=2)).of_line(three, steps) if costs else three
     else:
         total = counts(node)
     return Candidate(strategy, form, needs, total, total.price(costs) if costs else None)

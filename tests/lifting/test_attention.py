@@ -120,7 +120,7 @@ def test_other_updates_stay(step: str) -> None:
     assert [node.op_type for node in lifted.graph.node] == ["Scan"]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_an_expanded_definition_is_lifted(seed: int) -> None:
     case = random_case(seed)
     if not isinstance(case, AttentionCase):

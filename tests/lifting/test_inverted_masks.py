@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from support.grids import pairs_of
 from support.judge import all_nodes, recurrent_left, run
 
 import rnnlower
@@ -34,7 +35,18 @@ FILLED = (
 )
 BESIDE = """next = Where (m, h, new) f = Cast <to = 1> (m) rest = Sub (one, f)
     y = Mul (rest, next)"""
-CHOICES = ["Where", "1 - m", "Where and 1 - m", "Cast", "zeros"]
+CHOICES = {"Where": CHOICE, "1 - m": ARITHMETIC, "Where and 1 - m": BESIDE, "Cast": CAST, "zeros": FILLED}
+MASKS = {
+    "by time": ("mask = GreaterOrEqual (column, n)", 0),
+    "by time, a row of lengths": ("mask = GreaterOrEqual (column, nline)", 0),
+    "by row": ("mask = LessOrEqual (ncolumn, line)", 1),
+    "by row, Not": ("going = Less (line, ncolumn) mask = Not (going)", 1),
+    "transposed": ("going = Less (line, ncolumn) other = Not (going) mask = Transpose (other)", 0),
+    "cast to its type": (
+        "going = Less (line, ncolumn) not = Not (going) o = Cast <to = 9> (not) mask = Transpose (o)",
+        0,
+    ),
+}
 COLUMN = "m = Unsqueeze (ended, s1)"
 
 
@@ -79,7 +91,7 @@ def compare(model: onnx.ModelProto, left: list[str], longest: int = 0, *, has_ga
                     np.testing.assert_allclose(actual[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("choice", [CHOICE, ARITHMETIC, BESIDE, CAST, FILLED], ids=CHOICES)
+@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
 @pytest.mark.parametrize(
     "ended",
     [
@@ -94,26 +106,12 @@ def test_steps_of_a_loop_ask_which_rows_have_ended(ended: str, choice: str) -> N
     compare(make_model(LOOP, f"{ended} {COLUMN}", choice), ["RNN"])
 
 
-@pytest.mark.parametrize("choice", [CHOICE, ARITHMETIC, BESIDE, CAST, FILLED], ids=CHOICES)
-@pytest.mark.parametrize(
-    ("mask", "axis"),
-    [
-        ("mask = GreaterOrEqual (column, n)", 0),
-        ("mask = GreaterOrEqual (column, nline)", 0),
-        ("mask = LessOrEqual (ncolumn, line)", 1),
-        ("going = Less (line, ncolumn) mask = Not (going)", 1),
-        ("going = Less (line, ncolumn) other = Not (going) mask = Transpose (other)", 0),
-        (
-            "going = Less (line, ncolumn) not = Not (going) o = Cast <to = 9> (not) mask = Transpose (o)",
-            0,
-        ),
-    ],
-    ids=["by time", "by time, a row of lengths", "by row", "by row, Not", "transposed", "cast to its type"],
-)
-@pytest.mark.parametrize("frame", [LOOP, SCAN], ids=["Loop", "Scan"])
-def test_steps_read_a_mask_of_all_steps(mask: str, axis: int, frame: str, choice: str) -> None:
-    read = "" if frame is SCAN else f"ended = Gather <axis = {axis}> (mask, t)"
-    compare(make_model(frame, f"{read} {COLUMN}", choice, before=mask, axis=axis), ["RNN"])
+@pytest.mark.parametrize(("frame", "mask", "choice"), pairs_of(["Loop", "Scan"], MASKS, CHOICES))
+def test_steps_read_a_mask_of_all_steps(frame: str, mask: str, choice: str) -> None:
+    before, axis = MASKS[mask]
+    read = "" if frame == "Scan" else f"ended = Gather <axis = {axis}> (mask, t)"
+    text = SCAN if frame == "Scan" else LOOP
+    compare(make_model(text, f"{read} {COLUMN}", CHOICES[choice], before=before, axis=axis), ["RNN"])
 
 
 AFTER = "float[N, 3] last, float[T, N, 3] Z"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 import pytest
+from support.grids import pairs_of
 from support.judge import all_nodes, recurrent_left, run
 
 import rnnlower
@@ -25,6 +26,7 @@ LOOP = """last, Y = Loop (T, go, START) <body = each (int64 t, bool goes, float[
 SCAN = """last, Y = Scan <num_scan_inputs = 2, scan_input_axes = [0, AXIS],
     scan_input_directions = DIRECTIONS, body = each (float[N, 3] h, float[N, 3] x, bool[N, 1] m) => (
     float[N, 3] next, float[N, 3] y) { STEP }> (START, X, mask) }"""
+FRAMES = {"Loop": LOOP, "Scan": SCAN}
 CELLS = {
     "RNN": "hr = MatMul (h, R) sum = Add (x, hr) new = Tanh (sum)",
     "GRU": """hr = MatMul (h, R) sum = Add (x, hr) z = Sigmoid (sum) n = Tanh (sum)
@@ -98,20 +100,15 @@ def compare(model: onnx.ModelProto, op_types: list[str], axis: int = 0, features
             np.testing.assert_allclose(actual[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("frame", [LOOP, SCAN], ids=["Loop", "Scan"])
+@pytest.mark.parametrize(("frame", "choice", "cell"), pairs_of(FRAMES, CHOICES, CELLS))
 def test_rows_take_steps_by_a_mask(frame: str, choice: str, cell: str) -> None:
-    compare(make_model(frame, f"{CELLS[cell]} {CHOICES[choice]} y = Identity (next)"), [cell])
+    compare(make_model(FRAMES[frame], f"{CELLS[cell]} {CHOICES[choice]} y = Identity (next)"), [cell])
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
-@pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
-@pytest.mark.parametrize("frame", [LOOP, SCAN], ids=["Loop", "Scan"])
+@pytest.mark.parametrize(("frame", "result", "order", "axis"), pairs_of(FRAMES, RESULTS, ORDERS, [0, 1]))
 def test_skipped_steps_return_the_state_or_zeros(frame: str, result: str, order: str, axis: int) -> None:
-    step = f"{CELLS['GRU']} {CHOICES['going']} {result}"
-    compare(make_model(frame, step, order=order, axis=axis), ["GRU"], axis)
+    step = f"{CELLS['GRU']} {CHOICES['going']} {RESULTS[result]}"
+    compare(make_model(FRAMES[frame], step, order=ORDERS[order], axis=axis), ["GRU"], axis)
 
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data
+from support.grids import pairs_of
 from support.judge import all_initializers, all_nodes, differences, run
 from support.small_models import lowered_by, recurrent_model, weights
 
@@ -59,12 +60,11 @@ def first_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sketching, "_ERROR_OF_PRICES", 1e9)
 
 
-@pytest.mark.parametrize("steps", [5, "T"])
-@pytest.mark.parametrize(("strategy", "factor"), [("scan", 1), ("scan", 2), ("loop", 1), ("loop", 2)])
-@pytest.mark.parametrize(("op_type", "batch", "options"), CASES.values(), ids=CASES)
-def test_input_and_state_share_one_product(
-    op_type: str, batch: int, options: dict[str, Any], strategy: str, factor: int, steps: Any
-) -> None:
+@pytest.mark.parametrize(
+    ("case", "strategy", "factor", "steps"), pairs_of(CASES, ["scan", "loop"], [1, 2], [5, "T"])
+)
+def test_input_and_state_share_one_product(case: str, strategy: str, factor: int, steps: Any) -> None:
+    op_type, batch, options = CASES[case]
     source = batch_source(op_type, batch, options, steps)
     result = lowered_by(source, strategy, unroll_factor=factor)
     # The candidate's products stay apart where the reset gate stands between bias and product.

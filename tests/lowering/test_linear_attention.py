@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from support.grids import pairs_in
 from support.linear_attention import RULES, linear_attention
 
 from rnnlower.graph.facts import Facts
@@ -114,19 +115,20 @@ def errors(case: Case, chunk: int, strategy: str | None, feeds: dict[str, np.nda
 
 CHUNKS = [(1, "scan"), (1, "loop"), (1, "unroll"), (4, "scan"), (16, "loop"), (8, "unroll"), (32, "scan")]
 WITHOUT_LOOP = [(4, None), (16, None), (64, None)]
-WAYS = [
-    (rule, per_key, chunk, strategy, dynamic)
+WAYS = pairs_in(
+    (rule, per_key, way, dynamic)
     for rule in RULES
     for per_key in ([False, True] if "gated" in rule else [False])
-    for chunk, strategy in (CHUNKS if "delta" in rule else CHUNKS + WITHOUT_LOOP)
-    for dynamic in ([False] if strategy == "unroll" else [False, True])
-]
+    for way in (CHUNKS if "delta" in rule else CHUNKS + WITHOUT_LOOP)
+    for dynamic in ([False] if "unroll" in way else [False, True])
+)
 
 
-@pytest.mark.parametrize(("rule", "per_key", "chunk", "strategy", "dynamic"), WAYS)
+@pytest.mark.parametrize(("rule", "per_key", "way", "dynamic"), WAYS)
 def test_chunks_compute_the_recurrence(
-    rule: str, per_key: bool, chunk: int, strategy: str | None, dynamic: bool
+    rule: str, per_key: bool, way: tuple[int, str | None], dynamic: bool
 ) -> None:
+    chunk, strategy = way
     for case in (
         Case(rule, per_key=per_key, dynamic=dynamic),
         Case(rule, 2, 37, 2, 3, 8, 4, per_key, beta_per_head=False, past=False, scale=0.7, dynamic=dynamic),

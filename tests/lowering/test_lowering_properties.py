@@ -15,7 +15,7 @@ from support.configs import Config, configs
 from support.judge import STRATEGIES, judge
 
 BUDGET = settings(
-    max_examples=int(os.environ.get("RNNLOWER_EXAMPLES", "80")),
+    max_examples=int(os.environ.get("RNNLOWER_EXAMPLES", "40")),
     deadline=None,
     derandomize="RNNLOWER_EXAMPLES" not in os.environ,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -25,7 +25,7 @@ FAMILIES = {
     "softmax": ["softmax", "hardmax"],
 }
 # A few of each module tell what the others of it would.
-PER_MODULE = 6
+PER_MODULE = 4
 
 
 @pytest.mark.parametrize("family", FAMILIES)

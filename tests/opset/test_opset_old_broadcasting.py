@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from support.grids import pairs_of
 from support.old_forms import DIMS, build, converted, values
 from support.opset_engines import run_ort
 
@@ -44,12 +45,9 @@ ARITHMETIC: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("dims", DIMS)
-@pytest.mark.parametrize(("a_shape", "b_shape", "axis", "spread"), BROADCASTS)
-@pytest.mark.parametrize("op_type", ARITHMETIC)
-def test_broadcast_and_axis_agree_with_numpy(
-    op_type: str, a_shape: Any, b_shape: Any, axis: int | None, spread: Any, dims: str
-) -> None:
+@pytest.mark.parametrize(("op_type", "broadcast", "dims"), pairs_of(ARITHMETIC, BROADCASTS, DIMS))
+def test_broadcast_and_axis_agree_with_numpy(op_type: str, broadcast: Any, dims: str) -> None:
+    a_shape, b_shape, axis, spread = broadcast
     function, dtype = ARITHMETIC[op_type]
     a, b = values(*a_shape, dtype=dtype), np.asarray(values(*b_shape, dtype=dtype))
     a = np.abs(a) if op_type == "Pow" else a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -116,12 +117,16 @@ def run(model: onnx.ModelProto, inputs: Arrays) -> dict[str, np.ndarray]:
 
 def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """Return a session of the model on onnxruntime."""
+    return _session_of_bytes(model.SerializeToString())
+
+
+@functools.lru_cache(maxsize=4)
+def _session_of_bytes(data: bytes) -> onnxruntime.InferenceSession:
+    """Return a session, the same one for the inputs that a test gives a model one after the other."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
 def run_in(session: onnxruntime.InferenceSession, inputs: Arrays) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 
 from rnnlower.engines.reference import evaluate
+from rnnlower.graph.versions import versions
 from support.installed import newest_opset
 
 onnxruntime.set_default_logger_severity(4)
@@ -53,6 +54,14 @@ def _collect(nodes: Any, found: set[str]) -> None:
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
                 _collect(graph.node, found)
+
+
+def meaning_of(model: onnx.ModelProto) -> Hashable:
+    """Return the nodes, the versions of their operators, and whether onnxruntime is asked at all."""
+    opset = default_opset(model)
+    numbers = [(op, *(v for v in versions(op) if v <= opset)) for op in sorted(all_operators(model))]
+    parts = [part.SerializeToString(deterministic=True) for part in (model.graph, *model.functions)]
+    return (7 <= opset <= newest_opset(), *numbers, *parts)
 
 
 def outcomes(model: onnx.ModelProto, feeds: Mapping[str, Any], slowly: bool = False) -> dict[str, list[Any]]:
