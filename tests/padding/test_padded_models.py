@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from support.padded_models import LSTM_BOTH, MODELS, MOST, differences, padded_case, session, with_weights
+from support.padded_models import LSTM_BOTH, MODELS, MOST, difference, padded_case, session, with_weights
 
 import rnnlower
 
@@ -19,8 +19,7 @@ def test_the_valid_part_is_right_at_every_length(name: str, mask: bool) -> None:
     source = padded_case(name)
     padded = rnnlower.pad(source, max={"T": MOST}, mask=mask)
     assert "T" not in str([value.type for value in padded.graph.input])
-    for fill in (0.0, 5.0, -300.0, float("nan")):
-        assert max(differences(source, padded, fill).values()) < 2e-6
+    assert difference(source, padded, 0.0, 5.0, -300.0, float("nan")) < 2e-6
 
 
 NOT_PER_ROW = {
@@ -50,7 +49,7 @@ def test_each_row_may_have_a_length_of_its_own(name: str, mask: bool) -> None:
     source = padded_case(name, batch="B")
     padded = rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=True)
     assert padded.graph.input[-1].type.tensor_type.shape.dim[0].dim_param == "B"
-    assert rnnlower.verify(source, padded)
+    assert rnnlower.verify(source, padded, trials=1)
 
 
 @pytest.mark.parametrize("name", NOT_PER_ROW)
@@ -87,7 +86,7 @@ def test_verify_knows_the_padding(name: str) -> None:
 def test_a_static_source_is_taken_with_its_axis() -> None:
     source = padded_case("bidirectional", str(MOST))
     padded = rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0})
-    assert max(differences(padded_case("bidirectional"), padded, 7.0).values()) < 2e-6
+    assert difference(padded_case("bidirectional"), padded, 7.0) < 2e-6
     assert rnnlower.verify(source, padded)
 
 
@@ -328,7 +327,7 @@ def test_a_shape_that_callers_may_override_is_known_with_freeze() -> None:
     with pytest.raises(rnnlower.UnsupportedModelError, match="freeze=True makes a constant of input 'shape'"):
         rnnlower.pad(source, max={"T": MOST})
     padded = rnnlower.pad(source, max={"T": MOST}, freeze=True)
-    assert max(differences(source, padded, 5.0).values()) == 0
+    assert difference(source, padded, 5.0) == 0
 
 
 @pytest.mark.parametrize(

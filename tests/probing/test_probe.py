@@ -13,6 +13,7 @@ import onnx
 import pytest
 from support.cli_helpers import rnnlower
 from support.faulty_runtime import Feeds, Runtime
+from support.probed_cases import probed_cases
 
 from rnnlower.engines.catalog import find_engine
 from rnnlower.engines.opened_models import EngineError
@@ -31,7 +32,7 @@ from rnnlower.probing import (
 from rnnlower.probing.nodes import SIZES, Node, node_question
 from rnnlower.probing.operator_forms import FORMS, SIZED, sized_question, split_question
 from rnnlower.probing.writing import list_changes, merge_earlier, toml_text
-from rnnlower.targets import find_target, reading
+from rnnlower.targets import choosing, find_target, reading
 from rnnlower.targets.reading import parse_target, read_toml
 
 QUESTIONS: dict[str, asking.Question] = {}
@@ -85,6 +86,18 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
     return Runtime
 
 
+@pytest.fixture
+def brief(runtime: type[Runtime], monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
+    """The runtime, of whose recurrent nodes LSTM is probed, where any will do."""
+
+    def rules(*given: Any) -> list[dict[str, Any]]:
+        asker, *more = given
+        return [*node_probes._probe_rules(asker, Node("LSTM"), *more)]
+
+    monkeypatch.setattr(prober, "probe_recurrent_rules", rules)
+    return runtime
+
+
 def _of(text: str, opset: int, constant: bool = False) -> asking.Question:
     node = onnx.parser.parse_node(text)
     return asking.question([node], {"X": np.ones((2, 3), np.float32)}, opset)
@@ -119,7 +132,7 @@ def test_a_target_records_the_faults_of_a_runtime(runtime: type[Runtime], tmp_pa
 
 
 def test_an_interrupted_probe_resumes(
-    runtime: type[Runtime], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    brief: type[Runtime], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "faulty.toml"
     with monkeypatch.context() as patch:
@@ -128,15 +141,15 @@ def test_an_interrupted_probe_resumes(
             probe("rnnlower-reference", output=path)
     assert not path.exists()
     # A Split into 50 crashes, and is asked again.
-    asked = runtime.asked - 1
+    asked = brief.asked - 1
     assert len(json.loads((tmp_path / "faulty.toml.partial").read_text())["answers"]) == asked
     probe("rnnlower-reference", output=path)
-    first = runtime.asked
+    first = brief.asked
     path.unlink()
-    runtime.asked = 0
+    brief.asked = 0
     (tmp_path / "faulty.toml.partial").write_text('{"of": {"eng')
     probe("rnnlower-reference", output=path)
-    assert runtime.asked == first
+    assert brief.asked == first
 
 
 def test_answers_of_a_changed_program_are_asked_again(tmp_path: Path) -> None:
@@ -168,7 +181,7 @@ def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
     assert "[project]" in path.read_text()
 
 
-def test_progress_reaches_its_total(runtime: type[Runtime], tmp_path: Path) -> None:
+def test_progress_reaches_its_total(brief: type[Runtime], tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
 
     def tell(activity: str, done: int = 0, total: int = 0, /) -> None:
@@ -199,14 +212,14 @@ def _interrupted(*_: object) -> None:
 
 def test_a_case_is_converted_if_an_attribute_changed() -> None:
     """GridSample-16 calls the mode bilinear; the checker takes linear, too."""
-    case = dict(node_tests.node_cases()["GridSample"])["test_gridsample_bilinear"]
+    case = dict(probed_cases("GridSample")["GridSample"])["test_gridsample_bilinear"]
     for opset, mode in ((16, b"bilinear"), (20, b"linear"), (22, b"linear")):
         (node,) = node_tests.case_question(case, opset).model.graph.node
         assert {each.name: each.s for each in node.attribute}["mode"] == mode
 
 
 def test_only_a_training_dropout_has_a_seed() -> None:
-    tests = dict(node_tests.node_cases()["Dropout"])
+    tests = dict(probed_cases("Dropout")["Dropout"])
     for name, has_seed in (("test_dropout_default", False), ("test_training_dropout", True)):
         asked = node_tests.case_question(tests[name], 13).model
         nodes = [node for node in asked.graph.node if node.op_type == "Dropout"]
@@ -358,6 +371,8 @@ def test_an_if_must_run_twice_and_with_a_cell_inside(
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", one)
     monkeypatch.setattr(lowering_probes, "_REAL_SIZES", SIZES[:1])
+    monkeypatch.setattr(lowering_probes, "_MANY_STEPS", (8, 2, 4, 8))
+    monkeypatch.setattr(choosing, "_MOST_UNROLLED", 6)
     claims = read_toml(Path(reading.__file__).parent / "data" / "tract.toml")
     tables = {name: claims[name] for name in ("title", "source", "opset", "dtypes", "ops")}
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
@@ -408,7 +423,9 @@ def test_states_are_tried_at_each_size_and_weights_in_each_direction(monkeypatch
     assert rule["fixed"] == ["R"]
 
 
-def test_changes_name_the_table_and_the_values() -> None:
+def test_changes_name_the_table_and_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = probed_cases("Mul")
+    monkeypatch.setattr(node_tests, "node_cases", lambda: tried)
     table = {"source": "a test 1.0"}
     data: dict[str, Any] = {
         "title": "Made",
@@ -481,7 +498,7 @@ def test_the_command_needs_an_output_and_an_installed_runtime(tmp_path: Path) ->
     assert "there is no engine 'openwino'" in unknown.stderr
 
 
-def test_check_prints_differences_from_a_target(runtime: type[Runtime], tmp_path: Path) -> None:
+def test_check_prints_differences_from_a_target(brief: type[Runtime], tmp_path: Path) -> None:
     path = tmp_path / "faulty.toml"
     written = rnnlower("probe", "rnnlower-reference", "-o", path)
     lines = written.stderr.splitlines()
@@ -494,7 +511,7 @@ def test_check_prints_differences_from_a_target(runtime: type[Runtime], tmp_path
     assert changed.json["error"]["kind"] == "VerificationError"
 
 
-def test_a_target_goes_to_standard_output(runtime: type[Runtime], tmp_path: Path) -> None:
+def test_a_target_goes_to_standard_output(brief: type[Runtime], tmp_path: Path) -> None:
     path = tmp_path / "faulty.toml"
     rnnlower("probe", "rnnlower-reference", "-o", path)
     printed = rnnlower("probe", "rnnlower-reference", "-o", "-")

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 from support.faulty_runtime import Feeds, Runtime
+from support.probed_cases import probed_cases
 
 from rnnlower.engines.catalog import find_engine
 from rnnlower.engines.opened_models import EngineError
@@ -220,7 +221,7 @@ class Between(Runtime):
 
 def test_an_operator_that_is_correct_only_between_others_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", Between)
-    found = {name: node_tests.node_cases().get(name, []) for name in ("Cast", "DequantizeLinear", "Split")}
+    found = probed_cases("Cast", "DequantizeLinear", "Split")
     monkeypatch.setattr(node_tests, "node_cases", lambda: found)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
         ops = operator_probes.probe_operators(asker, 26)

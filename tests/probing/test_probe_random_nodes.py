@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from support.faulty_runtime import Feeds, Runtime
+from support.probed_cases import probed_cases
 
 from rnnlower.engines.catalog import find_engine
 from rnnlower.engines.opened_models import EngineError
@@ -169,7 +170,7 @@ class OfOneVersion(Runtime):
 
 def test_a_form_between_the_first_and_the_newest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", OfOneVersion)
-    found = {name: node_tests.node_cases()[name] for name in ("ReduceMean", "Slice")}
+    found = probed_cases("ReduceMean", "Slice")
     monkeypatch.setattr(node_tests, "node_cases", lambda: found)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
         ops = operator_probes.probe_operators(asker, 26)
