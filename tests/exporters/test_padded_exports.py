@@ -135,7 +135,7 @@ def test_a_padded_export_is_equal_on_every_runtime(name: str, exporter: str, tmp
     assert max(output.max_abs for output in found.outputs) < 2e-6
     for target in TARGETS:
         lowered = rnnlower.lower(padded, target=target)
-        there = rnnlower.verify(source, lowered, on=target)
+        there = rnnlower.verify(source, lowered, on=target, trials=1)
         assert there, f"{target}: {there.problems}"
 
 

@@ -16,6 +16,7 @@ from rnnlower.targets import find_target
 
 NODES = {
     "LSTM": Config(direction="forward", Y_h="graph", Y_c="graph"),
+    "bidirectional LSTM": Config(direction="bidirectional", Y_h="graph", Y_c="graph"),
     "LSTM with everything": Config(
         direction="bidirectional",
         sequence_lens="input",
@@ -33,6 +34,12 @@ NODES = {
         seq_length=1, batch_size=3, sequence_lens="input", Y_h="graph", Y_c="graph"
     ),
     "LSTM, input_forget": Config(direction="reverse", input_forget=1, Y_c="graph"),
+    "GRU": Config(op_type="GRU", Y_h="graph"),
+    "GRU, linear_before_reset": Config(op_type="GRU", linear_before_reset=1, Y_h="graph"),
+    "GRU, clip, 16 rows": Config(op_type="GRU", batch_size=16, clip=0.3, Y_h="graph"),
+    "GRU, activations": Config(
+        op_type="GRU", direction="bidirectional", activations=("HardSigmoid", "Softsign") * 2
+    ),
     "GRU with everything": Config(
         op_type="GRU",
         direction="bidirectional",
@@ -45,6 +52,7 @@ NODES = {
         Y_h="graph",
     ),
     "RNN": Config(op_type="RNN", direction="reverse", activations=("LeakyRelu",), Y_h="graph"),
+    "one of everything": Config(op_type="RNN", seq_length=1, batch_size=1, input_size=1, direction="reverse"),
 }
 
 BEYOND_STATIC = {
@@ -84,7 +92,7 @@ def there(request: pytest.FixtureRequest) -> Iterator[tuple[Attempts, Runtime]]:
 def test_lowered_nodes_are_right(there: tuple[Attempts, Runtime], node: str) -> None:
     config = NODES[node]
     if there[1].every > 1:
-        config = dataclasses.replace(config, seq_length=2)
+        config = dataclasses.replace(config, seq_length=min(config.seq_length, 2))
     lowered = attempt_lowered(*there, config)
     if missing := LACKS.get((there[1].target, node)):
         assert lowered.verdict == "refuses"
