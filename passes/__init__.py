@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.exact_numbers import SeparateSumsPass as SeparateSumsPass
     from rnnlower.passes.expand_functions import ExpandDefinitionsPass as ExpandDefinitionsPass
     from rnnlower.passes.expand_functions import InlineFunctionsPass as InlineFunctionsPass
+    from rnnlower.passes.folded_rows import UnfoldRowsPass as UnfoldRowsPass
     from rnnlower.passes.folding import FoldConstantsPass as FoldConstantsPass
     from rnnlower.passes.folding import FoldWeightsPass as FoldWeightsPass
     from rnnlower.passes.graph_boundaries import CopyOutputsPass as CopyOutputsPass
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.static_shapes import StaticShapesPass as StaticShapesPass
     from rnnlower.passes.streaming import StreamPass as StreamPass
     from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass as UnrollControlFlowPass
+    from rnnlower.passes.wide_sizes import WidenSizesPass as WidenSizesPass
 
 _NAMES_BY_MODULE = {
     "adapt_nodes": ["AdaptNodesPass"],
@@ -51,6 +53,7 @@ _NAMES_BY_MODULE = {
     "declared_sizes": ["CorrectShapesPass", "FreezeDimsPass"],
     "exact_numbers": ["KeepNaNPass", "SeparateSumsPass"],
     "expand_functions": ["ExpandDefinitionsPass", "InlineFunctionsPass"],
+    "folded_rows": ["UnfoldRowsPass"],
     "folding": ["FoldConstantsPass", "FoldWeightsPass"],
     "graph_boundaries": ["CopyOutputsPass", "PlainLoopInputsPass"],
     "lift_recurrent": ["LiftRecurrentPass"],
@@ -64,6 +67,7 @@ _NAMES_BY_MODULE = {
     "static_shapes": ["InferTypesPass", "StaticShapesPass"],
     "streaming": ["StreamPass"],
     "unroll_control_flow": ["UnrollControlFlowPass"],
+    "wide_sizes": ["WidenSizesPass"],
 }
 _MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names}
 

@@ -26,6 +26,7 @@ from rnnlower.passes.command_options import PadOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.expand_functions import InlineFunctionsPass
+from rnnlower.passes.folded_rows import UnfoldRowsPass
 from rnnlower.passes.reports import PadReport
 from rnnlower.passes.steps import lifting_steps, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
@@ -105,6 +106,7 @@ class PadLengthsPass(Pass):
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
         make_axes_dynamic(model, self.maxima, self.time_axes)
+        UnfoldRowsPass()(model, self.facts)
         unfold_groups(model)
         inputs = self._axes(model)
         rows = _row_axes(model, inputs) if self.per_row else {}

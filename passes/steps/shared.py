@@ -16,10 +16,12 @@ from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.declared_sizes import CorrectShapesPass, FreezeDimsPass
+from rnnlower.passes.folded_rows import UnfoldRowsPass
 from rnnlower.passes.folding import FoldConstantsPass
 from rnnlower.passes.removing import RemoveNoopsPass, RemoveUnusedPass, StripPass
 from rnnlower.passes.simpler_control_flow import CaptureStatesPass, TakeBranchesPass
 from rnnlower.passes.steps.work import Step, Work
+from rnnlower.passes.wide_sizes import WidenSizesPass
 from rnnlower.recurrent.suspicions import find_other_recurrences, find_suspicions
 from rnnlower.wording import call, counted
 
@@ -94,8 +96,8 @@ def simplify(work: Work) -> None:
 
     Before: nodes that follow from constants, and Ifs of known condition. After: constants, and a branch each.
     """
-    simplifying = TakeBranchesPass(), CaptureStatesPass(), FoldConstantsPass(work.lacks), RemoveNoopsPass()
-    for each in (*simplifying, RemoveUnusedPass()):
+    folding = TakeBranchesPass(), CaptureStatesPass(), FoldConstantsPass(work.lacks)
+    for each in (*folding, WidenSizesPass(), UnfoldRowsPass(), RemoveNoopsPass(), RemoveUnusedPass()):
         work.apply(each)
     work.notes += work.apply(CorrectShapesPass()).notes
 

@@ -80,6 +80,23 @@ def replace_with_values(node: ir.Node, results: Sequence[ir.Value]) -> None:
     remove_orphans(inputs)
 
 
+def insert_before(
+    node: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    names: NameSource,
+    attributes: Iterable[ir.Attr] = (),
+) -> ir.Value:
+    """Insert another node of the domain before a node; return its output, of the same type as the node's."""
+    (old,) = node.outputs
+    other = ir.Node(node.domain, op_type, inputs, attributes, name=names.fresh(f"{node.name}/{op_type}"))
+    other.outputs[0].name = names.fresh(f"{old.name}/{op_type}")
+    other.outputs[0].type = old.type
+    assert node.graph is not None
+    node.graph.insert_before(node, other)
+    return other.outputs[0]
+
+
 def take_place_of(
     new: ir.Value,
     old: ir.Value,

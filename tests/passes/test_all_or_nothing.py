@@ -249,6 +249,25 @@ STATES = """
 """
 
 
+FOLDED = """
+    main (float[N, T, 4] x, float[N, T, 4] z, float[4, 2] w) => (float[N, T, 2] y, float[a, b, c] v)
+    <int64[2] rows = {-1, 4}, int32[2] at = {0, 1}, int32[1] last = {2}> {
+        sizes = Shape (x)
+        narrow = Cast <to = 6> (sizes)
+        first = Gather (narrow, at)
+        shape = Concat <axis = 0> (first, last)
+        wide = Cast <to = 7> (shape)
+        again = Cast <to = 7> (shape)
+        f = Reshape (x, rows)
+        g = MatMul (f, w)
+        y = Reshape (g, wide)
+        p = Reshape (z, rows)
+        q = Gemm (p, w)
+        v = Reshape (q, again)
+    }
+"""
+
+
 def is_a(*op_types: str) -> Callable[[ir.Node], bool]:
     return lambda node: node.op_type in op_types
 
@@ -288,7 +307,9 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "StreamPass": (passes.StreamPass, STREAM),
     "StripPass": (passes.StripPass, NAMED),
     "TakeBranchesPass": (passes.TakeBranchesPass, BRANCHES),
+    "UnfoldRowsPass": (passes.UnfoldRowsPass, FOLDED),
     "UnrollControlFlowPass": (passes.UnrollControlFlowPass, LOOPS),
+    "WidenSizesPass": (passes.WidenSizesPass, FOLDED),
 }
 
 CHANGES: list[tuple[Any, str]] = [
