@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.evaluation import Shape
-from rnnlower.graph.facts import Facts
+from rnnlower.graph.facts import Facts, cover_axis
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, all_names
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_with_values
@@ -185,6 +185,9 @@ class _NodeWriter(Emitter):
 
     def shape(self, value: ir.Value | None) -> Shape | None:
         return self.facts.shape(value)
+
+    def covers(self, lengths: ir.Value, tensor: ir.Value, axis: int) -> bool:
+        return cover_axis(self.facts, lengths, tensor, axis)
 
     def content(self, value: ir.Value | None) -> np.ndarray | None:
         return self.facts.constant(value)

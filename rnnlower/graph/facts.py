@@ -15,6 +15,7 @@ from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.graph.walk import (
     captured_values,
     look_through,
+    producer_of,
     reachable,
     subgraph_owners,
     subgraphs_of,
@@ -278,6 +279,16 @@ def _merge_shapes(shapes: Sequence[Dims | None]) -> Dims | None:
         sizes[0] if len(set(sizes)) == 1 else None
         for sizes in zip(*(shape for shape in shapes if shape is not None), strict=True)
     )
+
+
+def cover_axis(facts: Facts, lengths: ir.Value, tensor: ir.Value | None, axis: int) -> bool:
+    """Return whether the lengths of all rows are the size of an axis."""
+    while (node := producer_of(look_through(lengths), "Expand", "Tile")) is not None:
+        if facts.constant(lengths) is not None or node.inputs[0] is None:
+            break
+        lengths = node.inputs[0]
+    dims, sizes = facts.dims(tensor), facts.sizes(look_through(lengths))
+    return dims is not None and sizes is not None and all(size == dims[axis] for size in sizes.flat)
 
 
 def trip_count(facts: Facts, node: ir.Node, simulate: bool = True) -> int | None:

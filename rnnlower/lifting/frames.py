@@ -226,16 +226,6 @@ def positive_value(facts: Facts, condition: ir.Value | None) -> ir.Value | None:
     return value if nothing is not None and not nothing.any() else None
 
 
-def cover_axis(facts: Facts, lengths: ir.Value, tensor: ir.Value | None, axis: int) -> bool:
-    """Return whether the lengths of all rows are the size of an axis."""
-    while (node := producer_of(look_through(lengths), "Expand", "Tile")) is not None:
-        if facts.constant(lengths) is not None or node.inputs[0] is None:
-            break
-        lengths = node.inputs[0]
-    dims, sizes = facts.dims(tensor), facts.sizes(look_through(lengths))
-    return dims is not None and sizes is not None and all(size == dims[axis] for size in sizes.flat)
-
-
 def same_number(value: ir.Value) -> ir.Value:
     """Return the value at the start of a chain of views and of Casts that change no count."""
     value = look_through(value, VIEWS - {"Cast"})

@@ -11,11 +11,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Dim
+from rnnlower.graph.facts import cover_axis
 from rnnlower.graph.operator_kinds import source_axes
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import ints_of_attribute_or_input
 from rnnlower.lifting.affine_forms import AffineForm, NotLiftableError, broadcast_tags, concat_forms
-from rnnlower.lifting.frames import cover_axis, is_first_step_size
+from rnnlower.lifting.frames import is_first_step_size
 
 if TYPE_CHECKING:
     from rnnlower.lifting.symbolic_evaluation import Evaluator

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.operator_kinds import SHAPE_READERS
 from rnnlower.graph.walk import is_read, look_through_identities
 from rnnlower.lifting.affine_forms import AffineForm, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, is_hidden_state
@@ -154,7 +155,8 @@ def _trace_results(
             further = _find_view(evaluator, found, value)
             if further is not None:
                 pending.append(further)
-                continue
+                if len(value.uses()) == 1:
+                    continue
             tags = tuple("T" if tag == "R" else tag for tag in form.tags)
             results.append(Result(value, cell, tags, form.shape, parts[0][0].reverse != ("R" in form.tags)))
             continue
@@ -172,8 +174,8 @@ def _trace_results(
 
 
 def _find_view(evaluator: Evaluator, found: FoundCell, value: ir.Value) -> ir.Value | None:
-    """Return the output of the only reader of H, if it is H in another layout or order."""
-    readers = [node for node, _ in value.uses()]
+    """Return the output of the only reader of H's content, if it is H in another layout or order."""
+    readers = [node for node, _ in value.uses() if node.op_type not in SHAPE_READERS]
     if len(readers) != 1 or value.is_graph_output() or readers[0].op_type not in _VIEWS_OF_STEPS:
         return None
     try:

@@ -97,6 +97,11 @@ class NodeEmitter:
             return None
         return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
 
+    def covers(self, lengths: ir.Value, tensor: ir.Value, axis: int) -> bool:
+        """Return whether the lengths of all rows are known to be the size of an axis."""
+        known, shape = self.content(lengths), self.shape(tensor)
+        return known is not None and shape is not None and bool((known == shape[axis]).all())
+
     def content(self, value: ir.Value | None) -> np.ndarray | None:
         """Return the content of a constant, or ``None`` if the value is not one."""
         tensor = constant_of(value)

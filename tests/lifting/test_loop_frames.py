@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from support.judge import recurrent_left, run
+from support.judge import all_nodes, recurrent_left, run
 
 import rnnlower
 
@@ -551,6 +551,18 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
         },
         ["RNN"],
     ),
+    "ReverseSequence of computed lengths": (
+        {
+            "before": "turned = ReverseSequence <time_axis = 0, batch_axis = 1> (x_time, lengths)",
+            "loop": replace_text(
+                BODY, ("Gather (x_time, time)", "Gather (turned, time)"), ("last, Y =", "last, steps_back =")
+            ),
+            "after": "seen = Shape (steps_back)  t_end = Gather (seen, front)"
+            "  of_rows = Gather (seen, front_one)  spread = Expand (t_end, of_rows)"
+            "  Y = ReverseSequence <time_axis = 0, batch_axis = 1> (steps_back, spread)",
+        },
+        ["RNN"],
+    ),
 }
 CONSTANTS = {
     "rest_axes": np.array([1, 2]),
@@ -581,6 +593,12 @@ def add_constants(model: onnx.ModelProto) -> onnx.ModelProto:
 def test_a_loop_is_lifted(name: str) -> None:
     parts, becomes = FRAMES[name]
     assert lift_and_compare(add_constants(make_model(**parts))) == becomes  # type: ignore[arg-type]
+
+
+def test_reversals_of_all_steps_become_the_direction() -> None:
+    parts, _ = FRAMES["ReverseSequence of computed lengths"]
+    lifted = rnnlower.lift(add_constants(make_model(**parts)))  # type: ignore[arg-type]
+    assert not {"ReverseSequence", "Slice"} & {node.op_type for node in all_nodes(lifted)}
 
 
 def change_body(*pairs: tuple[str, str], step: str = STEP, **parts: str) -> Mapping[str, str]:

@@ -175,6 +175,20 @@ def test_an_open_batch_that_time_is_folded_with_is_named(body: str) -> None:
     assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, dims={"B": 1}))
 
 
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("per_row", [False, True])
+def test_layers_of_folded_rows_are_computed_on_all_axes(mask: bool, per_row: bool) -> None:
+    """Keras and PyTorch fold batch and time for a dense layer, whatever the order of the two."""
+    source = model(
+        "(float[B, T, 6] x) => (float[B, 1, 4] z) <int64[2] rows = {-1, 6}, int64[1] width = {4},"
+        " int64[1] from = {0}, int64[1] to = {2}> {"
+        " sizes = Shape (x) outer = Slice (sizes, from, to) shape = Concat <axis = 0> (outer, width)"
+        " f = Reshape (x, rows) g = Gemm (f, P) h = Relu (g) y = Reshape (h, shape)"
+        " z = ReduceMean <axes = [1]> (y) }"
+    )
+    assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=per_row))
+
+
 def test_time_behind_a_batch_is_refused() -> None:
     source = with_weights(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[2, T, 3] x) => (float[1, 3] z) '

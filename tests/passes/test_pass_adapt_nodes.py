@@ -38,6 +38,34 @@ def test_a_node_without_another_form_stays() -> None:
     assert adapted(PAD.format("reflect"), "Pad", "Gather") == ["Pad"]
 
 
+@pytest.mark.parametrize("shape", ["T, N, 3", "N, T, 3"])
+@pytest.mark.parametrize("op_type", ["ReverseSequence", "Slice"])
+def test_an_axis_of_any_size_is_reversed_by_a_scan(op_type: str, shape: str) -> None:
+    axis = shape.split(", ").index("T")
+    node = {
+        "ReverseSequence": f"ReverseSequence <time_axis = {axis}, batch_axis = {1 - axis}> (x, lengths)",
+        "Slice": "Slice (x, back, low, axis, back)",
+    }[op_type]
+    text = f"""main (float[{shape}] x) => (float[{shape}] y)
+        <int64[1] axis = {{{axis}}}, int64[1] rows = {{{1 - axis}}}, int64[1] back = {{-1}},
+         int64[1] low = {{-9223372036854775807}}> {{
+        sizes = Shape (x)  size = Gather (sizes, axis)  count = Gather (sizes, rows)
+        lengths = Expand (size, count)
+        y = {node}
+    }}"""
+    assert set(adapted(text, op_type)) - {"Expand", "Gather", "Shape"} == {"Identity", "Scan"}
+    # A part of the axis, or every other step, is not the whole axis.
+    other = text.replace("low = {-9223372036854775807}", "low = {-3}").replace(
+        "(size, count)", "(part, count)"
+    )
+    part = other.replace(
+        "lengths =", "one = Constant <value = int64[1] {1}> ()  part = Sub (size, one) lengths ="
+    )
+    source = onnx.parser.parse_model(HEADER + part)
+    own = ir.from_proto(source)
+    assert not AdaptNodesPass(lambda node: node.op_type == op_type)(own).modified
+
+
 @pytest.mark.parametrize("node", ["Flatten (x)", "Squeeze (x, axis)", "Unsqueeze (x, axis)"])
 def test_shaping_becomes_a_reshape(node: str) -> None:
     text = f"main (float[1, 4, 3] x) => (float y) <int64[1] axis = {{0}}> {{ t = {node}  y = ReduceSum "

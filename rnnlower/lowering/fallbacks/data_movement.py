@@ -14,6 +14,7 @@ from rnnlower.lowering.fallbacks.arithmetic import Fallback
 
 if TYPE_CHECKING:
     from rnnlower.lowering.emitter import Emitter
+    from rnnlower.lowering.node_emitter import AttributeValue
 
 _MOST = (1 << 31) - 1
 _PAD_MODES = ("reflect", "edge", "wrap")
@@ -124,15 +125,47 @@ def _slice_by_gathers(e: Emitter, x: ir.Value, *bounds: ir.Value | None) -> ir.V
     return x
 
 
-def _reverse_by_gather(
+def _slice_by_scan(e: Emitter, x: ir.Value, *bounds: ir.Value | None) -> ir.Value | None:
+    """Only if one whole axis of any size is reversed."""
+    known = [array.tolist() for each in bounds if (array := e.content(each)) is not None]
+    if len(known) < 4 or len(known[0]) != 1:
+        return None
+    (start,), (end,), (axis,), (step,) = known
+    return _reverse_by_scan(e, x, axis) if (start, step) == (-1, -1) and end < -_MOST else None
+
+
+def _reverse(
     e: Emitter, x: ir.Value, lengths: ir.Value, *, time_axis: int = 0, batch_axis: int = 1
 ) -> ir.Value | None:
     """Only if the lengths are the whole sequence, as Keras writes a layer that goes backwards."""
-    shape, known = e.shape(x), e.content(lengths)
-    size = None if shape is None else shape[time_axis]
-    if known is None or size is None or np.any(known != size):
+    shape = e.shape(x)
+    if shape is None or not e.covers(lengths, x, time_axis):
         return None
+    size = shape[time_axis]
+    if size is None:
+        return _reverse_by_scan(e, x, time_axis)
     return _gather(e, x, np.arange(size)[::-1], time_axis)
+
+
+def _reverse_by_scan(e: Emitter, x: ir.Value, axis: int) -> ir.Value | None:
+    """A Scan that returns its steps from last to first."""
+    shape, dtype = e.shape(x), e.type_of(x)
+    if shape is None or dtype is None or not e.has("Scan"):
+        return None
+    sizes = [size for place, size in enumerate(shape) if place != axis % len(shape)]
+    step, result = (
+        ir.Value(name=e.names.fresh(name), shape=ir.Shape(sizes), type=ir.TensorType(dtype))
+        for name in ("step", "same_step")
+    )
+    same = ir.node("Identity", [step], outputs=[result])
+    attributes: dict[str, AttributeValue] = {
+        "body": ir.Graph([step], [result], nodes=[same], name=e.names.fresh("reversed")),
+        "num_scan_inputs": 1,
+        "scan_input_axes": [axis % len(shape)],
+        "scan_output_axes": [axis % len(shape)],
+        "scan_output_directions": [1],
+    }
+    return e.ops("Scan", x, outputs=1, since=9, **attributes)[0]
 
 
 def _gather_by_vector(e: Emitter, x: ir.Value, indices: ir.Value, *, axis: int = 0) -> ir.Value | None:
@@ -329,9 +362,9 @@ SHAPING: Mapping[str, Sequence[Fallback]] = {
     "LpPool": [partial(_strides_written, "LpPool")],
     "Pad": [_pad_by_gathers, _pad_after_slice],
     "Reshape": [partial(_as_reshape, "Reshape")],
-    "ReverseSequence": [_reverse_by_gather],
+    "ReverseSequence": [_reverse],
     "ScatterND": [_scatter_around_box],
-    "Slice": [_slice_by_gathers],
+    "Slice": [_slice_by_gathers, _slice_by_scan],
     "Softmax": [partial(_of_rows, "Softmax")],
     "Split": [_split],
     "Squeeze": [_squeeze_named, partial(_as_reshape, "Squeeze")],
