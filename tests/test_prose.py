@@ -21,7 +21,10 @@ VERBS = (
 
 def first_lines(path: pathlib.Path) -> Iterator[tuple[int, ast.AST, str]]:
     """Yield the line number, the owner and the first line of each docstring of a file."""
-    for owner in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    left: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    for owner in left:
+        # No expression holds a docstring.
+        left += (each for each in ast.iter_child_nodes(owner) if not isinstance(each, ast.expr))
         if isinstance(owner, ast.Module | ast.ClassDef | ast.FunctionDef):
             text = ast.get_docstring(owner)
             if text:

@@ -187,7 +187,7 @@ def _sketch(task: Task, strategy: str, form: Form, costs: Mapping[str, float]) -
             return _counts(e, node, task.dialect) if costs else Counts()
 
     node, steps = task.node, task.node.seq_length
-    if strategy == "unroll" and steps is not None and steps > 3 and "sequence_lens" not in node.inputs:
+    if strategy == "unroll" and steps is not None and steps > 3:
         three = counts(dataclasses.replace(node, seq_length=3))
         total = counts(dataclasses.replace(node, seq_length=2)).of_line(three, steps) if costs else three
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -97,13 +98,11 @@ def count_steps(model: ir.Model, recordings: Recordings, held: Sequence[Sequence
     """Return the number of time steps of each sequence, as its first recurrent node sees it."""
     if recordings.stream is not None:
         return [None] * len(held)
-    shapes: list[int | None] = []
-    for calls in held:
-        # H of all steps, not the initial one.
-        observed = observed_values(model, calls[:1])
-        found = (array.shape[0] for role, array in observed if role.name == "h" and array.ndim == 3)
-        shapes.append(next(found, None))
-    return shapes
+    # H of all steps, not the initial one.
+    return [
+        next((array.shape[0] for role, array in observed if role.name == "h" and array.ndim == 3), None)
+        for observed in observed_values(model, [calls[0] for calls in held])
+    ]
 
 
 def measure(
@@ -181,7 +180,8 @@ def clipped_shares(
 ) -> Mapping[Role, float]:
     """Return the share of values of each role that its integers cannot express."""
     counts: dict[Role, tuple[int, int]] = {}
-    for role, values in observed_values(model, [call for calls in held for call in calls]):
+    observed = observed_values(model, [call for calls in held for call in calls])
+    for role, values in itertools.chain.from_iterable(observed):
         encoding = quantization.encodings.get(role)
         if encoding is not None:
             clipped, total = counts.get(role, (0, 0))

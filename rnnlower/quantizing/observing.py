@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -86,8 +87,8 @@ def _make_observer(located: LocatedNode, seen: dict[ir.Value, Role]) -> Listener
     return note
 
 
-def observed_values(model: ir.Model, feeds: Iterable[Feeds]) -> Iterator[tuple[Role, Array]]:
-    """Yield the values of each role in each of the calls.
+def observed_values(model: ir.Model, feeds: Iterable[Feeds]) -> Iterator[list[tuple[Role, Array]]]:
+    """Yield the values of each role, call by call.
 
     Raises:
         UnsupportedModelError: A recurrent node is in a subgraph.
@@ -102,7 +103,7 @@ def observed_values(model: ir.Model, feeds: Iterable[Feeds]) -> Iterator[tuple[R
                 stack.callback(opened[key][0].close)
             session, roles = opened[key]
             outputs = run_on_recording(session, call)
-            yield from ((role, outputs[name]) for name, role in roles.items())
+            yield [(role, outputs[name]) for name, role in roles.items()]
 
 
 def _open_observed(
@@ -125,7 +126,7 @@ def find_ranges(model: ir.Model, feeds: Iterable[Feeds]) -> Ranges:
         UnsupportedModelError: A value is NaN or infinite.
     """
     ranges: Ranges = {}
-    for role, values in observed_values(model, feeds):
+    for role, values in itertools.chain.from_iterable(observed_values(model, feeds)):
         if not np.isfinite(values).all():
             raise UnsupportedModelError(
                 f"{role.name!r} of node {role.node!r} is NaN or infinite on a recording, and has no range",

@@ -15,6 +15,7 @@ from support.judge import all_nodes, differences, run
 from support.small_models import recurrent_model, weights
 
 import rnnlower
+from rnnlower.lowering import sketching
 from rnnlower.lowering.sketching import Candidate, Task, cheapest, find_candidates
 from rnnlower.lowering.weights import Weights, private_weights
 from rnnlower.recurrent.finding import find_recurrent
@@ -182,6 +183,30 @@ def candidates_of(op_type: str, steps: int, batch: int, strategy: str, **attribu
     found = find_candidates(Task(node, weights_of(node), 17, emitting), [strategy])
     assert all(len(value.uses()) == 1 for value in node.inputs.values())
     return found
+
+
+@pytest.mark.parametrize("attributes", [{}, BOTH], ids=str)
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_three_steps_tell_the_counts_of_a_line_with_lengths(
+    op_type: str, attributes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = parsed(op_type, 12, 2, **attributes)
+    node.inputs["sequence_lens"] = ir.val("lengths", ir.DataType.INT32, [2])
+    task = Task(node, weights_of(node), 17, find_target("onnxruntime"))
+    whole = []
+    for form in sketching._forms(task, "unroll"):
+        with sketching._emit_sketches(task, "unroll", form, {}) as e:
+            whole.append(sketching._counts(e, node, task.dialect))
+    emitted = []
+    lower_node = sketching.lower_node
+
+    def noting(e: Any, each: ResolvedNode, *more: Any) -> Any:
+        emitted.append(each.seq_length)
+        return lower_node(e, each, *more)
+
+    monkeypatch.setattr(sketching, "lower_node", noting)
+    assert [each.counts for each in find_candidates(task, ["unroll"])] == whole
+    assert {*emitted} == {2, 3}
 
 
 @pytest.mark.parametrize(

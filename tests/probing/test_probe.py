@@ -6,10 +6,11 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from support.cli_helpers import rnnlower
 from support.faulty_runtime import Feeds, Runtime
@@ -19,6 +20,7 @@ from rnnlower.engines.catalog import find_engine
 from rnnlower.engines.opened_models import EngineError
 from rnnlower.engines.reference import evaluate
 from rnnlower.errors import OptionError
+from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.probing import (
     asking,
     lowering_probes,
@@ -39,29 +41,17 @@ QUESTIONS: dict[str, asking.Question] = {}
 """The questions of a probe, which are the same in each test."""
 
 
-class Remembering(Runtime):
-    """The runtime with faults, which computes its answer to a question of all tests only once."""
+ANSWERS: dict[int, list[str]] = {}
+"""The answers of the runtime with faults to these questions."""
 
-    answers: ClassVar[dict[int, list[dict[str, Any]] | EngineError]] = {}
-
-    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
-        if id(model) in self.answers:
-            Runtime.asked += 1
-        else:
-            try:
-                self.answers[id(model)] = super().run(model, *trials)
-            except EngineError as error:
-                self.answers[id(model)] = error
-        answer = self.answers[id(model)]
-        if isinstance(answer, EngineError):
-            raise answer
-        return answer
+LOWERED: dict[Any, tuple[ir.Model, Any]] = {}
+"""The nodes that a probe lowers for its target, and the reports."""
 
 
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
     Runtime.asked = 0
-    ask = asking.Asker.ask
+    ask, answer, lower_model = asking.Asker.ask, asking.Asker._answer, lowering_probes.lower_model
 
     def ask_once(self: asking.Asker, key: str, make: Any, *values: Any, **options: Any) -> str:
         def remembered() -> asking.Question:
@@ -71,8 +61,28 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
 
         return ask(self, key, remembered)
 
+    def answer_once(self: asking.Asker, asked: asking.Question) -> list[str]:
+        if type(self._attempts) is not Runtime:
+            return answer(self, asked)
+        if id(asked) in ANSWERS:
+            Runtime.asked += 1
+        else:
+            ANSWERS[id(asked)] = answer(self, asked)
+        return ANSWERS[id(asked)]
+
+    def lower_once(model: ir.Model, options: LoweringOptions) -> Any:
+        key = ir.to_proto(model).SerializeToString(deterministic=True), options.native, repr(options.target)
+        if key not in LOWERED:
+            report = lower_model(model, options)
+            LOWERED[key] = model.clone(), report
+        lowered, report = LOWERED[key]
+        model.graph = lowered.clone().graph
+        return report
+
     monkeypatch.setattr(asking.Asker, "ask", ask_once)
-    monkeypatch.setattr(asking, "Attempts", Remembering)
+    monkeypatch.setattr(asking.Asker, "_answer", answer_once)
+    monkeypatch.setattr(lowering_probes, "lower_model", lower_once)
+    monkeypatch.setattr(asking, "Attempts", Runtime)
     monkeypatch.setattr(node_probes, "SIZES", SIZES[:1])
     monkeypatch.setattr(lowering_probes, "_REAL_SIZES", SIZES[:1])
     # A few operators are enough; those of all tests of onnx take their time.
