@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,15 @@ from rnnlower.targets import find_target, target_names
 
 NAMES = [engine.name for engine in engines() if engine.name not in ("onnxruntime", "rnnlower-reference")]
 NODES = {
-    "LSTM": Config(seq_length=3, Y_h="graph", Y_c="graph"),
-    "sequence_lens": Config(seq_length=3, sequence_lens="input", Y_h="graph", Y_c="graph"),
-    "states and P": Config(
+    "lstm": Config(seq_length=3, Y_h="graph", Y_c="graph"),
+    "lengths": Config(seq_length=3, sequence_lens="input", Y_h="graph", Y_c="graph"),
+    "states": Config(
         seq_length=3, direction="reverse", initial_h="input", initial_c="input", P="initializer", Y_h="graph"
     ),
-    "layout = 1, 50 steps": Config(op_type="RNN", seq_length=50, layout=1, initial_h="input"),
+    "layout": Config(op_type="RNN", seq_length=50, layout=1, initial_h="input"),
 }
-"""Each is verified in a process of its own; `tests/targets/test_runtimes.py` has more, in one process."""
+"""They are verified in one model; `tests/targets/test_runtimes.py` has more, each as a model."""
+FAULTS = {"lstm": "direction flipped", "lengths": "", "states": "a weight of R off by 5%"}
 WHOLE = {
     "gru_two_layers_dynamic": {"tokens": (3, 2, 6), "lengths": (2,)},
     "ocr_conv_bilstm_gemm": {"image": (2, 1, 8, 16)},
@@ -72,16 +74,35 @@ def test_large_states_behind_closed_gates() -> None:
         assert max(output.max_abs for output in result.outputs) > 2e-5
 
 
-@pytest.mark.parametrize("node", NODES)
-def test_lowered_nodes_are_equal_on_the_runtime(runtime: str, node: str) -> None:
-    config = NODES[node]
-    if installed(runtime).slow:
-        # It compiles many steps for minutes.
-        config = dataclasses.replace(config, seq_length=min(config.seq_length, 3))
-    model = config.build()
+def in_one_model(runtime: str, faults: Mapping[str, str]) -> onnx.ModelProto:
+    """Return nodes side by side, each with its fault, if it has one; values are named after them."""
+    models = []
+    for node, fault in faults.items():
+        config = NODES[node]
+        if installed(runtime).slow:
+            # It compiles many steps for minutes.
+            config = dataclasses.replace(config, seq_length=min(config.seq_length, 3))
+        model = config.build()
+        assert not fault or SOURCE_FAULTS[fault](model, np.random.default_rng(0))
+        models.append(onnx.compose.add_prefix(model, f"{node}_"))
+    return functools.reduce(lambda first, second: onnx.compose.merge_models(first, second, []), models)
+
+
+def test_lowered_nodes_are_equal_on_the_runtime(runtime: str) -> None:
+    model = in_one_model(runtime, dict.fromkeys(NODES, ""))
     verdict = rnnlower.verify(model, lowered_for_engine(model, runtime), on=runtime, trials=1)
     assert verdict, str(verdict)
     assert verdict.engines["candidate"] == runtime
+
+
+def test_planted_faults_are_noticed_on_the_runtime(runtime: str) -> None:
+    model, faulty = (in_one_model(runtime, faults) for faults in (dict.fromkeys(FAULTS, ""), FAULTS))
+    verdict = rnnlower.verify(model, lowered_for_engine(faulty, runtime), on=runtime, trials=1)
+    assert verdict.on is not None
+    assert verdict.on.ran
+    assert not verdict, str(verdict)
+    different = {output.name.partition("_")[0] for output in verdict.outputs if not output.equal}
+    assert different == {node for node, fault in FAULTS.items() if fault}
 
 
 def test_integer_inputs_and_image_outputs_are_equal_on_the_runtime(runtime: str) -> None:
@@ -125,27 +146,9 @@ def test_a_streamed_denoiser_is_equal_frame_by_frame(runtime: str) -> None:
     assert verdict.states == {"gru_0_h_out": "gru_0_h_in", "gru_1_h_out": "gru_1_h_in"}
 
 
-@functools.cache
-def verified(runtime: str, fault: str = "") -> rnnlower.VerificationResult:
-    """Verify an LSTM that is lowered for the runtime, perhaps with a fault in it."""
-    model = NODES["LSTM"].build()
-    source = onnx.ModelProto.FromString(model.SerializeToString())
-    assert not fault or SOURCE_FAULTS[fault](source, np.random.default_rng(0))
-    return rnnlower.verify(model, lowered_for_engine(source, runtime), on=runtime, trials=1)
-
-
-@pytest.mark.parametrize("fault", ["direction flipped", "a weight of R off by 5%"])
-def test_a_planted_fault_is_noticed_on_the_runtime(runtime: str, fault: str) -> None:
-    assert verified(runtime), str(verified(runtime))
-    verdict = verified(runtime, fault)
-    assert verdict.on is not None
-    assert verdict.on.ran
-    assert not verdict, str(verdict)
-
-
 def test_models_run_one_after_the_other_in_one_process(runtime: str) -> None:
     """As a probe asks: QNN's library, for one, is registered only once in a process."""
-    config = NODES["LSTM"]
+    config = NODES["lstm"]
     model = lowered_for_engine(config.build(), runtime)
     inputs = config.make_inputs(np.random.default_rng(0))
     with Attempts(installed(runtime)) as attempts:
@@ -171,18 +174,24 @@ def test_batch_normalization_uses_the_stored_statistics(runtime: str) -> None:
 
 
 @pytest.mark.parametrize("runtime", ["onnx2torch"], indirect=True)
-@pytest.mark.parametrize("names", ["i, v, z", "v, z", "z, i", "i, v", "v, i"])
-def test_outputs_of_one_node_have_their_names(runtime: str, names: str) -> None:
+def test_outputs_of_one_node_have_their_names(runtime: str) -> None:
     """A PyTorch module returns all outputs of a node at once, in the order of the node."""
     types = {"v": "float[2, 2] v", "i": "int64[2, 2] i", "z": "float[2, 4] z"}
-    model = onnx.parser.parse_model(f"""
-        <ir_version: 8, opset_import: ["" : 17]>
-        main (float[2, 4] x) => ({", ".join(types[name] for name in names.split(", "))})
-        <int64[1] k = {{2}}>
-        {{ v, i = TopK (x, k) z = Neg (x) }}
-    """)
-    verdict = rnnlower.verify(model, model, on=runtime, trials=1)
-    assert verdict, str(verdict)
+    x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
+    with Attempts(installed(runtime)) as attempts:
+        for names in ("ivz", "vz", "zi", "iv", "vi"):
+            model = onnx.parser.parse_model(f"""
+                <ir_version: 8, opset_import: ["" : 17]>
+                main (float[2, 4] x) => ({", ".join(types[name] for name in names)})
+                <int64[1] k = {{2}}>
+                {{ v, i = TopK (x, k) z = Neg (x) }}
+            """)
+            (outputs,) = attempts.run(model, {"x": x})
+            assert [*outputs] == [*names]
+            for name, wanted in zip(
+                names, onnx.reference.ReferenceEvaluator(model).run(None, {"x": x}), strict=True
+            ):
+                np.testing.assert_array_equal(outputs[name], wanted)
 
 
 @pytest.mark.parametrize("runtime", ["iree", "mnn", "tvm"], indirect=True)

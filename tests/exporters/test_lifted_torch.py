@@ -16,7 +16,7 @@ import rnnlower
 
 torch = pytest.importorskip("torch")
 
-T, B, FEATURES, H = 5, 2, 3, 4
+T, B, FEATURES, H = 3, 2, 5, 4
 RECURRENT = ("GRU", "LSTM", "RNN")
 nn, sigmoid, tanh = torch.nn, torch.sigmoid, torch.tanh
 Run = Callable[[Any, Any], Any]
