@@ -36,13 +36,12 @@ class TakenSteps:
     @classmethod
     def emit(cls, e: Emitter, taken: ir.Value) -> TakenSteps:
         """Emit the steps that rows take, from whether they do."""
-        ones = e.cast(taken, ir.DataType.INT32)
-        counts = e.op("CumSum", ones, e.constant(np.array(0, np.int32)))
+        time = e.constant(np.array(0, np.int32))
+        ones, rest = (e.cast(each, ir.DataType.INT32) for each in (taken, e.op("Not", taken)))
+        before, skipped = (e.op("CumSum", each, time, exclusive=1) for each in (ones, rest))
         total = e.with_axes("ReduceSum", ones, [0])
-        numbers = e.reshape(e.cast(e.arange(e.dim(taken, 0)), ir.DataType.INT32), [-1, 1, 1])
-        skipped = e.op("Add", total, e.op("Sub", numbers, counts))
-        places = e.op("Where", taken, e.op("Sub", counts, e.constant(np.array(1, np.int32))), skipped)
-        return cls(taken, counts, e.reshape(total, [-1]), places)
+        places = e.op("Where", taken, before, e.op("Add", total, skipped))
+        return cls(taken, e.op("Add", before, ones), e.reshape(total, [-1]), places)
 
     def compact(self, e: Emitter, X: ir.Value) -> ir.Value:
         """Emit the steps of ``[T, B, I]`` that rows take, then those that they skip."""
