@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.count_iterations import CountIterationsPass as CountIterationsPass
     from rnnlower.passes.declared_sizes import CorrectShapesPass as CorrectShapesPass
     from rnnlower.passes.declared_sizes import FreezeDimsPass as FreezeDimsPass
+    from rnnlower.passes.declared_sizes import NameBatchPass as NameBatchPass
     from rnnlower.passes.exact_numbers import KeepNaNPass as KeepNaNPass
     from rnnlower.passes.exact_numbers import SeparateSumsPass as SeparateSumsPass
     from rnnlower.passes.expand_functions import ExpandDefinitionsPass as ExpandDefinitionsPass
@@ -50,7 +51,7 @@ _NAMES_BY_MODULE = {
     "constant_inputs": ["FreezeInitializersPass", "LegacyConstantsPass", "SetInputsPass"],
     "convert_opset": ["ConvertOpsetPass"],
     "count_iterations": ["CountIterationsPass"],
-    "declared_sizes": ["CorrectShapesPass", "FreezeDimsPass"],
+    "declared_sizes": ["CorrectShapesPass", "FreezeDimsPass", "NameBatchPass"],
     "exact_numbers": ["KeepNaNPass", "SeparateSumsPass"],
     "expand_functions": ["ExpandDefinitionsPass", "InlineFunctionsPass"],
     "folded_rows": ["UnfoldRowsPass"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -13,8 +13,10 @@ from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.inference import forget_negative_sizes
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.symbols import dim_name
-from rnnlower.graph.walk import root_graphs, walk, walk_values
+from rnnlower.graph.walk import operand, root_graphs, walk, walk_values
 from rnnlower.passes.base import Pass
+from rnnlower.recurrent.finding import is_recurrent
+from rnnlower.recurrent.operators import STATE_INPUTS
 
 _SIZE_LIMIT = 2**63
 """The first size that int64, the type of sizes, does not hold."""
@@ -115,6 +117,53 @@ class CorrectShapesPass(Pass):
                 value.shape = ir.Shape(sizes)
                 modified = True
         return modified
+
+
+class NameBatchPass(Pass):
+    """Gives the batch of a recurrent node one name where X and the initial states declare several.
+
+    The ONNX spec requires these sizes to be equal, and a runtime that follows names must know it.
+
+    Before::
+
+        (float[T, N, 1] X, float[1, M, 1] h, float[1, 1, 1] W, float[1, 1, 1] R) => (float[T, 1, N, 1] Y) {
+            Y = RNN <hidden_size = 1> (X, W, R, , , h)
+        }
+
+    After ``NameBatchPass()``::
+
+        (float[T, N, 1] X, float[1, N, 1] h, float[1, 1, 1] W, float[1, 1, 1] R) => (float[T, 1, N, 1] Y) {
+            Y = RNN <hidden_size = 1> (X, W, R, , , h)
+        }
+
+    Attributes:
+        names: The new name of each dimension that has got one.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        dims = [dim for value in model.graph.inputs for dim in value.shape or ()]
+        declared = [name for dim in dims if (name := dim_name(dim))]
+        for node in filter(is_recurrent, model.graph):
+            found = {self.names.get(name, name) for name in self._batch_names(node) if name in declared}
+            equal = sorted(found, key=declared.index)
+            for name in equal[1:]:
+                self.names |= {each: equal[0] for each in declared if self.names.get(each, each) == name}
+        for value in walk_values(model.graph) if self.names else ():
+            if any(dim_name(dim) in self.names for dim in value.shape or ()):
+                value.shape = ir.Shape(
+                    [self.names.get(dim_name(dim) or "", dim) for dim in value.shape or ()]
+                )
+        return ir.passes.PassResult(model, bool(self.names))
+
+    def _batch_names(self, node: ir.Node) -> Iterator[str]:
+        axis = 0 if node.attributes.get_int("layout", 0) else 1
+        for index in (0, *STATE_INPUTS):
+            dims = self.facts.dims(operand(node, index))
+            if dims is not None and len(dims) > axis and (name := dim_name(dims[axis])):
+                yield name
 
 
 def _sizes_are_frozen(model: ir.Model, freezing: FreezeDimsPass) -> bool:

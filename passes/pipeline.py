@@ -114,6 +114,11 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
         when=lambda o: o.folds,
     ),
     Step(
+        preparing.name_batch,
+        "A runtime that follows names knows then that these sizes are equal.",
+        when=lambda o: o.target and o.folds,
+    ),
+    Step(
         preparing.drop_zero_states,
         "More runtimes run a node without initial states, and its first step is shorter.",
         when=lambda o: o.fold is not False,

@@ -14,6 +14,7 @@ from rnnlower.graph.walk import default_opset, op_types, subgraphs_of, walk
 from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
 from rnnlower.passes.adapt_nodes import AdaptNodesPass, has_fallback
 from rnnlower.passes.convert_opset import convert_to_first_possible
+from rnnlower.passes.declared_sizes import NameBatchPass
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.recurrent_forms import DequantizeRecurrentPass
 from rnnlower.passes.removing import remove_zero_states
@@ -188,6 +189,15 @@ def simplify_around_nodes(work: LoweringWork) -> None:
     work.find_nodes()
     here = {(located.path, located.name) for located in (*work.nodes, *work.state_nodes)}
     work.unreachable += [located for located in before if (located.path, located.name) not in here]
+
+
+def name_batch(work: LoweringWork) -> None:
+    """Give the batch of a recurrent node one name.
+
+    Before: X and the initial states may declare several. After: one, the same wherever it stands.
+    """
+    names = work.apply(NameBatchPass()).names
+    work.notes += [f"dimension {old!r} is called {new!r}, which it must equal" for old, new in names.items()]
 
 
 @contract(requires=[nodes_are_outside_functions])

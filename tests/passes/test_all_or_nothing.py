@@ -268,6 +268,15 @@ FOLDED = """
 """
 
 
+STATEFUL = """
+    main (float[T, N, 2] x, float[1, M, 2] h, float[1, 2, 2] W, float[1, 2, 2] R)
+    => (float[T, 1, N, 2] y, float[1, M, 2] z)
+    {
+        y, z = RNN <hidden_size = 2> (x, W, R, , , h)
+    }
+"""
+
+
 def is_a(*op_types: str) -> Callable[[ir.Node], bool]:
     return lambda node: node.op_type in op_types
 
@@ -295,6 +304,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "LiftRecurrentPass": (passes.LiftRecurrentPass, SCANS),
     "LowerRecurrentPass": (lambda: passes.LowerRecurrentPass("scan"), GATED),
     "LowerStateOperatorsPass": (lambda: passes.LowerStateOperatorsPass("scan"), STATES),
+    "NameBatchPass": (passes.NameBatchPass, STATEFUL),
     "PadLengthsPass": (lambda: passes.PadLengthsPass({"T": 8}), PADDED),
     "PlainLoopInputsPass": (passes.PlainLoopInputsPass, CARRIED),
     "RemoveNoopsPass": (passes.RemoveNoopsPass, RNNS),

@@ -105,6 +105,7 @@ def test_every_public_pass_states_a_contract() -> None:
         "FoldConstantsPass",
         "FoldWeightsPass",
         "InferTypesPass",
+        "NameBatchPass",
         "RemoveNoopsPass",
         "ResolveSequencesPass",
         "StackSequencesPass",
