@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.streaming import StreamPass as StreamPass
     from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass as UnrollControlFlowPass
     from rnnlower.passes.wide_sizes import WidenSizesPass as WidenSizesPass
+    from rnnlower.passes.write_scans import WriteScansPass as WriteScansPass
 
 _NAMES_BY_MODULE = {
     "adapt_nodes": ["AdaptNodesPass"],
@@ -69,6 +70,7 @@ _NAMES_BY_MODULE = {
     "streaming": ["StreamPass"],
     "unroll_control_flow": ["UnrollControlFlowPass"],
     "wide_sizes": ["WidenSizesPass"],
+    "write_scans": ["WriteScansPass"],
 }
 _MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names}
 

@@ -75,6 +75,11 @@ LOWER: Sequence[Step[LoweringWork, LoweringOptions]] = (
         when=lambda o: o.lifts_lines,
     ),
     Step(
+        lifting_steps.write_scans,
+        "Loops that compute an operator have been lifted.",
+        when=lambda o: o.target and o.lift,
+    ),
+    Step(
         lifting_steps.simplify_loops, "Loops that compute an operator have been lifted.", when=lambda o: o.max
     ),
     Step(preparing.pad, "The added nodes are lowered, too.", when=lambda o: o.max),

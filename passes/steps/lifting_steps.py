@@ -107,6 +107,20 @@ def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
             )
 
 
+def write_scans(work: LoweringWork) -> None:
+    """Write Loops of an open number of steps as Scans if the target has only these.
+
+    Before: Loops that are not lifted. After: Scans, where each step reads one element of a series.
+    """
+    target = work.options.runtime
+    if target is None or target.has("Loop") or not target.has("Scan") or "Loop" not in op_types(work.model):
+        return
+    from rnnlower.passes.write_scans import WriteScansPass
+
+    written = work.apply(WriteScansPass()).written
+    work.notes += [f"Loop {name!r} is written as a Scan: {target.name} has no Loop" for name in written]
+
+
 def simplify_loops(work: Work) -> None:
     """Bring Loops that are not lifted into the form whose time can be followed.
 

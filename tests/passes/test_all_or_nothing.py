@@ -277,6 +277,22 @@ STATEFUL = """
 """
 
 
+SERIES = """
+    main (float[T, 2] x, float[2] h) => (float[2] last, float[T, 2] y, float[T, 2] z) <int64 first = {0}> {
+        sizes = Shape (x)
+        steps = Gather (sizes, first)
+        middle, y = Loop (steps, , h) <body = one (int64 i, bool c, float[2] s)
+            => (bool d, float[2] t, float[2] u) {
+            v = Gather (x, i) t = Add (s, v) u = Neg (t) d = Identity (c)
+        }>
+        last, z = Loop (steps, , middle) <body = other (int64 j, bool e, float[2] k)
+            => (bool f, float[2] l, float[2] m) {
+            n = Gather (y, j) l = Mul (k, n) m = Abs (l) f = Identity (e)
+        }>
+    }
+"""
+
+
 def is_a(*op_types: str) -> Callable[[ir.Node], bool]:
     return lambda node: node.op_type in op_types
 
@@ -320,6 +336,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "UnfoldRowsPass": (passes.UnfoldRowsPass, FOLDED),
     "UnrollControlFlowPass": (passes.UnrollControlFlowPass, LOOPS),
     "WidenSizesPass": (passes.WidenSizesPass, FOLDED),
+    "WriteScansPass": (passes.WriteScansPass, SERIES),
 }
 
 CHANGES: list[tuple[Any, str]] = [

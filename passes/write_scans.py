@@ -1,0 +1,170 @@
+"""The pass that writes Loops as Scans."""
+
+from __future__ import annotations
+
+import contextlib
+
+import onnx_ir as ir
+
+from rnnlower.graph.facts import trip_count
+from rnnlower.graph.inference import forget_inner_shapes
+from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
+from rnnlower.graph.rewiring import detach, remove_orphans, take_place_of
+from rnnlower.graph.walk import display_name, reachable, values_read_by, walk
+from rnnlower.lifting.affine_forms import NotLiftableError
+from rnnlower.lifting.frames import Frame, Series
+from rnnlower.lifting.loops import loop_frame
+from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.passes.base import Pass
+from rnnlower.passes.simpler_control_flow import loops
+
+
+def _loops_are_gone(model: ir.Model, writing: WriteScansPass) -> bool:
+    nodes = [node for node, _ in walk(model.graph) if node.op_type == "Loop"]
+    return not {*writing.written}.intersection(map(display_name, nodes))
+
+
+class WriteScansPass(Pass):
+    """Writes Loops of any number of steps as Scans, if each step reads one element of a series.
+
+    A Loop stays if its body uses the number of the iteration in another way, or reads part of a series.
+
+    Before::
+
+        (float[T, 2] x, float[2] h) => (float[2] last, float[T, 2] y) <int64 first = {0}> {
+            sizes = Shape (x)
+            steps = Gather (sizes, first)
+            last, y = Loop (steps, , h) <body = each (int64 i, bool c, float[2] h_in)
+                => (bool goes, float[2] h_out, float[2] row) {
+                x_t = Gather (x, i)
+                h_out = Add (h_in, x_t)
+                row = Neg (h_out)
+                goes = Identity (c)
+            }>
+        }
+
+    After ``WriteScansPass()``::
+
+        (float[T, 2] x, float[2] h) => (float[2] last, float[T, 2] y) {
+            last, y = Scan <num_scan_inputs = 1, body = each (float[2] h_in, float[2] x_t)
+                => (float[2] h_out, float[2] row) {
+                h_out = Add (h_in, x_t)
+                row = Neg (h_out)
+            }> (h, x)
+        }
+
+    Attributes:
+        written: The names of the Loops.
+    """
+
+    ENSURES = (_loops_are_gone,)
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        if self.facts.opset >= FIRST_SCAN_WITHOUT_BATCH:
+            emitters = Emitters(model)
+            for node in loops(model):
+                if trip_count(self.facts, node) is not None:
+                    continue
+                with contextlib.suppress(NotLiftableError):
+                    frame = loop_frame(self.facts, node, None)
+                    if (values := self._values_of_steps(node, frame)) is not None:
+                        self.written.append(display_name(node))
+                        self._write(emitters, node, frame, values)
+        return ir.passes.PassResult(model, bool(self.written))
+
+    def _values_of_steps(self, node: ir.Node, frame: Frame) -> set[ir.Value] | None:
+        """Return what a step computes from its elements and states, if it needs nothing else of the Loop."""
+        given = {*(series.inner for series in frame.inputs), *frame.aliases}
+        results = [*(state.after for state in frame.states), *(series.inner for series in frame.outputs)]
+        values = {
+            *reachable(results, lambda value: [] if value in given else values_read_by(value.producer()))
+        }
+        own = {*LoopSignature(node).body.inputs} - given - {state.before for state in frame.states}
+        is_whole = frame.inputs and all(series.window is None for series in frame.inputs)
+        has_end = any(end.is_graph_output() for end, _ in frame.unchanged)
+        keep_shapes = all(
+            self.facts.shape(state.start) == self.facts.shape(state.after) for state in frame.states
+        )
+        return values if is_whole and keep_shapes and not has_end and own.isdisjoint(values) else None
+
+    def _write(self, emitters: Emitters, loop: ir.Node, frame: Frame, values: set[ir.Value]) -> None:
+        graph, e = loop.graph, emitters.at(display_name(loop), ir.DataType.FLOAT)
+        assert graph is not None
+        body = self._make_body(e, LoopSignature(loop).body, frame, values)
+        attributes: dict[str, ir.Graph | int | list[int]] = {
+            "body": body,
+            "num_scan_inputs": len(frame.inputs),
+        }
+        for what, scanned in (("input", frame.inputs), ("output", frame.outputs)):
+            if any(axes := [series.axis for series in scanned]):
+                attributes[f"scan_{what}_axes"] = axes
+            if any(directions := [int(series.reverse) for series in scanned]):
+                attributes[f"scan_{what}_directions"] = directions
+        starts = [*(state.start for state in frame.states), *(series.outer for series in frame.inputs)]
+        ends = [*(state.end for state in frame.states), *(series.outer for series in frame.outputs)]
+        scan = ir.node("Scan", starts, attributes, num_outputs=len(ends), name=loop.name)
+        scan.metadata_props.update(loop.metadata_props)
+        graph.insert_before(loop, scan)
+        for new, old in zip(scan.outputs, ends, strict=True):
+            take_place_of(new, old)
+        count = [value for value in loop.inputs[:2] if value is not None]
+        graph.remove(loop, safe=True)
+        detach([loop])
+        remove_orphans(count)
+
+    def _make_body(self, e: Emitter, body: ir.Graph, frame: Frame, values: set[ir.Value]) -> ir.Graph:
+        """Return the body of the Scan, with the nodes of the Loop's body that compute these values."""
+        read = {series.inner for series in frame.inputs}
+        nodes = [
+            node for node in body if not values.isdisjoint(node.outputs) and read.isdisjoint(node.outputs)
+        ]
+        results = [*(state.after for state in frame.states), *(series.inner for series in frame.outputs)]
+        known = [(self.facts.type(value), self.facts.shape(value)) for value in results]
+        starts = [(state.before, self.facts.shape(state.start)) for state in frame.states]
+        elements = [self._element(e, series) for series in frame.inputs]
+        instead = {**frame.aliases, **dict(frame.unchanged)}
+        for scanned, element in zip(frame.inputs, elements, strict=True):
+            instead[scanned.inner] = e.unsqueeze(element, scanned.axis, []) if scanned.keeps_axis else element
+        body.remove(nodes)
+        nodes = [*e.nodes, *nodes]
+        e.nodes.clear()
+        initializers = list(body.initializers.values())
+        for part in (body.inputs, body.outputs, body.initializers):
+            part.clear()
+        for old, new in instead.items():
+            old.replace_all_uses_with(new)
+        for at, value in enumerate(results):
+            value = instead.get(value, value)
+            series = frame.outputs[at - len(starts)] if at >= len(starts) else None
+            if series is not None and series.keeps_axis:
+                value, known[at] = e.squeeze(value, series.axis, []), (known[at][0], None)
+            # A body returns what it computes, and once. tract does not stack what the body reads.
+            is_read = series is not None and bool(value.uses())
+            if is_read or value in results[:at] or value.producer() not in (*nodes, *e.nodes):
+                value = e.op("Identity", value)
+            results[at] = value
+        states = [state for state, _ in starts]
+        step = ir.Graph(
+            [*states, *elements], results, nodes=[*nodes, *e.nodes], initializers=initializers, name=body.name
+        )
+        forget_inner_shapes(step)
+        shapes = [*((value, shape) for value, (_, shape) in zip(results, known, strict=True)), *starts]
+        for value, shape in shapes:
+            value.shape = None if shape is None else ir.Shape(shape)
+        for value, (type_, _) in zip(results, known, strict=True):
+            value.type = type_
+        return step
+
+    def _element(self, e: Emitter, series: Series) -> ir.Value:
+        """Return the input of a Scan's body that takes the place of what a step reads."""
+        dtype, dims = self.facts.dtype(series.outer), self.facts.shape(series.inner)
+        if dims is not None and series.keeps_axis:
+            dims = (*dims[: series.axis], *dims[series.axis + 1 :])
+        return ir.Value(
+            name=e.names.fresh("element"),
+            type=None if dtype is None else ir.TensorType(dtype),
+            shape=None if dims is None else ir.Shape(dims),
+        )
