@@ -64,12 +64,12 @@ class UnfoldRowsPass(Pass):
 
 @dataclasses.dataclass
 class _Layers:
-    """What is computed from folded rows.
+    """Layers of folded rows.
 
     Attributes:
         fold: The Reshape that folds the rows.
         rank: The rank before.
-        nodes: What is computed from them.
+        nodes: The nodes that compute with them.
         ends: The Reshapes that unfold the results.
     """
 
