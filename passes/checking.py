@@ -76,7 +76,7 @@ def check_model(model: ir.Model, options: CheckOptions) -> CheckReport:
 CHECK: Sequence[Step[Work, CheckOptions]] = (
     *shared.FIX_INPUTS,
     Step(shared.raise_opset_to_operators, "Later steps would not know an operator that the opset lacks."),
-    Step(shared.simplify, "Nodes that never run need not fit.", when=lambda o: o.folds),
+    Step(shared.fold, "Nodes that never run need not fit.", when=lambda o: o.folds),
     Step(shared.note_ifs, "Those of known condition are gone.", when=lambda o: o.folds),
     Step(shared.lift_constants, "Simplifying may leave Constant nodes."),
 )

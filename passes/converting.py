@@ -81,7 +81,7 @@ def _lower_state_operators(work: ConvertWork) -> None:
 CONVERT: Sequence[Step[ConvertWork, ConvertOptions]] = (
     Step(shared.set_inputs, "Later steps know constants.", when=lambda o: o.sets),
     Step(shared.freeze_initializers, "Later steps know constants.", when=lambda o: o.may_freeze),
-    Step(shared.simplify, "Nodes that never run need not be converted.", when=lambda o: o.folds),
+    Step(shared.fold, "Nodes that never run need not be converted.", when=lambda o: o.folds),
     Step(shared.note_ifs, "Those of known condition are gone.", when=lambda o: o.folds),
     Step(
         shared.legacy_constants,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rnnlower.files import beyond_ir
 from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool, constant_of
@@ -51,22 +52,24 @@ class UnfoldRowsPass(Pass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = [_find_layers(self.facts, node) for node, _ in walk(model.graph) if node.op_type == "Reshape"]
         layers = [each for each in found if each is not None]
-        if layers:
+        # Training may read any value by its name.
+        if layers and not beyond_ir.names_in_training(model):
             names = NameSource(all_names(model))
             pool = InitializerPool(model, names)
             for each in layers:
                 each.unfold(names, pool)
-        return ir.passes.PassResult(model, bool(layers))
+            return ir.passes.PassResult(model, modified=True)
+        return ir.passes.PassResult(model, modified=False)
 
 
 @dataclasses.dataclass
 class _Layers:
-    """What is computed from folded rows.
+    """Layers of folded rows.
 
     Attributes:
         fold: The Reshape that folds the rows.
         rank: The rank before.
-        nodes: What is computed from them.
+        nodes: The nodes that compute with them.
         ends: The Reshapes that unfold the results.
     """
 
@@ -100,7 +103,12 @@ def _write_product(gemm: ir.Node, names: NameSource, pool: InitializerPool) -> N
     if gemm.attributes.get_int("transB", 0):
         tensor = constant_of(weight)
         assert tensor is not None
-        weight = pool.intern(ir.Tensor(tensor.numpy().T.copy(), dtype=tensor.dtype), str(tensor.name))
+        assert weight is not None
+        if len(weight.uses()) > 1:  # Others would keep the weight, so the file would hold it twice.
+            order = ir.AttrInt64s("perm", [1, 0])
+            weight = insert_before(gemm, "Transpose", [weight], names, [order])
+        else:
+            weight = pool.intern(ir.Tensor(tensor.numpy().T.copy(), dtype=tensor.dtype), str(tensor.name))
     result = insert_before(gemm, "MatMul", [rows, weight], names)
     for each in filter(None, bias):
         result = insert_before(gemm, "Add", [result, each], names)

@@ -100,11 +100,11 @@ class PadLengthsPass(Pass):
             UnsupportedModelError: A node does with padding what no rule undoes.
         """
         InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
+        if model.ir_version < FREE_INITIALIZERS_IR:
+            FreezeInitializersPass()(model, self.facts)
         opset = max(needed_opset(model), FIRST_PADDED_OPSET)
         if opset > default_opset(model):
             self.notes = convert_to_first_possible(model, opset, self.facts, last=LAST_OPSET)
-        if model.ir_version < FREE_INITIALIZERS_IR:
-            FreezeInitializersPass()(model, self.facts)
         make_axes_dynamic(model, self.maxima, self.time_axes)
         UnfoldRowsPass()(model, self.facts)
         unfold_groups(model)

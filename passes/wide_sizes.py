@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import insert_before, remove_orphans, replace_with_values
@@ -54,7 +55,8 @@ class WidenSizesPass(Pass):
         self._pool = InitializerPool(model, self._names)
         wide: dict[ir.Value | None, ir.Value] = {}
         modified = False
-        for node in nodes if casts else ():
+        # Training may read any value by its name.
+        for node in nodes if casts and not beyond_ir.names_in_training(model) else ():
             if casts.get(node) in wide and not node.outputs[0].is_graph_output():
                 replace_with_values(node, [wide[casts[node]]])
                 modified = True
@@ -66,7 +68,7 @@ class WidenSizesPass(Pass):
     def _widened(self, node: ir.Node, wide: Mapping[ir.Value | None, ir.Value]) -> ir.Value | None:
         """Return the result of a node as int64, if it follows from sizes in int64."""
         if self._casts(node, _WIDE, _NARROW):
-            sizes = self.facts.sizes(node.inputs[0])
+            sizes = self.facts.sizes(node.outputs[0])
             return None if sizes is None or None in sizes.flat else node.inputs[0]
         count = (
             1 if node.op_type in _FIRST_OF_INPUTS else len(node.inputs) if node.op_type in _ALL_INPUTS else 0

@@ -13,6 +13,7 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.versions import needed_opset
 from rnnlower.graph.walk import default_opset, display_name, walk
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
+from rnnlower.passes.base import Pass
 from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.declared_sizes import CorrectShapesPass, FreezeDimsPass
@@ -91,13 +92,25 @@ def raise_opset_to_operators(work: Work) -> None:
         work.notes += convert_to_first_possible(work.model, work.opset, work.facts)
 
 
-def simplify(work: Work) -> None:
+def fold(work: Work) -> None:
     """Fold constants, take known branches and remove what never runs, so that less must fit.
 
     Before: nodes that follow from constants, and Ifs of known condition. After: constants, and a branch each.
     """
+    _simplify(work)
+
+
+def simplify(work: Work) -> None:
+    """Fold as `fold` does, and write sizes and layers of rows so that later steps see more.
+
+    Before: sizes in int32, and rows folded into one axis. After: sizes in int64, and rows on all axes.
+    """
+    _simplify(work, WidenSizesPass(), UnfoldRowsPass())
+
+
+def _simplify(work: Work, *rewriting: Pass) -> None:
     folding = TakeBranchesPass(), CaptureStatesPass(), FoldConstantsPass(work.lacks)
-    for each in (*folding, WidenSizesPass(), UnfoldRowsPass(), RemoveNoopsPass(), RemoveUnusedPass()):
+    for each in (*folding, *rewriting, RemoveNoopsPass(), RemoveUnusedPass()):
         work.apply(each)
     work.notes += work.apply(CorrectShapesPass()).notes
 

@@ -54,6 +54,11 @@ def _choose(condition: Any, first: Any, second: Any) -> Any:
     return None if condition is None else first if condition else second
 
 
+def _in_int32(size: Any) -> Any:
+    """Return a size, or ``None`` for a number that is another one in int32, such as an end that means all."""
+    return None if isinstance(size, int) and not -(1 << 31) <= size < 1 << 31 else size
+
+
 UNKNOWN = "unknown_size_"
 """Beginning of the names of symbols that stand for unknown sizes."""
 
@@ -94,6 +99,8 @@ def compute_sizes(
         return np.asarray(with_unknown(*inputs), object)
     if node.op_type == "Where":
         return np.asarray(np.frompyfunc(_choose, 3, 1)(*inputs), object)
+    if node.op_type == "Cast" and dtype == ir.DataType.INT32:
+        return np.asarray(np.frompyfunc(_in_int32, 1, 1)(inputs[0]), object)
     if node.op_type == "Ceil" or (node.op_type == "Cast" and dtype in (*SIZE_TYPES, *FLOAT_SIZE_TYPES)):
         return inputs[0]
     return _move_sizes(node, inputs, opset) if node.op_type in DATA_MOVEMENT else None

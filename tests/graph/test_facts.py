@@ -457,6 +457,21 @@ def test_a_slice_of_a_symbolic_length_does_not_have_that_symbol(opset: int) -> N
     assert whole == ir.SymbolicDim("T")
 
 
+def test_the_largest_end_is_minus_one_in_int32() -> None:
+    model = ir.from_onnx_text(f"""{HEADER} main (float[T, 3] x) => (float[a, 3] y)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] most = {{9223372036854775807}}> {{
+            sizes = Shape (x)
+            wide = Concat <axis = 0> (most, sizes)
+            narrow = Cast <to = 6> (wide)
+            again = Cast <to = 7> (narrow)
+            end = Slice (again, zero, one)
+            y = Slice (x, zero, end, zero)
+        }}""")
+    (dims,) = (Facts(model).dims(value) for value in model.graph.outputs)
+    assert dims is not None
+    assert dims[0] != ir.SymbolicDim("T")
+
+
 def test_a_slice_with_attributes_has_the_same_shape() -> None:
     model = ir.from_onnx_text("""<ir_version: 3, opset_import: ["" : 9]>
         main (float[T, 3] x) => (float[a, 3] y, float[b, 3] z) {

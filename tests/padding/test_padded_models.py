@@ -189,6 +189,19 @@ def test_layers_of_folded_rows_are_computed_on_all_axes(mask: bool, per_row: boo
     assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=per_row))
 
 
+@pytest.mark.parametrize("opset", [7, 9])
+def test_initializers_of_the_first_ir_versions_are_constants(opset: int) -> None:
+    """Each had to be an input, which nobody could feed."""
+    source = onnx.parser.parse_model(
+        f'<ir_version: 3, opset_import: ["" : {opset}]> main (float[B, T, 2] x, int64[2] flat)'
+        " => (float[B, 1] z) <int64[2] flat = {-1, 1}> {"
+        " s = ReduceSum <axes = [1, 2], keepdims = 1> (x) z = Reshape (s, flat) }"
+    )
+    padded = rnnlower.pad(source, max={"T": MOST})
+    assert [value.name for value in padded.graph.input] == ["x", "length"]
+    assert rnnlower.verify(source, padded)
+
+
 def test_time_behind_a_batch_is_refused() -> None:
     source = with_weights(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[2, T, 3] x) => (float[1, 3] z) '

@@ -99,3 +99,19 @@ def test_rows_that_a_branch_reads_stay() -> None:
                      else_branch = other () => (float[r, 2] q) {{ q = Abs (g) }}>"""
     own = build(layers, inputs=f"{INPUTS}, bool on", outputs=f"{OUTPUTS}, float[r, 2] z")
     assert not UnfoldRowsPass()(own).modified
+
+
+def test_a_weight_with_other_readers_is_stored_once() -> None:
+    """Models whose embedding is also their last layer write it so."""
+    own = build(
+        "g = Gemm <transB = 1> (f, v, b) y = Reshape (g, shape) z = MatMul (v, w)",
+        outputs=f"{OUTPUTS}, float[2, 2] z",
+    )
+    before = ir.to_proto(own)
+    assert UnfoldRowsPass()(own).modified
+    assert set(own.graph.initializers) <= {tensor.name for tensor in before.graph.initializer}
+    after = ir.to_proto(own)
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 4), np.float32)}
+    expected = run(before, feeds)
+    for name, array in run(after, feeds).items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-6, strict=True)

@@ -13,7 +13,7 @@ from rnnlower.passes import RemoveUnusedPass, WidenSizesPass
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
     main (float[N, T, 6] x, int64[2] other, bool on) => ({outputs})
     <int32[1] six = {{6}}, int64[1] zero = {{0}}, int64[1] two = {{2}}, int32[2] places = {{0, 1}},
-     int32 last = {{-1}}, int64[1] start = {{0}}>
+     int32 last = {{-1}}, int64[1] start = {{0}}, int64[1] most = {{9223372036854775807}}>
     {{
         sizes = Shape (x)
         narrow = Cast <to = 6> (sizes)
@@ -91,6 +91,12 @@ def test_readers_of_the_narrow_sizes_keep_them() -> None:
         (
             "n = Cast <to = 6> (other) m = Concat <axis = 0> (narrow, n) y = Cast <to = 7> (m) z = Neg (y)",
             "int64[5] z",
+        ),
+        # A number that is -1 in int32.
+        (
+            "n = Concat <axis = 0> (sizes, most) m = Cast <to = 6> (n) k = Identity (m) y = Cast <to = 7> (k)"
+            " z = Neg (y)",
+            "int64[4] z",
         ),
         # The name of an output.
         ("m = Identity (narrow) z = Cast <to = 7> (m)", "int64[3] z"),

@@ -238,3 +238,26 @@ def test_a_node_that_ends_up_in_the_main_graph_is_judged_there(place: str) -> No
     assert [each.op_type for each in rnnlower.lower(model, target="tract").graph.node] == ["GRU"]
     misfits = [str(each) for each in rnnlower.check(model, target="tract")]
     assert any("a place in a body" in each for each in misfits) is (place == "branch")
+
+
+def test_folded_rows_and_narrow_sizes_are_checked_and_converted_as_they_are() -> None:
+    """Only a lowering writes them in another way; with inputs that are given, the rest is simplified."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[N, T, 4] x, int64[1] zero) => (float[N, T, 2] y)
+        <int64[2] rows = {-1, 4}, int64[1] two = {2}, int32[1] last = {2},
+         float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[2] b = {1, 2}> {
+            sizes = Shape (x)
+            narrow = Cast <to = 6> (sizes)
+            outer = Slice (narrow, zero, two)
+            joined = Concat <axis = 0> (outer, last)
+            shape = Cast <to = 7> (joined)
+            f = Reshape (x, rows)
+            g = Gemm (f, w, b)
+            y = Reshape (g, shape)
+        }""")
+    sets, target = {"zero": [0]}, "ort-quantization"
+    misfits = rnnlower.check(model, target=target, sets=sets)
+    assert [each.op_type for each in misfits] == ["Gemm"]
+    assert rnnlower.check(rnnlower.lower(model, target=target, sets=sets), target=target) == []
+    converted = [node.op_type for node in rnnlower.convert(model, opset=18, sets=sets).graph.node]
+    assert converted == [node.op_type for node in model.graph.node]
