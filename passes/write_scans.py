@@ -6,7 +6,6 @@ import contextlib
 
 import onnx_ir as ir
 
-from rnnlower.graph.facts import trip_count
 from rnnlower.graph.inference import forget_inner_shapes
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
 from rnnlower.graph.rewiring import detach, remove_orphans, take_place_of
@@ -25,7 +24,7 @@ def _loops_are_gone(model: ir.Model, writing: WriteScansPass) -> bool:
 
 
 class WriteScansPass(Pass):
-    """Writes Loops of any number of steps as Scans, if each step reads one element of a series.
+    """Writes Loops as Scans if each step reads one element of a series.
 
     A Loop stays if its body uses the number of the iteration in another way, or reads part of a series.
 
@@ -66,13 +65,13 @@ class WriteScansPass(Pass):
         if self.facts.opset >= FIRST_SCAN_WITHOUT_BATCH:
             emitters = Emitters(model)
             for node in loops(model):
-                if trip_count(self.facts, node) is not None:
-                    continue
                 with contextlib.suppress(NotLiftableError):
                     frame = loop_frame(self.facts, node, None)
                     if (values := self._values_of_steps(node, frame)) is not None:
                         self.written.append(display_name(node))
                         self._write(emitters, node, frame, values)
+                        # The length of the results is known now.
+                        self.facts.forget()
         return ir.passes.PassResult(model, bool(self.written))
 
     def _values_of_steps(self, node: ir.Node, frame: Frame) -> set[ir.Value] | None:

@@ -36,7 +36,7 @@ def lift(work: Work) -> None:
         work,
         convolutions=target is not None and target.has_foreign("com.microsoft", CAUSAL_CONV),
         empty=True,
-        gaps=target is not None and not target.has("Loop"),
+        gaps=target is not None and not (target.has("Loop") or target.has("Scan")),
     )
 
 
@@ -108,7 +108,7 @@ def _lift(work: Work, lifting: LiftRecurrentPass) -> None:
 
 
 def write_scans(work: LoweringWork) -> None:
-    """Write Loops of an open number of steps as Scans if the target has only these.
+    """Write Loops as Scans if the target has only these.
 
     Before: Loops that are not lifted. After: Scans, where each step reads one element of a series.
     """

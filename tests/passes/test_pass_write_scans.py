@@ -174,7 +174,6 @@ def test_a_scan_computes_the_same(name: str) -> None:
         ),
         # No series at all.
         ("", "h_out = Tanh (h_in) row = Neg (h_out)", {}),
-        # A fixed number of steps is unrolled.
         ("", f"x_t = Gather (x, first) {CELL}", {"given": "beyond, , h"}),
     ],
 )
