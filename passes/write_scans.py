@@ -7,7 +7,7 @@ import contextlib
 import onnx_ir as ir
 
 from rnnlower.graph.inference import forget_inner_shapes
-from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
+from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature, State
 from rnnlower.graph.rewiring import detach, remove_orphans, take_place_of
 from rnnlower.graph.walk import display_name, reachable, values_read_by, walk
 from rnnlower.lifting.affine_forms import NotLiftableError
@@ -84,10 +84,15 @@ class WriteScansPass(Pass):
         own = {*LoopSignature(node).body.inputs} - given - {state.before for state in frame.states}
         is_whole = frame.inputs and all(series.window is None for series in frame.inputs)
         has_end = any(end.is_graph_output() for end, _ in frame.unchanged)
-        keep_shapes = all(
-            self.facts.shape(state.start) == self.facts.shape(state.after) for state in frame.states
-        )
+        keep_shapes = all(map(self._keeps_shape, frame.states))
         return values if is_whole and keep_shapes and not has_end and own.isdisjoint(values) else None
+
+    def _keeps_shape(self, state: State) -> bool:
+        """Return whether a state is a tensor whose sizes are those of its start after every step."""
+        start, before, after = (self.facts.dims(each) for each in (state.start, state.before, state.after))
+        is_tensor = isinstance(self.facts.type(state.start), ir.TensorType)
+        is_same = self.facts.shape(state.start) == self.facts.shape(state.after)
+        return is_tensor and is_same and after is not None and after in (start, before)
 
     def _write(self, emitters: Emitters, loop: ir.Node, frame: Frame, values: set[ir.Value]) -> None:
         graph, e = loop.graph, emitters.at(display_name(loop), ir.DataType.FLOAT)

@@ -68,7 +68,10 @@ class _LoopReader:
     def frame(self) -> Frame:
         """Return the frame."""
         inputs = [each for node in self._body if _is_content_read(node) for each in self._read_series(node)]
-        written = zip(self._loop.stacked, self._node.outputs[self._loop.count :], strict=True)
+        stacked = self._node.outputs[self._loop.count :]
+        if len(stacked) != len(self._loop.stacked):
+            raise NotLiftableError("its node and its body have different numbers of inputs or outputs")
+        written = zip(self._loop.stacked, stacked, strict=True)
         outputs = [Series(inner, outer, 0, False) for inner, outer in written]
         rest = []
         for state in self._states:

@@ -190,6 +190,39 @@ def test_an_output_of_a_state_that_never_changes_stays_a_loop() -> None:
     assert not WriteScansPass()(own).modified
 
 
+@pytest.mark.parametrize(
+    ("nodes", "state", "start", "results"),
+    [
+        # Each step appends to the state: a Scan's states keep their shapes.
+        (
+            "x_t = Gather (x, i) h_out = Concat <axis = 0> (h_in, x_t) row = Neg (x_t)",
+            "float[M, 2] h_in",
+            "h",
+            "float[K, 2] h_out, float[N, 2] row",
+        ),
+        # A Scan's states are tensors.
+        (
+            "x_t = Gather (x, i) a = SequenceAt (h_in, first) row = Add (a, x_t)"
+            " h_out = SequenceConstruct (row)",
+            "seq(float[N, 2]) h_in",
+            "parts",
+            "seq(float[N, 2]) h_out, float[N, 2] row",
+        ),
+    ],
+)
+def test_loops_whose_states_a_scan_does_not_carry_stay(
+    nodes: str, state: str, start: str, results: str
+) -> None:
+    steps = loop(nodes, f"(int64 i, bool c, {state})", results, names="end, y", given=f"steps, , {start}")
+    own = build("parts = SequenceConstruct (h)", steps, "float[T, N, 2] y")
+    assert not WriteScansPass()(own).modified
+
+
+def test_a_loop_that_omits_its_last_output_stays() -> None:
+    own = build("", loop(f"x_t = Gather (x, i) {CELL}", names="last"), "float[N, 2] last")
+    assert not WriteScansPass()(own).modified
+
+
 def test_lower_writes_scans_where_a_target_has_no_loop() -> None:
     source = ir.to_proto(build(*CASES["TensorFlow's counters"]))
     lowered, report = rnnlower.lower.with_report(source, target="tract")
