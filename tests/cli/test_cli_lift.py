@@ -155,7 +155,7 @@ def test_lower_lifts_what_is_cheaper_by_the_prices_of_the_target(
     assert "GRU" in op_types(ir.from_proto(library.lower(onnx.load(scanned), target="onnxruntime")))
     monkeypatch.setattr(lifting_prices, "price_lifting", lambda *given: Prices(1.0, 2.0))
     kept, report = library.lower.with_report(onnx.load(scanned), target="onnxruntime")
-    assert op_types(ir.from_proto(kept)) == op_types(model)
+    assert {"GRU", "Scan"} & op_types(ir.from_proto(kept)) == {"GRU", "Scan"} & op_types(model) == {"Scan"}
     assert any("Loops and Scans stay as they are" in note for note in report.notes)
 
 
