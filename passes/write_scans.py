@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import onnx_ir as ir
 
 from rnnlower.graph.inference import forget_inner_shapes
@@ -11,7 +9,7 @@ from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignatur
 from rnnlower.graph.rewiring import detach, remove_orphans, take_place_of
 from rnnlower.graph.walk import display_name, reachable, values_read_by, walk
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.frames import Frame, Series
+from rnnlower.lifting.frames import Frame
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.passes.base import Pass
@@ -65,13 +63,18 @@ class WriteScansPass(Pass):
         if self.facts.opset >= FIRST_SCAN_WITHOUT_BATCH:
             emitters = Emitters(model)
             for node in loops(model):
-                with contextlib.suppress(NotLiftableError):
+                try:
                     frame = loop_frame(self.facts, node, None)
-                    if (values := self._values_of_steps(node, frame)) is not None:
-                        self.written.append(display_name(node))
-                        self._write(emitters, node, frame, values)
-                        # The length of the results is known now.
-                        self.facts.forget()
+                except NotLiftableError:
+                    continue
+                if (values := self._values_of_steps(node, frame)) is not None:
+                    self.written.append(display_name(node))
+                    body = self._write(emitters, node, frame, values)
+                    # The length of the results is known now.
+                    self.facts.forget()
+                    for value in (*body.inputs, *body.outputs):
+                        shape = self.facts.shape(value)
+                        value.shape = None if shape is None else ir.Shape(shape)
         return ir.passes.PassResult(model, bool(self.written))
 
     def _values_of_steps(self, node: ir.Node, frame: Frame) -> set[ir.Value] | None:
@@ -94,7 +97,8 @@ class WriteScansPass(Pass):
         is_same = self.facts.shape(state.start) == self.facts.shape(state.after)
         return is_tensor and is_same and after is not None and after in (start, before)
 
-    def _write(self, emitters: Emitters, loop: ir.Node, frame: Frame, values: set[ir.Value]) -> None:
+    def _write(self, emitters: Emitters, loop: ir.Node, frame: Frame, values: set[ir.Value]) -> ir.Graph:
+        """Replace a Loop by a Scan, and return its body."""
         graph, e = loop.graph, emitters.at(display_name(loop), ir.DataType.FLOAT)
         assert graph is not None
         body = self._make_body(e, LoopSignature(loop).body, frame, values)
@@ -118,6 +122,7 @@ class WriteScansPass(Pass):
         graph.remove(loop, safe=True)
         detach([loop])
         remove_orphans(count)
+        return body
 
     def _make_body(self, e: Emitter, body: ir.Graph, frame: Frame, values: set[ir.Value]) -> ir.Graph:
         """Return the body of the Scan, with the nodes of the Loop's body that compute these values."""
@@ -126,9 +131,9 @@ class WriteScansPass(Pass):
             node for node in body if not values.isdisjoint(node.outputs) and read.isdisjoint(node.outputs)
         ]
         results = [*(state.after for state in frame.states), *(series.inner for series in frame.outputs)]
-        known = [(self.facts.type(value), self.facts.shape(value)) for value in results]
-        starts = [(state.before, self.facts.shape(state.start)) for state in frame.states]
-        elements = [self._element(e, series) for series in frame.inputs]
+        types = [self.facts.type(value) for value in results]
+        read_types = [self.facts.type(series.inner) for series in frame.inputs]
+        elements = [ir.Value(name=e.names.fresh("element"), type=type_) for type_ in read_types]
         instead = {**frame.aliases, **dict(frame.unchanged)}
         for scanned, element in zip(frame.inputs, elements, strict=True):
             instead[scanned.inner] = e.unsqueeze(element, scanned.axis, []) if scanned.keeps_axis else element
@@ -140,35 +145,22 @@ class WriteScansPass(Pass):
             part.clear()
         for old, new in instead.items():
             old.replace_all_uses_with(new)
+        states = [state.before for state in frame.states]
         for at, value in enumerate(results):
             value = instead.get(value, value)
-            series = frame.outputs[at - len(starts)] if at >= len(starts) else None
+            series = frame.outputs[at - len(states)] if at >= len(states) else None
             if series is not None and series.keeps_axis:
-                value, known[at] = e.squeeze(value, series.axis, []), (known[at][0], None)
+                value = e.squeeze(value, series.axis, [])
             # A body returns what it computes, and once. tract does not stack what the body reads.
             is_read = series is not None and bool(value.uses())
             if is_read or value in results[:at] or value.producer() not in (*nodes, *e.nodes):
                 value = e.op("Identity", value)
-            results[at] = value
-        states = [state for state, _ in starts]
+            results[at], value.type = value, types[at]
         step = ir.Graph(
             [*states, *elements], results, nodes=[*nodes, *e.nodes], initializers=initializers, name=body.name
         )
+        # Exporters give each value a size of its own, which a runtime would believe.
         forget_inner_shapes(step)
-        shapes = [*((value, shape) for value, (_, shape) in zip(results, known, strict=True)), *starts]
-        for value, shape in shapes:
-            value.shape = None if shape is None else ir.Shape(shape)
-        for value, (type_, _) in zip(results, known, strict=True):
-            value.type = type_
+        for value in (*states, *results):
+            value.shape = None
         return step
-
-    def _element(self, e: Emitter, series: Series) -> ir.Value:
-        """Return the input of a Scan's body that takes the place of what a step reads."""
-        dtype, dims = self.facts.dtype(series.outer), self.facts.shape(series.inner)
-        if dims is not None and series.keeps_axis:
-            dims = (*dims[: series.axis], *dims[series.axis + 1 :])
-        return ir.Value(
-            name=e.names.fresh("element"),
-            type=None if dtype is None else ir.TensorType(dtype),
-            shape=None if dims is None else ir.Shape(dims),
-        )

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from support.configs import Config, configs
+from support.folded_rows import FOLDED_ROWS
 from support.small_models import recurrent_model
 from support.target_files import MINIMAL, write
 
@@ -242,19 +243,16 @@ def test_a_node_that_ends_up_in_the_main_graph_is_judged_there(place: str) -> No
 
 def test_folded_rows_and_narrow_sizes_are_checked_and_converted_as_they_are() -> None:
     """Only a lowering writes them in another way; with inputs that are given, the rest is simplified."""
-    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
         main (float[N, T, 4] x, int64[1] zero) => (float[N, T, 2] y)
         <int64[2] rows = {-1, 4}, int64[1] two = {2}, int32[1] last = {2},
          float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[2] b = {1, 2}> {
-            sizes = Shape (x)
-            narrow = Cast <to = 6> (sizes)
-            outer = Slice (narrow, zero, two)
-            joined = Concat <axis = 0> (outer, last)
-            shape = Cast <to = 7> (joined)
-            f = Reshape (x, rows)
+            FOLDED_ROWS
             g = Gemm (f, w, b)
             y = Reshape (g, shape)
-        }""")
+        }""".replace("FOLDED_ROWS", FOLDED_ROWS)
+    )
     sets, target = {"zero": [0]}, "ort-quantization"
     misfits = rnnlower.check(model, target=target, sets=sets)
     assert [each.op_type for each in misfits] == ["Gemm"]
