@@ -299,3 +299,26 @@ def test_steps_without_features_are_tried() -> None:
     masked, unmasked = (onnx.parser.parse_model(text.replace("VALUE", value)) for value in ("zero", "one"))
     assert verify(masked, masked)
     assert not verify(masked, unmasked)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "least"),
+    [
+        ("kernel_shape = [4], strides = [2]", 4),
+        ("kernel_shape = [4], strides = [2], pads = [1, 1]", 3),
+        ("kernel_shape = [4], strides = [2], ceil_mode = 1", 3),
+        ("kernel_shape = [3], strides = [3], dilations = [2]", 5),
+        ('kernel_shape = [4], strides = [2], auto_pad = "VALID"', 4),
+        ('kernel_shape = [4], strides = [2], auto_pad = "SAME_UPPER"', 1),
+    ],
+)
+def test_pooling_meets_no_size_below_its_window(attributes: str, least: int) -> None:
+    """There, onnxruntime gives an element where the ONNX spec gives none, and other runtimes refuse."""
+    text = f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[1, 1, width] x) => (float[1, 1, a] y) {{ abs = Abs (x) y = MaxPool <{attributes}> (abs) }}
+    """
+    model = onnx.parser.parse_model(text)
+    maker = input_maker(model.graph, model.graph, gather_facts(model), 0)
+    trials, _ = generate_trials(lambda feeds: {}, maker, 48)
+    assert min(trial.feeds["x"].shape[2] for trial in trials) == least

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -15,7 +15,7 @@ from onnx.shape_inference import InferenceError, infer_shapes
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.inference import infer_guarded
 from rnnlower.verification.inputs.tracing import Tracer
-from rnnlower.verification.inputs.uses import RECURRENT, GraphFacts, dims_of, unnamed_dim
+from rnnlower.verification.inputs.uses import RECURRENT, Dims, GraphFacts, dims_of, unnamed_dim
 from rnnlower.verification.models import default_opset, drop_large_weights, graphs_in, op_types
 
 # Larger numbers stand for the end of a type's range.
@@ -26,12 +26,24 @@ _MOVING = ("Cast", "CastLike", "Expand", "Identity", "Reshape", "Squeeze", "Unsq
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 _RANDOM = ("Random", "Bernoulli", "Multinomial")
 """The prefixes of the names of random operators."""
+_POOLING = ("AveragePool", "LpPool", "MaxPool")
 
 
 def gather_facts(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[int] | Sequence[str]] | None = None
 ) -> GraphFacts:
     """Collect facts about ``model``; ``shapes`` replaces the shapes of its inputs by sizes or names."""
+    facts = Tracer(_infer_shapes(model, shapes)).facts
+    facts.random_outputs = _random_outputs(model)
+    facts.threshold = largest_threshold(model)
+    facts.narrow_pooling = partial(_narrow_pooling, model)
+    return facts
+
+
+def _infer_shapes(
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int] | Sequence[str]] | None
+) -> onnx.ModelProto:
+    """Return a copy without large weights and with the shapes that follow from those of the inputs."""
     inferred = drop_large_weights(model)
     _forget_negative_sizes(inferred)
     for value in inferred.graph.input:
@@ -48,10 +60,40 @@ def gather_facts(
     help_only = (InferenceError, ValueError, RuntimeError, *((InvalidModelError,) if shapes else ()))
     with suppress(*help_only):
         inferred = infer_guarded(op_types(model), partial(infer_shapes, data_prop=True), inferred)
-    facts = Tracer(inferred).facts
-    facts.random_outputs = _random_outputs(model)
-    facts.threshold = largest_threshold(model)
-    return facts
+    return inferred
+
+
+def _narrow_pooling(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> str:
+    """Return what is too narrow for a pooling node if the inputs have ``shapes``; nothing if none is.
+
+    The ONNX spec rounds the number of windows down, to none. onnxruntime rounds it toward zero: a window of 2
+    over one element gives one element at a stride of 2. Other runtimes give none or refuse the size.
+    """
+    if op_types(model).isdisjoint(_POOLING):
+        return ""
+    for graph in graphs_in(_infer_shapes(model, shapes).graph):
+        dims = {value.name: dims_of(value) for value in (*graph.input, *graph.value_info)}
+        for node in (node for node in graph.node if node.op_type in _POOLING):
+            for window, size in _windows(node, (dims.get(node.input[0]) or ())[2:]):
+                if size < window:
+                    return f"{node.op_type} {node.name!r}: a window of {window} over {size} elements"
+    return ""
+
+
+def _windows(node: onnx.NodeProto, sizes: Dims) -> Iterator[tuple[int, int]]:
+    """Yield the extent of a pooling node's window and the padded size of X, by axis, where known."""
+    attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    if attributes.get("auto_pad", b"").startswith(b"SAME"):
+        return
+    kernel, rank = attributes["kernel_shape"], len(sizes)
+    pads = attributes.get("pads", [0] * 2 * rank)
+    strides, dilations = (attributes.get(name, [1] * rank) for name in ("strides", "dilations"))
+    for axis, size in enumerate(sizes):
+        # The last window may be incomplete if the number of windows is rounded up.
+        lacking = strides[axis] - 1 if attributes.get("ceil_mode") else 0
+        if isinstance(size, int):
+            extent = (kernel[axis] - 1) * dilations[axis] + 1
+            yield extent - lacking, size + pads[axis] + pads[axis + rank]
 
 
 def gather_recurrent_facts(model: onnx.ModelProto) -> GraphFacts:

@@ -215,6 +215,9 @@ def _search_trial(
         shapes = maker.plan.sizes(recipe)
         if shapes is None:
             continue
+        if narrow := maker.facts.narrow_pooling(shapes):
+            reason = narrow
+            continue
         for _ in range(draws):
             feeds = maker.make_inputs(number, attempt, recipe, shapes)
             attempt += 1

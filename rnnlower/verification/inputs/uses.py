@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
@@ -61,7 +62,7 @@ class GraphFacts:
     that recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length;
     the axis of time of the values that have one; by inputs that give a Reshape its shape, the inputs that it
     reshapes; the largest magnitude at which something clips or bends; whether sizes, counts or indices are
-    computed, so that an integer may become one.
+    computed, so that an integer may become one; what is too narrow for a pooling node, by the inputs' shapes.
     """
 
     uses: dict[str, Uses] = field(default_factory=dict)
@@ -74,6 +75,7 @@ class GraphFacts:
     reshapes: dict[str, str] = field(default_factory=dict)
     threshold: float = 0.0
     has_computed_sizes: bool = False
+    narrow_pooling: Callable[[Mapping[str, Sequence[int]]], str] = lambda shapes: ""
 
 
 def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
