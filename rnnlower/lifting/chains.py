@@ -21,6 +21,9 @@ from rnnlower.recurrent.operators import FLOAT_TYPES
 PRODUCTS = ("Gemm", "MatMul")
 MOST_OPERATORS = 60
 """The most operators of a step whose end is not known."""
+_ACTIVATIONS = ("Sigmoid", "Tanh")
+_MOST_ACTIVATIONS = 2
+"""The most of them, one after the other, between an old H and a new one: a gate and the output of an LSTM."""
 _TRANSPARENT = ("Add", "Identity", "Mul", "Sub")
 """Operators that may be between an input and its product with weights."""
 
@@ -182,8 +185,15 @@ def candidate_ends(facts: Facts, graph: ir.Graph, state: ir.Value) -> Iterator[i
         if node.domain or node.op_type not in STEP_RULES or not outside.isdisjoint(node.inputs):
             outside |= region.intersection(node.outputs)
     dims, inside = facts.dims(state), region - outside
+    depths = dict[ir.Value | None, int]()
+    for node in [*order][: most + 1]:
+        before = max((depths.get(value, 0) for value in node.inputs), default=0)
+        depth = before + (node.op_type in _ACTIVATIONS)
+        depths |= {out: depth for out in node.outputs if out in inside}
     for node in reversed([*order][: most + 1]):
-        yield from (out for out in node.outputs if out in inside and facts.dims(out) == dims)
+        for out in node.outputs:
+            if out in inside and facts.dims(out) == dims and depths[out] <= _MOST_ACTIVATIONS:
+                yield out
 
 
 def _state_parts(order: Mapping[ir.Node, int], values: list[ir.Value]) -> list[ir.Value]:
