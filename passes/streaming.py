@@ -24,6 +24,7 @@ from rnnlower.passes.steps import lifting_steps, preparing, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
 from rnnlower.streaming.analysis import Analysis, analyze
+from rnnlower.streaming.first_frames import choose_first_frames
 from rnnlower.streaming.rewriter import StreamRewriter
 from rnnlower.streaming.single_steps import pair_states
 from rnnlower.streaming.slices import gather_slices
@@ -109,6 +110,7 @@ class StreamPass(Pass):
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
         gather_slices(model, self.facts)
+        choose_first_frames(model, self.facts)
         remove_zero_states(self.facts, filter(is_recurrent, model.graph))
         if self._given:
             return self._keep(model, pair_states(model, self._given))

@@ -246,17 +246,21 @@ class StreamRewriter:
             self._add_state_output(later, self._pending_position_outputs.pop(chunk), position, 0)
 
     def _blank(self, edit: edits.BlankFrames) -> None:
-        value, waited = edit.node.inputs[edit.index], -(-edit.late // edit.chunk) * edit.chunk
+        value = edit.node.inputs[edit.index]
         assert value is not None
         key = (value, "blank", edit.late, edit.fill)
         if key not in self._shared:
-            shown = np.arange(waited + edit.chunk) >= edit.late
-            table = shown.reshape(-1, *[1] * (edit.rank - edit.axis - 1))
-            rows = edits.ContinuePositions(edit.node, edit.index, 0, edit.chunk, table, waited)
             emitter = self._emitter(value, f"{value.name}_blank")
             fill = emitter.constant(np.array(edit.fill, edit.dtype.numpy()))
-            count, is_shown = self._rows(rows, emitter, self._position_of(edit.chunk))
-            blanked = emitter.op("Where", is_shown, value, fill, since=9)
+            count, steps = emitter.integers(edit.chunk), emitter.constant(np.arange(edit.chunk))
+            if self._is_open:
+                count = emitter.dim(value, edit.axis)
+                steps = emitter.cast(emitter.arange(count), ir.DataType.INT64)
+            places = emitter.op("Add", steps, self._position_of(edit.chunk))
+            is_late = emitter.op("Less", places, emitter.integers(edit.late), since=9)
+            if edit.axis + 1 < edit.rank:
+                is_late = emitter.reshape(is_late, [-1, *[1] * (edit.rank - edit.axis - 1)])
+            blanked = emitter.op("Where", is_late, fill, value, since=9)
             blanked.type = ir.TensorType(edit.dtype)
             self._place(emitter, value.producer())
             self._advance(edit.chunk, count)

@@ -132,7 +132,7 @@ class BlankFrames:
     axis: int
     rank: int
     late: int
-    chunk: int
+    chunk: int = dataclasses.field(compare=False)
     fill: float
     dtype: ir.DataType
 
