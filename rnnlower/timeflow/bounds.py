@@ -42,7 +42,7 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     start, end, _ = slice(starts[where], ends[where]).indices(track.size)
     moves = flow.sample.steps != flow.sample.chunk
     if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and flow.has_dynamic_length:
-        if _gives_shape_alone(node.outputs[0]) and 0 <= starts[where] and ends[where] <= track.chunk_size:
+        if _gives_shape_alone(node.outputs[0]) and starts[where] >= 0 and ends[where] <= track.chunk_size:
             # The first steps of a chunk are as many.
             return LATEST
         remedy = shapes_remedy() if _is_only_measured(node.outputs[0]) else ""
