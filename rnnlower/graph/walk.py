@@ -40,6 +40,11 @@ class LocatedNode:
         return place_name(self.path, self.name)
 
     @property
+    def origin(self) -> tuple[str, str, str]:
+        """The name, the operator and the path, as reports begin."""
+        return self.name, self.node.op_type, self.path
+
+    @property
     def is_nested(self) -> bool:
         """True if it is not in the main graph."""
         return bool(self.path) if self.inner is None else self.inner

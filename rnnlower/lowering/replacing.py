@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Literal
 
 import onnx_ir as ir
@@ -70,22 +69,6 @@ class LoweredNode:
     reason: str
     form: str = ""
     prices: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        located: LocatedNode,
-        strategy: str,
-        emitted_ops: int,
-        reason: str,
-        direction: str = "forward",
-        steps: int | None = None,
-        form: str = "",
-        prices: Mapping[str, float] = MappingProxyType({}),
-    ) -> LoweredNode:
-        """Return the report on a node of the model."""
-        origin = (located.name, located.node.op_type, located.path)
-        return cls(*origin, direction, strategy, steps, emitted_ops, reason, form, {**prices})
 
 
 @contextlib.contextmanager

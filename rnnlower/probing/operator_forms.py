@@ -199,7 +199,6 @@ BETWEEN = (
 )
 """Forms of operators that some runtimes compute between other operators, but not as graph outputs."""
 
-
 SIZED = {
     "ConstantOfShape": "z = ConstantOfShape <value = float[1] {0}> (s) Y = Add (X, z)",
     "Expand": "Y = Expand (row, s)",

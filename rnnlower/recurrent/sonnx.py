@@ -63,7 +63,6 @@ class Departure:
 Finding = tuple[str, str] | tuple[str, str, Literal["note"]]
 """The fault, the remedy, and whether it is only a note."""
 
-
 Check = Callable[[ResolvedNode], Finding | None]
 """A function that returns how an LSTM node breaks a rule, or nothing."""
 
