@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -137,7 +137,7 @@ class NodeEmitter:
             )
         roles = [self.names.result_name(op_type) for _ in range(outputs)]
         names = [self.names.fresh(role) for role in roles]
-        node = make_node(op_type, inputs, attributes, [ir.Value(name=name) for name in names])
+        node = ir.node(op_type, inputs, attributes, outputs=[ir.Value(name=name) for name in names])
         node.name = self.names.node_name(roles[0], names[0])
         self._fold(node)
         return self.add(node)
@@ -208,30 +208,3 @@ class NodeEmitter:
     def integers(self, *numbers: int) -> ir.Value:
         """Return a constant of shape ``[len(numbers)]`` and type int64."""
         return self.initializers.integers(numbers)
-
-
-def make_node(
-    op_type: str,
-    inputs: Sequence[ir.Value | None],
-    attributes: Mapping[str, AttributeValue],
-    outputs: Sequence[ir.Value],
-) -> ir.Node:
-    """Return a node of the default domain."""
-    given = [_attribute(name, value) for name, value in attributes.items()] if attributes else ()
-    return ir.Node("", op_type, inputs, given, outputs=outputs)
-
-
-def _attribute(name: str, value: AttributeValue) -> ir.Attr:
-    """Build an attribute. onnx_ir's own conversion takes more time than the rest of a node."""
-    if isinstance(value, int):
-        return ir.AttrInt64(name, value)
-    if isinstance(value, float):
-        return ir.AttrFloat32(name, value)
-    if isinstance(value, str):
-        return ir.AttrString(name, value)
-    if isinstance(value, ir.Graph):
-        return ir.AttrGraph(name, value)
-    if isinstance(value, list | tuple):
-        return ir.AttrInt64s(name, value)
-    assert isinstance(value, ir.TensorProtocol)
-    return ir.AttrTensor(name, value)
