@@ -150,14 +150,12 @@ class NodeEmitter:
 
     def insert_before(self, node: ir.Node) -> None:
         """Move the emitted nodes into a graph, before a node of it."""
-        assert node.graph is not None
-        node.graph.insert_before(node, self.nodes)
+        node.prepend(self.nodes)
         self.nodes.clear()
 
     def insert_after(self, node: ir.Node) -> None:
         """Move the emitted nodes into a graph, after a node of it."""
-        assert node.graph is not None
-        node.graph.insert_after(node, self.nodes)
+        node.append(self.nodes)
         self.nodes.clear()
 
     @contextlib.contextmanager
