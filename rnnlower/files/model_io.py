@@ -281,7 +281,6 @@ def stage_model(model: ir.Model, output: pathlib.Path, external_data: str = "aut
     """Write the model next to its destination; move it there at the end of the block if it was accepted.
 
     Args:
-        output: The destination.
         external_data: A data file ``always``, ``never``, or if the source has one or the model exceeds 2 GB
             (``auto``); ``share``: the source's.
 

@@ -194,7 +194,6 @@ def infer_outputs(
 
     Args:
         types, shapes, constants: The known data of each of its inputs; of contents those that `may_be_sizes`.
-        opset_imports, ir_version: Those of the model.
         strict: Raise an InferenceError where onnx's inference finds a fault; otherwise nothing is known then.
 
     Raises:

@@ -21,7 +21,6 @@ class LocatedNode:
     """A node with its address.
 
     Attributes:
-        node: The node.
         name: Its name. An unnamed node gets a unique one made of its operator and position.
         path: `""` for the main graph, `If_12/then_branch` for a subgraph, `function:domain::name` for a
             function.
@@ -66,7 +65,6 @@ def walk(
     """Yield all nodes of a graph and of its subgraphs with their paths, in the order of the graph.
 
     Args:
-        path: Its path.
         names: The names of nodes in paths, where nodes have been added since; `node_name` gives the others'.
     """
     for index, node in enumerate(graph):

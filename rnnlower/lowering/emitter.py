@@ -324,10 +324,6 @@ class Emitters:
         dialect: The operators that may be emitted.
         names: Source of fresh names, by default a new one.
         namespaces: Whether the nodes carry the metadata by which viewers fold them.
-
-    Attributes:
-        names: Source of fresh names.
-        constants: The constants.
     """
 
     def __init__(

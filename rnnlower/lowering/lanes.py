@@ -27,7 +27,6 @@ class Lane:
         parameters: Weights and activations.
         inputs: The input products by group, or ``X``.
         states: The initial states.
-        axes: The axes of values.
         reverse: Whether it runs from the end.
         names: The names of the steps of a straight line.
     """

@@ -32,13 +32,10 @@ class NodeEmitter:
 
     Attributes:
         opset: Version of the default domain to emit for.
-        names: Source of the names.
         dtype: The floating-point compute type.
-        initializers: Holds the constants.
         dialect: The operators that may be emitted.
         listener: Called with the role of each value in a step, which it may replace.
         namespace: The box in which viewers fold the nodes; empty for nodes without this metadata.
-        nodes: The emitted nodes.
         everything: The emitted nodes, including those in bodies.
         notes: Messages to the user about the chosen forms.
     """

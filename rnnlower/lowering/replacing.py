@@ -89,7 +89,6 @@ def replace_node(
     """Put the emitted nodes in the place of the node; its outputs keep their names and types.
 
     Args:
-        old: The node.
         outputs: The values that replace its outputs, in their order; ``None`` replaces nothing.
         emitted: The nodes that compute them.
         mark: Whether to mark them as `EMITTED` for later passes, which takes a dictionary for each of them.

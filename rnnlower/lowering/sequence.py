@@ -46,7 +46,6 @@ def lower_node(
 
     Args:
         e: The emitter, whose dtype is the compute type.
-        weights: Cuts the node's weights.
         strategy: A key of `STRATEGIES`.
         form: The form of the step, which must be allowed for the node.
         unroll_factor: Time steps in an iteration of the loop.

@@ -45,7 +45,6 @@ class Departure:
     Attributes:
         node: The node's name and place.
         subject: The input, output or attribute concerned.
-        what: The departure.
         remedy: What the user can do.
         level: ``error``, or ``note`` for what only some implementations refuse.
     """

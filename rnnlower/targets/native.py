@@ -85,8 +85,6 @@ class NativeCheck:
     """The check whether a target runs a recurrent node of known types and sizes as it is.
 
     Attributes:
-        located: The node.
-        target: The target.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
     """
 
