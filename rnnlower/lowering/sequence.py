@@ -24,15 +24,9 @@ from rnnlower.lowering.masks import Mask, emit_length_mask, emit_where, is_alway
 from rnnlower.lowering.outputs import emit_outputs, emit_outputs_without_steps, output_dims
 from rnnlower.lowering.quantized_lstm import quantized_lanes, restore_order
 from rnnlower.lowering.step_names import StepScope, measure_step
-from rnnlower.lowering.strategies import (
-    STRATEGIES,
-    Recurrence,
-    Results,
-    Strategy,
-    declared_shape,
-    run_in_chunks,
-)
-from rnnlower.lowering.strategies.repeating import Stepped
+from rnnlower.lowering.strategies import STRATEGIES
+from rnnlower.lowering.strategies.chunked_steps import run_in_chunks
+from rnnlower.lowering.strategies.repeating import Recurrence, Results, Stepped, Strategy, declared_shape
 from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
