@@ -174,7 +174,8 @@ class Emitter(NodeEmitter):
     def _split_by(self, value: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
         if self.opset < 13:
             return self.ops("Split", value, outputs=len(sizes), axis=axis, split=list(sizes))
-        return self.ops("Split", value, self.often_read_integers(*sizes), outputs=len(sizes), axis=axis)
+        often_read = self.initializers.integers(tuple(sizes), "s")
+        return self.ops("Split", value, often_read, outputs=len(sizes), axis=axis)
 
     def split_evenly(self, value: ir.Value, parts: int, axis: int, size: RuntimeDim) -> Sequence[ir.Value]:
         """Emit a Split of an axis into equal parts of the given size."""

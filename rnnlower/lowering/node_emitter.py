@@ -62,10 +62,6 @@ class NodeEmitter:
         other._transposed = dict(self._transposed)
         return other
 
-    def scratch(self) -> Self:
-        """Return an emitter of nodes that do not become part of the model."""
-        return dataclasses.replace(self, namespace="")
-
     def announce(self, value: ir.Value, role: str, direction: str = "") -> ir.Value:
         """Tell the listener the role of a value; return the value to be read instead."""
         return value if self.listener is None else self.listener(self, value, role, direction)
@@ -183,10 +179,6 @@ class NodeEmitter:
     def constant(self, array: np.ndarray, name: str = "") -> ir.Value:
         """Return an initializer with this content, shared with equal ones."""
         return self.tensor_constant(ir.Tensor(array), name)
-
-    def often_read_integers(self, *numbers: int) -> ir.Value:
-        """Return the same as `integers`, with a short name, as thousands of nodes may read it."""
-        return self.initializers.integers(numbers, "s")
 
     def often_read(self, tensor: ir.TensorProtocol, letter: str) -> ir.Value:
         """Return an initializer with a name of a letter or two, as thousands of nodes may read it."""

@@ -170,7 +170,7 @@ class _JoinedLanes:
     def _fit_names(self, e: Emitter, rows: str | None) -> None:
         """Fit the names of each lane to the size of its step."""
         for lane in self.lanes:
-            scratch = e.scratch()
+            scratch = dataclasses.replace(e, namespace="")
             x = {name: ir.Value(name="x") for name in lane.inputs}
             old = [
                 None if lane.axes.time == 1 and state.initial is None else ir.Value(name="h")
