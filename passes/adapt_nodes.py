@@ -18,7 +18,7 @@ from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import display_name, is_read, qualified_op_type, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.fallbacks import FALLBACKS
-from rnnlower.lowering.node_emitter import AttributeValue, make_node
+from rnnlower.lowering.node_emitter import AttributeValue
 from rnnlower.opset.version_fit import type_misfit, type_string
 from rnnlower.passes.base import Pass, are_gone
 from rnnlower.passes.expand_functions import ExpandDefinitionsPass
@@ -195,7 +195,7 @@ class _NodeWriter(Emitter):
     def result_shape(
         self, op_type: str, *inputs: ir.Value | None, **attributes: AttributeValue
     ) -> Shape | None:
-        node = make_node(op_type, inputs, attributes, [ir.Value(name="result")])
+        node = ir.node(op_type, inputs, attributes, outputs=[ir.Value(name="result")])
         self.facts.visit(node)
         shape = self.facts.shape(node.outputs[0])
         detach([node])

@@ -207,8 +207,8 @@ class LowerRecurrentPass(Pass):
 def _report(
     located: LocatedNode, e: Emitter, plan: Plan, direction: str, steps: int | None = None
 ) -> LoweredNode:
-    count, form = len(e.everything), plan.form.name
-    return LoweredNode.of(located, plan.strategy, count, plan.reason, direction, steps, form, plan.prices)
+    how = direction, plan.strategy, steps
+    return LoweredNode(*located.origin, *how, len(e.everything), plan.reason, plan.form.name, plan.prices)
 
 
 def dtype_of(node: ResolvedNode, located: LocatedNode) -> ir.DataType:

@@ -127,8 +127,8 @@ class LowerStateOperatorsPass(Pass):
             remove_orphans(values)
             strategy, count = (form and form.strategy) or "unroll", len(e.everything)
             reason, words = self.reason or "asked for", "" if form is None else str(form)
-            report = LoweredNode.of(node.located, strategy, count, reason, steps=node.steps, form=words)
-            self.lowered.append(report)
+            how = "forward", strategy, node.steps
+            self.lowered.append(LoweredNode(*node.located.origin, *how, count, reason, words))
         remove_orphans(emitters.constants.values())
         return ir.passes.PassResult(model, modified=bool(nodes))
 

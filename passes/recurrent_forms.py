@@ -100,9 +100,8 @@ class AdaptRecurrentPass(Pass):
             self.replaced.append(located)
             done = ", ".join(words for name, words in ADAPTABLE.items() if name in changes)
             reason = f"{self.target.name} runs its own operator: {done}"
-            self.adapted.append(
-                LoweredNode.of(located, "adapt", len(form.e.nodes), reason, node.direction, node.seq_length)
-            )
+            how = node.direction, "adapt", node.seq_length
+            self.adapted.append(LoweredNode(*located.origin, *how, len(form.e.nodes), reason))
         return ir.passes.PassResult(model, modified=bool(self.adapted))
 
 
@@ -171,12 +170,11 @@ class ConformSonnxPass(Pass):
                 if node.dtype is not None and node.inputs["X"].shape is not None:
                     e = emitters.at(located.name, node.dtype)
                     located = dataclasses.replace(located, node=_ConformingNode(e, node).replace(mark=True))
-                    reason = "the profile keeps the operator"
-                    self.conformed.append(
-                        LoweredNode.of(
-                            located, "conform", len(e.nodes), reason, node.direction, node.seq_length
-                        )
+                    how, reason = (
+                        (node.direction, "conform", node.seq_length),
+                        "the profile keeps the operator",
                     )
+                    self.conformed.append(LoweredNode(*located.origin, *how, len(e.nodes), reason))
             refused += [str(left) for left in find_departures(located) if left.level == "error"]
         if refused:
             raise UnsupportedModelError("\n".join(refused))

@@ -13,7 +13,6 @@ from rnnlower.errors import OptionError
 LARGEST_LENGTH = 2**31 - 1
 """No sequence is longer."""
 
-
 MOST_STEPS = 200_000
 """The largest number of time steps that are written one by one; more would exhaust the memory."""
 

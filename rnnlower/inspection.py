@@ -38,7 +38,6 @@ class Port:
     """A graph input or output.
 
     Attributes:
-        name: Its name.
         dtype: NumPy's name for its type; ONNX's if it is no tensor; ``None`` if none is declared.
         shape: A number, a dimension's name or ``None`` for each axis; ``None`` if no rank is declared.
         default: Whether it is an input with an initializer.
@@ -55,8 +54,6 @@ class ModelSummary:
     """The interface and the contents of a model.
 
     Attributes:
-        inputs: The graph inputs.
-        outputs: The graph outputs.
         ops: The number of nodes by operator, including subgraphs and functions.
     """
 

@@ -53,32 +53,32 @@ def option(name: str, value: object = None) -> str:
 
 def dims(sizes: Mapping[str, object]) -> str:
     """Write the options that fix dimensions: `--dim T=16`, or `dims={"T": 16}`."""
-    if _in_python.get():
-        return "dims={" + ", ".join(f'"{name}": {size}' for name, size in sizes.items()) + "}"
-    return " ".join("--dim " + shlex.quote(f"{name}={size}") for name, size in sizes.items())
+    return _entries("dim", "=", sizes)
 
 
 def input_shapes(shapes: Mapping[str, Sequence[object]]) -> str:
     """Write the options that fix input shapes: `--input-shape X:2,3`, or `input_shapes={"X": [2, 3]}`."""
-    if _in_python.get():
-        entries = [f'"{name}": [{", ".join(map(str, shape))}]' for name, shape in shapes.items()]
-        return "input_shapes={" + ", ".join(entries) + "}"
-    written = [shlex.quote(f"{name}:" + ",".join(map(str, shape))) for name, shape in shapes.items()]
-    return " ".join(f"--input-shape {each}" for each in written)
+    joint, form = (", ", "[{}]") if _in_python.get() else (",", "{}")
+    written = {name: form.format(joint.join(map(str, shape))) for name, shape in shapes.items()}
+    return _entries("input-shape", ":", written)
 
 
 def sets(name: str) -> str:
     """Write the option that gives an input a value: `--set sr=VALUE`, or `sets={"sr": VALUE}`."""
-    if _in_python.get():
-        return f'sets={{"{name}": VALUE}}'
-    return "--set " + shlex.quote(f"{name}=VALUE")
+    return _entries("set", "=", {name: "VALUE"})
 
 
 def time_axis(name: str, axis: object) -> str:
     """Write the option that names the time axis: `--time-axis X:0`, or `time_axes={"X": 0}`."""
+    return _entries("time-axis", ":", {name: axis})
+
+
+def _entries(name: str, separator: str, entries: Mapping[str, object]) -> str:
+    """Write an option that is repeatable on the command line, and a dictionary in Python."""
     if _in_python.get():
-        return f'time_axes={{"{name}": {axis}}}'
-    return "--time-axis " + shlex.quote(f"{name}:{axis}")
+        return f"{_ARGUMENTS[name]}={{" + ", ".join(f'"{key}": {each}' for key, each in entries.items()) + "}"
+    written = [shlex.quote(f"{key}{separator}{each}") for key, each in entries.items()]
+    return " ".join(f"--{name} {each}" for each in written)
 
 
 def several(options: Sequence[str]) -> str:

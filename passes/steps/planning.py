@@ -50,8 +50,7 @@ def choose_native(work: LoweringWork) -> None:
         choice = chooser.choose(located)
         work.choices[located.node] = choice
         if choice.kind == "keep":
-            name, op_type, path = located.name, located.node.op_type, located.path
-            work.kept.append(KeptNode(name, op_type, path, choice.reason, choice.prices))
+            work.kept.append(KeptNode(*located.origin, choice.reason, choice.prices))
             deselect(located.node)
     work.nodes = [each for each in work.nodes if work.choices[each.node].kind != "keep"]
 

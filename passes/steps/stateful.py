@@ -42,9 +42,9 @@ def choose_state_kernels(work: LoweringWork) -> None:
     if work.options.native == "lower":
         return
     for node in _parse(work, work.state_nodes, lenient=True):
-        name, op_type, path = node.located.name, node.located.node.op_type, node.located.path
-        if node.located.node.domain in _kernel_domains(work, op_type) and not _is_slow(node):
-            work.kept.append(KeptNode(name, op_type, path, f"{work.target.name} has a kernel of it"))
+        old = node.located.node
+        if old.domain in _kernel_domains(work, old.op_type) and not _is_slow(node):
+            work.kept.append(KeptNode(*node.located.origin, f"{work.target.name} has a kernel of it"))
             deselect(node.located.node)
     work.state_nodes = [located for located in work.state_nodes if is_selected(located.node)]
     for node in _parse(work, work.state_nodes):
@@ -53,7 +53,7 @@ def choose_state_kernels(work: LoweringWork) -> None:
             node.located.node.domain = _MICROSOFT
             work.model.opset_imports.setdefault(_MICROSOFT, 1)
             reason = f"{work.target.name} has a kernel of com.microsoft's operator"
-            work.adapted.append(LoweredNode.of(node.located, "adapt", 1, reason, steps=node.steps))
+            work.adapted.append(LoweredNode(*node.located.origin, "forward", "adapt", node.steps, 1, reason))
             deselect(node.located.node)
     work.state_nodes = [located for located in work.state_nodes if is_selected(located.node)]
 

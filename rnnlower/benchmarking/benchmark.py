@@ -111,7 +111,6 @@ def make_lowered_entry(model: ModelLike, strategy: str, options: LoweringOptions
     Args:
         strategy: ``unroll``, ``scan`` or ``loop``, or one of `TARGET_STRATEGIES`: ``adapt``, the target's own
             operators adapted, or ``lower``, what is found to be the fastest.
-        options: How it is lowered.
         folder: Where the file is written.
 
     Raises:

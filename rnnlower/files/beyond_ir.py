@@ -34,10 +34,6 @@ def check_sparse(sparse: onnx.SparseTensorProto, label: str) -> None:
     The spec requires values of shape [NNZ] and int64 indices of shape [NNZ] (positions in the flattened
     tensor) or [NNZ, rank], in ascending order, without duplicates, each within `dims`.
 
-    Args:
-        sparse: The tensor.
-        label: What messages call it.
-
     Raises:
         InvalidModelError: It breaks the spec.
         UnsupportedModelError: Its parts are external data or strings, or it is too large as a dense tensor.

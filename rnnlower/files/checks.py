@@ -35,8 +35,6 @@ _FIELDS = {
 _VALUE_FIELDS = frozenset(_FIELDS.values())
 _NESTING_FIELDS = frozenset(["t", "g", "tensors", "graphs", "sparse_tensor", "sparse_tensors"])
 _MOST_ELEMENTS = 2**40
-
-
 _TEXT_ERRORS = (text_format.ParseError, json_format.ParseError, onnx.parser.ParseError)
 
 

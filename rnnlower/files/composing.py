@@ -25,7 +25,6 @@ def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | N
     else has the name of its model in front of its own.
 
     Args:
-        paths: The files, or models.
         connections: For inputs, the outputs of another name that feed them.
 
     Raises:

@@ -19,8 +19,6 @@ from rnnlower.errors import InvalidModelError
 STATE_KEY = "rnnlower.state"
 STREAM_KEY = "rnnlower.stream"
 _DIRECTION = re.compile(r"(?<![a-z])(in|out|input|output|new|next|prev|cur|old|init|initial)(?![a-z])|n$")
-
-
 _Kind = TypeVar("_Kind")
 
 

@@ -158,24 +158,12 @@ def _root_cause(error: BaseException) -> BaseException:
 
 
 def _sort(model: ir.Model, label: str) -> None:
-    """Sort nodes so that each comes after those that it or its bodies read."""
+    """Sort nodes so that each comes after those that it or its bodies read; sorted ones keep their order."""
     try:
         for graph in root_graphs(model):
-            if not _is_sorted(graph, set()):
-                graph.sort()
+            graph.sort()
     except ValueError as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: its graph has a cycle") from error
-
-
-def _is_sorted(graph: ir.Graph, seen: set[ir.Node]) -> bool:
-    for node in graph:
-        producers = (value.producer() for value in node.inputs if value is not None)
-        if any(producer is not None and producer not in seen for producer in producers):
-            return False
-        if not all(_is_sorted(subgraph, seen) for subgraph in subgraphs_of(node)):
-            return False
-        seen.add(node)
-    return True
 
 
 def _separate_names(model: ir.Model) -> None:
@@ -293,7 +281,6 @@ def stage_model(model: ir.Model, output: pathlib.Path, external_data: str = "aut
     """Write the model next to its destination; move it there at the end of the block if it was accepted.
 
     Args:
-        output: The destination.
         external_data: A data file ``always``, ``never``, or if the source has one or the model exceeds 2 GB
             (``auto``); ``share``: the source's.
 

@@ -15,7 +15,7 @@ from rnnlower import wording
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.operator_kinds import REARRANGING
-from rnnlower.graph.walk import operand
+from rnnlower.graph.walk import operand, qualified_op_type
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
@@ -49,39 +49,26 @@ _MAX_CACHED_BYTES = 4096
 """Bytes of a node whose evaluator is kept for nodes like it."""
 _ABORTS_ON_NEGATIVE = ("GatherND", "Slice")
 _LIKE_STANDARD = {
-    ("com.microsoft", name): standard
-    for name, standard in {
-        "DynamicQuantizeLSTM": ("LSTM", range(8)),
-        "DynamicQuantizeMatMul": ("MatMul", range(2)),
-        "FusedConv": ("Conv", range(3)),
-        "FusedGemm": ("Gemm", range(3)),
-        "FusedMatMul": ("MatMul", range(2)),
-        "MatMulIntegerToFloat": ("MatMul", range(2)),
-        "QLinearAdd": ("Add", (0, 3)),
-        "QLinearMul": ("Mul", (0, 3)),
-    }.items()
+    "com.microsoft.DynamicQuantizeLSTM": ("LSTM", range(8)),
+    "com.microsoft.DynamicQuantizeMatMul": ("MatMul", range(2)),
+    "com.microsoft.FusedConv": ("Conv", range(3)),
+    "com.microsoft.FusedGemm": ("Gemm", range(3)),
+    "com.microsoft.FusedMatMul": ("MatMul", range(2)),
+    "com.microsoft.MatMulIntegerToFloat": ("MatMul", range(2)),
+    "com.microsoft.QLinearAdd": ("Add", (0, 3)),
+    "com.microsoft.QLinearMul": ("Mul", (0, 3)),
 }
 """Operators with the outputs of a standard one, which reads these inputs only."""
+_FUSED = """
+    BiasGelu FastGelu Gelu QLinearLeakyRelu QLinearSigmoid QuickGelu RotaryEmbedding SkipLayerNormalization
+    SkipSimplifiedLayerNormalization
+"""
 _LIKE_FIRST_INPUT = {
-    ("", "GroupNormalization"),
-    ("", "SimplifiedLayerNormalization"),
-    *(
-        ("com.microsoft", name)
-        for name in (
-            "BiasGelu",
-            "FastGelu",
-            "Gelu",
-            "QLinearLeakyRelu",
-            "QLinearSigmoid",
-            "QuickGelu",
-            "RotaryEmbedding",
-            "SkipLayerNormalization",
-            "SkipSimplifiedLayerNormalization",
-        )
-    ),
+    *("GroupNormalization", "SimplifiedLayerNormalization"),
+    *(f"com.microsoft.{name}" for name in _FUSED.split()),
 }
 """Operators that onnx has no inference for, with a first output like the first input."""
-_QUANTIZERS = {("com.microsoft", "DequantizeLinear"): 1, ("com.microsoft", "QuantizeLinear"): 2}
+_QUANTIZERS = {"com.microsoft.DequantizeLinear": 1, "com.microsoft.QuantizeLinear": 2}
 """Quantizers of more types than those of the opset: the input that has the output's type."""
 # The errors that onnx's reference implementations raise on inputs that do not fit.
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
@@ -194,28 +181,28 @@ def infer_outputs(
 
     Args:
         types, shapes, constants: The known data of each of its inputs; of contents those that `may_be_sizes`.
-        opset_imports, ir_version: Those of the model.
         strict: Raise an InferenceError where onnx's inference finds a fault; otherwise nothing is known then.
 
     Raises:
         InvalidModelError: A size below 0 would make onnx's inference abort the process.
     """
     unknown: list[tuple[ir.TypeProtocol | None, Dims | None]] = [(None, None) for _ in node.outputs]
-    if (node.domain, node.op_type) in _LIKE_FIRST_INPUT:
+    kind = qualified_op_type(node)
+    if kind in _LIKE_FIRST_INPUT:
         return [(types[0], shapes[0]), *unknown[1:]]
-    if (node.domain, node.op_type) in _QUANTIZERS:
-        like = _QUANTIZERS[node.domain, node.op_type]
+    if kind in _QUANTIZERS:
+        like = _QUANTIZERS[kind]
         has_type = like < len(node.inputs) and node.inputs[like] is not None
         return [(types[like] if has_type else ir.TensorType(ir.DataType.UINT8), shapes[0])]
-    if (node.domain, node.op_type) == ("com.microsoft", "Attention") and shapes[0] and shapes[1]:
+    if kind == "com.microsoft.Attention" and shapes[0] and shapes[1]:
         sizes, many = node.attributes.get_ints("qkv_hidden_sizes"), shapes[1][1]
         features = sizes[2] if sizes else many // 3 if isinstance(many, int) else None
         return [(types[0], (*shapes[0][:-1], features)), *unknown[1:]]
-    if (node.domain, node.op_type) == ("com.microsoft", "MultiHeadAttention"):
+    if kind == "com.microsoft.MultiHeadAttention":
         return [(types[0], _multi_head_shape(node, shapes)), *unknown[1:]]
     op_type, domain, used = node.op_type, node.domain, [*range(len(node.inputs))]
-    if (domain, op_type) in _LIKE_STANDARD:
-        (op_type, read), domain = _LIKE_STANDARD[domain, op_type], ""
+    if kind in _LIKE_STANDARD:
+        (op_type, read), domain = _LIKE_STANDARD[kind], ""
         used = [index for index in read if index < len(node.inputs)]
         types, shapes = _as_standard(node, op_type, types, shapes)
     version = opset_imports.get(domain)

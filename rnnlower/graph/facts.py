@@ -69,11 +69,6 @@ class Facts(NodeFacts):
                 while pending and pending[-1] in self._visited:
                     pending.pop()
 
-    def visit_all(self) -> Facts:
-        """Derive the facts of all values, before nodes change that others depend on."""
-        self.visit(*self.model.graph)
-        return self
-
     def condition(self, node: ir.Node) -> bool | None:
         """Return whether an If takes its then_branch, or ``None`` if that is not known."""
         array = self.constant(node.inputs[0])

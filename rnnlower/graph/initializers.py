@@ -63,11 +63,7 @@ _FEW = 4
 
 
 class InitializerPool:
-    """New initializers of a model's main graph, shared between equal contents.
-
-    Args:
-        names: Source of fresh names.
-    """
+    """New initializers of a model's main graph, shared between equal contents."""
 
     def __init__(self, model: ir.Model, names: NameSource) -> None:
         self._graph = model.graph

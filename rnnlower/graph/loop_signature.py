@@ -20,9 +20,8 @@ class State:
     """A value that is carried from iteration to iteration.
 
     Attributes:
-        start: The initial state.
+        start, end: The initial and the final state.
         before, after: The state before and after an iteration, in the body.
-        end: The final state.
     """
 
     start: ir.Value
@@ -40,7 +39,6 @@ class LoopSignature:
     """The values of a Loop or Scan, by their part in the iterations.
 
     Attributes:
-        body: The body.
         states: The values that go from iteration to iteration, without the condition of a Loop.
         count: Their number.
         first_input, first_output: Their places among the inputs and outputs of the body. The inputs of the

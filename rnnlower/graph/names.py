@@ -23,9 +23,6 @@ class NameSource:
     """A source of unused names; case and the separators ``/``, ``.``, ``:`` do not make names different.
 
     Runtimes that turn names into identifiers confuse ``/Add_1`` with ``Add_1``, and ``h`` with ``H``.
-
-    Args:
-        taken: The names that exist.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
@@ -70,12 +67,7 @@ class NameSource:
 
 
 class Scope:
-    """A scope of names that begin with one prefix.
-
-    Args:
-        source: Source of fresh names.
-        prefix: The prefix of all names.
-    """
+    """A scope of names that begin with one prefix."""
 
     def __init__(self, source: NameSource, prefix: str) -> None:
         self.source = source

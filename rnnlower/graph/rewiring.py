@@ -92,8 +92,7 @@ def insert_before(
     other = ir.Node(node.domain, op_type, inputs, attributes, name=names.fresh(f"{node.name}/{op_type}"))
     other.outputs[0].name = names.fresh(f"{old.name}/{op_type}")
     other.outputs[0].type = old.type
-    assert node.graph is not None
-    node.graph.insert_before(node, other)
+    node.prepend(other)
     return other.outputs[0]
 
 

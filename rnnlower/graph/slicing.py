@@ -58,8 +58,6 @@ class Part:
     """A part of a value along one axis.
 
     Attributes:
-        whole: The value.
-        axis: The axis.
         start: The start of the part; negative if it is counted from the end of an unknown size.
         size: Its length, a number or unknown.
         keeps_axis: Whether the part has the axis.

@@ -56,7 +56,6 @@ class NodeForm:
 
     Attributes:
         inputs, outputs: Whether each one is present.
-        attributes: The names and types.
     """
 
     inputs: tuple[bool, ...]

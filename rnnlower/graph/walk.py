@@ -21,7 +21,6 @@ class LocatedNode:
     """A node with its address.
 
     Attributes:
-        node: The node.
         name: Its name. An unnamed node gets a unique one made of its operator and position.
         path: `""` for the main graph, `If_12/then_branch` for a subgraph, `function:domain::name` for a
             function.
@@ -38,6 +37,11 @@ class LocatedNode:
 
     def __str__(self) -> str:
         return place_name(self.path, self.name)
+
+    @property
+    def origin(self) -> tuple[str, str, str]:
+        """The name, the operator and the path, as reports begin."""
+        return self.name, self.node.op_type, self.path
 
     @property
     def is_nested(self) -> bool:
@@ -61,7 +65,6 @@ def walk(
     """Yield all nodes of a graph and of its subgraphs with their paths, in the order of the graph.
 
     Args:
-        path: Its path.
         names: The names of nodes in paths, where nodes have been added since; `node_name` gives the others'.
     """
     for index, node in enumerate(graph):

@@ -26,7 +26,6 @@ class CellParameters:
     """The values that the steps of one direction share.
 
     Attributes:
-        node: The recurrent node.
         activations: f, g, h of this direction.
         weights: The weights that the products read.
         recurrent_bias: GRU's ``Rbh``, ``[hidden_size]``, if it is added before the reset gate.

@@ -174,7 +174,8 @@ class Emitter(NodeEmitter):
     def _split_by(self, value: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
         if self.opset < 13:
             return self.ops("Split", value, outputs=len(sizes), axis=axis, split=list(sizes))
-        return self.ops("Split", value, self.often_read_integers(*sizes), outputs=len(sizes), axis=axis)
+        often_read = self.initializers.integers(tuple(sizes), "s")
+        return self.ops("Split", value, often_read, outputs=len(sizes), axis=axis)
 
     def split_evenly(self, value: ir.Value, parts: int, axis: int, size: RuntimeDim) -> Sequence[ir.Value]:
         """Emit a Split of an axis into equal parts of the given size."""
@@ -324,10 +325,6 @@ class Emitters:
         dialect: The operators that may be emitted.
         names: Source of fresh names, by default a new one.
         namespaces: Whether the nodes carry the metadata by which viewers fold them.
-
-    Attributes:
-        names: Source of fresh names.
-        constants: The constants.
     """
 
     def __init__(

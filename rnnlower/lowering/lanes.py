@@ -13,7 +13,7 @@ from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import Form, GateGroup, StepWeights, emit_bias, gate_rows
 from rnnlower.lowering.masks import reverse_second_direction
 from rnnlower.lowering.step_names import StepNames, StepScope
-from rnnlower.lowering.strategies import InitialState
+from rnnlower.lowering.strategies.repeating import InitialState
 from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
@@ -27,7 +27,6 @@ class Lane:
         parameters: Weights and activations.
         inputs: The input products by group, or ``X``.
         states: The initial states.
-        axes: The axes of values.
         reverse: Whether it runs from the end.
         names: The names of the steps of a straight line.
     """

@@ -30,10 +30,8 @@ from rnnlower.recurrent.state_operators import AttentionNode
 _NOTHING_LEFT = -1e3
 """A decay below which nothing is left of a state in float32; a product of a mask and -inf would be NaN."""
 
-
 _EVERYTHING = 1e3
 """A decay above which a state overflows in one step."""
-
 
 _BLOCK = 16
 """Steps of the blocks whose triangular matrices are inverted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,13 +32,10 @@ class NodeEmitter:
 
     Attributes:
         opset: Version of the default domain to emit for.
-        names: Source of the names.
         dtype: The floating-point compute type.
-        initializers: Holds the constants.
         dialect: The operators that may be emitted.
         listener: Called with the role of each value in a step, which it may replace.
         namespace: The box in which viewers fold the nodes; empty for nodes without this metadata.
-        nodes: The emitted nodes.
         everything: The emitted nodes, including those in bodies.
         notes: Messages to the user about the chosen forms.
     """
@@ -64,10 +61,6 @@ class NodeEmitter:
         other.notes, other.everything = self.notes, self.everything
         other._transposed = dict(self._transposed)
         return other
-
-    def scratch(self) -> Self:
-        """Return an emitter of nodes that do not become part of the model."""
-        return dataclasses.replace(self, namespace="")
 
     def announce(self, value: ir.Value, role: str, direction: str = "") -> ir.Value:
         """Tell the listener the role of a value; return the value to be read instead."""
@@ -137,7 +130,7 @@ class NodeEmitter:
             )
         roles = [self.names.result_name(op_type) for _ in range(outputs)]
         names = [self.names.fresh(role) for role in roles]
-        node = make_node(op_type, inputs, attributes, [ir.Value(name=name) for name in names])
+        node = ir.node(op_type, inputs, attributes, outputs=[ir.Value(name=name) for name in names])
         node.name = self.names.node_name(roles[0], names[0])
         self._fold(node)
         return self.add(node)
@@ -150,14 +143,12 @@ class NodeEmitter:
 
     def insert_before(self, node: ir.Node) -> None:
         """Move the emitted nodes into a graph, before a node of it."""
-        assert node.graph is not None
-        node.graph.insert_before(node, self.nodes)
+        node.prepend(self.nodes)
         self.nodes.clear()
 
     def insert_after(self, node: ir.Node) -> None:
         """Move the emitted nodes into a graph, after a node of it."""
-        assert node.graph is not None
-        node.graph.insert_after(node, self.nodes)
+        node.append(self.nodes)
         self.nodes.clear()
 
     @contextlib.contextmanager
@@ -189,10 +180,6 @@ class NodeEmitter:
         """Return an initializer with this content, shared with equal ones."""
         return self.tensor_constant(ir.Tensor(array), name)
 
-    def often_read_integers(self, *numbers: int) -> ir.Value:
-        """Return the same as `integers`, with a short name, as thousands of nodes may read it."""
-        return self.initializers.integers(numbers, "s")
-
     def often_read(self, tensor: ir.TensorProtocol, letter: str) -> ir.Value:
         """Return an initializer with a name of a letter or two, as thousands of nodes may read it."""
         return self.initializers.intern(tensor, letter, short=True)
@@ -208,30 +195,3 @@ class NodeEmitter:
     def integers(self, *numbers: int) -> ir.Value:
         """Return a constant of shape ``[len(numbers)]`` and type int64."""
         return self.initializers.integers(numbers)
-
-
-def make_node(
-    op_type: str,
-    inputs: Sequence[ir.Value | None],
-    attributes: Mapping[str, AttributeValue],
-    outputs: Sequence[ir.Value],
-) -> ir.Node:
-    """Return a node of the default domain."""
-    given = [_attribute(name, value) for name, value in attributes.items()] if attributes else ()
-    return ir.Node("", op_type, inputs, given, outputs=outputs)
-
-
-def _attribute(name: str, value: AttributeValue) -> ir.Attr:
-    """Build an attribute. onnx_ir's own conversion takes more time than the rest of a node."""
-    if isinstance(value, int):
-        return ir.AttrInt64(name, value)
-    if isinstance(value, float):
-        return ir.AttrFloat32(name, value)
-    if isinstance(value, str):
-        return ir.AttrString(name, value)
-    if isinstance(value, ir.Graph):
-        return ir.AttrGraph(name, value)
-    if isinstance(value, list | tuple):
-        return ir.AttrInt64s(name, value)
-    assert isinstance(value, ir.TensorProtocol)
-    return ir.AttrTensor(name, value)

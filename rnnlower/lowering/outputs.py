@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnnlower.lowering.emitter import Emitter, RuntimeDim
 from rnnlower.lowering.lanes import Lane, cast_from_compute_type
 from rnnlower.lowering.masks import Mask, emit_less, emit_where_else_zero, reverse_second_direction
-from rnnlower.lowering.strategies import InitialState, Results
+from rnnlower.lowering.strategies.repeating import InitialState, Results
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.recurrent.node import ResolvedNode
 

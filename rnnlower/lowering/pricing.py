@@ -17,10 +17,8 @@ from rnnlower.recurrent.operators import RECURRENT_OPS
 _FREE = RESHAPING | {"Flatten"}
 """Operators that do not move elements."""
 
-
 NATIVE = "native_"
 """The prefix of the counts of a runtime's own recurrent operators."""
-
 
 KINDS = ("LSTM", "GRU", "GRU_linear", "RNN")
 """Operators whose kernels take different times; a GRU has two."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Literal
 
 import onnx_ir as ir
@@ -71,22 +70,6 @@ class LoweredNode:
     form: str = ""
     prices: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-    @classmethod
-    def of(
-        cls,
-        located: LocatedNode,
-        strategy: str,
-        emitted_ops: int,
-        reason: str,
-        direction: str = "forward",
-        steps: int | None = None,
-        form: str = "",
-        prices: Mapping[str, float] = MappingProxyType({}),
-    ) -> LoweredNode:
-        """Return the report on a node of the model."""
-        origin = (located.name, located.node.op_type, located.path)
-        return cls(*origin, direction, strategy, steps, emitted_ops, reason, form, {**prices})
-
 
 @contextlib.contextmanager
 def located_errors(located: LocatedNode, remedy: str = "") -> Iterator[None]:
@@ -106,7 +89,6 @@ def replace_node(
     """Put the emitted nodes in the place of the node; its outputs keep their names and types.
 
     Args:
-        old: The node.
         outputs: The values that replace its outputs, in their order; ``None`` replaces nothing.
         emitted: The nodes that compute them.
         mark: Whether to mark them as `EMITTED` for later passes, which takes a dictionary for each of them.

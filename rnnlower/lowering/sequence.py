@@ -24,15 +24,9 @@ from rnnlower.lowering.masks import Mask, emit_length_mask, emit_where, is_alway
 from rnnlower.lowering.outputs import emit_outputs, emit_outputs_without_steps, output_dims
 from rnnlower.lowering.quantized_lstm import quantized_lanes, restore_order
 from rnnlower.lowering.step_names import StepScope, measure_step
-from rnnlower.lowering.strategies import (
-    STRATEGIES,
-    Recurrence,
-    Results,
-    Strategy,
-    declared_shape,
-    run_in_chunks,
-)
-from rnnlower.lowering.strategies.repeating import Stepped
+from rnnlower.lowering.strategies import STRATEGIES
+from rnnlower.lowering.strategies.chunked_steps import run_in_chunks
+from rnnlower.lowering.strategies.repeating import Recurrence, Results, Stepped, Strategy, declared_shape
 from rnnlower.lowering.timeseries import Axes, States, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
@@ -46,7 +40,6 @@ def lower_node(
 
     Args:
         e: The emitter, whose dtype is the compute type.
-        weights: Cuts the node's weights.
         strategy: A key of `STRATEGIES`.
         form: The form of the step, which must be allowed for the node.
         unroll_factor: Time steps in an iteration of the loop.
@@ -177,7 +170,7 @@ class _JoinedLanes:
     def _fit_names(self, e: Emitter, rows: str | None) -> None:
         """Fit the names of each lane to the size of its step."""
         for lane in self.lanes:
-            scratch = e.scratch()
+            scratch = dataclasses.replace(e, namespace="")
             x = {name: ir.Value(name="x") for name in lane.inputs}
             old = [
                 None if lane.axes.time == 1 and state.initial is None else ir.Value(name="h")

@@ -80,7 +80,6 @@ class Task:
 
     Attributes:
         node: The node, whose type is known.
-        weights: Cuts the node's weights.
         opset: The opset to write in, if it has all operators.
         dialect: The operators that may be emitted.
         preferences: The requested properties of the lowering.

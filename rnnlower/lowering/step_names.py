@@ -77,7 +77,6 @@ class StepNames:
     Args:
         lane: The prefix of short names, see `NameSource.step_prefix`.
         node: The name of the node.
-        steps: The number of steps.
         reverse: Whether it is a reverse direction.
     """
 
@@ -140,7 +139,6 @@ class StepScope(Scope):
     """The names of one step; what has no label is named by a letter.
 
     Args:
-        source: Source of fresh names.
         names: The names of all steps.
         position: The step's position in time.
     """

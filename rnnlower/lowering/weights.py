@@ -199,14 +199,10 @@ def _dequantized_rows(e: Emitter, value: ir.Value, direction: int, first: int, l
         node, direction, one_each = _read_once(node.inputs[direction]), 0, True
     if node is None or qualified_op_type(node) != "DequantizeLinear" or "output_dtype" in node.attributes:
         return None
-    tensors = [constant_of(operand) for operand in node.inputs if operand is not None]
+    operands = [operand for operand in node.inputs if operand is not None]
+    tensors = [constant_of(operand) for operand in operands]
     integers = tensors[0]
-    if (
-        integers is None
-        or None in tensors
-        or len(integers.shape) != _RANK
-        or _count_reads(node.inputs[0]) > 1
-    ):
+    if integers is None or None in tensors or len(integers.shape) != _RANK or len(operands[0].uses()) > 1:
         return None
     if direction >= (directions := integers.shape.numpy()[0]) or (one_each and directions > 1):
         return None
@@ -217,14 +213,13 @@ def _dequantized_rows(e: Emitter, value: ir.Value, direction: int, first: int, l
         return None
     scales, attributes = found
     rows = ir.Tensor(integers.numpy()[direction, first:last], dtype=integers.dtype)
-    name = (node.inputs[0].name if node.inputs[0] is not None else None) or ""
-    operands = [e.tensor_constant(rows, name=name)]
-    operands += [
+    made = [e.tensor_constant(rows, name=operands[0].name or "")]
+    made += [
         e.tensor_constant(ir.Tensor(array, dtype=tensor.dtype))
         for array, tensor in zip(scales, tensors[1:], strict=True)
         if tensor is not None
     ]
-    return e.op("DequantizeLinear", *operands, since=10, **attributes)
+    return e.op("DequantizeLinear", *made, since=10, **attributes)
 
 
 def _slice_scales(
@@ -247,10 +242,6 @@ def _slice_scales(
 
 def _read_once(value: ir.Value | None) -> ir.Node | None:
     """Return the producer of a value that has only one reader."""
-    if value is None or _count_reads(value) > 1 or value.is_graph_output():
+    if value is None or len(value.uses()) > 1 or value.is_graph_output():
         return None
     return value.producer()
-
-
-def _count_reads(value: ir.Value | None) -> int:
-    return 0 if value is None else len(tuple(value.uses()))

@@ -9,16 +9,10 @@ are in one module per operator family (`broadcasting`, `shaping`, ...), each wit
 from __future__ import annotations
 
 from rnnlower.opset.conversion import convert_opset
-from rnnlower.opset.conversion_state import Adaptation, NodePredicate, OpsetReport
+from rnnlower.opset.conversion_state import NodePredicate, OpsetReport
 from rnnlower.opset.version_fit import MAX_OPSET, MIN_OPSET
 
-__all__ = [
-    "OPSETS",
-    "Adaptation",
-    "NodePredicate",
-    "OpsetReport",
-    "convert_opset",
-]
+__all__ = ["OPSETS", "NodePredicate", "OpsetReport", "convert_opset"]
 
 OPSETS = range(MIN_OPSET, MAX_OPSET + 1)
 """The opsets of the default domain that the installed onnx knows."""

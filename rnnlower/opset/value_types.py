@@ -41,7 +41,8 @@ class ValueTypes:
         self.uncalled: set[ir.Value] = set()
         # Up to IR 3 every initializer had to be an input too, although nobody was expected to feed it.
         self._inputs_are_constant = model.ir_version < FREE_INITIALIZERS_IR
-        facts = Facts(model, declared=True).visit_all()
+        facts = Facts(model, declared=True)
+        facts.visit(*model.graph)
         for value in walk_values(model.graph):
             self._known[value] = [_known(facts, value)]
             content = facts.computed_constant(value)

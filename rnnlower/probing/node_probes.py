@@ -106,7 +106,6 @@ class _RuleProbe:
     """The probe of one rule.
 
     Args:
-        base: The plain node.
         sound: The directions in which it is correct.
         needs: The states that it needs.
         wrong: Collects the properties that the runtime silently gets wrong.

@@ -23,7 +23,6 @@ class OperatorForm:
     """A node in one form.
 
     Attributes:
-        op_type: The operator.
         node: The node in ONNX's text syntax, and those that read its output, one per line.
         inputs: The inputs; a tuple is the shape of random numbers.
         limit: The key of the target's limit, and the value to exclude.
@@ -198,7 +197,6 @@ BETWEEN = (
     ),
 )
 """Forms of operators that some runtimes compute between other operators, but not as graph outputs."""
-
 
 SIZED = {
     "ConstantOfShape": "z = ConstantOfShape <value = float[1] {0}> (s) Y = Add (X, z)",

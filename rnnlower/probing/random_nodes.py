@@ -27,7 +27,6 @@ class Claims:
     """The claims of a rule about nodes, as far as they are known.
 
     Attributes:
-        base: The plain node.
         directions: The supported directions.
         taken: The supported inputs and attributes beyond the plain ones.
         functions: The supported activations beyond the default ones.

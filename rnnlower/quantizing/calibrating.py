@@ -55,9 +55,7 @@ class Calibration:
 
     Attributes:
         calls: The inputs of each call, by name; the states are those of the call before.
-        sequences: The number of sequences.
         ranges: The range of each role, if they were asked for.
-        notes: Messages for the user.
     """
 
     calls: Sequence[Feeds]

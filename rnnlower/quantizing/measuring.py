@@ -68,7 +68,6 @@ class MeasuredOutput:
     """An output on recordings that were set aside.
 
     Attributes:
-        name: Its name.
         sqnr: The ratio of signal to noise in dB, of the file as it is written (onnxruntime without
             optimizations).
         quarters: The same by quarter of the sequence, if it has a time axis.

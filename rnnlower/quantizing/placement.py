@@ -53,8 +53,7 @@ def quantize_moved(model: ir.Model) -> None:
         scale, zero = (*constants, None)[1:3]
         if scale is None or scale.size != 1 or zero is None or zero.dtype != ir.DataType.INT8:
             continue
-        moved, graph = node.outputs[0], node.graph
-        assert graph is not None
+        moved = node.outputs[0]
         if not moved.is_graph_output() and all(each.op_type == "QuantizeLinear" for each, _ in moved.uses()):
             continue
         result, integers = ir.Value(), ir.Value(name=names.fresh(f"{moved.name}/integers"))
@@ -65,7 +64,7 @@ def quantize_moved(model: ir.Model) -> None:
         ]
         for each in pair:
             each.name = names.fresh(f"{result.name}/{each.op_type}")
-        graph.insert_after(node, pair)
+        node.append(pair)
 
 
 def localize_constants(model: ir.Model) -> None:
@@ -112,12 +111,10 @@ def _dequantize_inside(graph: ir.Graph, chain: list[ir.Node], names: NameSource)
     integers = first.inputs[0]
     assert integers is not None
     for move in reversed(moves):
-        outer = move.graph
-        assert outer is not None
         name = names.fresh(f"{move.outputs[0].name}/integers")
         inputs = [integers, *move.inputs[1:]]
         copy = ir.node(move.op_type, inputs, move.attributes, outputs=[ir.Value(name=name)], name=name)
-        outer.insert_after(move, copy)
+        move.append(copy)
         integers = copy.outputs[0]
     end = chain[0].outputs[0]
     name = names.fresh(f"{end.name}/inside")

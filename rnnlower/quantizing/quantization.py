@@ -72,7 +72,6 @@ class QuantizeReport:
         calibrated: The number of sequences that the ranges are from; 0 if they were given.
         measured: The number of sequences set aside.
         outputs: The ratios of signal to noise.
-        notes: Messages for the user.
         warnings: Messages on what the result may lack.
     """
 

@@ -27,7 +27,6 @@ class Quantization:
     """The scales of a model, and what was quantized with them.
 
     Attributes:
-        scheme: The choice of types.
         ranges: The ranges of the roles.
         fine: Whether scales are so small that rounding has no visible effect, and nothing is clipped. Such a
             model computes the same as the float model if every quantizer is in its place.

@@ -45,7 +45,6 @@ class Departure:
     Attributes:
         node: The node's name and place.
         subject: The input, output or attribute concerned.
-        what: The departure.
         remedy: What the user can do.
         level: ``error``, or ``note`` for what only some implementations refuse.
     """
@@ -62,7 +61,6 @@ class Departure:
 
 Finding = tuple[str, str] | tuple[str, str, Literal["note"]]
 """The fault, the remedy, and whether it is only a note."""
-
 
 Check = Callable[[ResolvedNode], Finding | None]
 """A function that returns how an LSTM node breaks a rule, or nothing."""

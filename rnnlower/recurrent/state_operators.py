@@ -69,7 +69,6 @@ class StateNode:
     """A node of either operator, read and checked.
 
     Attributes:
-        located: The node.
         inputs: The inputs that are present and read.
         dtype: The type of the first input; ``None`` if it is not known.
         state_dtype: The type of the states.

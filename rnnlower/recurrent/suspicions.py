@@ -47,7 +47,6 @@ class Suspicion:
 
     Attributes:
         node: The node's operator, name and place.
-        what: The finding.
         why: Why it is suspicious, with references to bug reports.
         remedy: What the user can do.
     """

@@ -34,7 +34,6 @@ class ModelFacts:
 
     Attributes:
         section: Its size, opset, inputs, outputs and recurrent nodes.
-        nodes: The recurrent nodes.
     """
 
     section: Section

@@ -251,7 +251,6 @@ class Layout:
     Attributes:
         middles: The middle of each box, in pixels from the left.
         paths: For each edge, the layers that it touches and the position of the line there, downwards.
-        width: The total width.
     """
 
     middles: Sequence[float]

@@ -43,10 +43,8 @@ class Page:
 
     Attributes:
         title: The command and the model.
-        verdict: The conclusion.
         good: Whether the verdict is positive; ``None`` if neither.
         sections: The rest, in its order.
-        command: The command line.
         seconds: The duration of each phase.
     """
 

@@ -37,10 +37,6 @@ class KeptNode:
     """A recurrent node that stays as it is.
 
     Attributes:
-        name: Its name.
-        op_type: Its operator.
-        path: Its subgraph or function.
-        reason: Why it stays.
         prices: The estimated cost of each candidate, in microseconds per run.
     """
 
@@ -57,7 +53,6 @@ class Choice:
 
     Attributes:
         kind: ``keep``, ``adapt`` or ``lower``.
-        reason: Why.
         prices: The estimated cost of each candidate, in microseconds per run.
         changes: The changes around the target's own operator.
     """
@@ -73,7 +68,6 @@ class Chooser:
     """The choice for the nodes of a model.
 
     Attributes:
-        target: The target.
         private: The weights that may be cut; see `Weights`.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         native: When the target's own operator stays.
@@ -124,7 +118,6 @@ class Chooser:
         """Return the plan for a node that is lowered: the cheapest candidate.
 
         Args:
-            weights: Cuts the node's weights.
             opset: The opset to write in, if it has all operators.
             strategy: The strategy, if it is asked for.
             native: The prices of the target's own operator, which costs more.

@@ -85,8 +85,6 @@ class NativeCheck:
     """The check whether a target runs a recurrent node of known types and sizes as it is.
 
     Attributes:
-        located: The node.
-        target: The target.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
     """
 
@@ -307,9 +305,7 @@ def find_repeating_op(value: ir.Value | None, op_types: Collection[str], *, alon
     Operators that only rearrange elements may follow it. With `alone`, nothing else may read the values in
     between, and a Concat with other values may follow, too.
     """
-    while value is not None and value.producer() is not None:
-        producer = value.producer()
-        assert producer is not None
+    while value is not None and (producer := value.producer()) is not None:
         if alone and len(value.uses()) > 1:
             return ""
         if producer.domain == "" and producer.op_type in op_types:

@@ -42,11 +42,7 @@ _LARGEST_CUT = 9
 
 @dataclass(frozen=True)
 class ChunkProcedure(LengthProcedure):
-    """The procedure that compares a streamed model with one of whole sequences.
-
-    Attributes:
-        stream: The candidate's calling convention.
-    """
+    """The procedure that compares a streamed model with one of whole sequences."""
 
     stream: StreamMetadata
 
@@ -128,9 +124,7 @@ class _ChunkedRun:
 
     Args:
         graph: The graph of the streamed model.
-        stream: Its calling convention.
         trials: The sequences, with the reference's outputs.
-        steps: Their length.
     """
 
     def __init__(

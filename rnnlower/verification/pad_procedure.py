@@ -46,11 +46,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 @dataclasses.dataclass(frozen=True)
 class PadProcedure(LengthProcedure):
-    """The procedure that compares a padded model with the source.
-
-    Attributes:
-        padding: The candidate's calling convention.
-    """
+    """The procedure that compares a padded model with the source."""
 
     padding: PadMetadata
 

@@ -55,8 +55,6 @@ def _uses_of_both(runner: Runner, given: Mapping[str, Uses], most: Collection[in
     """Return how the reference uses its inputs, and which of them the candidate takes as lengths.
 
     Args:
-        runner: The runner of both.
-        given: How the reference uses its inputs.
         most: The lengths of the reference's sequences, where the candidate's are longer.
     """
     uses = dict(given)

@@ -10,7 +10,9 @@ import pytest
 from support.workbench import Workbench
 
 from rnnlower.lowering.emitter import Emitter, RuntimeDim
-from rnnlower.lowering.strategies import STRATEGIES, InitialState, Recurrence, run_in_chunks
+from rnnlower.lowering.strategies import STRATEGIES
+from rnnlower.lowering.strategies.chunked_steps import run_in_chunks
+from rnnlower.lowering.strategies.repeating import InitialState, Recurrence
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 
 

@@ -115,6 +115,48 @@ def test_call_that_leaves_out_an_output() -> None:
     assert ops(own) == ["RNN", "Neg"]
 
 
+def test_call_with_fewer_outputs_than_its_function_has() -> None:
+    own = inline(f"""
+        main ({INPUTS}) => (float[3, 1, 1, 8] Y) {{ Y = local.Cell <hidden = 8> (X, W, R) }}
+        {CELL}
+    """)
+    assert ops(own) == ["RNN"]
+
+
+def test_an_output_that_a_call_leaves_out_is_still_read_inside() -> None:
+    own = ir.from_onnx_text(f"""{HEADER}
+        main (float[2] X) => (float[2] Z) {{ , Z = local.Twice (X) }}
+        {IMPORTS} Twice (x) => (y, z) {{
+            y = Neg (x)
+            z = Sub (y, x)
+        }}
+    """)
+    InlineFunctionsPass(lambda node: True)(own)
+    made = evaluate(ir.to_proto(own), {"X": np.array([1, 2], np.float32)})
+    assert made["Z"].tolist() == [-2, -4]
+
+
+def test_names_do_not_collide_with_those_under_if() -> None:
+    own = inline(f"""
+        main ({INPUTS}, bool c) => (float[3, 1, 1, 8] Y, float[3, 1, 2] Z)
+        {{
+            Y = local.Cell <hidden = 8> (X, W, R)
+            Z = If (c) <
+                then_branch = yes () => (float[3, 1, 2] a) {{
+                    inner = Neg (X)
+                    a = Abs (inner)
+                }},
+                else_branch = no () => (float[3, 1, 2] b) {{ b = Neg (X) }}
+            >
+        }}
+        {IMPORTS} Cell <hidden> (X, W, R) => (y) {{
+            inner = Abs (X)
+            y = RNN <hidden_size: int = @hidden> (inner, W, R)
+        }}
+    """)
+    assert ops(own)[:2] == ["Abs", "RNN"]
+
+
 def test_an_input_that_is_passed_on_keeps_its_content() -> None:
     own = ir.from_onnx_text(f"""{HEADER}
         main (float[2] X) => (float[2] Y, float[2] Z) {{ Y, Z = local.Pass (X) }}

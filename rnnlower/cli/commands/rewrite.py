@@ -46,7 +46,6 @@ _QUANTIZING = {
 }
 """Operators that round to integers."""
 
-
 _ROUNDING = (
     "each operator of a float16 recurrence rounds to 16 bits, where onnxruntime's recurrent operators round "
     "at the end; --compute-type float32 does the same"

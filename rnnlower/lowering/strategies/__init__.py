@@ -10,21 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS
-from rnnlower.lowering.strategies.chunked_steps import run_in_chunks
 from rnnlower.lowering.strategies.loop import run_loop
-from rnnlower.lowering.strategies.repeating import InitialState, Recurrence, Results, Strategy, declared_shape
+from rnnlower.lowering.strategies.repeating import Strategy
 from rnnlower.lowering.strategies.scan import run_scan
 from rnnlower.lowering.strategies.unroll import run_unrolled
-
-__all__ = [
-    "STRATEGIES",
-    "InitialState",
-    "Recurrence",
-    "Results",
-    "Strategy",
-    "declared_shape",
-    "run_in_chunks",
-]
 
 STRATEGIES: Mapping[str, Strategy] = {
     "unroll": Strategy(run_unrolled, STRAIGHT_FORMS),

@@ -33,8 +33,6 @@ class Recurrence:
     Attributes:
         axes: The number of steps, and the rows of each step's inputs, outputs and states.
         inputs: The inputs of a step; each defines the order in which its steps are taken.
-        states: The initial states.
-        step: Emits one step.
         output_widths: The widths of the step's outputs; their rows are those of the inputs.
         output_reverse: For each output whether the first step's value belongs at the end.
         rows: The symbol of the number of rows, where a straight line has to declare it.
@@ -92,7 +90,6 @@ class Strategy:
     """A way to repeat a step.
 
     Attributes:
-        run: Emits the recurrence.
         forms: The forms of the step that suit the strategy on onnxruntime, best first.
         output_apart: Whether onnxruntime is faster if the last op of a step's output runs once
             for all steps: a body must not name H twice, as state and as output, and the copy would
