@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,69 +26,6 @@ _C_TYPES = {"FLOAT": "float", "DOUBLE": "double", "INT64": "int64_t", "INT32": "
 _CALLS = 3
 """The calls of the test, after those in which nothing but the delay comes out."""
 
-_C = """\
-/* The caller's side of a streamed model that emx-onnx-cgen has compiled: link it with that file.
-   After the last chunk, call stream_flush STREAM_FLUSH times: the outputs are late by STREAM_DELAY steps. */
-
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-
-#define STREAM_CHUNK @CHUNK@
-#define STREAM_DELAY @DELAY@
-#define STREAM_FLUSH ((STREAM_DELAY + STREAM_CHUNK - 1) / STREAM_CHUNK)
-
-extern void model(@PARAMETERS@);
-
-/* The states of one stream. */
-typedef struct {
-@FIELDS@
-    int late; /* time steps that are still to be skipped */
-} stream_state;
-
-/* Begin a new recording. */
-void stream_reset(stream_state *state) {
-@RESET@
-    state->late = STREAM_DELAY;
-}
-
-/* Run one chunk. Return the time steps at the start of the outputs that belong to no frame: skip them. */
-int stream_call(stream_state *state@VALUES@) {
-    stream_state next;
-    int skipped = state->late < STREAM_CHUNK ? state->late : STREAM_CHUNK;
-    model(@ARGUMENTS@);
-    next.late = state->late - skipped;
-    *state = next;
-    return skipped;
-}
-
-/* Run one chunk of zeros after the last one. Return the same. */
-int stream_flush(stream_state *state@REST@) {
-@ZEROS@
-    return stream_call(state@FLUSHED@);
-}
-
-#ifdef STREAM_TEST
-/* A program that runs a few calls and compares their outputs with those of the model's reference. */
-#include <stdio.h>
-
-@VECTOR@
-
-int main(void) {
-    stream_state state;
-    int wrong = 0;
-    stream_reset(&state);
-    for (int call = 0; call < @CALLS@; call++) {
-@OUTPUTS@
-        stream_call(&state@TESTED@);
-@COMPARED@
-    }
-    printf("%d of the outputs differ\\n", wrong);
-    return wrong > 0;
-}
-#endif
-"""
-
 _COMPARED = """\
         for (int i = 0; i < @SIZE@; i++) {
             double found = (double)((@KIND@ *)@NAME@)[i];
@@ -98,6 +36,11 @@ _COMPARED = """\
                 wrong++;
             }
         }"""
+
+
+def read_template(name: str) -> str:
+    """Return the text of a file of this folder."""
+    return pathlib.Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def require_shape(value: ir.Value, language: str) -> list[int]:
@@ -145,7 +88,7 @@ def generate_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> s
             fields.append(f"    {kind} {state}{dims}; {_comment(name)}")
             reset += _state_start_lines(stream.start.get(name, 0.0), kind, state, shape)
     calls = list(_run_calls(model, stream, open_model(ir.to_proto(model))))
-    text = _add_test(_C, model, stream, calls)
+    text = _add_test(read_template("caller.c"), model, stream, calls)
     text = text.replace("@CHUNK@", str(stream.chunk)).replace("@DELAY@", str(stream.delay))
     text = text.replace("@PARAMETERS@", ", ".join(parameters)).replace("@FIELDS@", "\n".join(fields))
     text = text.replace("@RESET@", "\n".join(reset)).replace("@VALUES@", "".join(values))
