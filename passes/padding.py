@@ -17,8 +17,8 @@ from rnnlower.graph.versions import needed_opset
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering import LAST_OPSET
 from rnnlower.padding.examples import FIRST_PADDED_OPSET
-from rnnlower.padding.normalization import unfold_groups
 from rnnlower.padding.padding_rules import RULES
+from rnnlower.padding.reductions import unfold_groups
 from rnnlower.padding.sizes import NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow
 from rnnlower.passes.base import Pass

@@ -213,7 +213,6 @@ class Examples:
         """Return the known size, or the length and some steps, that an axis has at the example lengths.
 
         Args:
-            sizes: Its sizes.
             at_short: Returns the size for a short sequence, where known.
         """
         known = [size for size in self._sizes if size.symbol != ROWS]

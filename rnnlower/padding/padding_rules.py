@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rnnlower.padding.bodies import LOOPS
-from rnnlower.padding.gathering import GATHERING
 from rnnlower.padding.layout_operators import LAYOUT_OPERATORS
 from rnnlower.padding.reductions import REDUCTIONS
 from rnnlower.padding.sequence_operators import SEQUENCE_OPERATORS
@@ -16,7 +15,6 @@ RULES: Mapping[str, Rule] = {
     **REDUCTIONS,
     **SEQUENCE_OPERATORS,
     **LAYOUT_OPERATORS,
-    **GATHERING,
     **WINDOWS,
     **LOOPS,
 }
