@@ -157,7 +157,6 @@ def _chunk_misfit_error(
     """Return the error for a chunk that does not fit the nodes, with one that does, if any.
 
     Args:
-        needs: The needs of the nodes.
         multiple: A chunk must be a multiple of this.
         size: The smallest chunk that fits all of them.
         steps: The time steps of the model, if their number is fixed.

@@ -28,7 +28,6 @@ class CacheInput:
         start: What is kept at first.
         shape: Shape of what is kept.
         value: What the state is of, which names it.
-        dtype: Its type.
         calls: Number of calls before the first real frame; until then nothing is kept.
         repeats: Whether frames of the first chunk are the last ones before it: the next ones in reversed
             order (``reflect``), the first one (``edge``), or none ("").
@@ -54,14 +53,11 @@ class HoldState:
     """A state of a node, moved to an input and an output of the model.
 
     Attributes:
-        node: The node.
         index, output: Where it takes and gives the state.
         name: What the state is named after.
         start: Its initial value, if it becomes an input.
         kept: The input of the model that it is already, and the output of the model that holds the final
             state, if there is one.
-        shape: Its shape.
-        dtype: Its type.
         calls: Number of calls before the first real frame; until then nothing is kept.
     """
 
@@ -124,7 +120,6 @@ class BlankFrames:
         late: The frames before the first one.
         chunk: The frames of a chunk.
         fill: The number.
-        dtype: Its type.
     """
 
     node: ir.Node

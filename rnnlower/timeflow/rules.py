@@ -9,7 +9,6 @@ from rnnlower.timeflow.bounds import BOUNDS
 from rnnlower.timeflow.convolutions import WINDOWS
 from rnnlower.timeflow.flow import Flow, Rule
 from rnnlower.timeflow.loop_bodies import LOOPS
-from rnnlower.timeflow.overlap_add import OVERLAP_ADD
 from rnnlower.timeflow.pointwise import ALONG, elementwise
 from rnnlower.timeflow.recurrence import RECURRENCE
 from rnnlower.timeflow.reshaping import RESHAPING
@@ -22,7 +21,6 @@ RULES: dict[str, Rule] = {
     **RESHAPING,
     **BOUNDS,
     **WINDOWS,
-    **OVERLAP_ADD,
     **RECURRENCE,
     **LOOPS,
 }

@@ -19,7 +19,6 @@ class CoupledError(Exception):
     """A node couples time steps.
 
     Args:
-        problem: Why.
         remedy: What the user can do, if anything.
 
     Attributes:
@@ -38,8 +37,6 @@ class ChunkError(CoupledError):
     """A node takes several frames at a time, and the chunk is not a multiple of that number.
 
     Args:
-        at: The node.
-        problem: Why.
         steps: The time steps of which a chunk must be a multiple.
         least: The least number of time steps of a chunk.
     """
