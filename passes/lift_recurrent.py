@@ -18,11 +18,10 @@ from rnnlower.graph.walk import LocatedNode, default_opset, display_name, node_n
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import has_matrix_state
 from rnnlower.lifting.attention_emission import lift_attention
-from rnnlower.lifting.bidirectional import join_directions
 from rnnlower.lifting.causal_convolutions import find_convolutions, lift_convolution
 from rnnlower.lifting.chains import PRODUCTS, find_chains
 from rnnlower.lifting.frames import scan_frame
-from rnnlower.lifting.lifted_nodes import FrameLifter, Lifted, LiftedNode
+from rnnlower.lifting.lifted_nodes import FrameLifter, Lifted, LiftedNode, join_directions
 from rnnlower.lifting.line_lifting import LineLifter
 from rnnlower.lifting.line_search import match_line
 from rnnlower.lifting.loops import loop_frame

@@ -48,7 +48,7 @@ def lift_all(work: Work, *, convolutions: bool, empty: bool = False, gaps: bool 
     """
     if not {"Loop", "Scan", *(["Conv"] if convolutions else [])} & op_types(work.model):
         return
-    from rnnlower.lifting.skipped_steps import OPERATORS
+    from rnnlower.lifting.row_masks import SKIPPING_OPERATORS
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 
     names, semantics = work.options.nodes, work.options.semantics
@@ -60,7 +60,7 @@ def lift_all(work: Work, *, convolutions: bool, empty: bool = False, gaps: bool 
         zero_pasts=False,
         # LinearAttention gives decays as logarithms.
         matrices=target is None or target.has("Exp") or target.has_foreign("com.microsoft", LINEAR_ATTENTION),
-        gaps=gaps and target is not None and all(map(target.has, OPERATORS)),
+        gaps=gaps and target is not None and all(map(target.has, SKIPPING_OPERATORS)),
         semantics=semantics,
         empty=empty,
     )
