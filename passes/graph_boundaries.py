@@ -160,14 +160,14 @@ class PlainLoopInputsPass(Pass):
         found = self.find(model)
         names = NameSource(all_names(model) if found else ())
         for loop, index in found:
-            initial, graph = operand(loop, index), loop.graph
+            initial = operand(loop, index)
             if index < _FIRST_STATE:
                 body = loop.attributes["body"].as_graph()
                 _replace_loop_input(body, index, names, default_opset(model))
-            elif initial is not None and graph is not None:
+            elif initial is not None:
                 cast = _cast_of(initial, names, self.facts)
                 cast.outputs[0].name = names.fresh(f"{initial.name}_copy")
-                graph.insert_before(loop, cast)
+                loop.prepend(cast)
                 loop.replace_input_with(index, cast.outputs[0])
         return ir.passes.PassResult(model, modified=bool(found))
 

@@ -66,11 +66,7 @@ class Work:
             "opset": default_opset(self.model),
             "ops_before": self._ops_before,
             "ops_after": count_ops(self.model),
-            "notes": self.notes,
-            "sets": self.sets,
-            "warnings": self.warnings,
-            "rounds": self.rounds,
-            "dequantized": self.dequantized,
+            **{name: getattr(self, name) for name in ("notes", "sets", "warnings", "rounds", "dequantized")},
         }
 
     @property
