@@ -26,8 +26,8 @@ from rnnlower.passes.command_options import PadOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.expand_functions import InlineFunctionsPass
-from rnnlower.passes.folded_rows import UnfoldRowsPass
 from rnnlower.passes.reports import PadReport
+from rnnlower.passes.rows_and_sizes import UnfoldRowsPass
 from rnnlower.passes.steps import lifting_steps, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.wording import option, time_axis

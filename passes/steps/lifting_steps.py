@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rnnlower import wording
 from rnnlower.graph.walk import op_types, operand, walk
-from rnnlower.passes.count_iterations import CountIterationsPass
 from rnnlower.passes.expand_functions import InlineFunctionsPass
+from rnnlower.passes.loop_forms import CountIterationsPass, WriteScansPass
 from rnnlower.passes.removing import RemoveNoopsPass
 from rnnlower.passes.sequences import StackSequencesPass
 from rnnlower.passes.simpler_control_flow import CaptureStatesPass
@@ -115,8 +115,6 @@ def write_scans(work: LoweringWork) -> None:
     target = work.options.runtime
     if target is None or target.has("Loop") or not target.has("Scan") or "Loop" not in op_types(work.model):
         return
-    from rnnlower.passes.write_scans import WriteScansPass
-
     written = work.apply(WriteScansPass()).written
     work.notes += [f"Loop {name!r} is written as a Scan: {target.name} has no Loop" for name in written]
 

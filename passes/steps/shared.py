@@ -17,12 +17,11 @@ from rnnlower.passes.base import Pass
 from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.declared_sizes import CorrectShapesPass, FreezeDimsPass
-from rnnlower.passes.folded_rows import UnfoldRowsPass
 from rnnlower.passes.folding import FoldConstantsPass
 from rnnlower.passes.removing import RemoveNoopsPass, RemoveUnusedPass, StripPass
+from rnnlower.passes.rows_and_sizes import UnfoldRowsPass, WidenSizesPass
 from rnnlower.passes.simpler_control_flow import CaptureStatesPass, TakeBranchesPass
 from rnnlower.passes.steps.work import Step, Work
-from rnnlower.passes.wide_sizes import WidenSizesPass
 from rnnlower.recurrent.suspicions import find_other_recurrences, find_suspicions
 from rnnlower.wording import call, counted
 

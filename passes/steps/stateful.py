@@ -11,7 +11,7 @@ from rnnlower.graph.walk import LocatedNode, default_opset
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.lowering.state_lowering import choose_chunk_form
 from rnnlower.passes.convert_opset import convert_to_first_possible
-from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
+from rnnlower.passes.lower_recurrent import LowerStateOperatorsPass
 from rnnlower.passes.steps.contracts import contract, nodes_are_replaced, state_operators_are_replaced
 from rnnlower.passes.steps.work import LoweringWork, Work, deselect, is_selected
 from rnnlower.recurrent.state_operators import (

@@ -11,11 +11,10 @@ import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.recurrent.finding import is_recurrent
-from rnnlower.timeflow.axes import make_samples, static_step_count
+from rnnlower.timeflow.axes import follow, make_samples, static_step_count
 from rnnlower.timeflow.edits import CacheInput, Edit
 from rnnlower.timeflow.flow import Flow, locate
 from rnnlower.timeflow.recurrence import require_states_returned
-from rnnlower.timeflow.rules import follow
 from rnnlower.timeflow.tracks import ChunkError, CoupledError, Track, batch_remedy, length_remedy
 from rnnlower.wording import counted, option
 

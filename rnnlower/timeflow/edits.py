@@ -17,7 +17,12 @@ Dims = tuple[int | str | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class CacheInput:
+class Edit:
+    """An edit of the graph."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheInput(Edit):
     """The last elements of the previous chunks, prepended to an input.
 
     Attributes:
@@ -49,7 +54,7 @@ class CacheInput:
 
 
 @dataclasses.dataclass(frozen=True)
-class HoldState:
+class HoldState(Edit):
     """A state of a node, moved to an input and an output of the model.
 
     Attributes:
@@ -73,7 +78,7 @@ class HoldState:
 
 
 @dataclasses.dataclass(frozen=True)
-class ContinueSum:
+class ContinueSum(Edit):
     """A cumulative sum, continued from chunk to chunk."""
 
     node: ir.Node
@@ -84,7 +89,7 @@ class ContinueSum:
 
 
 @dataclasses.dataclass(frozen=True)
-class ContinuePositions:
+class ContinuePositions(Edit):
     """Positions, continued from chunk to chunk.
 
     Attributes:
@@ -111,7 +116,7 @@ class ContinuePositions:
 
 
 @dataclasses.dataclass(frozen=True)
-class BlankFrames:
+class BlankFrames(Edit):
     """A constant in the place of the frames before the first real one.
 
     Attributes:
@@ -133,7 +138,7 @@ class BlankFrames:
 
 
 @dataclasses.dataclass(frozen=True)
-class OverlapAdd:
+class OverlapAdd(Edit):
     """The sum of shifted frames, in the place of a node that adds up overlapping ones.
 
     Attributes:
@@ -156,7 +161,7 @@ class OverlapAdd:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplaceInput:
+class ReplaceInput(Edit):
     """A constant in the place of an input, or nothing."""
 
     node: ir.Node
@@ -165,7 +170,7 @@ class ReplaceInput:
 
 
 @dataclasses.dataclass(frozen=True)
-class SetAttribute:
+class SetAttribute(Edit):
     """Another list of integers for an attribute."""
 
     node: ir.Node
@@ -174,21 +179,8 @@ class SetAttribute:
 
 
 @dataclasses.dataclass(frozen=True)
-class BypassNode:
+class BypassNode(Edit):
     """One of a node's inputs, in the place of the node."""
 
     node: ir.Node
     index: int
-
-
-Edit = (
-    BlankFrames
-    | BypassNode
-    | CacheInput
-    | ContinuePositions
-    | HoldState
-    | OverlapAdd
-    | ReplaceInput
-    | SetAttribute
-    | ContinueSum
-)
