@@ -18,11 +18,7 @@ from rnnlower.recurrent.state_operators import has_sizes, is_state_operator, par
 
 @dataclasses.dataclass
 class ConvertWork(Work):
-    """The data that the steps of convert share.
-
-    Attributes:
-        report: The report on the conversion.
-    """
+    """The data that the steps of convert share."""
 
     options: ConvertOptions
     report: OpsetReport = dataclasses.field(init=False)

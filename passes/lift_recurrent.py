@@ -47,21 +47,17 @@ class _NothingLiftedError(Exception):
 
 
 class _Trial:
-    """A copy of a model, in which each Loop and Scan is made simpler at most once."""
+    """A copy of a model, in which each Loop and Scan is made simpler at most once.
+
+    Attributes:
+        copies: For each Loop and Scan of the model that was not tried yet, its copy and the node around that.
+    """
 
     def __init__(self, model: ir.Model) -> None:
         copied = model.clone()
         self.facts, self.names = Facts(copied), NameSource(all_names(copied))
         originals = [each.node for each, _ in loops_and_scans(model)]
-        self._copies = dict(zip(originals, loops_and_scans(copied), strict=True))
-
-    def has(self, node: ir.Node) -> bool:
-        """Return whether a Loop or Scan of the model was not taken yet."""
-        return node in self._copies
-
-    def take(self, node: ir.Node) -> tuple[LocatedNode, ir.Node | None]:
-        """Return the copy of a Loop or Scan, and of the node around it."""
-        return self._copies.pop(node)
+        self.copies = dict(zip(originals, loops_and_scans(copied), strict=True))
 
 
 @dataclasses.dataclass(eq=False)
@@ -227,16 +223,16 @@ class LiftRecurrentPass(Pass):
         node = located.node
         if not has_simpler_steps(self.facts, node):
             return False
-        inner = [each for body in subgraphs_of(node) for each, _ in walk(body) if each.op_type in _FRAMES]
+        inner = {each for body in subgraphs_of(node) for each, _ in walk(body) if each.op_type in _FRAMES}
         trial = self._trial
-        if trial is not None and all(map(trial.has, inner)) and not self._is_lifted_in(trial, node):
+        if trial is not None and inner <= trial.copies.keys() and not self._is_lifted_in(trial, node):
             return False
         self._trial = _Trial(model)
         return self._is_lifted_in(self._trial, node)
 
     def _is_lifted_in(self, trial: _Trial, node: ir.Node) -> bool:
         try:
-            self._with_facts(trial.facts)._lift_simpler(trial.names, *trial.take(node))
+            self._with_facts(trial.facts)._lift_simpler(trial.names, *trial.copies.pop(node))
         except NotLiftableError:
             return False
         return True

@@ -16,10 +16,9 @@ from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.versions import needed_opset
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering import LAST_OPSET
-from rnnlower.padding.examples import FIRST_PADDED_OPSET
 from rnnlower.padding.padding_rules import RULES
 from rnnlower.padding.reductions import unfold_groups
-from rnnlower.padding.sizes import NoRuleError, Size
+from rnnlower.padding.sizes import FIRST_PADDED_OPSET, NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow
 from rnnlower.passes.base import Pass
 from rnnlower.passes.command_options import PadOptions
@@ -248,11 +247,7 @@ def _size_expression(value: ir.Value, size: Size, flow: PadFlow) -> str:
 
 @dataclasses.dataclass
 class PadWork(Work):
-    """The data that the steps of pad share.
-
-    Attributes:
-        metadata: The calling convention of the result.
-    """
+    """The data that the steps of pad share: what a `PadReport` has."""
 
     options: PadOptions
     metadata: PadMetadata = dataclasses.field(init=False)

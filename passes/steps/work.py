@@ -34,15 +34,9 @@ class Work:
 
     Attributes:
         model: The model, which the steps change.
-        options: The options of the command.
         opset: The opset that the result is to have; ``None``: the source's, raised as far as needed.
         nodes: The recurrent nodes that the steps are about.
-        notes: Messages for the user.
-        warnings: Ways in which the result may not behave as the user expects.
-        sets: The inputs that were set, with their values.
-        dequantized: Outputs of the quantized nodes that became float ones.
-        rounds: Whether a recurrence rounds each operator to 16 bits.
-        facts: The facts about the model, which the steps share.
+        notes, warnings, sets, dequantized, rounds: As in a `RewritingReport`.
     """
 
     model: ir.Model
@@ -95,7 +89,6 @@ class LoweringWork(Work):
     """The data that the steps of a lowering share.
 
     Attributes:
-        options: The options of the lowering.
         listen: Returns the listener for a node, which receives the roles of the values in its steps.
         nodes: The recurrent nodes to be lowered, under the names and paths that they had in the source.
         state_nodes: The LinearAttention and CausalConvWithState nodes to be lowered, likewise.

@@ -357,7 +357,7 @@ def _match_reset(
     size = step.size
     own = range(h.start, h.start + h.size)
     plain = [
-        {key: value for key, value in p.items() if len(key) < 2 and not _has_function(step, key)}
+        {key: value for key, value in p.items() if len(key) < 2 and not any(map(step.activation, key))}
         for p in candidates
     ]
     gated = [
@@ -386,10 +386,6 @@ def _match_reset(
     if {*recurrent.weights} - {h.start} or any((i,) in p for p in plain for i in own):
         raise mismatch("GRU", "the reset gate multiplies more than the product with the state")
     return gate, step.split(gate.argument), step.split_polynomials(plain), recurrent, True
-
-
-def _has_function(step: StepEquations, key: tuple[int, ...]) -> bool:
-    return any(step.activation(atom) is not None for atom in key)
 
 
 def _match_reset_before_product(
