@@ -27,14 +27,14 @@ from rnnlower.passes.command_options import (
     QuantizeOptions,
     StreamOptions,
 )
-from rnnlower.passes.lowering_options import (
+from rnnlower.passes.options import (
     LoopOptions,
     LoweringOptions,
     LowerOptions,
+    Progress,
     ScanOptions,
     UnrollOptions,
 )
-from rnnlower.passes.options import Progress
 
 if TYPE_CHECKING:
     import onnx

@@ -12,8 +12,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import LocatedNode, count_ops, default_opset, walk
 from rnnlower.passes.base import Pass
-from rnnlower.passes.lowering_options import LoweringOptions
-from rnnlower.passes.options import Options
+from rnnlower.passes.options import LoweringOptions, Options
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.suspicions import Suspicion
 
