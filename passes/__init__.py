@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnnlower.passes.adapt_nodes import AdaptNodesPass as AdaptNodesPass
-    from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass as AssumeLinearBeforeResetPass
     from rnnlower.passes.constant_inputs import FreezeInitializersPass as FreezeInitializersPass
     from rnnlower.passes.constant_inputs import LegacyConstantsPass as LegacyConstantsPass
     from rnnlower.passes.constant_inputs import SetInputsPass as SetInputsPass
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.lower_recurrent import LowerStateOperatorsPass as LowerStateOperatorsPass
     from rnnlower.passes.padding import PadLengthsPass as PadLengthsPass
     from rnnlower.passes.recurrent_forms import AdaptRecurrentPass as AdaptRecurrentPass
+    from rnnlower.passes.recurrent_forms import AssumeLinearBeforeResetPass as AssumeLinearBeforeResetPass
     from rnnlower.passes.recurrent_forms import ConformSonnxPass as ConformSonnxPass
     from rnnlower.passes.recurrent_forms import DequantizeRecurrentPass as DequantizeRecurrentPass
     from rnnlower.passes.removing import RemoveNoopsPass as RemoveNoopsPass
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 _NAMES_BY_MODULE = {
     "adapt_nodes": ["AdaptNodesPass"],
-    "assume_linear": ["AssumeLinearBeforeResetPass"],
     "constant_inputs": ["FreezeInitializersPass", "LegacyConstantsPass", "SetInputsPass"],
     "convert_opset": ["ConvertOpsetPass"],
     "declared_sizes": ["CorrectShapesPass", "FreezeDimsPass", "NameBatchPass"],
@@ -60,7 +59,12 @@ _NAMES_BY_MODULE = {
     "loop_forms": ["CountIterationsPass", "WriteScansPass"],
     "lower_recurrent": ["LowerRecurrentPass", "LowerStateOperatorsPass"],
     "padding": ["PadLengthsPass"],
-    "recurrent_forms": ["AdaptRecurrentPass", "ConformSonnxPass", "DequantizeRecurrentPass"],
+    "recurrent_forms": [
+        "AdaptRecurrentPass",
+        "AssumeLinearBeforeResetPass",
+        "ConformSonnxPass",
+        "DequantizeRecurrentPass",
+    ],
     "removing": ["RemoveNoopsPass", "RemoveUnusedPass", "StripPass"],
     "rows_and_sizes": ["UnfoldRowsPass", "WidenSizesPass"],
     "sequences": ["ResolveSequencesPass", "StackSequencesPass"],

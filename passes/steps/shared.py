@@ -12,7 +12,6 @@ from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.versions import needed_opset
 from rnnlower.graph.walk import default_opset, display_name, walk
-from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.base import Pass
 from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
 from rnnlower.passes.convert_opset import convert_to_first_possible
@@ -39,6 +38,9 @@ def assume_linear_before_reset(work: Work) -> None:
 
     Before: GRU nodes of both forms. After: all have linear_before_reset=1.
     """
+    # A conversion need not load what gives nodes other forms.
+    from rnnlower.passes.recurrent_forms import AssumeLinearBeforeResetPass
+
     reading = work.apply(AssumeLinearBeforeResetPass())
     work.notes.append(
         f"GRU nodes are read as linear_before_reset=1, as asked for: {reading.changed} had another form"
