@@ -42,7 +42,6 @@ class Joined:
 
     Attributes:
         index: Its index among the states of a Loop or Scan.
-        axis: The axis.
         bounds: The start and end of each part on the axis.
         parts: The parts, without the axis if it is new.
         is_new: Whether they are stacked.

@@ -14,15 +14,16 @@ from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, operand, qualified_op_type
 from rnnlower.recurrent.finding import is_stateful, shown_names
-from rnnlower.timeflow.contents import Contents, facts_about
 from rnnlower.timeflow.edits import BlankFrames, CacheInput, Edit, ReplaceInput, SetAttribute, Start
 from rnnlower.timeflow.tracks import (
     ChunkError,
+    Contents,
     CoupledError,
     Sample,
     Scores,
     Track,
     batch_remedy,
+    facts_about,
     shapes_remedy,
 )
 
