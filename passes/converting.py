@@ -41,9 +41,7 @@ def _convert(work: ConvertWork) -> None:
 
     Before: the opset of the source. After: the requested one.
     """
-    report = work.apply(ConvertOpsetPass(work.options.opset, keep=is_selected)).report
-    assert report is not None
-    work.report = report
+    work.report = work.apply(ConvertOpsetPass(work.options.opset, keep=is_selected)).report
 
 
 def _select_state_operators(work: ConvertWork) -> None:

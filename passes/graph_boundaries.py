@@ -65,7 +65,8 @@ class CopyOutputsPass(Pass):
             (graph, index)
             for graph in model.graphs()
             for index, value in enumerate(graph.outputs)
-            if (self._read and _is_read(value)) or _is_computed_by(value, self._op_types)
+            if (self._read and _is_read(value))
+            or producer_of(look_through(value, _FUSED), *self._op_types) is not None
         ]
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -90,11 +91,6 @@ def _is_read(value: ir.Value) -> bool:
     return bool(value.uses()) or any(
         each.op_identifier() == node.op_identifier() and [*each.inputs] == [*node.inputs] for each in equal
     )
-
-
-def _is_computed_by(value: ir.Value, op_types: Collection[str]) -> bool:
-    """Return whether one of these operators computes a value, maybe followed by an activation."""
-    return producer_of(look_through(value, _FUSED), *op_types) is not None
 
 
 def _cast_of(value: ir.Value, names: NameSource, facts: Facts) -> ir.Node:

@@ -154,7 +154,7 @@ class StreamPass(Pass):
         self._time_axes = dictionary("time_axes", time_axes)
         self._allow_delay = allow_delay
         self._given = dictionary("states", states)
-        self.analysis: Analysis | None = None
+        self.analysis: Analysis
         self.states: Mapping[str, str] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -251,7 +251,6 @@ def _stream(work: StreamWork) -> None:
     options = work.options
     options.report_progress("following time")
     streaming = work.apply(StreamPass(options.steps, options.time_axes, options.allow_delay, options.states))
-    assert streaming.analysis is not None
     work.analysis, work.states = streaming.analysis, streaming.states
     if not work.analysis.axes:
         pairs = ", ".join(f"{output} feeds {name}" for output, name in work.states.items())

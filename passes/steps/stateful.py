@@ -46,8 +46,7 @@ def choose_state_kernels(work: LoweringWork) -> None:
         if node.located.node.domain in _kernel_domains(work, op_type) and not _is_slow(node):
             work.kept.append(KeptNode(name, op_type, path, f"{work.target.name} has a kernel of it"))
             deselect(node.located.node)
-    work.state_nodes = [located for located in work.state_nodes if is_selected(located.node)]
-    for node in _parse(work, work.state_nodes):
+    for node in _parse(work, [located for located in work.state_nodes if is_selected(located.node)]):
         is_right = node.dtype in _TYPES and node.state_dtype == node.dtype and not _is_slow(node)
         if is_right and _MICROSOFT in _kernel_domains(work, node.located.node.op_type):
             node.located.node.domain = _MICROSOFT

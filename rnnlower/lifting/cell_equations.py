@@ -101,11 +101,7 @@ def _match_unit(step: StepEquations, j: int, which_input: int, which_output: int
 
 
 def _complement(gate: Gate) -> Gate:
-    """Return 1 minus a gate.
-
-    Raises:
-        NotLiftableError: That is another activation.
-    """
+    """Return 1 minus a gate; refuse a gate for which that is another activation."""
     if gate.activation.name != "Sigmoid":
         raise mismatch("LSTM", f"1 - {gate.activation.name} is not an activation")
     return dataclasses.replace(gate, argument=gate.argument.scale(-1.0))

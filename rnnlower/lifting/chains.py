@@ -68,9 +68,9 @@ class StepEvaluator(Evaluator):
     """An evaluator of one step, for which values that do not depend on the old state are leaves.
 
     Args:
+        facts, atoms, known: As in `Evaluator`.
         state: A state of the line.
         region: The values that depend on the old state.
-        known: The forms of some values.
         next_inputs: The inputs of the next step, if those of this one are not known: then only values
             from the same sources are leaves.
     """

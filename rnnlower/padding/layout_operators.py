@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -235,13 +236,9 @@ def _reverse(flow: PadFlow, node: ir.Node) -> Axes:
     return _same(flow, node)
 
 
-def _refuse_unknown(what: str) -> Rule:
-    """Return the rule of an operator on values that are not known."""
-
-    def rule(flow: PadFlow, node: ir.Node) -> Axes:
-        raise NoRuleError(what)
-
-    return rule
+def _refuse(what: str, flow: PadFlow, node: ir.Node) -> Axes:
+    """Refuse an operator on values that are not known."""
+    raise NoRuleError(what)
 
 
 def _same(flow: PadFlow, node: ir.Node) -> Axes:
@@ -366,11 +363,11 @@ LAYOUT_OPERATORS: dict[str, Rule] = {
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
     "OneHot": _one_hot,
-    "Range": _refuse_unknown("numbers steps from a value that is computed while it runs"),
+    "Range": functools.partial(_refuse, "numbers steps from a value that is computed while it runs"),
     "Reshape": _reshape,
     "ReverseSequence": _reverse,
     "ScatterND": _scatter_nd,
-    "Shape": _refuse_unknown("takes the shape of a value whose shape is not known"),
+    "Shape": functools.partial(_refuse, "takes the shape of a value whose shape is not known"),
     "Slice": _slice,
     "Split": _split,
     "Squeeze": _move_axes,

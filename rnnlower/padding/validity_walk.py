@@ -62,7 +62,6 @@ class PadFlow(Examples):
         rows: The axis of rows of each input that has one, if each row has a length of its own.
 
     Attributes:
-        emitters: The emitters of what is added to the graph.
         masks: The masks and counts of the valid elements.
     """
 
