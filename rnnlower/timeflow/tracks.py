@@ -1,4 +1,4 @@
-"""What is known of a value: the position of time in it, its contents and shapes; the errors if that fails."""
+"""Knowledge of a value: the position of time in it, its contents and shapes; the errors if time is lost."""
 
 from __future__ import annotations
 
