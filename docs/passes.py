@@ -16,7 +16,7 @@ from rnnlower.passes.checking import CHECK
 from rnnlower.passes.command_options import ConvertOptions, StreamOptions
 from rnnlower.passes.converting import CONVERT
 from rnnlower.passes.lifting import LIFT
-from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.padding import PAD
 from rnnlower.passes.pipeline import LOWER
 from rnnlower.passes.steps.work import Step

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnnlower.passes.adapt_nodes import AdaptNodesPass as AdaptNodesPass
-    from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass as AssumeLinearBeforeResetPass
     from rnnlower.passes.constant_inputs import FreezeInitializersPass as FreezeInitializersPass
     from rnnlower.passes.constant_inputs import LegacyConstantsPass as LegacyConstantsPass
     from rnnlower.passes.constant_inputs import SetInputsPass as SetInputsPass
     from rnnlower.passes.convert_opset import ConvertOpsetPass as ConvertOpsetPass
-    from rnnlower.passes.count_iterations import CountIterationsPass as CountIterationsPass
     from rnnlower.passes.declared_sizes import CorrectShapesPass as CorrectShapesPass
     from rnnlower.passes.declared_sizes import FreezeDimsPass as FreezeDimsPass
     from rnnlower.passes.declared_sizes import NameBatchPass as NameBatchPass
@@ -20,21 +18,25 @@ if TYPE_CHECKING:
     from rnnlower.passes.exact_numbers import SeparateSumsPass as SeparateSumsPass
     from rnnlower.passes.expand_functions import ExpandDefinitionsPass as ExpandDefinitionsPass
     from rnnlower.passes.expand_functions import InlineFunctionsPass as InlineFunctionsPass
-    from rnnlower.passes.folded_rows import UnfoldRowsPass as UnfoldRowsPass
     from rnnlower.passes.folding import FoldConstantsPass as FoldConstantsPass
     from rnnlower.passes.folding import FoldWeightsPass as FoldWeightsPass
     from rnnlower.passes.graph_boundaries import CopyOutputsPass as CopyOutputsPass
     from rnnlower.passes.graph_boundaries import PlainLoopInputsPass as PlainLoopInputsPass
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass as LiftRecurrentPass
+    from rnnlower.passes.loop_forms import CountIterationsPass as CountIterationsPass
+    from rnnlower.passes.loop_forms import WriteScansPass as WriteScansPass
     from rnnlower.passes.lower_recurrent import LowerRecurrentPass as LowerRecurrentPass
-    from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass as LowerStateOperatorsPass
+    from rnnlower.passes.lower_recurrent import LowerStateOperatorsPass as LowerStateOperatorsPass
     from rnnlower.passes.padding import PadLengthsPass as PadLengthsPass
     from rnnlower.passes.recurrent_forms import AdaptRecurrentPass as AdaptRecurrentPass
+    from rnnlower.passes.recurrent_forms import AssumeLinearBeforeResetPass as AssumeLinearBeforeResetPass
     from rnnlower.passes.recurrent_forms import ConformSonnxPass as ConformSonnxPass
     from rnnlower.passes.recurrent_forms import DequantizeRecurrentPass as DequantizeRecurrentPass
     from rnnlower.passes.removing import RemoveNoopsPass as RemoveNoopsPass
     from rnnlower.passes.removing import RemoveUnusedPass as RemoveUnusedPass
     from rnnlower.passes.removing import StripPass as StripPass
+    from rnnlower.passes.rows_and_sizes import UnfoldRowsPass as UnfoldRowsPass
+    from rnnlower.passes.rows_and_sizes import WidenSizesPass as WidenSizesPass
     from rnnlower.passes.sequences import ResolveSequencesPass as ResolveSequencesPass
     from rnnlower.passes.sequences import StackSequencesPass as StackSequencesPass
     from rnnlower.passes.simpler_control_flow import CaptureStatesPass as CaptureStatesPass
@@ -43,34 +45,33 @@ if TYPE_CHECKING:
     from rnnlower.passes.static_shapes import StaticShapesPass as StaticShapesPass
     from rnnlower.passes.streaming import StreamPass as StreamPass
     from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass as UnrollControlFlowPass
-    from rnnlower.passes.wide_sizes import WidenSizesPass as WidenSizesPass
-    from rnnlower.passes.write_scans import WriteScansPass as WriteScansPass
 
 _NAMES_BY_MODULE = {
     "adapt_nodes": ["AdaptNodesPass"],
-    "assume_linear": ["AssumeLinearBeforeResetPass"],
     "constant_inputs": ["FreezeInitializersPass", "LegacyConstantsPass", "SetInputsPass"],
     "convert_opset": ["ConvertOpsetPass"],
-    "count_iterations": ["CountIterationsPass"],
     "declared_sizes": ["CorrectShapesPass", "FreezeDimsPass", "NameBatchPass"],
     "exact_numbers": ["KeepNaNPass", "SeparateSumsPass"],
     "expand_functions": ["ExpandDefinitionsPass", "InlineFunctionsPass"],
-    "folded_rows": ["UnfoldRowsPass"],
     "folding": ["FoldConstantsPass", "FoldWeightsPass"],
     "graph_boundaries": ["CopyOutputsPass", "PlainLoopInputsPass"],
     "lift_recurrent": ["LiftRecurrentPass"],
-    "lower_recurrent": ["LowerRecurrentPass"],
-    "lower_state_operators": ["LowerStateOperatorsPass"],
+    "loop_forms": ["CountIterationsPass", "WriteScansPass"],
+    "lower_recurrent": ["LowerRecurrentPass", "LowerStateOperatorsPass"],
     "padding": ["PadLengthsPass"],
-    "recurrent_forms": ["AdaptRecurrentPass", "ConformSonnxPass", "DequantizeRecurrentPass"],
+    "recurrent_forms": [
+        "AdaptRecurrentPass",
+        "AssumeLinearBeforeResetPass",
+        "ConformSonnxPass",
+        "DequantizeRecurrentPass",
+    ],
     "removing": ["RemoveNoopsPass", "RemoveUnusedPass", "StripPass"],
+    "rows_and_sizes": ["UnfoldRowsPass", "WidenSizesPass"],
     "sequences": ["ResolveSequencesPass", "StackSequencesPass"],
     "simpler_control_flow": ["CaptureStatesPass", "TakeBranchesPass"],
     "static_shapes": ["InferTypesPass", "StaticShapesPass"],
     "streaming": ["StreamPass"],
     "unroll_control_flow": ["UnrollControlFlowPass"],
-    "wide_sizes": ["WidenSizesPass"],
-    "write_scans": ["WriteScansPass"],
 }
 _MODULE_OF = {name: home for home, names in _NAMES_BY_MODULE.items() for name in names}
 

@@ -107,12 +107,11 @@ class AdaptNodesPass(Pass):
         except (MissingOperatorError, OpsetError):
             results = []
         used = [index for index, out in enumerate(node.outputs) if is_read(out)]
-        graph = node.graph
-        if graph is None or not results or (used and used[-1] >= len(results)):
+        if node.graph is None or not results or (used and used[-1] >= len(results)):
             detach(writer.nodes)
             return False
         self.adapted.setdefault(key, []).append(display_name(node))
-        graph.insert_before(node, writer.nodes)
+        node.prepend(writer.nodes)
         node.resize_outputs(min(len(results), len(node.outputs)))
         for result, old in zip(results, node.outputs, strict=False):
             writer.facts.transfer(old, result)

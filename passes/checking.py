@@ -11,7 +11,7 @@ from rnnlower.errors import RnnLowerError
 from rnnlower.graph.walk import LocatedNode, count_ops, default_opset
 from rnnlower.passes.command_options import CheckOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
-from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import LOWER
 from rnnlower.passes.steps import emitting, shared
 from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run_steps

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from rnnlower import wording
 from rnnlower.arguments import check_choice, check_strings, check_unroll_factor, integer
 from rnnlower.errors import OptionError
-from rnnlower.passes.lowering_options import LoweringOptions
-from rnnlower.passes.options import Options, RecurrentOptions
+from rnnlower.passes.options import LoweringOptions, Options, RecurrentOptions
 
 if TYPE_CHECKING:
     from rnnlower.recurrent.node import Semantics

@@ -35,7 +35,7 @@ class ConvertOpsetPass(Pass):
     Attributes:
         target: The opset of the result.
         keep: Whether to leave a node as it is, because the caller replaces it.
-        report: The report on the last run.
+        report: The report on the run.
     """
 
     ENSURES = (_opset_is_target,)
@@ -43,7 +43,7 @@ class ConvertOpsetPass(Pass):
     def __init__(self, target: int, keep: NodePredicate | None = None) -> None:
         self.target = integer("opset", target)
         self.keep = keep
-        self.report: OpsetReport | None = None
+        self.report: OpsetReport
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Convert `model` in place.
@@ -71,5 +71,5 @@ def convert_to_first_possible(
         except OpsetError as error:
             refusals.append(error)
         else:
-            return [] if conversion.report is None else conversion.report.notes
+            return conversion.report.notes
     raise refusals[0]

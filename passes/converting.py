@@ -18,11 +18,7 @@ from rnnlower.recurrent.state_operators import has_sizes, is_state_operator, par
 
 @dataclasses.dataclass
 class ConvertWork(Work):
-    """The data that the steps of convert share.
-
-    Attributes:
-        report: The report on the conversion.
-    """
+    """The data that the steps of convert share."""
 
     options: ConvertOptions
     report: OpsetReport = dataclasses.field(init=False)
@@ -45,9 +41,7 @@ def _convert(work: ConvertWork) -> None:
 
     Before: the opset of the source. After: the requested one.
     """
-    report = work.apply(ConvertOpsetPass(work.options.opset, keep=is_selected)).report
-    assert report is not None
-    work.report = report
+    work.report = work.apply(ConvertOpsetPass(work.options.opset, keep=is_selected)).report
 
 
 def _select_state_operators(work: ConvertWork) -> None:

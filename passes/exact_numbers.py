@@ -202,10 +202,9 @@ def _is_sum(value: ir.Value | None) -> bool:
 
 
 def _insert_max(node: ir.Node, names: NameSource) -> None:
-    value, graph = node.inputs[0], node.graph
+    value = node.inputs[0]
     assert value is not None
-    assert graph is not None
     name = names.fresh(f"{value.name}/Max")
     apart = ir.Value(name=names.fresh(f"{value.name}_apart"), type=value.type, shape=value.shape)
-    graph.insert_before(node, ir.node("Max", [value, value], outputs=[apart], name=name))
+    node.prepend(ir.node("Max", [value, value], outputs=[apart], name=name))
     node.replace_input_with(0, apart)

@@ -126,13 +126,12 @@ def _replace_by_constant(out: ir.Value, tensor: ir.TensorProtocol, pool: Initial
     """Replace a node's output by a constant; a graph output stays a node's output."""
     node = out.producer()
     assert node is not None
-    assert node.graph is not None
     name = str(out.name)
     if out.is_graph_output():
         if node.op_type == "Constant" or not constant_holds(tensor.dtype, opset):
             return False
         constant = ir.node("Constant", [], {"value": tensor}, name=f"{name}/Constant")
-        node.graph.insert_before(node, constant)
+        node.prepend(constant)
         take_place_of(constant.outputs[0], out)
     else:
         out.replace_all_uses_with(pool.intern(tensor, name))

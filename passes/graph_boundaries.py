@@ -65,7 +65,8 @@ class CopyOutputsPass(Pass):
             (graph, index)
             for graph in model.graphs()
             for index, value in enumerate(graph.outputs)
-            if (self._read and _is_read(value)) or _is_computed_by(value, self._op_types)
+            if (self._read and _is_read(value))
+            or producer_of(look_through(value, _FUSED), *self._op_types) is not None
         ]
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -90,11 +91,6 @@ def _is_read(value: ir.Value) -> bool:
     return bool(value.uses()) or any(
         each.op_identifier() == node.op_identifier() and [*each.inputs] == [*node.inputs] for each in equal
     )
-
-
-def _is_computed_by(value: ir.Value, op_types: Collection[str]) -> bool:
-    """Return whether one of these operators computes a value, maybe followed by an activation."""
-    return producer_of(look_through(value, _FUSED), *op_types) is not None
 
 
 def _cast_of(value: ir.Value, names: NameSource, facts: Facts) -> ir.Node:
@@ -160,14 +156,14 @@ class PlainLoopInputsPass(Pass):
         found = self.find(model)
         names = NameSource(all_names(model) if found else ())
         for loop, index in found:
-            initial, graph = operand(loop, index), loop.graph
+            initial = operand(loop, index)
             if index < _FIRST_STATE:
                 body = loop.attributes["body"].as_graph()
                 _replace_loop_input(body, index, names, default_opset(model))
-            elif initial is not None and graph is not None:
+            elif initial is not None:
                 cast = _cast_of(initial, names, self.facts)
                 cast.outputs[0].name = names.fresh(f"{initial.name}_copy")
-                graph.insert_before(loop, cast)
+                loop.prepend(cast)
                 loop.replace_input_with(index, cast.outputs[0])
         return ir.passes.PassResult(model, modified=bool(found))
 

@@ -18,20 +18,18 @@ from rnnlower.graph.walk import LocatedNode, default_opset, display_name, node_n
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.attention import has_matrix_state
 from rnnlower.lifting.attention_emission import lift_attention
-from rnnlower.lifting.bidirectional import join_directions
 from rnnlower.lifting.causal_convolutions import find_convolutions, lift_convolution
 from rnnlower.lifting.chains import PRODUCTS, find_chains
 from rnnlower.lifting.frames import scan_frame
-from rnnlower.lifting.lifted_nodes import FrameLifter, Lifted, LiftedNode
+from rnnlower.lifting.lifted_nodes import FrameLifter, Lifted, LiftedNode, join_directions
 from rnnlower.lifting.line_lifting import LineLifter
 from rnnlower.lifting.line_search import match_line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.passes.base import Pass
-from rnnlower.passes.joined_values import has_read_parts, read_parts
-from rnnlower.passes.row_choices import has_other_choices, write_choices
 from rnnlower.passes.sequences import StackSequencesPass
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
 from rnnlower.passes.simpler_steps import has_simpler_steps, simplify_steps
+from rnnlower.passes.step_forms import has_other_choices, has_read_parts, read_parts, write_choices
 from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics
 
@@ -49,21 +47,17 @@ class _NothingLiftedError(Exception):
 
 
 class _Trial:
-    """A copy of a model, in which each Loop and Scan is made simpler at most once."""
+    """A copy of a model, in which each Loop and Scan is made simpler at most once.
+
+    Attributes:
+        copies: For each Loop and Scan of the model that was not tried yet, its copy and the node around that.
+    """
 
     def __init__(self, model: ir.Model) -> None:
         copied = model.clone()
         self.facts, self.names = Facts(copied), NameSource(all_names(copied))
         originals = [each.node for each, _ in loops_and_scans(model)]
-        self._copies = dict(zip(originals, loops_and_scans(copied), strict=True))
-
-    def has(self, node: ir.Node) -> bool:
-        """Return whether a Loop or Scan of the model was not taken yet."""
-        return node in self._copies
-
-    def take(self, node: ir.Node) -> tuple[LocatedNode, ir.Node | None]:
-        """Return the copy of a Loop or Scan, and of the node around it."""
-        return self._copies.pop(node)
+        self.copies = dict(zip(originals, loops_and_scans(copied), strict=True))
 
 
 @dataclasses.dataclass(eq=False)
@@ -229,16 +223,16 @@ class LiftRecurrentPass(Pass):
         node = located.node
         if not has_simpler_steps(self.facts, node):
             return False
-        inner = [each for body in subgraphs_of(node) for each, _ in walk(body) if each.op_type in _FRAMES]
+        inner = {each for body in subgraphs_of(node) for each, _ in walk(body) if each.op_type in _FRAMES}
         trial = self._trial
-        if trial is not None and all(map(trial.has, inner)) and not self._is_lifted_in(trial, node):
+        if trial is not None and inner <= trial.copies.keys() and not self._is_lifted_in(trial, node):
             return False
         self._trial = _Trial(model)
         return self._is_lifted_in(self._trial, node)
 
     def _is_lifted_in(self, trial: _Trial, node: ir.Node) -> bool:
         try:
-            self._with_facts(trial.facts)._lift_simpler(trial.names, *trial.take(node))
+            self._with_facts(trial.facts)._lift_simpler(trial.names, *trial.copies.pop(node))
         except NotLiftableError:
             return False
         return True

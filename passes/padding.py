@@ -16,26 +16,37 @@ from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.versions import needed_opset
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering import LAST_OPSET
-from rnnlower.padding.examples import FIRST_PADDED_OPSET
-from rnnlower.padding.normalization import unfold_groups
-from rnnlower.padding.padding_rules import RULES
-from rnnlower.padding.sizes import NoRuleError, Size
-from rnnlower.padding.validity_walk import PadFlow
+from rnnlower.padding.bodies import LOOPS
+from rnnlower.padding.layout_operators import LAYOUT_OPERATORS
+from rnnlower.padding.reductions import REDUCTIONS, unfold_groups
+from rnnlower.padding.sequence_operators import SEQUENCE_OPERATORS
+from rnnlower.padding.sizes import FIRST_PADDED_OPSET, NoRuleError, Size
+from rnnlower.padding.validity_walk import PadFlow, Rule
+from rnnlower.padding.windows import WINDOWS
 from rnnlower.passes.base import Pass
 from rnnlower.passes.command_options import PadOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.expand_functions import InlineFunctionsPass
-from rnnlower.passes.folded_rows import UnfoldRowsPass
 from rnnlower.passes.reports import PadReport
+from rnnlower.passes.rows_and_sizes import UnfoldRowsPass
 from rnnlower.passes.steps import lifting_steps, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.wording import option, time_axis
 
+RULES: Mapping[str, Rule] = {
+    **REDUCTIONS,
+    **SEQUENCE_OPERATORS,
+    **LAYOUT_OPERATORS,
+    **WINDOWS,
+    **LOOPS,
+}
+"""The rule of each operator that padding may reach; any other operator is refused."""
+
 
 def _maximum_is_fixed(model: ir.Model, padding: PadLengthsPass) -> bool:
     shapes, metadata = {value.name: value.shape for value in model.graph.inputs}, padding.metadata
-    return metadata is not None and all(
+    return all(
         (shape := shapes[name]) is not None and shape[axis] == metadata.max[metadata.symbols[name]]
         for name, axis in metadata.inputs.items()
     )
@@ -82,7 +93,7 @@ class PadLengthsPass(Pass):
     by_mask: bool = False
     time_axes: Mapping[str, int] | None = None
     per_row: bool = False
-    metadata: PadMetadata | None = dataclasses.field(init=False, default=None)
+    metadata: PadMetadata = dataclasses.field(init=False, repr=False)
     notes: list[str] = dataclasses.field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -248,11 +259,7 @@ def _size_expression(value: ir.Value, size: Size, flow: PadFlow) -> str:
 
 @dataclasses.dataclass
 class PadWork(Work):
-    """The data that the steps of pad share.
-
-    Attributes:
-        metadata: The calling convention of the result.
-    """
+    """The data that the steps of pad share: what a `PadReport` has."""
 
     options: PadOptions
     metadata: PadMetadata = dataclasses.field(init=False)
@@ -288,7 +295,6 @@ def _pad(work: PadWork) -> None:
     options = work.options
     padding = PadLengthsPass(options.max, by_mask=options.mask, per_row=options.per_row)
     work.apply(padding)
-    assert padding.metadata is not None
     work.metadata = padding.metadata
     work.notes += padding.notes
 

@@ -10,7 +10,7 @@ from rnnlower.errors import OpsetError
 from rnnlower.graph.walk import LocatedNode, walk_all
 from rnnlower.lowering.node_emitter import Listener
 from rnnlower.lowering.replacing import EMITTED
-from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.reports import Report
 from rnnlower.passes.steps import emitting, lifting_steps, planning, preparing, shared, stateful
 from rnnlower.passes.steps.work import LoweringWork, Step, deselect, is_selected, run_steps

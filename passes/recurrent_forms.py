@@ -9,6 +9,7 @@ from dataclasses import field
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.rewiring import remove_orphans
@@ -28,6 +29,8 @@ from rnnlower.targets.target import Target
 
 _PER_AXIS = 13
 """The first opset whose DequantizeLinear has a scale for each row."""
+_LINEAR, _FIRST_LINEAR = "linear_before_reset", 3
+"""The attribute of GRU, and the first opset that has it."""
 
 
 def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptRecurrentPass) -> bool:
@@ -336,3 +339,57 @@ def _dequantize_at_run_time(e: Emitter, values: ir.Value, scale: ir.Value, zero_
     centered = e.op("Sub", e.cast(values, e.dtype), center)
     product = e.op("Mul", centered, e.reshape(scale, [0, 1, -1]))
     return e.transpose(product, [0, 2, 1])
+
+
+def _every_gru_is_linear(model: ir.Model, assuming: AssumeLinearBeforeResetPass) -> bool:
+    nodes = [located.node for located in find_recurrent(model) if located.node.op_type == "GRU"]
+    return all(node.attributes.get_int(_LINEAR, 0) == 1 for node in nodes)
+
+
+class AssumeLinearBeforeResetPass(Pass):
+    """Gives linear_before_reset=1 to every GRU of the model, functions included.
+
+    torch's newer exporter with onnxscript before 0.7.1 left it at its default, 0 (pytorch/pytorch#189225).
+
+    Before::
+
+        (float[5, 1, 2] X, float[1, 3, 2] W, float[1, 3, 1] R) => (float[5, 1, 1, 1] Y) {
+            Y = GRU <hidden_size = 1> (X, W, R)
+        }
+
+    After ``AssumeLinearBeforeResetPass()``::
+
+        (float[5, 1, 2] X, float[1, 3, 2] W, float[1, 3, 1] R) => (float[5, 1, 1, 1] Y) {
+            Y = GRU <hidden_size = 1, linear_before_reset = 1> (X, W, R)
+        }
+
+    Attributes:
+        changed: Number of nodes that had another form.
+    """
+
+    ENSURES = (_every_gru_is_linear,)
+
+    changed = 0
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Set the attribute.
+
+        Raises:
+            UnsupportedModelError: A GRU is older than the attribute.
+        """
+        self.changed = 0
+        for located in find_recurrent(model):
+            node = located.node
+            if node.op_type != "GRU":
+                continue
+            if located.opset < _FIRST_LINEAR:
+                raise UnsupportedModelError(
+                    f"GRU-1 has no {_LINEAR}, so it cannot be set",
+                    node=located,
+                    remedy=f"convert the model first: `{wording.call('convert', opset=_FIRST_LINEAR)}`",
+                )
+            given = node.attributes.get(_LINEAR)
+            if given is None or given.is_ref() or given.as_int() != 1:
+                node.attributes[_LINEAR] = ir.AttrInt64(_LINEAR, 1)
+                self.changed += 1
+        return ir.passes.PassResult(model, modified=bool(self.changed))

@@ -119,32 +119,24 @@ def resolve_static_lengths(
     """Return the nodes to be unrolled, each with a static length, the unreachable and the impossible ones.
 
     Raises:
-        UnsupportedModelError: A length is not static.
+        UnsupportedModelError: A length is not static, or too long to be unrolled.
     """
 
     def dynamic(nodes: Sequence[LocatedNode]) -> list[LocatedNode]:
         return [located for located in nodes if parse_recurrent(located, semantics).seq_length is None]
 
-    is_static = target is not None and target.shapes.static
-    if not dynamic(current) and not is_static:
-        _check_step_limit(current, semantics)
-        return list(current), [], []
     analysis = StaticShapesPass(current)
-    analysis(model, facts)
+    if dynamic(current) or (target is not None and target.shapes.static):
+        analysis(model, facts)
     gone = analysis.unreachable + analysis.impossible
-    current = [located for located in current if located not in gone]
-    for located in dynamic(current):
+    left = [located for located in current if located not in gone]
+    for located in dynamic(left):
         raise _unknown_length_error(located, model, target)
-    _check_step_limit(current, semantics)
-    return current, analysis.unreachable, analysis.impossible
-
-
-def _check_step_limit(nodes: Sequence[LocatedNode], semantics: Semantics) -> None:
-    """Refuse to unroll a node that would exhaust the memory long before there is a file."""
-    for located in nodes:
+    for located in left:
         node = parse_recurrent(located, semantics)
         steps = (node.seq_length or 0) * node.num_directions
         if steps > MOST_STEPS:
+            # It would exhaust the memory long before there is a file.
             raise UnsupportedModelError(
                 f"unrolling {steps:,} steps makes about "
                 f"{steps * _NODES_A_STEP:,} nodes and {steps * _BYTES_A_STEP / 1e9:,.1f} GB; "
@@ -152,6 +144,7 @@ def _check_step_limit(nodes: Sequence[LocatedNode], semantics: Semantics) -> Non
                 node=located,
                 remedy=f"use `{wording.call('scan')}`, which emits a single step",
             )
+    return left, analysis.unreachable, analysis.impossible
 
 
 def _unknown_length_error(

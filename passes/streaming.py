@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.arguments import LARGEST_LENGTH, dictionary, integer
 from rnnlower.errors import OptionError
 from rnnlower.files.metadata import StreamMetadata
-from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.names import NameSource
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, InitializerPool
+from rnnlower.graph.names import NameSource, all_names
+from rnnlower.graph.rewiring import remove_orphans, take_place_of
+from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.symbols import dim_name
+from rnnlower.graph.walk import operand, producer_of
 from rnnlower.passes.base import Pass
 from rnnlower.passes.command_options import StreamOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass
@@ -23,13 +28,14 @@ from rnnlower.passes.reports import Report, StreamReport
 from rnnlower.passes.steps import lifting_steps, preparing, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
-from rnnlower.streaming.analysis import Analysis, analyze
+from rnnlower.streaming.analysis import Analysis, analyze, pair_states
 from rnnlower.streaming.first_frames import choose_first_frames
 from rnnlower.streaming.rewriter import StreamRewriter
-from rnnlower.streaming.single_steps import pair_states
-from rnnlower.streaming.slices import gather_slices
 from rnnlower.timeflow.axes import SingleStepError, find_axes
 from rnnlower.wording import counted, option
+
+_FEWEST = 2
+"""The fewest slices that are gathered at once."""
 
 
 def _states_are_outside(model: ir.Model, streaming: StreamPass) -> bool:
@@ -48,6 +54,59 @@ def _name_unknown_dims(model: ir.Model, axes: Mapping[str, int]) -> None:
             if not isinstance(dim, int) and dim_name(dim) is None and axes.get(value.name or "") != axis:
                 dims[axis] = ir.SymbolicDim(names.fresh(f"{value.name}_dim_{axis}"))
         value.shape = ir.Shape(dims)
+
+
+def gather_slices(model: ir.Model, facts: Facts) -> None:
+    """Replace each Concat of slices of equal length and distance by a Gather with constant indices.
+
+    Before: ``Concat(Unsqueeze(x[0:16]), Unsqueeze(x[8:24]), ...)``.
+    After: ``Gather(x, [[0, 1, ...], [8, 9, ...]])``.
+    """
+    pool = InitializerPool(model, NameSource(all_names(model)))
+    for node in list(model.graph):
+        cut = [_match_slice(value, facts) for value in node.inputs] if node.op_type == "Concat" else []
+        found = [each for each in cut if each is not None]
+        if len(cut) < _FEWEST or len(found) < len(cut):
+            continue
+        sources, axes, starts, ends, new_axes = zip(*found, strict=True)
+        frames = [np.arange(*bounds) for bounds in zip(starts, ends, strict=True)]
+        axis = node.attributes.get_int("axis", 0)
+        if any(len({*each}) > 1 for each in (sources, axes, new_axes, map(len, frames))):
+            continue
+        source, own, new = sources[0], axes[0], new_axes[0]
+        rank = len(facts.shape(source) or ()) + 1
+        # The new axis is where the frames are concatenated, next to that of their elements.
+        if axis % rank != new or new not in (own, own + 1):
+            continue
+        places = np.array(frames) if new == own else np.array(frames).T
+        gather = ir.node(
+            "Gather", [source, pool.intern(ir.Tensor(np.ascontiguousarray(places)))], {"axis": own}
+        )
+        model.graph.insert_before(node, gather)
+        take_place_of(gather.outputs[0], node.outputs[0])
+        remove_orphans(node.outputs)
+
+
+def _match_slice(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int, int] | None:
+    """Return the source of a slice to which an axis is added, the axis, the bounds, and the new axis."""
+    outer = producer_of(value, "Unsqueeze")
+    node = None if outer is None else producer_of(outer.inputs[0], "Slice")
+    cuts, source = (
+        axis_slices(node, facts.constant),
+        None if node is None or not node.inputs else node.inputs[0],
+    )
+    shape = facts.shape(source)
+    if outer is None or source is None or shape is None or cuts is None:
+        return None
+    new = outer.attributes.get_ints("axes") or facts.constant(operand(outer, 1))
+    if new is None or len(new) != 1 or [cut.step for cut in cuts] != [1]:
+        return None
+    ((start, end, axis, _),) = cuts
+    axis %= len(shape)
+    size = shape[axis]
+    if not isinstance(size, int) or not 0 <= start < end <= size:
+        return None
+    return source, axis, start, end, int(new[0]) % (len(shape) + 1)
 
 
 class StreamPass(Pass):
@@ -96,7 +155,7 @@ class StreamPass(Pass):
         self._time_axes = dictionary("time_axes", time_axes)
         self._allow_delay = allow_delay
         self._given = dictionary("states", states)
-        self.analysis: Analysis | None = None
+        self.analysis: Analysis
         self.states: Mapping[str, str] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -144,13 +203,7 @@ class StreamPass(Pass):
 
 @dataclasses.dataclass
 class StreamWork(Work):
-    """The data that the steps of stream share.
-
-    Attributes:
-        analysis: The time axes and delays.
-        states: For each output that holds a state, the input that takes it in the next call.
-        lowering: The report on the lowering of the recurrent nodes, if there was one.
-    """
+    """The data that the steps of stream share: what a `StreamPass` finds, and what a `StreamReport` has."""
 
     options: StreamOptions
     analysis: Analysis = dataclasses.field(init=False)
@@ -200,7 +253,6 @@ def _stream(work: StreamWork) -> None:
     options = work.options
     options.report_progress("following time")
     streaming = work.apply(StreamPass(options.steps, options.time_axes, options.allow_delay, options.states))
-    assert streaming.analysis is not None
     work.analysis, work.states = streaming.analysis, streaming.states
     if not work.analysis.axes:
         pairs = ", ".join(f"{output} feeds {name}" for output, name in work.states.items())

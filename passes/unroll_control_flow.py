@@ -199,8 +199,6 @@ class _Writer:
         self, node: ir.Node, body: ir.Graph, given: Sequence[ir.Value | None], step: int
     ) -> list[ir.Value]:
         """Write one iteration before the node; return its results."""
-        graph = node.graph
-        assert graph is not None
         copy = body.clone(allow_outer_scope_values=True)
         prefix = f"{display_name(node)}/{step}/"
         for each in (copy, *copy.subgraphs()):
@@ -225,7 +223,7 @@ class _Writer:
                 results = [source if result is value else result for result in results]
         nodes = list(copy)
         copy.remove(nodes)
-        graph.insert_before(node, nodes)
+        node.prepend(nodes)
         return results
 
     def _read_series(

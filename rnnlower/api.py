@@ -27,14 +27,14 @@ from rnnlower.passes.command_options import (
     QuantizeOptions,
     StreamOptions,
 )
-from rnnlower.passes.lowering_options import (
+from rnnlower.passes.options import (
     LoopOptions,
     LoweringOptions,
     LowerOptions,
+    Progress,
     ScanOptions,
     UnrollOptions,
 )
-from rnnlower.passes.options import Progress
 
 if TYPE_CHECKING:
     import onnx
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.reports import LiftReport, PadReport, Report, StreamReport
     from rnnlower.quantizing.calibrating import Calibration
     from rnnlower.quantizing.quantization import QuantizeReport
-    from rnnlower.streaming.caller_in_c import Reference
+    from rnnlower.streaming.callers import Reference
     from rnnlower.targets.misfits import Misfit
 
 

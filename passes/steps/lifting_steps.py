@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rnnlower import wording
 from rnnlower.graph.walk import op_types, operand, walk
-from rnnlower.passes.count_iterations import CountIterationsPass
 from rnnlower.passes.expand_functions import InlineFunctionsPass
+from rnnlower.passes.loop_forms import CountIterationsPass, WriteScansPass
 from rnnlower.passes.removing import RemoveNoopsPass
 from rnnlower.passes.sequences import StackSequencesPass
 from rnnlower.passes.simpler_control_flow import CaptureStatesPass
@@ -48,7 +48,7 @@ def lift_all(work: Work, *, convolutions: bool, empty: bool = False, gaps: bool 
     """
     if not {"Loop", "Scan", *(["Conv"] if convolutions else [])} & op_types(work.model):
         return
-    from rnnlower.lifting.skipped_steps import OPERATORS
+    from rnnlower.lifting.row_masks import SKIPPING_OPERATORS
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 
     names, semantics = work.options.nodes, work.options.semantics
@@ -60,7 +60,7 @@ def lift_all(work: Work, *, convolutions: bool, empty: bool = False, gaps: bool 
         zero_pasts=False,
         # LinearAttention gives decays as logarithms.
         matrices=target is None or target.has("Exp") or target.has_foreign("com.microsoft", LINEAR_ATTENTION),
-        gaps=gaps and target is not None and all(map(target.has, OPERATORS)),
+        gaps=gaps and target is not None and all(map(target.has, SKIPPING_OPERATORS)),
         semantics=semantics,
         empty=empty,
     )
@@ -115,8 +115,6 @@ def write_scans(work: LoweringWork) -> None:
     target = work.options.runtime
     if target is None or target.has("Loop") or not target.has("Scan") or "Loop" not in op_types(work.model):
         return
-    from rnnlower.passes.write_scans import WriteScansPass
-
     written = work.apply(WriteScansPass()).written
     work.notes += [f"Loop {name!r} is written as a Scan: {target.name} has no Loop" for name in written]
 

@@ -12,17 +12,15 @@ from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.versions import needed_opset
 from rnnlower.graph.walk import default_opset, display_name, walk
-from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.base import Pass
 from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.declared_sizes import CorrectShapesPass, FreezeDimsPass
-from rnnlower.passes.folded_rows import UnfoldRowsPass
 from rnnlower.passes.folding import FoldConstantsPass
 from rnnlower.passes.removing import RemoveNoopsPass, RemoveUnusedPass, StripPass
+from rnnlower.passes.rows_and_sizes import UnfoldRowsPass, WidenSizesPass
 from rnnlower.passes.simpler_control_flow import CaptureStatesPass, TakeBranchesPass
 from rnnlower.passes.steps.work import Step, Work
-from rnnlower.passes.wide_sizes import WidenSizesPass
 from rnnlower.recurrent.suspicions import find_other_recurrences, find_suspicions
 from rnnlower.wording import call, counted
 
@@ -40,6 +38,9 @@ def assume_linear_before_reset(work: Work) -> None:
 
     Before: GRU nodes of both forms. After: all have linear_before_reset=1.
     """
+    # A conversion need not load what gives nodes other forms.
+    from rnnlower.passes.recurrent_forms import AssumeLinearBeforeResetPass
+
     reading = work.apply(AssumeLinearBeforeResetPass())
     work.notes.append(
         f"GRU nodes are read as linear_before_reset=1, as asked for: {reading.changed} had another form"

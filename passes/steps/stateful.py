@@ -11,7 +11,7 @@ from rnnlower.graph.walk import LocatedNode, default_opset
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.lowering.state_lowering import choose_chunk_form
 from rnnlower.passes.convert_opset import convert_to_first_possible
-from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
+from rnnlower.passes.lower_recurrent import LowerStateOperatorsPass
 from rnnlower.passes.steps.contracts import contract, nodes_are_replaced, state_operators_are_replaced
 from rnnlower.passes.steps.work import LoweringWork, Work, deselect, is_selected
 from rnnlower.recurrent.state_operators import (
@@ -46,8 +46,7 @@ def choose_state_kernels(work: LoweringWork) -> None:
         if old.domain in _kernel_domains(work, old.op_type) and not _is_slow(node):
             work.kept.append(KeptNode(*node.located.origin, f"{work.target.name} has a kernel of it"))
             deselect(node.located.node)
-    work.state_nodes = [located for located in work.state_nodes if is_selected(located.node)]
-    for node in _parse(work, work.state_nodes):
+    for node in _parse(work, [located for located in work.state_nodes if is_selected(located.node)]):
         is_right = node.dtype in _TYPES and node.state_dtype == node.dtype and not _is_slow(node)
         if is_right and _MICROSOFT in _kernel_domains(work, node.located.node.op_type):
             node.located.node.domain = _MICROSOFT

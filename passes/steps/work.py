@@ -12,8 +12,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import LocatedNode, count_ops, default_opset, walk
 from rnnlower.passes.base import Pass
-from rnnlower.passes.lowering_options import LoweringOptions
-from rnnlower.passes.options import Options
+from rnnlower.passes.options import LoweringOptions, Options
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.suspicions import Suspicion
 
@@ -34,15 +33,9 @@ class Work:
 
     Attributes:
         model: The model, which the steps change.
-        options: The options of the command.
         opset: The opset that the result is to have; ``None``: the source's, raised as far as needed.
         nodes: The recurrent nodes that the steps are about.
-        notes: Messages for the user.
-        warnings: Ways in which the result may not behave as the user expects.
-        sets: The inputs that were set, with their values.
-        dequantized: Outputs of the quantized nodes that became float ones.
-        rounds: Whether a recurrence rounds each operator to 16 bits.
-        facts: The facts about the model, which the steps share.
+        notes, warnings, sets, dequantized, rounds: As in a `RewritingReport`.
     """
 
     model: ir.Model
@@ -66,11 +59,7 @@ class Work:
             "opset": default_opset(self.model),
             "ops_before": self._ops_before,
             "ops_after": count_ops(self.model),
-            "notes": self.notes,
-            "sets": self.sets,
-            "warnings": self.warnings,
-            "rounds": self.rounds,
-            "dequantized": self.dequantized,
+            **{name: getattr(self, name) for name in ("notes", "sets", "warnings", "rounds", "dequantized")},
         }
 
     @property
@@ -99,7 +88,6 @@ class LoweringWork(Work):
     """The data that the steps of a lowering share.
 
     Attributes:
-        options: The options of the lowering.
         listen: Returns the listener for a node, which receives the roles of the values in its steps.
         nodes: The recurrent nodes to be lowered, under the names and paths that they had in the source.
         state_nodes: The LinearAttention and CausalConvWithState nodes to be lowered, likewise.

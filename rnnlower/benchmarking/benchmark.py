@@ -30,7 +30,7 @@ from rnnlower.graph.walk import count_ops
 from rnnlower.passes.command_options import BENCH_STRATEGIES, BenchOptions
 from rnnlower.passes.constant_inputs import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
 from rnnlower.passes.declared_sizes import FreezeDimsPass
-from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.targets import Target, find_target, target_names

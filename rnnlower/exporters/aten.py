@@ -12,7 +12,7 @@ from onnxscript import evaluator, opset18
 from rnnlower import api
 from rnnlower.errors import OptionError
 from rnnlower.graph.initializers import constant_of
-from rnnlower.passes.lowering_options import LoopOptions, ScanOptions, UnrollOptions
+from rnnlower.passes.options import LoopOptions, ScanOptions, UnrollOptions
 
 # The operators take and return values of the trace, which the hints of onnxscript do not know.
 op: Any = opset18

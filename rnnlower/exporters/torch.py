@@ -31,7 +31,7 @@ from rnnlower.errors import OptionError, RnnLowerError, UnverifiableError, Verif
 from rnnlower.exporters.aten import STRATEGIES, Translation
 from rnnlower.files.model_io import load_model, stage_model
 from rnnlower.inspection import inspect_model
-from rnnlower.passes.lowering_options import LowerOptions
+from rnnlower.passes.options import LowerOptions
 from rnnlower.verification.verdict.compare import compare_values, merge, tolerance_for
 from rnnlower.verification.verification_result import OutputComparison, VerificationResult
 

@@ -20,8 +20,7 @@ from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.walk import is_read, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, skip_casts
-from rnnlower.lifting.products import ProductReader
-from rnnlower.lifting.terms import Factor, Term
+from rnnlower.lifting.products import Factor, ProductReader, Term
 
 _KEEPING_SIGNS = VIEWS | {"Expand", "Slice", "Transpose"}
 _POSITIVE = ("Exp", "Sigmoid")
@@ -40,8 +39,6 @@ class Read:
     """A value of the step: the product of the new state with a query.
 
     Attributes:
-        value: The value.
-        query: The query.
         axes: The axes of the value: those of the state, and one of queries if there are several per head.
         key_axis: The axis of the state that the product sums over.
     """
@@ -57,12 +54,9 @@ class FoundAttention:
     """A LinearAttention that was found in a step.
 
     Attributes:
-        state: The state.
         axes: The indices of the state's axes of size greater than 1.
         key_axis, value_axis: The axes of keys and values among them.
         decay: The factor of the old state; ``None``: 1.
-        key: The key.
-        value: The value.
         beta: The rate; ``None``: there is none.
         read: The product of the new state with the query.
         products: The reader that has the sizes of indices.

@@ -122,11 +122,7 @@ def _find_join(conv: ir.Node) -> _JoinedInput | None:
 
 
 def _parse_kernel(facts: Facts, conv: ir.Node) -> tuple[int, int, int]:
-    """Return the channels, taps and dilation of a Conv.
-
-    Raises:
-        NotLiftableError: It is not the kernel of a CausalConvWithState.
-    """
+    """Return the channels, taps and dilation of a Conv; refuse kernels of other operators."""
     channels, features, width = facts.dims(conv.inputs[1]) or ()
     group = conv.attributes.get_int("group", 1)
     if not isinstance(channels, int) or not isinstance(width, int):

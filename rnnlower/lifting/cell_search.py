@@ -14,19 +14,18 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import State
 from rnnlower.graph.walk import ancestors, reachable
 from rnnlower.lifting.affine_forms import AffineForm, Atoms, Block, NotLiftableError
+from rnnlower.lifting.cell_equations import match_gru, match_lstm, match_rnn
 from rnnlower.lifting.equations import CellParameters, StepEquations
 from rnnlower.lifting.frames import Frame, Series, count_steps, skip_casts
-from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import InputPart, make_input_part
-from rnnlower.lifting.lstm_equations import match_lstm
 from rnnlower.lifting.row_masks import (
+    FIRST_SKIPPING_OPSET,
     Lengths,
     are_equal_lengths,
     is_mask_of_rows,
     lengths_from_mask,
     match_where,
 )
-from rnnlower.lifting.skipped_steps import FIRST_OPSET
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
@@ -53,13 +52,11 @@ class FoundCell:
     """A cell that was found in a step.
 
     Attributes:
-        cell: The cell.
         parts: Its inputs, with their weights.
         states: H, and C of an LSTM.
         tags: The axes of H in a step.
         shape: Its shape, with 1 for rows.
         hidden: H(t) in the step.
-        evaluator: The evaluator of the step.
         reverse: Whether the last time step comes first.
         steps: The number of steps, if it is known.
         lengths: The number of steps of each row, unless all rows have all steps.
@@ -150,8 +147,6 @@ def tagged_shape(
     """Return the tags of a state or an element of a series, and its shape with 1 for rows.
 
     Args:
-        facts: The facts about the model.
-        value: The value.
         direction: The index of the direction, if an axis holds two.
         unit_axis: An axis of size 1 that does not count as rows.
 
@@ -230,7 +225,7 @@ def _find_cell(
         steps=count_steps(facts, frame),
         direction=direction,
     )
-    if has_gaps and (condition is None or direction is not None or facts.opset < FIRST_OPSET):
+    if has_gaps and (condition is None or direction is not None or facts.opset < FIRST_SKIPPING_OPSET):
         raise NotLiftableError("no row skips a step")
     if condition is not None:
         found = _with_condition(facts, frame, found, condition, has_gaps)

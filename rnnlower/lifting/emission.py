@@ -16,7 +16,7 @@ from rnnlower.lifting.cell_search import FoundCell, StepCondition, require_rows,
 from rnnlower.lifting.equations import CellParameters
 from rnnlower.lifting.hoisting import InputPart
 from rnnlower.lifting.results import Result
-from rnnlower.lifting.skipped_steps import TakenSteps
+from rnnlower.lifting.row_masks import TakenSteps
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.operators import RECURRENT_OPS, SPEC_PARAMETERS
 
@@ -26,7 +26,6 @@ class EmittedNode:
     """A node that was emitted for cells.
 
     Attributes:
-        node: The node.
         cells: The cell of each direction, with all of W under the key 0.
         Y: Its first output as ``[T, B, H]``.
         last: The final states as ``[B, H]``.

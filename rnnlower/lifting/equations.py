@@ -120,7 +120,6 @@ class StepEquations:
     """The equations of one step.
 
     Args:
-        atoms: The atoms.
         states: The atoms of the states, H first.
         new: The new states, as vectors.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ.

@@ -51,7 +51,6 @@ class Frame:
     Attributes:
         node: The node, or the If that runs it only for a nonempty sequence.
         inputs: The tensors that the steps read, element by element.
-        states: The states.
         outputs: The tensors that the steps write, element by element.
         aliases: Values of the step that stand for values of the graph around it.
         unchanged: What is read of states that never change after the last step, with their initial values.

@@ -1,9 +1,10 @@
-"""The replacement of a frame by recurrent nodes, and the report on it."""
+"""The replacement of a frame by recurrent nodes, their joining to bidirectional ones, and the report."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
@@ -11,11 +12,19 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_value
-from rnnlower.graph.walk import LocatedNode, is_read, look_through_identities, reachable, trim_omitted
+from rnnlower.graph.walk import (
+    LocatedNode,
+    ancestors,
+    is_read,
+    look_through_identities,
+    operand,
+    reachable,
+    trim_omitted,
+)
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, find_cells
-from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
-from rnnlower.lifting.frames import Frame
+from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_node, emit_result, emit_state
+from rnnlower.lifting.frames import Frame, is_same_value
 from rnnlower.lifting.products import ProductReader
 from rnnlower.lifting.results import Rest, Result, find_results, require_steps, unguarded_states
 from rnnlower.lifting.vectorizing import StepVectorizer
@@ -25,6 +34,8 @@ from rnnlower.recurrent.state_operators import STATE_OPERATORS_OPSET, STATE_OUTP
 
 _FIRST_OPSET = 7
 _FIRST_WITH_BFLOAT16 = 22
+_LENGTHS, _INITIAL = 4, (5, 6)
+"""The positions of the inputs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,3 +270,68 @@ def replace_lifted(
     for each in nodes:
         if each.domain:
             facts.model.opset_imports.setdefault(each.domain, 1)
+
+
+def join_directions(facts: Facts, names: NameSource, lifted: Sequence[Lifted]) -> list[Lifted]:
+    """Join pairs of lifted nodes into bidirectional ones; return all nodes that are left."""
+    left = list(lifted)
+    for one, other in itertools.permutations(lifted, 2):
+        if one in left and other in left and _can_join(facts, one.emitted, other.emitted):
+            emitted = _join(facts, names, (one.emitted, other.emitted))
+            left[left.index(one)] = Lifted(emitted, one.partial_report)
+            left.remove(other)
+    return left
+
+
+def _can_join(facts: Facts, one: EmittedNode, other: EmittedNode) -> bool:
+    first, second = one.node, other.node
+    cells = [dataclasses.replace(cell, activations=()) for cell in (*one.cells, *other.cells)]
+    directions = [node.attributes.get_string("direction", "forward") for node in (first, second)]
+    return (
+        directions == ["forward", "reverse"]
+        and cells[0] == cells[1]
+        and cells[0].hidden_size == cells[1].hidden_size
+        and first.graph is second.graph is not None
+        and is_same_value(facts, first.inputs[0], second.inputs[0])
+        and is_same_value(facts, operand(first, _LENGTHS), operand(second, _LENGTHS))
+        and {*first.outputs}.isdisjoint(ancestors(second.outputs[0]))
+        and {*second.outputs}.isdisjoint(ancestors(first.outputs[0]))
+    )
+
+
+def _join(facts: Facts, names: NameSource, pair: tuple[EmittedNode, EmittedNode]) -> EmittedNode:
+    """Replace two nodes by a bidirectional one."""
+    nodes = [emitted.node for emitted in pair]
+    graph, name = nodes[0].graph, nodes[0].name or nodes[0].op_type
+    assert graph is not None
+    dtype = facts.dtype(nodes[0].inputs[0])
+    assert dtype is not None
+    e = Emitters(facts.model, names=names).at(name, dtype)
+    cells = [cell for emitted in pair for cell in emitted.cells]
+    given: list[ir.Value | None] = [nodes[0].inputs[0], operand(nodes[0], _LENGTHS)]
+    for place in _INITIAL[: len(nodes[0].outputs) - 1]:
+        states = [operand(node, place) for node in nodes]
+        known = next((value for value in states if value is not None), None)
+        if known is None:
+            given.append(None)
+            continue
+        dims = enumerate(facts.shape(known) or (None, None, None))
+        sizes = [e.dim(known, axis) if dim is None else dim for axis, dim in dims]
+        given.append(e.concat([e.zeros(sizes) if value is None else value for value in states], 0))
+    node = emit_node(e, cells, "bidirectional", given, name)
+    if marks := [each.meta[KEEPS_INITIAL] for each in nodes if KEEPS_INITIAL in each.meta]:
+        node.meta[KEEPS_INITIAL] = any(marks)
+    Y = e.split(node.outputs[0], [1, 1], 1)
+    halves = [Y, *(e.split(value, [1, 1], 0) for value in node.outputs[1:])]
+    graph.extend(e.nodes)
+    for place, half in enumerate(halves):
+        for direction, value in enumerate(half):
+            old = nodes[direction].outputs[place]
+            old.replace_all_uses_with(value)
+            facts.transfer(old, value)
+    remove_orphans(out for old in nodes for out in old.outputs)
+    node.name = name
+    for half in halves:
+        remove_orphans(half)
+    graph.sort()
+    return EmittedNode(node, cells, Y[0], [half[0] for half in halves[1:]])

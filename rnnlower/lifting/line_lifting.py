@@ -192,11 +192,7 @@ class LineLifter:
         e.nodes.clear()
 
     def _find_origin(self, leaf: ir.Value) -> Part | None:
-        """Return the tensor that a value was cut from, and where, if it was cut from one.
-
-        Raises:
-            NotLiftableError: The place is counted from the end of an unknown size.
-        """
+        """Return the tensor that a value was cut from, and where; refuse a place from an unknown end."""
         view, facts = look_through(leaf), self._facts
         node, dims = view.producer(), facts.dims(view)
         parts = [] if node is None else cut_parts(node, facts)

@@ -19,16 +19,17 @@ from rnnlower.lifting.chains import (
     Line,
     LineStep,
     StepEvaluator,
+    StepMatcher,
     candidate_ends,
     dependents,
     find_source,
     preceding_element,
     producer_index,
+    unmask_state,
 )
 from rnnlower.lifting.equations import CellParameters, are_equivalent
 from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.row_masks import match_where
-from rnnlower.lifting.step_matching import StepMatcher, unmask_state
 from rnnlower.recurrent.node import Semantics
 
 _OF_GATES = frozenset(("Gemm", "MatMul", "Sigmoid", "Tanh"))
@@ -67,8 +68,6 @@ class _LineMatcher:
     """A matcher of a chain to the steps of a line.
 
     Args:
-        facts: The facts about the model.
-        graph: The graph.
         chain: The states that are multiplied by the weights.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ.
         end: The last state, if it is known but not multiplied by the weights; otherwise it is searched for.
@@ -240,7 +239,6 @@ class _FirstStep:
     """The step before a line, which has fewer operators because its states are zeros.
 
     Attributes:
-        facts: The facts about the model.
         order: The indices of the operators of the graph.
         line: The line without the step.
         c_index: The index of the old C among the leaves of a step.

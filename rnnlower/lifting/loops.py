@@ -132,11 +132,7 @@ class _LoopReader:
                 yield node.outputs[0], lengths
 
     def _limit(self) -> ir.Value | None:
-        """Return the number of iterations as a value.
-
-        Raises:
-            NotLiftableError: The Loop may end earlier or later.
-        """
+        """Return the number of iterations as a value; refuse a Loop that may end earlier or later."""
         first = operand(self._node, 1)
         starts = set() if first is None else {*self._conditions(first)}
         conditions = {*self._conditions(self._body.outputs[0])}
@@ -201,8 +197,7 @@ class _LoopReader:
     def _moving_cut(self, reader: ir.Node) -> tuple[int, int, Index] | None:
         """Return the axis on which a Slice takes the element of a step, its place in the starts, the index.
 
-        Raises:
-            NotLiftableError: It takes more or less than one element.
+        One that takes more or less than an element is refused.
         """
         whole, starts, ends, axes, strides = (*reader.inputs, *[None] * 4)[:5]
         begins, limits = self._counters.indices(starts), self._counters.indices(ends)

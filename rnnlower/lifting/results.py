@@ -32,7 +32,6 @@ class Result:
     """A value that holds H of all steps.
 
     Attributes:
-        value: The value.
         cell: The position of the cell.
         tags: Its axes: ``T`` for time, ``B`` for rows, ``TB`` for both.
         shape: Its shape, with 1 for axes that have a tag.
@@ -221,8 +220,6 @@ def unguarded_states(facts: Facts, found: FoundCell, given: Sequence[Series] = (
     """Yield the final states that readers see for rows without steps, unless they start with zeros.
 
     Args:
-        facts: The facts about the model.
-        found: The cell.
         given: Tensors with one element per step, if all rows have all steps.
     """
     for state in found.states:

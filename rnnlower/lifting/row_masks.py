@@ -1,7 +1,8 @@
-"""Masks: conditions by time step and row that are true for rows that have not ended."""
+"""Masks: conditions by time step and row that are true for rows that have not ended, or take the step."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,10 +16,15 @@ from rnnlower.graph.walk import look_through, producer_of
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.symbolic_evaluation import Evaluator
+from rnnlower.lowering.emitter import Emitter
 
 Lengths = ir.Value | np.ndarray
 _MOVING_MASKS = {*RESHAPING, "Expand", "Gather", "Identity", "Slice"}
 """Operators that move elements of any type."""
+SKIPPING_OPERATORS = ("CumSum", "GatherElements", "ScatterElements")
+"""Operators that put the steps in order if rows skip some."""
+FIRST_SKIPPING_OPSET = 11
+"""The first version of ONNX that has these."""
 
 
 def are_equal_lengths(facts: Facts, first: Lengths | None, second: Lengths | None) -> bool:
@@ -75,8 +81,6 @@ def lengths_from_mask(
     """Return the lengths of the rows for which a mask is true.
 
     Args:
-        facts: The facts about the model.
-        mask: The mask.
         tags: Its axes: ``T`` for time, ``R`` for time from the end, ``B`` for rows, ``TB`` for both.
         steps: The number of steps, if it is known.
         direction: The index on an axis with the tag ``D``.
@@ -214,3 +218,48 @@ def _is_iota(facts: Facts, value: ir.Value | None, axis: int) -> bool:
         return False
     start, step = facts.constant(producer.inputs[0]), facts.constant(producer.inputs[2])
     return start is not None and step is not None and not start.any() and bool((step == 1).all())
+
+
+@dataclasses.dataclass(frozen=True)
+class TakenSteps:
+    """The steps that rows take: these come first, and each step that is skipped repeats the last result.
+
+    ONNX has lengths, but no operator skips a step in the middle.
+
+    Attributes:
+        taken: Whether a row takes a step, ``[T, B, 1]``.
+        counts: How many it has taken then, int32 ``[T, B, 1]``.
+        lengths: How many it takes, int32 ``[B]``.
+        places: The places of the steps once those that a row takes stand first, ``[T, B, 1]``.
+    """
+
+    taken: ir.Value
+    counts: ir.Value
+    lengths: ir.Value
+    places: ir.Value
+
+    @classmethod
+    def emit(cls, e: Emitter, taken: ir.Value) -> TakenSteps:
+        """Emit the steps that rows take, from whether they do."""
+        time = e.constant(np.array(0, np.int32))
+        ones, rest = (e.cast(each, ir.DataType.INT32) for each in (taken, e.op("Not", taken)))
+        before, skipped = (e.op("CumSum", each, time, exclusive=1) for each in (ones, rest))
+        total = e.with_axes("ReduceSum", ones, [0])
+        places = e.op("Where", taken, before, e.op("Add", total, skipped))
+        return cls(taken, e.op("Add", before, ones), e.reshape(total, [-1]), places)
+
+    def compact(self, e: Emitter, X: ir.Value) -> ir.Value:
+        """Emit the steps of ``[T, B, I]`` that rows take, then those that they skip."""
+        return e.op("ScatterElements", X, e.op("Expand", self.places, e.op("Shape", X)), X, axis=0)
+
+    def repeat(self, e: Emitter, Y: ir.Value, start: ir.Value) -> ir.Value:
+        """Emit for all steps what the last one that a row has taken returns; at first, ``[1, B, H]``."""
+        counts = e.op("Expand", self.counts, e.op("Shape", Y))
+        return e.op("GatherElements", e.concat([start, Y], 0), counts, axis=0)
+
+    def keep(self, e: Emitter, last: ir.Value, start: ir.Value | None) -> ir.Value:
+        """Emit the final state ``[B, H]`` of rows that take a step, and of others a start ``[1, B, H]``."""
+        if start is None:
+            return last
+        has_steps = e.op("Greater", e.reshape(self.lengths, [-1, 1]), e.constant(np.array(0, np.int32)))
+        return e.op("Where", has_steps, last, e.squeeze(start, 0, []))

@@ -27,8 +27,7 @@ from rnnlower.recurrent.node import Activation
 from rnnlower.recurrent.operators import FLOAT_TYPES, SPEC_PARAMETERS
 
 if TYPE_CHECKING:
-    from rnnlower.lifting.layout_rules import Rule
-    from rnnlower.lifting.symbolic_evaluation import Evaluator
+    from rnnlower.lifting.symbolic_evaluation import Evaluator, Rule
 
 
 def _cast(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:

@@ -1,31 +1,40 @@
-"""The evaluation of operators on forms instead of numbers."""
+"""The evaluation of operators on forms instead of numbers; the rules of those that rearrange elements."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Dim
-from rnnlower.graph.facts import Facts
-from rnnlower.lifting.affine_forms import AffineForm, Atoms, NotLiftableError, constant_form
-from rnnlower.lifting.layout_rules import LAYOUT_RULES
+from rnnlower.graph.facts import Facts, cover_axis
+from rnnlower.graph.operator_kinds import source_axes
+from rnnlower.graph.slicing import axis_slices
+from rnnlower.graph.walk import ints_of_attribute_or_input
+from rnnlower.lifting.affine_forms import (
+    AffineForm,
+    Atoms,
+    NotLiftableError,
+    broadcast_tags,
+    concat_forms,
+    constant_form,
+)
+from rnnlower.lifting.frames import is_first_step_size
 from rnnlower.lifting.step_rules import RULES
 
-STEP_RULES = {**RULES, **LAYOUT_RULES}
-"""The rule for each operator that may be part of a step."""
 _DEEPEST = 100
 """The deepest nesting of operators in a step; two layers of cells in one body nest about 50."""
+_REVERSED = {"T": "R", "R": "T"}
+"""The tag of a reversed axis of time."""
 
 
 class Evaluator:
     """An evaluator of values as forms.
 
     Args:
-        facts: The facts about the model.
-        atoms: The atoms.
         known: The forms of some values; others are added when they are evaluated.
         aliases: Values that stand for other values, such as states that never change.
         direction: The index of the evaluated direction, if an axis holds two.
@@ -135,3 +144,182 @@ class Evaluator:
             raise NotLiftableError(f"{node.op_type} is not part of a cell")
         for out, form in zip(node.outputs, rule(self, node), strict=False):
             self.known[out] = form
+
+
+Rule = Callable[[Evaluator, ir.Node], Sequence[AffineForm]]
+
+
+def _transpose(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    form = e.form(node.inputs[0])
+    perm = node.attributes.get_ints("perm", tuple(reversed(range(len(form.shape)))))
+    return [form.transpose(perm)]
+
+
+def _constant_ints(e: Evaluator, node: ir.Node, name: str, role: str) -> list[int] | None:
+    unknown = NotLiftableError(f"the {role} of a {node.op_type} are not constant")
+    return ints_of_attribute_or_input(node, name, 1, e.constant, unknown)
+
+
+def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    """Remove or insert axes of size 1."""
+    form, axes = e.form(node.inputs[0]), _constant_ints(e, node, "axes", "axes")
+    if axes is None:
+        sizes = e.dims(node.inputs[0])  # type: ignore[arg-type]
+        tagged = [] if sizes is None else [dim for dim, tag in zip(sizes, form.tags, strict=True) if tag]
+        if any(form.tags) and not (tagged and all(isinstance(dim, int) and dim > 1 for dim in tagged)):
+            raise NotLiftableError("a Squeeze removes all axes of size 1, which are not known")
+        axes = [axis for axis, size in enumerate(form.shape) if size == 1 and not form.tags[axis]]
+    sources = source_axes(node, form.shape, axes)
+    if any(tag and axis not in sources for axis, tag in enumerate(form.tags)):
+        raise NotLiftableError("a step removes the batch axis")
+    shape = [1 if axis is None else form.shape[axis] for axis in sources]
+    return [form.reshape(shape, ["" if axis is None else form.tags[axis] for axis in sources])]
+
+
+def _reshape(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    form = e.form(node.inputs[0])
+    before, after = e.dims(node.inputs[0]), e.dims(node.outputs[0])  # type: ignore[arg-type]
+    if before is None or after is None:
+        raise NotLiftableError("the output shape of a Reshape is not known")
+    return [reshape_form(form, before, after, e.row_dims)]
+
+
+def reshape_form(
+    form: AffineForm, before: Sequence[Dim], after: Sequence[Dim], rows: Collection[Dim] = ()
+) -> AffineForm:
+    """Reshape a form; rows and steps must not mix with features. `rows` are the sizes of axes of rows."""
+    tagged = [axis for axis, tag in enumerate(form.tags) if tag]
+    size = form.constant.size
+    front = form.shape[: tagged[-1]] if tagged else ()
+    if math.prod(front) == 1:
+        for cut in range(len(after), -1, -1):
+            tail = after[cut:]
+            if not all(isinstance(dim, int) for dim in tail) or math.prod(tail) != size:  # type: ignore[arg-type]
+                continue
+            tags = _retag([(form.tags[axis], before[axis]) for axis in tagged], after[:cut], rows)
+            if tags is not None:
+                return form.reshape([*(1 for _ in tags), *tail], [*tags, *("" for _ in tail)])  # type: ignore[list-item]
+    raise NotLiftableError("a Reshape mixes rows or time steps with features")
+
+
+def _retag(tags: Sequence[tuple[str, Dim]], lead: Sequence[Dim], rows: Collection[Dim]) -> list[str] | None:
+    """Return the tags of the first axes of a shape, or ``None`` if they are not the axes with these tags."""
+    places = list(range(len(lead)))
+    if len(lead) != len(tags):
+        places = [axis for axis in places if lead[axis] != 1]
+    names = [tag for tag, _ in tags]
+    found = [""] * len(lead)
+    if len(places) == len(tags):
+        # One size may be unknown: it follows from the others.
+        if sum(dim != lead[place] for place, (_, dim) in zip(places, tags, strict=True)) > 1:
+            return None
+        for place, (tag, _) in zip(places, tags, strict=True):
+            found[place] = tag
+        return found
+    if names == ["T", "B"] and len(places) == 1:
+        found[places[0]] = "TB"
+        return found
+    if names == ["TB"] and len(places) == 2 and lead[places[1]] in rows:
+        found[places[0]], found[places[1]] = "T", "B"
+        return found
+    return None
+
+
+def _concat(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    forms = [e.form(value) for value in node.inputs]
+    tags = broadcast_tags(*forms)
+    axis = node.attributes.get_int("axis", 0) % len(tags)
+    if tags[axis]:
+        raise NotLiftableError("a step concatenates rows")
+    return [concat_forms(forms, axis, tags)]
+
+
+def _take_part(form: AffineForm, axis: int, part: slice | np.ndarray) -> AffineForm:
+    if form.tags[axis]:
+        raise NotLiftableError("a step selects some of the rows")
+    return form.take(axis, part)
+
+
+def _split(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    form = e.form(node.inputs[0])
+    axis = node.attributes.get_int("axis", 0) % len(form.shape)
+    given = _constant_ints(e, node, "split", "sizes")
+    if not given:
+        part = -(-form.shape[axis] // len(node.outputs))
+        given = [part] * len(node.outputs)
+    ends = np.cumsum(given).tolist()
+    return [_take_part(form, axis, slice(end - size, end)) for end, size in zip(ends, given, strict=True)]
+
+
+def _slice(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    form = e.form(node.inputs[0])
+    cuts = axis_slices(node, e.constant)
+    if cuts is None:
+        raise NotLiftableError("a step slices at positions that are not constant")
+    dims = e.dims(node.inputs[0])  # type: ignore[arg-type]
+    for cut in cuts:
+        start, end, axis, step = cut
+        axis %= len(form.shape)
+        if form.tags[axis] and cut.is_whole(None if dims is None else dims[axis]):
+            continue
+        if form.tags[axis] in _REVERSED and start == -1 and step == -1 and end <= np.iinfo(np.int32).min:
+            tags = [_REVERSED[tag] if each == axis else tag for each, tag in enumerate(form.tags)]
+            form = dataclasses.replace(form, tags=tuple(tags))
+            continue
+        low = None if step < 0 and end < -form.shape[axis] else end
+        form = _take_part(form, axis, slice(start, low, step))
+    return [form]
+
+
+def _gather(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    form, places = e.form(node.inputs[0]), e.constant(node.inputs[1])
+    axis = node.attributes.get_int("axis", 0) % len(form.shape)
+    if places is None or form.tags[axis]:
+        raise NotLiftableError("a step gathers at indices that are not constant")
+    tags = (*form.tags[:axis], *("" for _ in places.shape), *form.tags[axis + 1 :])
+    return [form.rearrange(lambda array: np.take(array, places, axis), tags)]
+
+
+def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    """Reverse all steps, of all rows or of one of two directions."""
+    form, dims = e.form(node.inputs[0]), e.dims(node.inputs[0])  # type: ignore[arg-type]
+    time, batch = (node.attributes.get_int(f"{name}_axis", at) for name, at in (("time", 0), ("batch", 1)))
+    lengths, tag = node.inputs[1], form.tags[time]
+    assert lengths is not None
+    if tag not in _REVERSED or dims is None:
+        raise NotLiftableError("a ReverseSequence runs over an axis other than time")
+    tags = tuple(_REVERSED[tag] if axis == time else each for axis, each in enumerate(form.tags))
+    if cover_axis(e.facts, lengths, node.inputs[0], time):
+        return [dataclasses.replace(form, tags=tags)]
+    given = e.facts.sizes(lengths)
+    if e.direction is None or given is None or given.shape != (2,) or dims[batch] != 2:
+        raise NotLiftableError("a ReverseSequence reverses only some of the steps")
+    length = given[e.direction]
+    if length in (dims[time], e.steps):
+        form = dataclasses.replace(form, tags=tags)
+    elif length not in (0, 1) and not is_first_step_size(e.facts, lengths, e.direction):
+        raise NotLiftableError("a ReverseSequence reverses only some of the steps")
+    if form.tags[batch] == "D":
+        return [form]
+    # The other direction is not known: new variables.
+    part = form.take(batch, slice(e.direction, e.direction + 1))
+    parts = [part if each == e.direction else e.atoms.variables(part.shape, part.tags) for each in range(2)]
+    return [concat_forms(parts, batch, form.tags)]
+
+
+LAYOUT_RULES: Mapping[str, Rule] = {
+    "Concat": _concat,
+    "Flatten": _reshape,
+    "Gather": _gather,
+    "Reshape": _reshape,
+    "ReverseSequence": _reverse_sequence,
+    "Slice": _slice,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Transpose": _transpose,
+    "Unsqueeze": _squeeze,
+}
+"""The rule for each operator that rearranges elements."""
+
+STEP_RULES = {**RULES, **LAYOUT_RULES}
+"""The rule for each operator that may be part of a step."""

@@ -14,8 +14,7 @@ from rnnlower.graph.operator_kinds import POINTWISE, RANDOM, reduced_axes
 from rnnlower.graph.walk import node_label, operand, subgraphs_of, walk_values
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, count_steps
-from rnnlower.lifting.products import ProductReader
-from rnnlower.lifting.terms import Size
+from rnnlower.lifting.products import ProductReader, Size
 from rnnlower.lowering.emitter import Emitter, RuntimeDim
 
 _REDUCTIONS = tuple(
@@ -29,9 +28,6 @@ class StepVectorizer:
     """An emitter of the values of a step, for all steps at once.
 
     Args:
-        e: The emitter.
-        facts: The facts about the model.
-        frame: The frame of the step.
         products: The reader of the step, which has the sizes of its values.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -235,17 +236,120 @@ def _reverse(flow: PadFlow, node: ir.Node) -> Axes:
     return _same(flow, node)
 
 
-def _refuse_unknown(what: str) -> Rule:
-    """Return the rule of an operator on values that are not known."""
-
-    def rule(flow: PadFlow, node: ir.Node) -> Axes:
-        raise NoRuleError(what)
-
-    return rule
+def _refuse(what: str, flow: PadFlow, node: ir.Node) -> Axes:
+    """Refuse an operator on values that are not known."""
+    raise NoRuleError(what)
 
 
 def _same(flow: PadFlow, node: ir.Node) -> Axes:
     return flow.axes_of(node.inputs[0])
+
+
+def _gather(flow: PadFlow, node: ir.Node) -> Axes:
+    data, indices = node.inputs[:2]
+    rank, axes, own = len(flow.shape(data)), flow.axes_of(data), flow.axes_of(indices)
+    along = node.attributes.get_int("axis", 0) % rank
+    flow.fill_positions(node, 1)
+    if along in axes:
+        _gather_steps(flow, node, along, axes)
+    more = len(flow.shape(indices)) - 1
+    found = {axis + (more if axis > along else 0): size for axis, size in axes.items() if axis != along}
+    return found | {along + axis: size for axis, size in own.items()}
+
+
+def _gather_elements(flow: PadFlow, node: ir.Node) -> Axes:
+    """Take single elements; the axes of the result are those of the indices."""
+    data, indices = node.inputs[:2]
+    axes, own = flow.axes_of(data), flow.axes_of(indices)
+    along = node.attributes.get_int("axis", 0) % len(flow.shape(data))
+    flow.fill_positions(node, 1)
+    for axis, size in axes.items():
+        if axis == along and flow.rows is not None:
+            raise NoRuleError("reads steps at positions that differ from row to row")
+        if axis == along:
+            _gather_steps(flow, node, along, axes)
+        elif own.get(axis, size) != size:
+            raise NoRuleError("combines values of different lengths")
+        elif axis not in own:
+            flow.require(size, flow.shape(indices)[axis])
+    return own
+
+
+def _gather_nd(flow: PadFlow, node: ir.Node) -> Axes:
+    """Take parts at positions in the first axes, which are not over time."""
+    data, indices = node.inputs[:2]
+    axes, own, batch = flow.axes_of(data), flow.axes_of(indices), node.attributes.get_int("batch_dims", 0)
+    shape = flow.shape(indices)
+    first = batch + shape[-1]
+    if any(batch <= axis < first for axis in axes) or len(shape) - 1 in own:
+        raise NoRuleError("reads steps at positions that consist of several numbers")
+    if any(own.get(axis, size) != size for axis, size in axes.items() if axis < batch):
+        raise NoRuleError("combines values of different lengths")
+    flow.fill_positions(node, 1)
+    return own | {axis - first + len(shape) - 1: size for axis, size in axes.items() if axis >= first}
+
+
+def _scatter_nd(flow: PadFlow, node: ir.Node) -> Axes:
+    """Put parts at positions in the first axes; neither may be over time."""
+    data, indices, updates = node.inputs[:3]
+    axes, shape = flow.axes_of(data), flow.shape(indices)
+    if flow.axes_of(indices) or any(axis < shape[-1] for axis in axes):
+        raise NoRuleError("writes steps at positions that consist of several numbers")
+    if {axis - shape[-1] + len(shape) - 1: size for axis, size in axes.items()} != flow.axes_of(updates):
+        raise NoRuleError("combines values of different lengths")
+    return axes
+
+
+def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
+    """Make positions that count from the end count from the last valid step."""
+    data, value = flow.operand(node), flow.operand(node, 1)
+    size, contents = axes[along], flow.numbers(value)
+    if size.symbol == ROWS:
+        raise NoRuleError("takes single rows, each of which has a length of its own")
+    counts = [shape[along] for shape in flow.shapes(data)]
+    if flow.lengths_of(value):
+        if contents is not None and flow.is_fixed(value) and (contents[0] >= 0).all():
+            # As many positions as steps, each of which is a number of the source.
+            return
+        contents = None
+    if contents is not None and any((each != contents[0]).any() for each in contents):
+        # A position that follows from the length is that number already, unless rows have their own.
+        from_end = [each - count for each, count in zip(contents, counts, strict=True)]
+        if flow.rows is not None and (
+            contents[0].size != 1 or any((each != from_end[0]).any() for each in from_end)
+        ):
+            raise NoRuleError("reads steps at positions that differ from row to row")
+        contents = [each - counts[0] for each in contents[:1]] if flow.rows is not None else None
+    elif contents is not None:
+        flow.require(size, max(int(contents[0].max(initial=0)) + 1, int(-contents[0].min(initial=0))))
+        if (contents[0] >= 0).all():
+            return
+    elif flow.rows is not None:
+        raise NoRuleError("reads steps at positions that are computed while it runs")
+    emitter = flow.emitter_for(node)
+    if flow.rows is not None and contents is not None:
+        if contents[0].size != 1:
+            raise NoRuleError("reads several steps that count from the ends of rows")
+        place, rank = int(contents[0].item()), len(flow.shape(data))
+        step = flow.masks.last_steps(emitter, data, along, axes, range(place, place + 1), rank)
+        step = step if contents[0].ndim else emitter.with_axes("Squeeze", step, [along])
+        flow.replace(node, step, emitter)
+        return
+    dtype = flow.dtype(value)
+    count = flow.masks.count(size, dtype)
+    if not len(flow.shape(value)):
+        count = emitter.squeeze(count, 0, [])
+    is_negative = emitter.op("Less", value, emitter.with_dtype(dtype).scalar(0), since=9)
+    steps = emitter.op("Where", is_negative, emitter.op("Add", value, count), value)
+    steps.dtype = dtype
+    emitter.insert_before(node)
+    node.replace_input_with(1, steps)
+
+
+def _one_hot(flow: PadFlow, node: ir.Node) -> Axes:
+    rank = len(flow.shape(node.outputs[0]))
+    axis = node.attributes.get_int("axis", -1) % rank
+    return {place + (place >= axis): size for place, size in flow.axes_of(node.inputs[0]).items()}
 
 
 LAYOUT_OPERATORS: dict[str, Rule] = {
@@ -255,10 +359,15 @@ LAYOUT_OPERATORS: dict[str, Rule] = {
     "Expand": lambda flow, node: flow.varying_axes(node.outputs[0]) | flow.broadcast(node, [0]),
     "EyeLike": _same,
     "Flatten": _reshape,
-    "Range": _refuse_unknown("numbers steps from a value that is computed while it runs"),
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "OneHot": _one_hot,
+    "Range": functools.partial(_refuse, "numbers steps from a value that is computed while it runs"),
     "Reshape": _reshape,
     "ReverseSequence": _reverse,
-    "Shape": _refuse_unknown("takes the shape of a value whose shape is not known"),
+    "ScatterND": _scatter_nd,
+    "Shape": functools.partial(_refuse, "takes the shape of a value whose shape is not known"),
     "Slice": _slice,
     "Split": _split,
     "Squeeze": _move_axes,

@@ -52,8 +52,6 @@ class MaskEmitter:
         Args:
             size: The size of the axis.
             axis: Its place.
-            axes: The axes of the value.
-            rank: The rank of the value.
             offset_from_end: Return instead the mask of the one element at this offset from the valid end.
         """
         place, repeats = self._rows_in(axes)

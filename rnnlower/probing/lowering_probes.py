@@ -13,7 +13,7 @@ from rnnlower.files.model_io import load_model
 from rnnlower.passes.exact_numbers import KeepNaNPass, SeparateSumsPass
 from rnnlower.passes.folding import FoldConstantsPass
 from rnnlower.passes.graph_boundaries import CopyOutputsPass
-from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.probing.asking import Asker, Question, model_question, parse_model
 from rnnlower.probing.nodes import STATES, Node, node_question

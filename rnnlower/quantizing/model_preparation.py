@@ -13,7 +13,7 @@ from rnnlower.lowering.emitter import Emitters
 from rnnlower.passes.command_options import RecordedOptions
 from rnnlower.passes.expand_functions import InlineFunctionsPass
 from rnnlower.passes.folding import FoldWeightsPass
-from rnnlower.passes.lowering_options import LOOPS
+from rnnlower.passes.options import LOOPS
 from rnnlower.passes.static_shapes import InferTypesPass
 from rnnlower.passes.steps import shared
 from rnnlower.passes.steps.work import Step, Work, run_steps

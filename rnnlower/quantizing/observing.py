@@ -24,7 +24,7 @@ from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.walk import LocatedNode, subgraphs_of
 from rnnlower.lowering.node_emitter import Listener, NodeEmitter
-from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.quantizing.recordings import Array, Feeds, open_model, run_on_recording
 

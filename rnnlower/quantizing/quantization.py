@@ -21,7 +21,7 @@ from rnnlower.graph.initializers import sink_initializers
 from rnnlower.graph.walk import default_opset
 from rnnlower.passes.command_options import QuantizeOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
-from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.quantizing.integer_states import carry_integers
 from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_steps, measure

@@ -1,13 +1,45 @@
-"""The caller's code of a streamed model: states, chunks and delay, in Python, JavaScript or C."""
+"""The caller's code of a streamed model: states, chunks and delay, in Python, JavaScript or C.
+
+The code in C is for what emx-onnx-cgen generates of the model.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 
+from rnnlower.errors import UnsupportedModelError
 from rnnlower.files.metadata import StreamMetadata
-from rnnlower.streaming.caller_in_c import Opener, generate_c, require_shape, require_type
+from rnnlower.graph.evaluation import Array
+from rnnlower.wording import option
+
+Reference = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+"""A function that runs a model: outputs by name."""
+
+Opener = Callable[[onnx.ModelProto], Reference]
+"""A function that opens a model."""
+
+_C_TYPES = {"FLOAT": "float", "DOUBLE": "double", "INT64": "int64_t", "INT32": "int32_t"}
+_CALLS = 3
+"""The calls of the test, after those in which nothing but the delay comes out."""
+
+_COMPARED = """\
+        for (int i = 0; i < @SIZE@; i++) {
+            double found = (double)((@KIND@ *)@NAME@)[i];
+            double expected = (double)((const @KIND@ *)test_@NAME@[call])[i];
+            if (found != expected && !(isnan(found) && isnan(expected))
+                && !(fabs(found - expected) <= 1e-4 * (1 + fabs(expected)))) {
+                printf("call %d: @NAME@[%d] is %g, not %g\\n", call, i, found, expected);
+                wrong++;
+            }
+        }"""
 
 SUFFIXES = {"python": ".py", "js": ".js", "c": ".c"}
 """The languages, with the suffix of a file."""
@@ -109,154 +141,6 @@ class Stream:
         return outputs
 '''
 
-_JS = """\
-// The caller's side of a streamed model, for onnxruntime-node and -web: write() takes frames of any
-// number, flush() ends a recording.
-
-const DESCRIPTION = @DESCRIPTION@;
-const ARRAYS = {
-  float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array, int16: Int16Array,
-  int8: Int8Array, uint32: Uint32Array, uint16: Uint16Array, uint8: Uint8Array, bool: Uint8Array,
-};
-
-const product = (sizes) => sizes.reduce((a, b) => a * b, 1);
-
-class Stream {
-  // ort: the module; session: an InferenceSession; constants: tensors that are the same in every call.
-  constructor(ort, session, constants = {}) {
-    this.ort = ort;
-    this.session = session;
-    this.constants = constants;
-    this.reset();
-  }
-
-  // Begin a new recording.
-  reset() {
-    this.state = {};
-    this.rest = {};
-    this.late = DESCRIPTION.delay;
-    this.steps = 0;
-    this.given = Object.fromEntries(Object.keys(DESCRIPTION.outputs).map((name) => [name, 0]));
-    for (const [name, { type, shape, start }] of Object.entries(DESCRIPTION.states)) {
-      const size = product(shape);
-      const flat = [start].flat(Infinity);
-      const array = new ARRAYS[type](size);
-      for (let i = 0; i < size; i++) {
-        const value = flat[flat.length === 1 ? 0 : i];
-        array[i] = type === "int64" ? BigInt(value) : value;
-      }
-      this.state[name] = new this.ort.Tensor(type, array, shape);
-    }
-  }
-
-  // Run one chunk: tensors by input name. Return the outputs that are not states, late by the delay.
-  async call(chunk) {
-    const outputs = { ...(await this.session.run({ ...chunk, ...this.constants, ...this.state })) };
-    for (const [output, name] of Object.entries(DESCRIPTION.feeds)) {
-      this.state[name] = outputs[output];
-      delete outputs[output];
-    }
-    return outputs;
-  }
-
-  // Take frames, or the inputs of a call where they have none: tensors by input name. Return the outputs of
-  // whole chunks, or nothing yet.
-  async write(frames) {
-    const inputs = Object.entries(DESCRIPTION.inputs);
-    if (!inputs.length) return this.call(frames);
-    for (const [name, axis] of inputs) {
-      this.rest[name] = name in this.rest ? this.join([this.rest[name], frames[name]], axis) : frames[name];
-    }
-    const found = [];
-    while (inputs.every(([name, axis]) => this.rest[name].dims[axis] >= DESCRIPTION.chunk)) {
-      const chunk = {};
-      for (const [name, axis] of inputs) {
-        chunk[name] = this.cut(this.rest[name], axis, 0, DESCRIPTION.chunk);
-        this.rest[name] = this.cut(this.rest[name], axis, DESCRIPTION.chunk);
-      }
-      const outputs = await this.call(chunk);
-      const skipped = Math.min(this.late, DESCRIPTION.chunk);
-      for (const [name, axis] of Object.entries(DESCRIPTION.outputs)) {
-        const size = outputs[name].dims[axis];
-        outputs[name] = this.cut(outputs[name], axis, (size * skipped) / DESCRIPTION.chunk);
-        this.given[name] += outputs[name].dims[axis];
-      }
-      this.late -= skipped;
-      this.steps += DESCRIPTION.chunk;
-      found.push(outputs);
-    }
-    const joined = found.length ? { ...found[found.length - 1] } : {};
-    for (const [name, axis] of found.length ? Object.entries(DESCRIPTION.outputs) : []) {
-      joined[name] = this.join(found.map((each) => each[name]), axis);
-    }
-    return joined;
-  }
-
-  // Feed zeros until the last frame has left; return the rest of the outputs.
-  async flush() {
-    if (!Object.keys(this.rest).length) {
-      this.reset();
-      return {};
-    }
-    const steps = Object.entries(DESCRIPTION.inputs).map(([name, axis]) => this.rest[name].dims[axis]);
-    const left = Math.max(...steps) + DESCRIPTION.delay;
-    const whole = this.steps + Math.max(...steps);
-    const given = { ...this.given };
-    const zeros = {};
-    for (const [name, axis] of Object.entries(DESCRIPTION.inputs)) {
-      const { type, dims } = this.rest[name];
-      const shape = [...dims];
-      shape[axis] = Math.ceil(left / DESCRIPTION.chunk) * DESCRIPTION.chunk - dims[axis];
-      zeros[name] = new this.ort.Tensor(type, new ARRAYS[type](product(shape)), shape);
-    }
-    const outputs = await this.write(zeros);
-    for (const [name, axis] of Object.entries(DESCRIPTION.outputs)) {
-      if (name in outputs) {
-        outputs[name] = this.cut(outputs[name], axis, 0, this.frames(name, whole) - given[name]);
-      }
-    }
-    this.reset();
-    return outputs;
-  }
-
-  // Return the frames of an output for a recording of this many time steps.
-  frames(name, steps) {
-    const stages = DESCRIPTION.stages[name] ?? [];
-    return stages.reduce((n, [factor, more, stride]) => Math.floor((n * factor + more) / stride), steps);
-  }
-
-  // Return the part of a tensor from `first` to `last` on an axis.
-  cut({ type, data, dims }, axis, first, last = dims[axis]) {
-    const shape = [...dims];
-    shape[axis] = Math.max(Math.min(last, dims[axis]) - first, 0);
-    const inner = product(dims.slice(axis + 1));
-    const [row, wide] = [dims[axis] * inner, shape[axis] * inner];
-    const array = new ARRAYS[type](product(shape));
-    for (let i = 0; i * wide < array.length; i++) {
-      array.set(data.subarray(i * row + first * inner, i * row + first * inner + wide), i * wide);
-    }
-    return new this.ort.Tensor(type, array, shape);
-  }
-
-  // Concatenate tensors on an axis.
-  join(tensors, axis) {
-    const shape = [...tensors[0].dims];
-    shape[axis] = tensors.reduce((sum, each) => sum + each.dims[axis], 0);
-    const array = new ARRAYS[tensors[0].type](product(shape));
-    for (let i = 0, at = 0; at < array.length; i++) {
-      for (const { data, dims } of tensors) {
-        const wide = product(dims.slice(axis));
-        array.set(data.subarray(i * wide, (i + 1) * wide), at);
-        at += wide;
-      }
-    }
-    return new this.ort.Tensor(tensors[0].type, array, shape);
-  }
-}
-
-module.exports = { Stream, DESCRIPTION };
-"""
-
 
 def generate_caller(model: ir.Model, language: str, open_model: Opener) -> str:
     """Return the code that calls a streamed model; in C with a test against a run of it.
@@ -268,7 +152,7 @@ def generate_caller(model: ir.Model, language: str, open_model: Opener) -> str:
     assert stream is not None
     if language == "python":
         return _PYTHON
-    return _generate_javascript(model, stream) if language == "js" else generate_c(model, stream, open_model)
+    return _generate_javascript(model, stream) if language == "js" else _generate_c(model, stream, open_model)
 
 
 def _generate_javascript(model: ir.Model, stream: StreamMetadata) -> str:
@@ -279,12 +163,12 @@ def _generate_javascript(model: ir.Model, stream: StreamMetadata) -> str:
         name = str(value.name)
         if name in inputs:
             states[name] = {
-                "type": names[require_type(value, names)],
-                "shape": require_shape(value, "JavaScript"),
+                "type": names[_require_type(value, names)],
+                "shape": _require_shape(value, "JavaScript"),
                 "start": stream.start.get(name, 0.0),
             }
         elif name in stream.inputs or name in stream.outputs:
-            require_type(value, names)
+            _require_type(value, names)
     description = {
         "chunk": stream.chunk or 1,
         "delay": stream.delay,
@@ -294,4 +178,137 @@ def _generate_javascript(model: ir.Model, stream: StreamMetadata) -> str:
         "feeds": stream.states,
         "states": states,
     }
-    return _JS.replace("@DESCRIPTION@", json.dumps(description, indent=2))
+    return _read_template("caller.js").replace("@DESCRIPTION@", json.dumps(description, indent=2))
+
+
+def _read_template(name: str) -> str:
+    """Return the text of a file of this folder."""
+    return pathlib.Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _require_shape(value: ir.Value, language: str) -> list[int]:
+    """Return the shape of a value, which must be known."""
+    if value.shape is None or not value.shape.is_static():
+        raise UnsupportedModelError(
+            f"{value.name!r} has a dynamic size, and the code in {language} needs its size",
+            remedy=f"fix it ({option('dim')}, {option('chunk', 'K')})",
+        )
+    return list(value.shape.numpy())
+
+
+def _require_type(value: ir.Value, known: Mapping[str, str]) -> str:
+    """Return the name of a value's type, for which there must be code."""
+    name = "" if value.dtype is None else value.dtype.name
+    if name not in known:
+        raise UnsupportedModelError(f"{value.name!r} has type {name}, for which no code is written")
+    return name
+
+
+def _generate_c(model: ir.Model, stream: StreamMetadata, open_model: Opener) -> str:
+    """Return the code in C, with a test vector."""
+    inputs, outputs = list(model.graph.inputs), list(model.graph.outputs)
+    fields, reset, values, arguments, parameters = [], [], [], [], []
+    rest, zeros, flushed = [], [], []
+    taken = {name: f"s{number}" for number, name in enumerate(stream.states.values())}
+    for number, value in enumerate((*inputs, *outputs)):
+        is_input, name = number < len(inputs), str(value.name)
+        kind, shape = _C_TYPES[_require_type(value, _C_TYPES)], _require_shape(value, "C") or [1]
+        dims = "".join(f"[{size}]" for size in shape)
+        const = "const " * is_input
+        parameters.append(f"{const}{kind} v{number}{dims}")
+        state = taken.get(name if is_input else stream.states.get(name, ""))
+        if state is None:
+            values.append(f", {const}{kind} v{number}{dims} {_comment(name)}")
+            arguments.append(f"v{number}")
+            flushed.append(f", v{number}")
+            if is_input and name in stream.inputs:
+                zeros.append(f"    static const {kind} v{number}{dims};")
+            else:
+                rest.append(values[-1])
+            continue
+        arguments.append(f"{'state->' if is_input else 'next.'}{state}")
+        if is_input:
+            fields.append(f"    {kind} {state}{dims}; {_comment(name)}")
+            reset += _state_start_lines(stream.start.get(name, 0.0), kind, state, shape)
+    calls = list(_run_calls(model, stream, open_model(ir.to_proto(model))))
+    text = _add_test(_read_template("caller.c"), model, stream, calls)
+    text = text.replace("@CHUNK@", str(stream.chunk)).replace("@DELAY@", str(stream.delay))
+    text = text.replace("@PARAMETERS@", ", ".join(parameters)).replace("@FIELDS@", "\n".join(fields))
+    text = text.replace("@RESET@", "\n".join(reset)).replace("@VALUES@", "".join(values))
+    text = text.replace("@ARGUMENTS@", ", ".join(arguments)).replace("@REST@", "".join(rest))
+    return text.replace("@ZEROS@", "\n".join(zeros)).replace("@FLUSHED@", "".join(flushed))
+
+
+def _comment(name: str) -> str:
+    """Return a comment in C; a name may hold what ends one."""
+    return f"/* {name.replace('*/', '* /')} */"
+
+
+def _state_start_lines(start: object, kind: str, state: str, shape: list[int]) -> list[str]:
+    """Return the lines that set a state to its start."""
+    size = math.prod(shape)
+    flat = np.broadcast_to(np.array(start, np.float64), shape).reshape(-1)
+    if len({*flat.tolist()}) == 1:
+        target, number = f"(({kind} *)state->{state})[i]", _c_initializer(flat[0])
+        return [f"    for (int i = 0; i < {size}; i++) {target} = ({kind}){number};"]
+    return [
+        f"    static const {kind} start_{state}[{size}] = {_c_initializer(flat)};",
+        f"    memcpy(state->{state}, start_{state}, sizeof start_{state});",
+    ]
+
+
+def _add_test(
+    text: str, model: ir.Model, stream: StreamMetadata, calls: Sequence[Mapping[str, Array]]
+) -> str:
+    """Return the code with the test: input numbers, and the outputs of the reference."""
+    given, buffers, tested, compared = [], [], [], []
+    count = len(model.graph.inputs)
+    for number, value in enumerate((*model.graph.inputs, *model.graph.outputs)):
+        name, place = str(value.name), f"v{number}"
+        if name in stream.states or name in stream.states.values():
+            continue
+        kind, shape = _C_TYPES[_require_type(value, _C_TYPES)], _require_shape(value, "C") or [1]
+        dims = "".join(f"[{size}]" for size in shape)
+        rows = ",\n    ".join(_c_initializer(np.atleast_1d(call[name])) for call in calls)
+        given.append(
+            f"static const {kind} test_{place}[{len(calls)}]{dims} = {{\n    {rows}\n}}; {_comment(name)}"
+        )
+        tested.append(f", test_{place}[call]" if number < count else f", {place}")
+        if number >= count:
+            buffers.append(f"        static {kind} {place}{dims};")
+            size = str(math.prod(shape))
+            comparison = _COMPARED.replace("@SIZE@", size).replace("@KIND@", kind)
+            compared.append(comparison.replace("@NAME@", place))
+    text = text.replace("@VECTOR@", "\n".join(given)).replace("@CALLS@", str(len(calls)))
+    text = text.replace("@OUTPUTS@", "\n".join(buffers)).replace("@TESTED@", "".join(tested))
+    return text.replace("@COMPARED@", "\n".join(compared))
+
+
+def _run_calls(model: ir.Model, stream: StreamMetadata, run: Reference) -> Iterator[Mapping[str, Array]]:
+    """Yield the inputs and outputs of some calls, with the states carried from each to the next."""
+    rng = np.random.default_rng(0)
+    states: dict[str, Array] = {}
+    for _ in range(_CALLS + -(-stream.delay // (stream.chunk or 1))):
+        feeds = {}
+        for value in model.graph.inputs:
+            name, shape = str(value.name), _require_shape(value, "C")
+            assert value.dtype is not None
+            kind = value.dtype.numpy()
+            start = np.array(stream.start.get(name, 0.0))
+            # An integer may be an index: 0 is one.
+            is_drawn = name not in stream.states.values() and kind.kind == "f"
+            drawn = rng.standard_normal(shape) if is_drawn else np.broadcast_to(start, shape)
+            feeds[name] = states.get(name, np.array(drawn, kind))
+        outputs = run(feeds)
+        states = {name: outputs[output] for output, name in stream.states.items()}
+        yield {**feeds, **outputs}
+
+
+def _c_initializer(array: Any) -> str:
+    """Return an array as an initializer in C."""
+    if array.ndim:
+        return f"{{{', '.join(map(_c_initializer, array))}}}"
+    number = array.item()
+    if isinstance(number, float) and not math.isfinite(number):
+        return "NAN" if math.isnan(number) else f"{'-' * (number < 0)}INFINITY"
+    return f"{number:.9g}" if array.dtype == np.float32 else repr(number)

@@ -1,4 +1,4 @@
-"""The time axis of each input, and the example sizes with which time is followed."""
+"""The time axis of each input, the example sizes with which time is followed, and the rules for that."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from rnnlower.arguments import integer
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_branch_inputs
 from rnnlower.graph.evaluation import Dim
+from rnnlower.graph.operator_kinds import POINTWISE
 from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
-from rnnlower.timeflow.flow import locate
-from rnnlower.timeflow.rules import follow
+from rnnlower.timeflow.bounds import BOUNDS
+from rnnlower.timeflow.convolutions import WINDOWS
+from rnnlower.timeflow.flow import Flow, Rule, locate
+from rnnlower.timeflow.loop_bodies import LOOPS
+from rnnlower.timeflow.pointwise import ALONG, elementwise
+from rnnlower.timeflow.recurrence import RECURRENCE
+from rnnlower.timeflow.reshaping import RESHAPING
 from rnnlower.timeflow.tracks import CoupledError, Sample
+from rnnlower.timeflow.windowed_attention import SCORES
 from rnnlower.wording import call, option, time_axis
 
 _SAMPLES = 64
@@ -29,6 +36,18 @@ _HOPS = 16
 """What makes the probe a multiple of the hops of spectra, 256 and 512 samples, too."""
 
 
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(POINTWISE, elementwise),
+    **ALONG,
+    **RESHAPING,
+    **BOUNDS,
+    **WINDOWS,
+    **RECURRENCE,
+    **LOOPS,
+}
+"""The rule of each known operator over time; any other operator is refused."""
+
+
 class SingleStepError(UnsupportedModelError):
     """The model takes one step per call already."""
 
@@ -39,6 +58,17 @@ def _probe_sample(axes: Mapping[str, int], steps: int | None, sizes: Mapping[str
         return Sample(axes, probe * _CHUNKS, probe, sizes)
     chunk = next((size for size in range(min(steps // 2, probe), 0, -1) if steps % size == 0), steps)
     return Sample(axes, steps, chunk, sizes)
+
+
+def follow(model: ir.Model, sample: Sample, *, strict: bool = False) -> Flow:
+    """Follow the time axis of the sample's inputs through a main graph without function calls.
+
+    The result has the track of each value over time, and the obstacles.
+
+    Raises:
+        CoupledError: A node couples time steps, and the flow is strict.
+    """
+    return Flow(model, sample, RULES, SCORES, strict=strict).run()
 
 
 def find_axes(model: ir.Model, given: Mapping[str, int]) -> dict[str, int]:

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.walk import operand
+from rnnlower.timeflow.convolutions import match_frame_gather
 from rnnlower.timeflow.edits import BypassNode, ReplaceInput, Start
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
-from rnnlower.timeflow.overlap_add import match_frame_gather
 from rnnlower.timeflow.pointwise import combine_tracks
 from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest, refuse_varying, slice_table
 from rnnlower.timeflow.reshaping import moved_track

@@ -17,7 +17,12 @@ Dims = tuple[int | str | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class CacheInput:
+class Edit:
+    """An edit of the graph."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheInput(Edit):
     """The last elements of the previous chunks, prepended to an input.
 
     Attributes:
@@ -28,7 +33,6 @@ class CacheInput:
         start: What is kept at first.
         shape: Shape of what is kept.
         value: What the state is of, which names it.
-        dtype: Its type.
         calls: Number of calls before the first real frame; until then nothing is kept.
         repeats: Whether frames of the first chunk are the last ones before it: the next ones in reversed
             order (``reflect``), the first one (``edge``), or none ("").
@@ -50,18 +54,15 @@ class CacheInput:
 
 
 @dataclasses.dataclass(frozen=True)
-class HoldState:
+class HoldState(Edit):
     """A state of a node, moved to an input and an output of the model.
 
     Attributes:
-        node: The node.
         index, output: Where it takes and gives the state.
         name: What the state is named after.
         start: Its initial value, if it becomes an input.
         kept: The input of the model that it is already, and the output of the model that holds the final
             state, if there is one.
-        shape: Its shape.
-        dtype: Its type.
         calls: Number of calls before the first real frame; until then nothing is kept.
     """
 
@@ -77,7 +78,7 @@ class HoldState:
 
 
 @dataclasses.dataclass(frozen=True)
-class ContinueSum:
+class ContinueSum(Edit):
     """A cumulative sum, continued from chunk to chunk."""
 
     node: ir.Node
@@ -88,7 +89,7 @@ class ContinueSum:
 
 
 @dataclasses.dataclass(frozen=True)
-class ContinuePositions:
+class ContinuePositions(Edit):
     """Positions, continued from chunk to chunk.
 
     Attributes:
@@ -115,7 +116,7 @@ class ContinuePositions:
 
 
 @dataclasses.dataclass(frozen=True)
-class BlankFrames:
+class BlankFrames(Edit):
     """A constant in the place of the frames before the first real one.
 
     Attributes:
@@ -124,7 +125,6 @@ class BlankFrames:
         late: The frames before the first one.
         chunk: The frames of a chunk.
         fill: The number.
-        dtype: Its type.
     """
 
     node: ir.Node
@@ -138,7 +138,7 @@ class BlankFrames:
 
 
 @dataclasses.dataclass(frozen=True)
-class OverlapAdd:
+class OverlapAdd(Edit):
     """The sum of shifted frames, in the place of a node that adds up overlapping ones.
 
     Attributes:
@@ -161,7 +161,7 @@ class OverlapAdd:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplaceInput:
+class ReplaceInput(Edit):
     """A constant in the place of an input, or nothing."""
 
     node: ir.Node
@@ -170,7 +170,7 @@ class ReplaceInput:
 
 
 @dataclasses.dataclass(frozen=True)
-class SetAttribute:
+class SetAttribute(Edit):
     """Another list of integers for an attribute."""
 
     node: ir.Node
@@ -179,21 +179,8 @@ class SetAttribute:
 
 
 @dataclasses.dataclass(frozen=True)
-class BypassNode:
+class BypassNode(Edit):
     """One of a node's inputs, in the place of the node."""
 
     node: ir.Node
     index: int
-
-
-Edit = (
-    BlankFrames
-    | BypassNode
-    | CacheInput
-    | ContinuePositions
-    | HoldState
-    | OverlapAdd
-    | ReplaceInput
-    | SetAttribute
-    | ContinueSum
-)

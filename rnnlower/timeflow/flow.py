@@ -14,15 +14,16 @@ from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, operand, qualified_op_type
 from rnnlower.recurrent.finding import is_stateful, shown_names
-from rnnlower.timeflow.contents import Contents, facts_about
 from rnnlower.timeflow.edits import BlankFrames, CacheInput, Edit, ReplaceInput, SetAttribute, Start
 from rnnlower.timeflow.tracks import (
     ChunkError,
+    Contents,
     CoupledError,
     Sample,
     Scores,
     Track,
     batch_remedy,
+    facts_about,
     shapes_remedy,
 )
 
@@ -41,8 +42,7 @@ class Flow(Contents):
     """The propagation of the time axis through a main graph without function calls.
 
     Args:
-        model: The model; it is not changed.
-        sample: The time axes of the inputs, and sizes.
+        model, sample: As in `Contents`.
         rules: For each operator, where the time of its inputs goes.
         of_scores: The same for operators that take the scores of an attention.
         strict: Whether a node that couples time steps is an error; else its outputs have no time.
@@ -331,7 +331,9 @@ class Flow(Contents):
         """Return whether the content of a node's output follows from constants and sizes, and record it."""
         over_time = any(map(self.is_over_time, node.inputs))
         if node.op_type not in ("Shape", "Size") or node.domain:
-            if over_time and (self._spans_time_axis(node) or self._is_table(node)):
+            # A table: as many rows of a constant as there are steps.
+            is_table = node.op_type == "Slice" and not self.depends_on_length(node.inputs[0])
+            if over_time and (is_table or self._spans_time_axis(node)):
                 # It is as long as the sequence: a value over time whose content is not known.
                 return False
             if any(value is not None and self._lacks_content(value) for value in node.inputs):
@@ -349,10 +351,6 @@ class Flow(Contents):
             return False
         whole, chunk = self.whole.shape(node.outputs[0]), self.part.shape(node.outputs[0])
         return whole is None or whole != chunk
-
-    def _is_table(self, node: ir.Node) -> bool:
-        """Return whether a node takes as many rows of a constant as there are steps."""
-        return node.op_type == "Slice" and not self.depends_on_length(node.inputs[0])
 
     def _lacks_content(self, value: ir.Value) -> bool:
         if value.producer() is None:

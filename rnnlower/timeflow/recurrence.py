@@ -135,8 +135,6 @@ def hold_state(
 
     Args:
         place: The input and the output of the state, its name in messages, and the end of the new one's.
-        shape: Its shape.
-        dtype: Its type.
         calls: Number of calls before the first real frame.
     """
     index, output, name, suffix = place

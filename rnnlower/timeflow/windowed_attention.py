@@ -10,11 +10,10 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array, evaluate
 from rnnlower.graph.operator_kinds import axes_along
-from rnnlower.timeflow.contents import facts_about
 from rnnlower.timeflow.edits import ContinuePositions, ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
 from rnnlower.timeflow.recurrence import delay_all_by_chunks
-from rnnlower.timeflow.tracks import CoupledError, Sample, Scores, Track
+from rnnlower.timeflow.tracks import CoupledError, Sample, Scores, Track, facts_about
 
 _EXAMPLE = 1024
 """The least number of frames for which a mask of a dynamic length is computed."""

@@ -16,7 +16,7 @@ from rnnlower.lifting.affine_forms import (
     constant_form,
     multiply_matrix,
 )
-from rnnlower.lifting.layout_rules import reshape_form
+from rnnlower.lifting.symbolic_evaluation import reshape_form
 from rnnlower.recurrent.node import Activation
 
 RNG = np.random.default_rng(0)

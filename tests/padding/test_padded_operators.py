@@ -10,7 +10,7 @@ from support.padded_operators import OPERATORS, operator_case
 
 import rnnlower
 from rnnlower.graph.operator_kinds import POINTWISE
-from rnnlower.padding.padding_rules import RULES
+from rnnlower.passes.padding import RULES
 
 NOT_PER_ROW = {
     "DynamicQuantizeLSTM": "quantizes rows by one range",

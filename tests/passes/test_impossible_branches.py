@@ -12,7 +12,7 @@ from support.judge import all_nodes, run
 from support.target_files import MINIMAL, write
 
 import rnnlower
-from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.targets import find_target
 

@@ -19,7 +19,7 @@ from support.small_models import recurrent_model
 import rnnlower
 from rnnlower.cli.app import app
 from rnnlower.graph import rollback
-from rnnlower.passes import command_options, lowering_options
+from rnnlower.passes import command_options, options
 from rnnlower.passes.command_options import CalibrateOptions
 from rnnlower.targets import adapting
 
@@ -36,7 +36,7 @@ CONSTANT = """
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_options_of_python_and_of_the_command_line_agree(name: str) -> None:
-    kind = (vars(lowering_options) | vars(command_options))[f"{name.capitalize()}Options"]
+    kind = (vars(options) | vars(command_options))[f"{name.capitalize()}Options"]
     fields = {each.name for each in dataclasses.fields(kind) if each.init}
     assert set(inspect.signature(getattr(rnnlower, name)).parameters) == {"model"} | fields
     group: Any = typer.main.get_command(app)

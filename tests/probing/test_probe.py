@@ -20,7 +20,7 @@ from rnnlower.engines.catalog import find_engine
 from rnnlower.engines.opened_models import EngineError
 from rnnlower.engines.reference import evaluate
 from rnnlower.errors import OptionError
-from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.options import LoweringOptions
 from rnnlower.probing import (
     asking,
     lowering_probes,

@@ -10,7 +10,7 @@ from support.streamed import model, stream
 
 import rnnlower
 from rnnlower.graph.facts import Facts
-from rnnlower.streaming.slices import gather_slices
+from rnnlower.passes.streaming import gather_slices
 
 FRAME, HOP, STEPS = 16, 8, 168
 COUNT = (STEPS - FRAME) // HOP + 1

@@ -20,7 +20,7 @@ from support.target_files import MINIMAL, write
 import rnnlower
 from rnnlower.passes.checking import forecast
 from rnnlower.passes.command_options import CheckOptions
-from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.targets import find_target, target_names
 from rnnlower.targets.fit import Misfit, find_misfits

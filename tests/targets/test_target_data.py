@@ -17,7 +17,7 @@ from rnnlower.engines.reference import evaluate
 from rnnlower.lowering import sketching
 from rnnlower.lowering.forms import Form
 from rnnlower.lowering.sketching import Candidate, Task
-from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Native

@@ -11,9 +11,8 @@ import pytest
 import rnnlower
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.streaming import StreamPass
-from rnnlower.timeflow.axes import make_samples
+from rnnlower.timeflow.axes import follow, make_samples
 from rnnlower.timeflow.flow import Flow
-from rnnlower.timeflow.rules import follow
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 WIDE = (
