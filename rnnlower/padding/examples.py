@@ -169,6 +169,14 @@ class Examples:
         shape = self._other.shape(self.origin(value))
         return shape is None or shape[axis] != self.shape(value)[axis]
 
+    def is_multiple(self, node: ir.Node, axis: int, place: int) -> bool:
+        """Return whether a size of a node's output is as many times one of its input at other open sizes."""
+        ours = self.shape(node.inputs[0])[axis], self.shape(node.outputs[0])[place]
+        shapes = [self._other.shape(self.origin(value)) for value in (node.inputs[0], node.outputs[0])]
+        if shapes[0] is None or shapes[1] is None:
+            return False
+        return ours[0] * shapes[1][place] == ours[1] * shapes[0][axis]
+
     def follows_from_other_sizes(
         self, value: ir.Value | None, places: list[int] | types.EllipsisType = ...
     ) -> bool:

@@ -133,7 +133,7 @@ def test_attention_without_a_window_is_refused(mask: str, words: str) -> None:
 def test_a_mask_for_long_chunks_is_not_computed() -> None:
     text = f"{OPEN} {{ {LENGTH} {QUERIES} {DISTANCES} {APPLY['chosen']} {RESULT} }}"
     source = model(text, 17, **WEIGHTS)
-    with pytest.raises(rnnlower.UnsupportedModelError, match="too large .* chunks of 5000 .* shorter chunk"):
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"too large .* chunks of 5000 .* shorter chunk"):
         rnnlower.stream(source, chunk=5000, time_axes={"X": 1})
 
 
