@@ -171,11 +171,13 @@ class Examples:
 
     def is_multiple(self, node: ir.Node, axis: int, place: int) -> bool:
         """Return whether a size of a node's output is as many times one of its input at other open sizes."""
-        ours = self.shape(node.inputs[0])[axis], self.shape(node.outputs[0])[place]
-        shapes = [self._other.shape(self.origin(value)) for value in (node.inputs[0], node.outputs[0])]
-        if shapes[0] is None or shapes[1] is None:
+        source, out = node.inputs[0], node.outputs[0]
+        assert source is not None
+        before, after = (self._other.shape(self.origin(value)) for value in (source, out))
+        rows, elements = before and before[axis], after and after[place]
+        if not isinstance(rows, int) or not isinstance(elements, int):
             return False
-        return ours[0] * shapes[1][place] == ours[1] * shapes[0][axis]
+        return self.shape(source)[axis] * elements == self.shape(out)[place] * rows
 
     def follows_from_other_sizes(
         self, value: ir.Value | None, places: list[int] | types.EllipsisType = ...

@@ -12,7 +12,7 @@ from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.operator_kinds import POINTWISE, axes_along, reduced_axes
 from rnnlower.graph.walk import operand
 from rnnlower.padding.normalization import NORMALIZING
-from rnnlower.padding.sizes import MIXED_ROWS, Axes, NoRuleError, add_axis
+from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, add_axis
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 _ELEMENTWISE = (*POINTWISE, "BiasGelu", "FastGelu")
@@ -79,7 +79,8 @@ def _top_k(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 def _cumsum(flow: PadFlow, node: ir.Node) -> Axes:
     given, axes = flow.ints(node, "axis", 1) or [], flow.axes_of(node.inputs[0])
-    if given[0][0] % len(flow.shape(node.inputs[0])) in flow.row_axes_of(node.inputs[0]):
+    summed = axes.get(given[0][0] % len(flow.shape(node.inputs[0])))
+    if summed is not None and summed.symbol == ROWS:
         raise NoRuleError(MIXED_ROWS)
     if node.attributes.get_int("reverse", 0):
         flow.fill_along(node, given[0], 0.0)
