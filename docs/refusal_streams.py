@@ -23,6 +23,16 @@ BETWEEN = """
     [look] w = Softmax (s)
     Y = MatMul (w, t)
 """
+MASKED = BETWEEN.replace(
+    "[look] w = Softmax (s)",
+    """
+    n = Shape <start = 0, end = 1> (X)
+    b = Concat <axis = 0> (n, n)
+    z = ConstantOfShape (b)
+    [mask] m = Add (s, z)
+    w = Softmax (m)
+    """,
+)
 JOINED = """
     n = Shape <start = 0, end = 1> (X)
     rest = Constant <value_ints = [7, 1]> ()
@@ -194,6 +204,11 @@ STREAMS = [
         "attention over all steps",
         f"{STREAM} --time-axis X:0",
         model=text(17, "float[T, 1, 3] X", BETWEEN),
+    ),
+    Case(
+        "attention whose mask is too large",
+        f"{STREAM} --time-axis X:0 --chunk 5000",
+        model=text(17, "float[T, 1, 3] X", MASKED),
     ),
     Case(
         "a constant with a dynamic batch that is joined to each step",

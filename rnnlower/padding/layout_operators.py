@@ -39,6 +39,7 @@ def _reshape(flow: PadFlow, node: ir.Node) -> Axes:
             # Each row of elements goes on: an axis of size 1 is none of rows.
             each = flow.rows.full if flow.rows is not None else 1
             places = [p for p in places if p not in open_axes and not after[0][p] % each][-1:]
+            places = [p for p in places if flow.is_multiple(node, axis, p)]
         if len(places) != 1:
             _refuse_fixed_length(flow, node, outer, after)
             raise OpenSizeError("folds time after another axis, or mixes it with one")

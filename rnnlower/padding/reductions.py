@@ -15,7 +15,7 @@ from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.operator_kinds import POINTWISE, axes_along, reduced_axes
 from rnnlower.graph.walk import operand, producer_of
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.sizes import Axes, NoRuleError, add_axis
+from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, add_axis
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 _ELEMENTWISE = (*POINTWISE, "BiasGelu", "FastGelu")
@@ -84,6 +84,9 @@ def _top_k(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 def _cumsum(flow: PadFlow, node: ir.Node) -> Axes:
     given, axes = flow.ints(node, "axis", 1) or [], flow.axes_of(node.inputs[0])
+    summed = axes.get(given[0][0] % len(flow.shape(node.inputs[0])))
+    if summed is not None and summed.symbol == ROWS:
+        raise NoRuleError(MIXED_ROWS)
     if node.attributes.get_int("reverse", 0):
         flow.fill_along(node, given[0], 0.0)
     return axes

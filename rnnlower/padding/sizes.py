@@ -286,6 +286,16 @@ class Examples:
         shape = self._other.shape(self.origin(value))
         return shape is None or shape[axis] != self.shape(value)[axis]
 
+    def is_multiple(self, node: ir.Node, axis: int, place: int) -> bool:
+        """Return whether a size of a node's output is as many times one of its input at other open sizes."""
+        source, out = node.inputs[0], node.outputs[0]
+        assert source is not None
+        before, after = (self._other.shape(self.origin(value)) for value in (source, out))
+        rows, elements = before and before[axis], after and after[place]
+        if not isinstance(rows, int) or not isinstance(elements, int):
+            return False
+        return self.shape(source)[axis] * elements == self.shape(out)[place] * rows
+
     def follows_from_other_sizes(
         self, value: ir.Value | None, places: list[int] | types.EllipsisType = ...
     ) -> bool:

@@ -284,7 +284,7 @@ class PadFlow(Examples):
                 raise NoRuleError(f"gives {out.name!r}, for which {node.op_type} has no rule")
             if read[index]:
                 self._check(out, results[index])
-                if has_rows and all(size.symbol != ROWS for size in results[index].values()):
+                if has_rows and sum(size.symbol == ROWS for size in results[index].values()) != 1:
                     raise NoRuleError(MIXED_ROWS)
 
     def _describe_open_sizes(self) -> str:

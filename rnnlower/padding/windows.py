@@ -180,8 +180,7 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
             raise NoRuleError("pads by an amount that depends on the length")
         begin, end = begins.pop(), ends.pop()
         found[axis] = axes[axis].affine(1, begin + end)
-        if mode == "reflect":
-            flow.require(axes[axis], max(begin, end) + 1)
+        flow.require(axes[axis], max(begin, end) + 1 if mode == "reflect" else 0)
         if end <= 0 and (mode != "wrap" or begin <= 0):
             continue
         if mode != "constant":

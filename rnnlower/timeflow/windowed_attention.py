@@ -17,6 +17,8 @@ from rnnlower.timeflow.tracks import CoupledError, Sample, Scores, Track, facts_
 
 _EXAMPLE = 1024
 """The least number of frames for which a mask of a dynamic length is computed."""
+_MOST = 8192
+"""The largest number of such frames: a mask has their square."""
 _HIDDEN = -1e8
 """The largest number that a mask puts in the place of a score, or adds to it."""
 _COMPARES = "compares steps with each other, as attention does"
@@ -108,6 +110,11 @@ def _content(flow: Flow, value: ir.Value, track: Track) -> Array:
         examples = [flow.whole.constant(value)]
     else:
         frames = max(_EXAMPLE, 4 * track.chunk)
+        if frames > _MOST:
+            raise CoupledError(
+                f"has a mask, which is too large to be examined for chunks of {track.chunk} steps",
+                "choose a shorter chunk",
+            )
         examples = [_example(flow, value, track, each) for each in (frames, frames // 2)]
     if any(each is None or each.ndim < 2 for each in examples):
         raise CoupledError("takes its mask from an unsupported computation")

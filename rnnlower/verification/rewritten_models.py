@@ -225,23 +225,27 @@ def round_like(
     places = np.searchsorted(theirs[0], ours[0]).clip(max=max(0, len(theirs[0]) - 1))
     found = theirs[0][places] == ours[0] if len(theirs[0]) else np.zeros(len(ours[0]), bool)
     kept = ours[0][found & (theirs[1][places] >= ours[1])] if found.any() else np.zeros(0)
-    return same, np.union1d(kept, _shared_biases(same, theirs[0]))
+    exact, rounded_sums = _shared_biases(same, theirs[0])
+    return same, np.setdiff1d(np.union1d(kept, exact), rounded_sums)
 
 
-def _shared_biases(model: ParsedModel, magnitudes: Array) -> Array:
-    """Return the magnitudes in biases ``[Wb | Rb]`` whose elements are known, alone or as sums of halves."""
-    found: list[Array] = [np.zeros(0, np.float32)]
+def _shared_biases(model: ParsedModel, magnitudes: Array) -> tuple[Array, Array]:
+    """Return the magnitudes in biases ``[Wb | Rb]`` whose elements are known, alone or as sums of halves.
+
+    Of other biases, also return the magnitudes whose sums are not known.
+    """
+    found: tuple[list[Array], list[Array]] = ([np.zeros(0, np.float32)], [np.zeros(0, np.float32)])
 
     def look(array: Array) -> Array:
         if array.ndim == 2 and array.shape[1] % 2 == 0:
             halves = np.stack(np.split(array.astype(np.float32), 2, axis=1))
             alone = np.isin(np.abs(halves), magnitudes).all(axis=0)
-            if (alone | np.isin(np.abs(halves.sum(axis=0)), magnitudes)).all():
-                found.append(np.abs(halves).ravel())
+            known = alone | np.isin(np.abs(halves.sum(axis=0)), magnitudes)
+            found[not known.all()].append(np.abs(halves if known.all() else halves[:, ~known]).ravel())
         return array
 
     _map_constants(model, look)
-    return np.concatenate(found)
+    return np.concatenate(found[0]), np.concatenate(found[1])
 
 
 def largest_int8_weight(model: ParsedModel, kind: str) -> int | None:

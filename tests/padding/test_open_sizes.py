@@ -61,3 +61,17 @@ def test_an_open_size_is_no_example(text: str) -> None:
 def test_a_length_with_another_open_size_is_refused(text: str) -> None:
     with pytest.raises(rnnlower.UnsupportedModelError, match="another open size"):
         rnnlower.pad(model(text), max={"T": MOST})
+
+
+@pytest.mark.parametrize("rows", ["B", "2"])
+def test_rows_are_not_folded_with_an_open_size(rows: str) -> None:
+    """Each row would have a length, and be as many elements as the caller chooses."""
+    source = model(
+        f"(float[{rows}, S, T, 4] x) => (float[C, 4] z) <int64[1] a = {{1}}> "
+        "{ k = Shape <start = 2> (x) m = Constant <value_ints = [-1]> () j = Concat <axis = 0> (m, k) "
+        "y = Reshape (x, j) z = ReduceSum <keepdims = 0> (y, a) }"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"Reshape .* give the other open sizes numbers"):
+        rnnlower.pad(source, max={"T": MOST}, per_row=True)
+    padded = rnnlower.pad(source, max={"T": MOST}, per_row=True, dims={"S": 3})
+    assert rnnlower.verify(source, padded, trials=1)

@@ -58,6 +58,24 @@ def test_a_node_that_joins_rows_is_refused_by_name(name: str) -> None:
         rnnlower.pad(padded_case(name, batch="B"), max={"T": MOST}, per_row=True)
 
 
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "i = Constant <value_int = 1> () z = CumSum (x, i)",
+        "p = Constant <value_ints = [0, 1, 0, 0, 0, 0]> () z = Pad (x, p)",
+        'z = Einsum <equation = "tbf, tcf -> bc"> (x, x)',
+        "t = Transpose <perm = [0, 2, 1]> (x) z = MatMul (x, t)",
+    ],
+)
+def test_an_operator_over_the_axis_of_rows_is_refused(nodes: str) -> None:
+    source = with_weights(
+        f'<ir_version: 8, opset_import: ["" : 17]> main (float[T, B, 4] x) => (float z) {{ {nodes} }}'
+    )
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(rnnlower.UnsupportedModelError, match="combines rows"):
+        rnnlower.pad(source, max={"T": MOST}, per_row=True)
+
+
 def test_an_output_length_may_be_rounded_down() -> None:
     source = with_weights(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[1, 3, T] x) => (float[1, 3, U] z) { '

@@ -130,6 +130,13 @@ def test_attention_without_a_window_is_refused(mask: str, words: str) -> None:
         rnnlower.stream(source, time_axes={"X": 1})
 
 
+def test_a_mask_for_long_chunks_is_not_computed() -> None:
+    text = f"{OPEN} {{ {LENGTH} {QUERIES} {DISTANCES} {APPLY['chosen']} {RESULT} }}"
+    source = model(text, 17, **WEIGHTS)
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"too large .* chunks of 5000 .* shorter chunk"):
+        rnnlower.stream(source, chunk=5000, time_axes={"X": 1})
+
+
 @pytest.mark.parametrize(
     "use", ["Tanh (m)", "Neg (m)", "Max (m, half)", "Mul (m, tiny)", "Where (later, half, m)"]
 )
