@@ -37,9 +37,14 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         return moved_track(flow, node)
     steps = flow.ints(node, "steps", 4)
     step = 1 if steps is None else steps[0][where]
-    if step != 1:
-        raise CoupledError("reverses time" if step < 0 else "leaves out steps")
+    if step < 0:
+        raise CoupledError("reverses time")
     start, end, _ = slice(starts[where], ends[where]).indices(track.size)
+    if step > 1:
+        if not start == starts[where] == later[where] < step or end < track.size:
+            raise CoupledError("leaves out steps")
+        _set_bounds(flow, node, where, (starts, start), (ends, _END))
+        return _every(flow, node, track, start, step)
     moves = flow.sample.steps != flow.sample.chunk
     if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and flow.has_dynamic_length:
         if _gives_shape_alone(node.outputs[0]) and starts[where] >= 0 and ends[where] <= track.chunk_size:
@@ -62,6 +67,15 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         _set_bounds(flow, node, where, (starts, 0), (ends, _END))
     frames = (end - start) // track.inner
     return _skip_frames(flow, node, track.resampled(more=frames - track.frames), start // track.inner)
+
+
+def _every(flow: Flow, node: ir.Node, track: Track, start: int, step: int) -> Track:
+    """Handle every second frame, or every third, and so on: those of a chunk are in the same places."""
+    if track.is_folded:
+        raise CoupledError("cuts an axis in which time is folded")
+    flow.require_multiple(node, track, step, f"moves by {step} frames")
+    track = flow.delay_to(node, 0, -(-max(track.lag, 0) // step) * step, track)
+    return track.resampled(more=step - 1 - start, stride=step).with_(lag=track.lag // step)
 
 
 def _skip_frames(flow: Flow, node: ir.Node, later: Track, skipped: int) -> Track:
