@@ -190,9 +190,15 @@ def _size_from_fixed_start(
         end_offsets = {
             min(end + have if end < 0 else end, have) - have for end, have in zip(ends, sizes, strict=True)
         }
-        if len(end_offsets) != 1:
+        if len(end_offsets) == 1:
+            found = size.affine(1, end_offsets.pop() - starts[0] + step - 1, step)
+        elif min(ends) < 0 or (end := flow.match_size(ends)).symbol != size.symbol:
             raise NoRuleError("cuts a part whose end follows from the length")
-        found = size.affine(1, end_offsets.pop() - starts[0] + step - 1, step)
+        else:
+            parts = [
+                range(have)[starts[0] : last : step] for have, last in zip(size.table, end.table, strict=True)
+            ]
+            found = Size(size.symbol, tuple(map(len, parts)))
     else:
         found = size.sliced(starts[0], ends[0], step)
     # Shorter sequences would leave nothing.

@@ -157,6 +157,20 @@ def _conv_transpose(flow: PadFlow, node: ir.Node) -> Axes:
     return found
 
 
+def _stft(flow: PadFlow, node: ir.Node) -> Axes:
+    """Take only whole windows: no valid one reads padding."""
+    axes, window = flow.axes_of(node.inputs[0]), operand(node, 2)
+    hops, widths = ({each[0] for each in flow.ints(node, f"input {k}", k) or ()} for k in (1, 3))
+    widths = widths or {flow.shape(window)[0]}
+    if any(map(flow.axes_of, node.inputs[1:])) or not len(hops) == len(widths) == 1 or max(axes) > 1:
+        raise NoRuleError("takes frames whose length follows from that of the sequence")
+    if 1 in axes:
+        (hop,), (width,) = hops, widths
+        axes[1] = axes[1].affine(1, hop - width, hop)
+        flow.require(axes[1], 1)
+    return axes
+
+
 def _global_pool(fill: float, flow: PadFlow, node: ir.Node) -> Axes:
     axes, rank = flow.axes_of(node.inputs[0]), len(flow.shape(node.inputs[0]))
     left = flow.fill_along(node, range(2, rank), fill)
@@ -278,5 +292,6 @@ WINDOWS: dict[str, Rule] = {
     "Pad": _pad,
     "QLinearConv": _conv,
     "Resize": _resize,
+    "STFT": _stft,
     "Upsample": _resize,
 }

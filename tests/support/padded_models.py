@@ -22,6 +22,7 @@ _SIZES = {
     "C": (4, 3, 3),
     "D": (4, 3, 2),
     "E": (3, 4, 3),
+    "E4": (4, 4, 3),
     "V": (3, 3),
     "V3": (3, 3, 3),
     "s": (3,),
@@ -320,6 +321,16 @@ _SPATIAL = {
     ),
     "strided convolution": ("float[1, 4, U] z", "z = Conv <pads = [1, 1], strides = [2]> (x, C)"),
     "transposed convolution": ("float[1, 4, U] z", "z = ConvTranspose <strides = [2]> (x, E)"),
+    "short-time spectrum": (
+        "float[1, U, 3, 2] z",
+        "hop = Constant <value_int = 2> () m = ReduceMax <axes = [1], keepdims = 0> (x) "
+        "z = STFT (m, hop, , four)",
+    ),
+    "transposed convolution, cut to the length": (
+        "float[1, 4, T] z",
+        "y = Conv <pads = [1, 1], strides = [2]> (x, C) t = ConvTranspose <strides = [2]> (y, E4) "
+        "a = Constant <value_ints = [2]> () n = Shape <start = 2> (x) z = Slice (t, zero1, n, a)",
+    ),
     "largest of a window": (
         "float[1, 3, U] z",
         "z = MaxPool <kernel_shape = [3], pads = [1, 1], strides = [2]> (x)",
