@@ -107,6 +107,16 @@ def test_first_elements_without_a_pad_in_onnxruntime_are_left_alone(dtype: str) 
     onnxruntime.InferenceSession(streamed.SerializeToString())
 
 
+def test_the_only_frame_after_the_first_ones_is_not_computed_from_an_earlier_one() -> None:
+    """Of two frames, the second is the last one, and the other is gone in its call."""
+    body = (FIRST["slice"] + REST).format(axis="one", number=1)
+    text = f"(float[b, 2, 4] x) => (float[b, 2, 4] y) <{CONSTANTS}>"
+    source = model(f"{text} {{ {body} y = Concat <axis = 1> (first, rest) }}")
+    with pytest.raises(rnnlower.UnsupportedModelError, match="combines every step with the last one"):
+        rnnlower.stream(source, time_axes={"x": 1})
+    stream(source, {"x": 1}, chunk=2)
+
+
 def test_two_first_frames_stay_before_a_second_difference() -> None:
     body = """
         first = Slice (X, zero, two, zero)
