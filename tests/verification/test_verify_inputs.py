@@ -324,6 +324,22 @@ def test_pooling_meets_no_size_below_its_window(attributes: str, least: int) -> 
     assert min(trial.feeds["x"].shape[2] for trial in trials) == least
 
 
+def test_pooling_in_a_branch_meets_no_size_below_its_window() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[1, 1, width] x, bool c) => (float[1, 1, a] y) {
+            y = If (c) <
+                then_branch = one () => (float[1, 1, p] p) { p = MaxPool <kernel_shape = [4]> (x) },
+                else_branch = other () => (float[1, 1, q] q) { q = Identity (x) }
+            >
+        }
+    """)
+    trials, _ = generate_trials(
+        lambda feeds: {}, input_maker(model.graph, model.graph, gather_facts(model), 0), 48
+    )
+    assert min(trial.feeds["x"].shape[2] for trial in trials) == 4
+
+
 @pytest.mark.parametrize(
     ("shape", "attributes"),
     [

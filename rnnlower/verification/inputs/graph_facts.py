@@ -71,8 +71,9 @@ def _has_narrow_pooling(model: onnx.ModelProto, shapes: Mapping[str, Sequence[in
     """
     if op_types(model).isdisjoint(_POOLING):
         return False
+    dims = dict[str, Dims | None]()
     for graph in graphs_in(_infer_shapes(model, shapes).graph):
-        dims = {value.name: dims_of(value) for value in (*graph.input, *graph.value_info)}
+        dims |= {value.name: dims_of(value) for value in (*graph.input, *graph.value_info)}
         for node in (each for each in graph.node if each.op_type in _POOLING and not each.domain):
             if any(size < window for window, size in _windows(node, (dims.get(node.input[0]) or ())[2:])):
                 return True
