@@ -13,6 +13,7 @@ from rnnlower.graph.rewiring import replace_with_values
 from rnnlower.graph.slicing import axis_slices, cut_parts
 from rnnlower.graph.walk import default_opset, operand, producer_of, reachable
 from rnnlower.lowering.emitter import Emitters
+from rnnlower.recurrent.operators import FLOAT_TYPES
 
 _LEAST_OPSET = 11
 """The first with Range and with a Pad whose pads are an input."""
@@ -21,7 +22,8 @@ _LEAST_OPSET = 11
 def choose_first_frames(model: ir.Model, facts: Facts) -> None:
     """Choose the first frames of a sequence by their number where a Concat puts them before others.
 
-    Pre-emphasis is written so. The Pad only moves the other frames to their places.
+    Pre-emphasis is written so. The Pad only moves the other frames to their places. onnxruntime has Pad and
+    Where for floats, and not for all other types.
 
     Before: ``Concat(x[:, 0:1], x[:, 1:] - 0.97 * x[:, :-1])``.
     After: ``Where(Range(T) < 1, x, Pad(x[:, 1:] - 0.97 * x[:, :-1]))``.
@@ -34,9 +36,12 @@ def choose_first_frames(model: ir.Model, facts: Facts) -> None:
         rank = len(facts.dims(rest) or ())
         axis = node.attributes.get_int("axis", 0) % max(rank, 1)
         source, count = _match_first_frames(first, axis, facts)
-        if source is None or rest is None or not _continues(rest, source, axis, count, facts):
+        dtype = facts.dtype(source)
+        if source is None or rest is None or dtype not in FLOAT_TYPES:
             continue
-        emitter = emitters.at(node.name or "", source.dtype or ir.DataType.FLOAT)
+        if not _continues(rest, source, axis, count, facts):
+            continue
+        emitter = emitters.at(node.name or "", dtype)
         pads = [0] * 2 * rank
         pads[axis] = count
         start, step = (emitter.constant(np.array(number)) for number in (0, 1))
@@ -60,7 +65,8 @@ def _match_first_frames(value: ir.Value | None, axis: int, facts: Facts) -> tupl
     axes = [axis] if added is None else facts.constant(operand(added, 1))
     if axes is None or np.ravel(axes).tolist() != [axis]:
         return None, 0
-    (count,) = [cut.end for cut in axis_slices(node, facts.constant) or ()] or [1]
+    rank, cuts = len(facts.dims(parts[0].whole) or ()), axis_slices(node, facts.constant) or ()
+    count = next((cut.end for cut in cuts if cut.axis % rank == axis), 1)
     return (parts[0].whole, count) if count > 0 else (None, 0)
 
 

@@ -48,7 +48,10 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     moves = flow.sample.steps != flow.sample.chunk
     if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and flow.has_dynamic_length:
         if _gives_shape_alone(node.outputs[0]) and starts[where] >= 0 and ends[where] <= track.chunk_size:
-            # The first steps of a chunk are as many.
+            # A chunk has as many steps; if more than one, its last ones, for they say how long it must be.
+            if ends[where] * flow.sample.chunk > track.chunk_size:
+                count = ends[where] - starts[where]
+                _set_bounds(flow, node, where, (starts, track.chunk_size - count), (ends, _END))
             return LATEST
         remedy = shapes_remedy() if _is_only_measured(node.outputs[0]) else ""
         raise CoupledError("takes the first steps of the sequence", remedy)

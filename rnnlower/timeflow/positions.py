@@ -81,7 +81,8 @@ def slice_table(flow: Flow, node: ir.Node) -> Outcome:
 
 def refuse_latest(flow: Flow, value: ir.Value | None, track: Track) -> None:
     """Refuse an operand that follows from the end of the stream."""
-    if value in flow.latest and track.frames > 1:
+    is_before_the_end = track.tail + track.lag < 0 and flow.sample.steps > flow.sample.chunk
+    if value in flow.latest and (track.frames > 1 or is_before_the_end):
         raise CoupledError(
             "combines every step with the last one (a final state, or the last frame), which comes later"
         )

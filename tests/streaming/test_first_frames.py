@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import onnx_ir as ir
+import onnxruntime
 import pytest
-from support.streamed import model, stream
+from onnx import TensorProto
+from support.streamed import model, stream, streamed_and_metadata
 
+import rnnlower
 from rnnlower.graph.facts import Facts
 from rnnlower.streaming.first_frames import choose_first_frames
 
@@ -20,6 +23,12 @@ REST = """
     rest = Sub (later, scaled)
 """
 FIRST = {
+    "slice of all axes": """
+        axes = Constant <value_ints = [0, {number}]> ()
+        starts = Constant <value_ints = [0, 0]> ()
+        ends = Constant <value_ints = [9223372036854775807, 1]> ()
+        first = Slice (x, starts, ends, axes)
+    """,
     "slice": "first = Slice (x, zero, one, {axis})",
     "gather": "first = Gather <axis = {number}> (x, zero)",
     "split off": "element = Gather <axis = {number}> (x, number) first = Unsqueeze (element, {axis})",
@@ -30,7 +39,14 @@ WEIGHTS = {"W": (1, 12, 4), "R": (1, 12, 4)}
 
 @pytest.mark.parametrize(
     ("first", "length", "chunk"),
-    [("slice", "n", None), ("gather", "n", 1), ("split off", "n", 3), ("slice", 12, 3), ("split off", 12, 1)],
+    [
+        ("slice", "n", None),
+        ("gather", "n", 1),
+        ("split off", "n", 3),
+        ("slice", 12, 3),
+        ("split off", 12, 1),
+        ("slice of all axes", "n", 2),
+    ],
 )
 def test_pre_emphasis_streams(first: str, length: str | int, chunk: int | None) -> None:
     body = (FIRST[first] + REST).format(axis="one", number=1)
@@ -54,6 +70,51 @@ def test_first_frames_of_which_only_the_shape_is_read_stream(chunk: int) -> None
     """
     source = model(f"(float[2, n, 4] X) => (float[n, 1, 2, 4] Y) <{CONSTANTS}> {{ {body} }}", **WEIGHTS)
     stream(source, {"X": 1}, chunk=chunk)
+
+
+@pytest.mark.parametrize("chunk", [3, None])
+def test_first_frames_whose_number_is_read_need_a_chunk_that_has_them(chunk: int | None) -> None:
+    body = f"""
+        first = Slice (X, zero, COUNT, one)
+        shape = Shape (first)
+        count = Gather (shape, one)
+        factor = Cast <to = 1> (count)
+        y = Mul (X, factor)
+        {GRU}
+    """
+    text = f"(float[2, n, 4] X) => (float[n, 1, 2, 4] Y) <{CONSTANTS}> {{ {body} }}"
+    stream(model(text.replace("COUNT", "one"), **WEIGHTS), {"X": 1}, chunk=chunk)
+    if chunk is None:
+        with pytest.raises(rnnlower.UnsupportedModelError, match="depends on its length; say how long"):
+            rnnlower.stream(model(text.replace("COUNT", "two"), **WEIGHTS), chunk=None)
+    else:
+        stream(model(text.replace("COUNT", "two"), **WEIGHTS), {"X": 1}, chunk=chunk)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int16"])
+def test_first_elements_without_a_pad_in_onnxruntime_are_left_alone(dtype: str) -> None:
+    body = f"""
+        x = Cast <to = {getattr(TensorProto, dtype.upper())}> (X)
+        later = Slice (x, one, end, two)
+        first = Slice (x, zero, one, two)
+        rest = Identity (later)
+        joined = Concat <axis = 2> (first, rest)
+        y = Cast <to = 1> (joined)
+        {GRU}
+    """
+    source = model(f"(float[2, n, 4] X) => (float[n, 1, 2, 4] Y) <{CONSTANTS}> {{ {body} }}", **WEIGHTS)
+    streamed, _ = streamed_and_metadata(source, {"X": 1})
+    onnxruntime.InferenceSession(streamed.SerializeToString())
+
+
+def test_the_only_frame_after_the_first_ones_is_not_computed_from_an_earlier_one() -> None:
+    """Of two frames, the second is the last one, and the other is gone in its call."""
+    body = (FIRST["slice"] + REST).format(axis="one", number=1)
+    text = f"(float[b, 2, 4] x) => (float[b, 2, 4] y) <{CONSTANTS}>"
+    source = model(f"{text} {{ {body} y = Concat <axis = 1> (first, rest) }}")
+    with pytest.raises(rnnlower.UnsupportedModelError, match="combines every step with the last one"):
+        rnnlower.stream(source, time_axes={"x": 1})
+    stream(source, {"x": 1}, chunk=2)
 
 
 def test_two_first_frames_stay_before_a_second_difference() -> None:

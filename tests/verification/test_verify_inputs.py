@@ -322,3 +322,53 @@ def test_pooling_meets_no_size_below_its_window(attributes: str, least: int) -> 
     maker = input_maker(model.graph, model.graph, gather_facts(model), 0)
     trials, _ = generate_trials(lambda feeds: {}, maker, 48)
     assert min(trial.feeds["x"].shape[2] for trial in trials) == least
+
+
+def test_pooling_in_a_branch_meets_no_size_below_its_window() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[1, 1, width] x, bool c) => (float[1, 1, a] y) {
+            y = If (c) <
+                then_branch = one () => (float[1, 1, p] p) { p = MaxPool <kernel_shape = [4]> (x) },
+                else_branch = other () => (float[1, 1, q] q) { q = Identity (x) }
+            >
+        }
+    """)
+    trials, _ = generate_trials(
+        lambda feeds: {}, input_maker(model.graph, model.graph, gather_facts(model), 0), 48
+    )
+    assert min(trial.feeds["x"].shape[2] for trial in trials) == 4
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [
+        ("1, 1, 2", "kernel_shape = [3], strides = [2]"),
+        ("1, 1, 2, w", "kernel_shape = [3, 1], strides = [2, 1]"),
+    ],
+)
+def test_a_size_below_a_pooling_window_is_tried_where_a_model_has_no_other(
+    shape: str, attributes: str
+) -> None:
+    doubled, summed, squared = (
+        onnx.parser.parse_model(f"""
+            <ir_version: 8, opset_import: ["" : 17]>
+            main (float[{shape}] x) => (float[a, b, {"c, " * shape.count("w")}d] y) {{
+                p = MaxPool <{attributes}> (x)
+                y = {operator} (p, p)
+            }}
+        """)
+        for operator in ("Add", "Sum", "Mul")
+    )
+    assert verify(doubled, summed)
+    assert not verify(doubled, squared)
+
+
+def test_an_operator_of_another_domain_with_the_name_of_a_pooling_pools_nothing() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        main (float[1, 1, w] x) => (float[1, 1, w] y) { y = own.MaxPool (x) }
+        <domain: "own", opset_import: ["" : 17]>
+        MaxPool (x) => (y) { y = Abs (x) }
+    """)
+    assert verify(model, model)

@@ -36,7 +36,7 @@ def gather_facts(
     facts = Tracer(_infer_shapes(model, shapes)).facts
     facts.random_outputs = _random_outputs(model)
     facts.threshold = largest_threshold(model)
-    facts.narrow_pooling = partial(_narrow_pooling, model)
+    facts.has_narrow_pooling = partial(_has_narrow_pooling, model)
     return facts
 
 
@@ -63,21 +63,21 @@ def _infer_shapes(
     return inferred
 
 
-def _narrow_pooling(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> str:
-    """Return what is too narrow for a pooling node if the inputs have ``shapes``; nothing if none is.
+def _has_narrow_pooling(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> bool:
+    """Return whether a pooling window is larger than what it pools if the inputs have ``shapes``.
 
     The ONNX spec rounds the number of windows down, to none. onnxruntime rounds it toward zero: a window of 2
     over one element gives one element at a stride of 2. Other runtimes give none or refuse the size.
     """
     if op_types(model).isdisjoint(_POOLING):
-        return ""
+        return False
+    dims = dict[str, Dims | None]()
     for graph in graphs_in(_infer_shapes(model, shapes).graph):
-        dims = {value.name: dims_of(value) for value in (*graph.input, *graph.value_info)}
-        for node in (node for node in graph.node if node.op_type in _POOLING):
-            for window, size in _windows(node, (dims.get(node.input[0]) or ())[2:]):
-                if size < window:
-                    return f"{node.op_type} {node.name!r}: a window of {window} over {size} elements"
-    return ""
+        dims |= {value.name: dims_of(value) for value in (*graph.input, *graph.value_info)}
+        for node in (each for each in graph.node if each.op_type in _POOLING and not each.domain):
+            if any(size < window for window, size in _windows(node, (dims.get(node.input[0]) or ())[2:])):
+                return True
+    return False
 
 
 def _windows(node: onnx.NodeProto, sizes: Dims) -> Iterator[tuple[int, int]]:

@@ -209,15 +209,9 @@ def _search_trial(
     if maker.has_discrete_inputs:
         draws = _DRAWS if maker.plan.is_dynamic else _DRAWS_OF_FIXED_SHAPE
     deadline = time.monotonic() + LONGEST_SEARCH
-    for recipe in maker.plan.proposals(maker.round_number(number), variant):
+    for recipe, shapes in _proposals(maker, number, variant):
         if time.monotonic() > deadline:
             return None, f"{reason}; gave up after {LONGEST_SEARCH:.0f} s"
-        shapes = maker.plan.sizes(recipe)
-        if shapes is None:
-            continue
-        if narrow := maker.facts.narrow_pooling(shapes):
-            reason = narrow
-            continue
         for _ in range(draws):
             feeds = maker.make_inputs(number, attempt, recipe, shapes)
             attempt += 1
@@ -231,6 +225,18 @@ def _search_trial(
                 last[variant] = (recipe, shapes, trial)
                 return trial, ""
     return None, reason
+
+
+def _proposals(maker: InputMaker, number: int, variant: Variant) -> Iterator[tuple[SizeChoice, Sizes]]:
+    """Yield the proposed sizes, those below a pooling window last: a model may have no others."""
+    narrow = []
+    for recipe in maker.plan.proposals(maker.round_number(number), variant):
+        shapes = maker.plan.sizes(recipe)
+        if shapes is not None and maker.facts.has_narrow_pooling(shapes):
+            narrow.append((recipe, shapes))
+        elif shapes is not None:
+            yield recipe, shapes
+    yield from narrow
 
 
 # In total, since trials hold them in addition to the model.

@@ -75,7 +75,7 @@ class GraphFacts:
     reshapes: dict[str, str] = field(default_factory=dict)
     threshold: float = 0.0
     has_computed_sizes: bool = False
-    narrow_pooling: Callable[[Mapping[str, Sequence[int]]], str] = lambda shapes: ""
+    has_narrow_pooling: Callable[[Mapping[str, Sequence[int]]], bool] = lambda shapes: False
 
 
 def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
