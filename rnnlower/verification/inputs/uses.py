@@ -62,7 +62,7 @@ class GraphFacts:
     that recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length;
     the axis of time of the values that have one; by inputs that give a Reshape its shape, the inputs that it
     reshapes; the largest magnitude at which something clips or bends; whether sizes, counts or indices are
-    computed, so that an integer may become one; what is too narrow for a pooling node, by the inputs' shapes.
+    computed, so that an integer may become one; whether shapes of inputs leave a pooling window too little.
     """
 
     uses: dict[str, Uses] = field(default_factory=dict)
