@@ -302,11 +302,9 @@ class LoweringOptions(RecurrentOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UnrollOptions(LoweringOptions):
-    """The options of `rnnlower.unroll`."""
+class _StrategyOptions(LoweringOptions):
+    """The options of a command that is named after its strategy, and has no target."""
 
-    strategy: str = field(default="unroll", init=False)
-    unroll_factor: int = field(default=1, init=False)
     target: None = field(default=None, init=False)
     strict: bool = field(default=False, init=False)
     native: Native = field(default="auto", init=False)
@@ -314,15 +312,19 @@ class UnrollOptions(LoweringOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScanOptions(LoweringOptions):
+class UnrollOptions(_StrategyOptions):
+    """The options of `rnnlower.unroll`."""
+
+    strategy: str = field(default="unroll", init=False)
+    unroll_factor: int = field(default=1, init=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScanOptions(_StrategyOptions):
     """The options of `rnnlower.scan`."""
 
     strategy: str = field(default="scan", init=False)
     control_flow: str | None = field(default=None, init=False)
-    target: None = field(default=None, init=False)
-    strict: bool = field(default=False, init=False)
-    native: Native = field(default="auto", init=False)
-    max: None = field(default=None, init=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
