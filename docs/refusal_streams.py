@@ -335,6 +335,11 @@ PADDING = [
         model=text(17, "float[8, 3] X", "i = Constant <value_int = 7> () Y = Gather <axis = 0> (X, i)"),
     ),
     Case(
+        "a maximum that the model does not accept",
+        PAD.replace("8", "9"),
+        model=text(17, "float[T] X", "n = Constant <value_ints = [-1, 2]> () Y = Reshape (X, n)"),
+    ),
+    Case(
         "lengths of rows that are not there",
         f"{PAD} --per-row",
         model=text(17, "float[T] X", "Y = Relu (X)"),

@@ -211,6 +211,7 @@ def _make_metadata(
     return PadMetadata(
         max=dict(maxima),
         least=flow.least,
+        multiples={symbol: number for symbol, number in flow.multiples.items() if number > 1},
         inputs={name: next(iter(places)) for name, places in inputs.items()},
         outputs=outputs,
         lengths={symbol: str(value.name) for symbol, value in flow.masks.given.items()},
@@ -250,7 +251,7 @@ def _row_axes(model: ir.Model, inputs: Mapping[str, Mapping[int, str]]) -> dict[
 
 def _size_expression(value: ir.Value, size: Size, flow: PadFlow) -> str:
     try:
-        return size.expression(flow.least[size.symbol])
+        return size.expression(flow.least[size.symbol], flow.multiples[size.symbol])
     except NoRuleError as error:
         raise UnsupportedModelError(
             f"output {value.name!r} {error}", remedy="make the model return a value computed from it"

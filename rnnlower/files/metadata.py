@@ -115,6 +115,7 @@ class PadMetadata:
         symbols: For each input over time, its length.
         form: What these inputs hold: ``length``, or ``mask``.
         rows: The axis of rows of inputs and outputs, if each row has a length of its own.
+        multiples: The number of which a length has to be a multiple, if there is one.
     """
 
     max: Mapping[str, int]
@@ -125,6 +126,7 @@ class PadMetadata:
     symbols: Mapping[str, str]
     form: str
     rows: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    multiples: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         lengths = self.max.keys()

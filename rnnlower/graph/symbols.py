@@ -257,7 +257,10 @@ def reshaped(wanted: Sequence[Any], dims: Sequence[Any] | None, *, zero_copies: 
             [size for axis, size in enumerate(sizes) if axis not in copied and size != -1]
             for sizes in (dims or (None,), wanted)
         )
-        found[wanted.index(-1)] = combine_sizes(operator.floordiv, _product(whole), _product(rest))
+        elements, size = _product(whole), _product(rest)
+        fits = combine_sizes(operator.mod, elements, size) if isinstance(elements, int) else 0
+        # A number that does not divide fails at run time.
+        found[wanted.index(-1)] = None if fits else combine_sizes(operator.floordiv, elements, size)
     return tuple(found)
 
 

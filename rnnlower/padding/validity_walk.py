@@ -20,16 +20,8 @@ from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, is_read, operand
 from rnnlower.lowering.emitter import Emitter, Emitters, RuntimeDim
-from rnnlower.padding.sizes import (
-    MIXED_ROWS,
-    ROWS,
-    Axes,
-    Examples,
-    NoRuleError,
-    OpenSizeError,
-    Size,
-    add_axis,
-)
+from rnnlower.padding.examples import Examples
+from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, OpenSizeError, Size, add_axis
 from rnnlower.padding.validity import MaskEmitter
 from rnnlower.recurrent.finding import shown_names
 from rnnlower.wording import dims

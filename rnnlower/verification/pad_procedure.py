@@ -112,7 +112,9 @@ class PadProcedure(LengthProcedure):
             least = self.padding.least[symbol]
             power = 1 << max(most.bit_length() - 2, 1)
             chosen = {least, least + 1, 3, 7, power - 1, power, power + 1, most - 1, most, most * 2 // 3 | 1}
-            column = sorted(length for length in chosen if least <= length <= most)
+            multiple = self.padding.multiples.get(symbol, 1)
+            whole = {length - length % multiple for length in chosen}
+            column = sorted(length for length in whole if least <= length <= most)
             columns.append(column[number:] + column[:number])
         count = max(map(len, columns))
         every = [
@@ -169,6 +171,7 @@ class PadProcedure(LengthProcedure):
         # The lengths of all rows: one has the trial's length, the others are at most as long.
         of_rows = {symbol: rng.integers(1, length + 1, rows) for symbol, length in lengths.items()}
         for symbol, length in lengths.items():
+            of_rows[symbol] -= of_rows[symbol] % self.padding.multiples.get(symbol, 1)
             of_rows[symbol] = np.maximum(of_rows[symbol], self.padding.least[symbol])
             of_rows[symbol][trial.number // _PADDINGS % rows] = length
         for name, symbol in self.padding.symbols.items():

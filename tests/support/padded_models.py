@@ -439,7 +439,7 @@ def with_weights(text: str) -> onnx.ModelProto:
     for name, array in _CONSTANTS.items():
         if name in read:
             model.graph.initializer.append(numpy_helper.from_array(array, name))
-    for name, shape in {**_SIZES, "b": (4,), "Q": (3, 3, 2), "G": (4, 4, 3)}.items():
+    for name, shape in {**_SIZES, "b": (4,), "Q": (3, 3, 2), "Q4": (4, 4, 2), "G": (4, 4, 3)}.items():
         made = {out for node in model.graph.node for out in node.output}
         if name in read - made:
             array = rng.normal(0, 0.6, shape).astype(np.float32)

@@ -1,0 +1,321 @@
+"""The facts about a model at example lengths, which show the sizes that follow from a length."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import types
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import InvalidModelError, OptionError
+from rnnlower.graph.evaluation import Array
+from rnnlower.graph.facts import Facts, trip_count
+from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.symbols import dim_name
+from rnnlower.graph.walk import default_opset, ints_of_attribute_or_input
+from rnnlower.padding.sizes import DIVISORS, MIXED_ROWS, ROWS, Axes, NoRuleError, Size
+from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
+
+_OTHER_SIZES = ((29, 31), (37, 41))
+_FEWER_STEPS = (1, 2, 5)
+_FEW_STEPS = (1, 2, 4)
+
+
+class Examples:
+    """The values of a model at the maximum and at some lengths below.
+
+    Args:
+        model: The model, with open sizes.
+        maxima: The maximum for each symbol.
+        inputs: For each input over time, its axis and symbol.
+
+    Attributes:
+        axes: For each value over time, the size of each axis that has one.
+        least: For each symbol, the least length that fills a window of each operator.
+        multiples: For each symbol, the number whose multiples are the lengths that the model accepts.
+    """
+
+    def __init__(
+        self, model: ir.Model, maxima: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]]
+    ) -> None:
+        self.model, self.opset = model, default_opset(model)
+        self.axes: dict[ir.Value, Axes] = {}
+        self._origins: dict[ir.Value, ir.Value] = {}
+        self._inputs = inputs
+        self._iterations: dict[tuple[Facts, ir.Node], int | None] = {}
+        self.multiples = self._find_multiples(maxima)
+        self.least = dict(self.multiples)
+        whole = {symbol: Size.of(symbol, most, self.multiples[symbol]) for symbol, most in maxima.items()}
+        self._whole = [*whole.values()]
+        self._sizes = {*self._whole}
+        self._lengths = _lengths(maxima, self.multiples)
+        self._worlds = [self._facts_at(each) for each in self._lengths]
+        self._short = self._short_facts(maxima)
+        # Where other sizes than lengths are open.
+        self._other = self._facts_at(maxima, _OTHER_SIZES[1])
+        for value in model.graph.inputs:
+            for axis, symbol in inputs.get(value.name or "", {}).items():
+                self.axes.setdefault(value, {})[axis] = whole[symbol]
+
+    def _find_multiples(self, maxima: Mapping[str, int]) -> dict[str, int]:
+        """Return for each symbol the least number whose multiples, near the maximum, the model accepts.
+
+        Other lengths fail where a network halves the sequence and doubles it again, or folds it.
+
+        Raises:
+            OptionError: A maximum is no multiple of it.
+        """
+        found = {}
+        for symbol, maximum in maxima.items():
+            multiple, fewest = 1, self._count_failing(maxima, symbol, 1)
+            for candidate in DIVISORS if fewest else ():
+                count = self._count_failing(maxima, symbol, candidate) if 2 * candidate <= maximum else fewest
+                if count < fewest:
+                    multiple, fewest = candidate, count
+                if not fewest:
+                    break
+            if rest := maximum % multiple:
+                raise OptionError(
+                    f"the maximum of {symbol!r} is {maximum}; lengths must be multiples of {multiple}",
+                    remedy=f"choose {maximum - rest} or {maximum - rest + multiple}",
+                )
+            found[symbol] = multiple
+        return found
+
+    def _count_failing(self, maxima: Mapping[str, int], symbol: str, multiple: int) -> int:
+        """Return how many nodes fail, by the shapes, at one of the last two multiples of a number."""
+        last, nodes = maxima[symbol] - maxima[symbol] % multiple, set[ir.Node]()
+        for length in (last, last - multiple):
+            try:
+                facts = self._facts_at({**maxima, symbol: length})
+            except InvalidModelError:
+                return len(self.model.graph)
+            nodes |= {node for node in self.model.graph if _fails(node, facts)}
+        return len(nodes)
+
+    def _short_facts(self, maxima: Mapping[str, int]) -> list[tuple[dict[str, int], Facts]]:
+        """Return short lengths that the model accepts, and the facts about such sequences."""
+        worlds = []
+        for symbol, maximum in maxima.items():
+            few = (each * self.multiples[symbol] for each in _FEW_STEPS)
+            for length in (each for each in few if each < maximum):
+                # A size below 0: it is too short.
+                with contextlib.suppress(InvalidModelError):
+                    lengths = {**maxima, symbol: length}
+                    worlds.append((lengths, self._facts_at(lengths)))
+        return worlds
+
+    def short_contents(self, value: ir.Value) -> list[Array]:
+        """Return the contents of a value for short sequences, where known."""
+        found = (world.constant(self.origin(value)) for _, world in self._short)
+        return [each for each in found if each is not None]
+
+    def require(self, size: Size, least: int) -> None:
+        """Record that the source does not accept sequences so short that a size is below this."""
+        if size.symbol == ROWS:
+            raise NoRuleError(MIXED_ROWS)
+        if size.full < least:
+            raise NoRuleError("reads more steps than the maximum")
+        least = max(self.least[size.symbol], [1, *size.first_valid_lengths()][least])
+        self.least[size.symbol] = least
+        # The source does not run on shorter examples.
+        kept = [number for number, each in enumerate(self._lengths) if each[size.symbol] >= least]
+        self._lengths = [self._lengths[number] for number in kept]
+        self._worlds = [self._worlds[number] for number in kept]
+
+    def _facts_at(self, lengths: Mapping[str, int], others: tuple[int, int] = _OTHER_SIZES[0]) -> Facts:
+        """Return the facts about the model at these lengths, with numbers for other open sizes."""
+        facts = Facts(self.model)
+        for value in self.model.graph.inputs:
+            if value.shape is not None and not value.is_initializer():
+                own = self._inputs.get(value.name or "", {})
+                shape = [_number(dim, others) for dim in value.shape]
+                for axis, symbol in own.items():
+                    shape[axis] = lengths[symbol]
+                facts.assume(value, tuple(shape))
+        parse_state_operators(find_recurrent(self.model, is_state_operator), facts)
+        for node in self.model.graph:
+            facts.visit(node)
+            if node.op_type == "Loop":
+                self._count_iterations(facts, node)
+        return facts
+
+    def _count_iterations(self, facts: Facts, node: ir.Node) -> None:
+        """Note how often a Loop runs in an example: as many elements its stacked outputs have."""
+        count = self._iterations[facts, node] = trip_count(facts, node)
+        for out in node.outputs[LoopSignature(node).count :]:
+            shape = facts.shape(out)
+            if count is not None and shape is not None:
+                facts.assume(out, (count, *shape[1:]))
+
+    def iterations(self, node: ir.Node) -> tuple[int, Size | None] | None:
+        """Return how often a Loop runs at the maximum, if lengths decide it, and the size if that varies."""
+
+        def count(world: Facts) -> int | None:
+            return self._iterations.get((world, node), trip_count(world, node, simulate=False))
+
+        found = [each for world in self._worlds if (each := count(world)) is not None]
+        if len(found) < len(self._worlds) or count(self._other) != found[0]:
+            return None
+        varies = {*found, *(count(world) for _, world in self._short)} != {found[0]}
+        return found[0], self.match_size(found, count) if varies else None
+
+    def origin(self, value: ir.Value) -> ir.Value:
+        """Return the value of the source model that a value represents."""
+        return self._origins.get(value, value)
+
+    def record_origin(self, value: ir.Value, source: ir.Value) -> None:
+        """Record that a value equals one of the source, except for its padding."""
+        self._origins[value] = self.origin(source)
+
+    def operand(self, node: ir.Node, index: int = 0) -> ir.Value:
+        """Return an input that the operator requires."""
+        value = node.inputs[index]
+        assert value is not None
+        return value
+
+    def axes_of(self, value: ir.Value | None) -> Axes:
+        """Return the axes of a value whose sizes follow from lengths."""
+        return {} if value is None else self.axes.get(self.origin(value), {})
+
+    def lengths_of(self, value: ir.Value | None) -> Axes:
+        """Return the axes of a value whose sizes follow from lengths, without that of rows."""
+        return {axis: size for axis, size in self.axes_of(value).items() if size.symbol != ROWS}
+
+    def row_axes_of(self, value: ir.Value) -> list[int]:
+        """Return the axis of rows of a value, if each row has a length of its own and it has one."""
+        return [axis for axis, size in self.axes_of(value).items() if size.symbol == ROWS]
+
+    def shape(self, value: ir.Value | None) -> tuple[int, ...]:
+        """Return the shape of a value at the maximum, with an example of other open sizes."""
+        return self.shapes(value)[0]
+
+    def shapes(self, value: ir.Value | None) -> list[tuple[int, ...]]:
+        """Return the shapes of a value at the example lengths, the maximum first."""
+        assert value is not None
+        found = [world.shape(self.origin(value)) for world in self._worlds]
+        if any(shape is None or None in shape for shape in found):
+            raise NoRuleError("has an input or an output of unknown shape")
+        return found  # type: ignore[return-value]
+
+    def is_dynamic(self, value: ir.Value, axis: int) -> bool:
+        """Return whether the caller chooses the size of an axis that is not over time."""
+        shape = self._other.shape(self.origin(value))
+        return shape is None or shape[axis] != self.shape(value)[axis]
+
+    def is_multiple(self, node: ir.Node, axis: int, place: int) -> bool:
+        """Return whether a size of a node's output is as many times one of its input at other open sizes."""
+        source, out = node.inputs[0], node.outputs[0]
+        assert source is not None
+        before, after = (self._other.shape(self.origin(value)) for value in (source, out))
+        rows, elements = before and before[axis], after and after[place]
+        if not isinstance(rows, int) or not isinstance(elements, int):
+            return False
+        return self.shape(source)[axis] * elements == self.shape(out)[place] * rows
+
+    def follows_from_other_sizes(
+        self, value: ir.Value | None, places: list[int] | types.EllipsisType = ...
+    ) -> bool:
+        """Return whether contents at the maximum differ there with open sizes that are not lengths."""
+        contents = self.contents(value)
+        if value is None or contents is None:
+            return False
+        other = self._other.constant(self.origin(value))
+        return other is None or not np.array_equal(contents[0][places], other[places])
+
+    def numbers(self, value: ir.Value | None) -> list[Array] | None:
+        """Return the contents of a value at the example lengths, if they follow from nothing else."""
+        return None if self.follows_from_other_sizes(value) else self.contents(value)
+
+    def static_size(self, value: ir.Value, axis: int) -> int | None:
+        """Return the size of an axis at the maximum; ``None`` if it is chosen by the caller, or not known."""
+        shapes = [facts.shape(self.origin(value)) for facts in (self._worlds[0], self._other)]
+        sizes = {None if shape is None else shape[axis] for shape in shapes}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def contents(self, value: ir.Value | None) -> list[Array] | None:
+        """Return the contents of a value at the example lengths, if they follow from constants and sizes."""
+        if value is None:
+            return None
+        found = [each for world in self._worlds if (each := world.constant(self.origin(value))) is not None]
+        return found if len(found) == len(self._worlds) else None
+
+    def ints(self, node: ir.Node, name: str, index: int) -> list[list[int]] | None:
+        """Return integers at the example lengths: an attribute, or an input."""
+        unknown = NoRuleError(f"takes its {name} from an unsupported computation")
+        contents = [lambda value, world=world: world.constant(self.origin(value)) for world in self._worlds]
+        found = [ints_of_attribute_or_input(node, name, index, content, unknown) for content in contents]
+        return [each for each in found if each is not None] or None
+
+    def dtype(self, value: ir.Value) -> ir.DataType:
+        """Return the type of a value."""
+        return value.dtype or self._worlds[0].dtype(self.origin(value)) or ir.DataType.FLOAT
+
+    def match_size(
+        self, sizes: Sequence[int], at_short: Callable[[Facts], int | None] = lambda _: None
+    ) -> Size:
+        """Return the known size, or the length and some steps, that an axis has at the example lengths.
+
+        Args:
+            at_short: Returns the size for a short sequence, where known.
+        """
+        known = [size for size in self._sizes if size.symbol != ROWS]
+        shifted = [size.affine(1, sizes[0] - size.full) for size in self._whole]
+        for size in (*known, *shifted):
+            if size.fits(self._lengths, sizes):
+                short = [(each[size.symbol], at_short(world)) for each, world in self._short]
+                if all(
+                    found is None or size.table[length] == max(found, 0)
+                    for length, found in short
+                    if length >= self.least[size.symbol]
+                ):
+                    return size
+        raise NoRuleError("has a size that follows from a length in an unsupported way")
+
+    def varying_axes(self, value: ir.Value) -> Axes:
+        """Return the axes of a value that differ in size at the example lengths, by known sizes."""
+
+        def size_at(world: Facts, axis: int) -> int | None:
+            shape = world.shape(self.origin(value))
+            return None if shape is None else shape[axis]
+
+        columns = enumerate(zip(*self.shapes(value), strict=True))
+        return {
+            axis: self.match_size(sizes, functools.partial(size_at, axis=axis))
+            for axis, sizes in columns
+            if len(set(sizes)) > 1
+        }
+
+
+def _fails(node: ir.Node, facts: Facts) -> bool:
+    """Return whether the shape of an output cannot be inferred, or does not hold what is reshaped."""
+    shapes = [facts.shape(value) for value in (*node.inputs[:1], *node.outputs) if value is not None]
+    if any(shape is None or None in shape for shape in shapes):
+        return True
+    return (
+        node.op_type == "Reshape"
+        and len({math.prod(size or 0 for size in shape) for shape in shapes if shape}) > 1
+    )
+
+
+def _lengths(maxima: Mapping[str, int], multiples: Mapping[str, int]) -> list[dict[str, int]]:
+    """Return the example lengths for each symbol, the maxima first."""
+    lengths = [dict(maxima)]
+    for symbol, maximum in maxima.items():
+        multiple = multiples[symbol]
+        most = maximum // multiple
+        fewer = [*_FEWER_STEPS, most // 2 + 1, most // 3 + 1]
+        shorter = sorted({most - less for less in fewer})
+        lengths += [{**maxima, symbol: length * multiple} for length in shorter if length > 0]
+    return lengths
+
+
+def _number(dim: int | ir.SymbolicDim | None, others: tuple[int, int]) -> int:
+    if isinstance(dim, int) and dim >= 0:
+        return dim
+    return others[0] if dim_name(dim) else others[1]
