@@ -45,6 +45,7 @@ _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,
     "Div": _divide,
     "Equal": _is_equal,
+    "Mod": operator.mod,
     "Mul": operator.mul,
     "Sub": operator.sub,
 }
@@ -91,12 +92,18 @@ def compute_sizes(
     if any(sizes is None for sizes, value in zip(inputs, node.inputs, strict=True) if value is not None):
         return None
     operation = _ARITHMETIC.get(node.op_type)
+    if node.op_type == "Mod" and node.attributes.get_int("fmod", 0) != 0:
+        return None
     if node.op_type == "Div" and dtype not in SIZE_TYPES:
         is_exact = inputs[1] is not None and all(size in (1, -1) for size in inputs[1].flat)
         operation = operator.mul if is_exact else None
     if operation is not None:
         with_unknown = np.frompyfunc(functools.partial(combine_sizes, operation), 2, 1)
         return np.asarray(with_unknown(*inputs), object)
+    if node.op_type == "Neg":
+        return np.asarray(
+            np.frompyfunc(functools.partial(combine_sizes, operator.mul, -1), 1, 1)(inputs[0]), object
+        )
     if node.op_type == "Where":
         return np.asarray(np.frompyfunc(_choose, 3, 1)(*inputs), object)
     if node.op_type == "Cast" and dtype == ir.DataType.INT32:
@@ -136,7 +143,10 @@ def infer_symbolic_shape(
         return None if dims is None or cuts is None else _slice_shape(cuts, dims)
     if node.op_type == "Range" and not node.domain and all(each is not None for each in inputs):
         start, limit, step = (each.reshape(-1)[0] for each in inputs if each is not None)
-        return (limit,) if (start, step) == (0, 1) and not isinstance(limit, int) else None
+        if isinstance(limit, int) or not isinstance(step, int) or step < 1:
+            return None
+        more = combine_sizes(operator.sub, combine_sizes(operator.add, limit, step - 1), start)
+        return (combine_sizes(operator.floordiv, more, step),)
     place = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1}.get("" if node.domain else node.op_type)
     sizes = None if place is None or place >= len(inputs) else inputs[place]
     if sizes is None or sizes.ndim != 1:

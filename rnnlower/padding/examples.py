@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -24,6 +25,7 @@ from rnnlower.recurrent.state_operators import is_state_operator, parse_state_op
 _OTHER_SIZES = ((29, 31), (37, 41))
 _FEWER_STEPS = (1, 2, 5)
 _FEW_STEPS = (1, 2, 4)
+_NAME = "length_%d"
 
 
 class Examples:
@@ -55,6 +57,7 @@ class Examples:
         self._sizes = {*self._whole}
         self._lengths = _lengths(maxima, self.multiples)
         self._worlds = [self._facts_at(each) for each in self._lengths]
+        self._open = self._facts_at({symbol: ir.SymbolicDim(_NAME % n) for n, symbol in enumerate(maxima)})
         self._short = self._short_facts(maxima)
         # Where other sizes than lengths are open.
         self._other = self._facts_at(maxima, _OTHER_SIZES[1])
@@ -72,13 +75,9 @@ class Examples:
         """
         found = {}
         for symbol, maximum in maxima.items():
-            multiple, fewest = 1, self._count_failing(maxima, symbol, 1)
-            for candidate in DIVISORS if fewest else ():
-                count = self._count_failing(maxima, symbol, candidate) if 2 * candidate <= maximum else fewest
-                if count < fewest:
-                    multiple, fewest = candidate, count
-                if not fewest:
-                    break
+            candidates = (each for each in DIVISORS if each == 1 or 2 * each <= maximum)
+            accepted = (each for each in candidates if self._accepts_multiples(maxima, symbol, each))
+            multiple = next(accepted, 1)
             if rest := maximum % multiple:
                 raise OptionError(
                     f"the maximum of {symbol!r} is {maximum}; lengths must be multiples of {multiple}",
@@ -87,16 +86,17 @@ class Examples:
             found[symbol] = multiple
         return found
 
-    def _count_failing(self, maxima: Mapping[str, int], symbol: str, multiple: int) -> int:
-        """Return how many nodes fail, by the shapes, at one of the last two multiples of a number."""
-        last, nodes = maxima[symbol] - maxima[symbol] % multiple, set[ir.Node]()
+    def _accepts_multiples(self, maxima: Mapping[str, int], symbol: str, multiple: int) -> bool:
+        """Return whether no node fails, by the shapes, at the last two multiples of a number."""
+        last = maxima[symbol] - maxima[symbol] % multiple
         for length in (last, last - multiple):
             try:
                 facts = self._facts_at({**maxima, symbol: length})
             except InvalidModelError:
-                return len(self.model.graph)
-            nodes |= {node for node in self.model.graph if _fails(node, facts)}
-        return len(nodes)
+                return False
+            if any(_fails(node, facts) for node in self.model.graph):
+                return False
+        return True
 
     def _short_facts(self, maxima: Mapping[str, int]) -> list[tuple[dict[str, int], Facts]]:
         """Return short lengths that the model accepts, and the facts about such sequences."""
@@ -121,20 +121,40 @@ class Examples:
             raise NoRuleError(MIXED_ROWS)
         if size.full < least:
             raise NoRuleError("reads more steps than the maximum")
-        least = max(self.least[size.symbol], [1, *size.first_valid_lengths()][least])
-        self.least[size.symbol] = least
-        # The source does not run on shorter examples.
-        kept = [number for number, each in enumerate(self._lengths) if each[size.symbol] >= least]
+        self._raise_least(size.symbol, [1, *size.first_valid_lengths()][least])
+
+    def add_axis(self, axes: Axes, axis: int, size: Size) -> None:
+        """Add an axis of an operand to those of a result.
+
+        The source does not accept short lengths at which that of another operand has another size.
+
+        Raises:
+            NoRuleError: Longer ones differ as well.
+        """
+        other = axes.setdefault(axis, size)
+        pairs = enumerate(zip(other.table, size.table, strict=False), 1)
+        least = max((longer for longer, (one, another) in pairs if one != another), default=0)
+        if other.symbol != size.symbol or 2 * least > len(size.table):
+            raise NoRuleError("combines values of different lengths")
+        if least and size.symbol != ROWS:
+            self._raise_least(size.symbol, least)
+
+    def _raise_least(self, symbol: str, least: int) -> None:
+        """Leave out examples that the source does not run on."""
+        least = self.least[symbol] = max(self.least[symbol], least)
+        kept = [number for number, each in enumerate(self._lengths) if each[symbol] >= least]
         self._lengths = [self._lengths[number] for number in kept]
         self._worlds = [self._worlds[number] for number in kept]
 
-    def _facts_at(self, lengths: Mapping[str, int], others: tuple[int, int] = _OTHER_SIZES[0]) -> Facts:
+    def _facts_at(
+        self, lengths: Mapping[str, int | ir.SymbolicDim], others: tuple[int, int] = _OTHER_SIZES[0]
+    ) -> Facts:
         """Return the facts about the model at these lengths, with numbers for other open sizes."""
         facts = Facts(self.model)
         for value in self.model.graph.inputs:
             if value.shape is not None and not value.is_initializer():
                 own = self._inputs.get(value.name or "", {})
-                shape = [_number(dim, others) for dim in value.shape]
+                shape: list[int | ir.SymbolicDim] = [_number(dim, others) for dim in value.shape]
                 for axis, symbol in own.items():
                     shape[axis] = lengths[symbol]
                 facts.assume(value, tuple(shape))
@@ -257,16 +277,22 @@ class Examples:
         return value.dtype or self._worlds[0].dtype(self.origin(value)) or ir.DataType.FLOAT
 
     def match_size(
-        self, sizes: Sequence[int], at_short: Callable[[Facts], int | None] = lambda _: None
+        self,
+        sizes: Sequence[int],
+        at_short: Callable[[Facts], int | None] = lambda _: None,
+        formula: int | ir.SymbolicDim | None = None,
     ) -> Size:
-        """Return the known size, or the length and some steps, that an axis has at the example lengths.
+        """Return the size that an axis has at the example lengths.
+
+        It is a known one, a multiple of a length and some steps, or follows from the formula.
 
         Args:
             at_short: Returns the size for a short sequence, where known.
+            formula: The size as inferred for open lengths, if it is.
         """
         known = [size for size in self._sizes if size.symbol != ROWS]
-        shifted = [size.affine(1, sizes[0] - size.full) for size in self._whole]
-        for size in (*known, *shifted):
+        lines = (self._line(whole, sizes) for whole in self._whole)
+        for size in itertools.chain(known, lines, self._computed(formula)):
             if size.fits(self._lengths, sizes):
                 short = [(each[size.symbol], at_short(world)) for each, world in self._short]
                 if all(
@@ -277,6 +303,24 @@ class Examples:
                     return size
         raise NoRuleError("has a size that follows from a length in an unsupported way")
 
+    def _line(self, whole: Size, sizes: Sequence[int]) -> Size:
+        """Return the line through the sizes at the maximum and at the next example of another length."""
+        lengths = [each[whole.symbol] for each in self._lengths]
+        pairs = zip(lengths, sizes, strict=True)
+        slopes = ((sizes[0] - size) // (lengths[0] - length) for length, size in pairs if length < lengths[0])
+        slope = max(next(slopes, 1), 1)
+        return whole.affine(slope, sizes[0] - slope * whole.full)
+
+    def _computed(self, formula: int | ir.SymbolicDim | None) -> Iterator[Size]:
+        """Yield the size by a formula in a single length, if that is known."""
+        for number, whole in enumerate(self._whole):
+            name = _NAME % number
+            if isinstance(formula, ir.SymbolicDim) and formula.free_symbols() == {name}:
+                values = {length: formula.evaluate({name: length}) for length in {*whole.table}}
+                numbers = {length: max(each, 0) for length, each in values.items() if isinstance(each, int)}
+                if len(numbers) == len(values):
+                    yield whole.with_table(numbers[length] for length in whole.table)
+
     def varying_axes(self, value: ir.Value) -> Axes:
         """Return the axes of a value that differ in size at the example lengths, by known sizes."""
 
@@ -285,8 +329,9 @@ class Examples:
             return None if shape is None else shape[axis]
 
         columns = enumerate(zip(*self.shapes(value), strict=True))
+        formulas = dict(enumerate(self._open.dims(self.origin(value)) or ()))
         return {
-            axis: self.match_size(sizes, functools.partial(size_at, axis=axis))
+            axis: self.match_size(sizes, functools.partial(size_at, axis=axis), formulas.get(axis))
             for axis, sizes in columns
             if len(set(sizes)) > 1
         }

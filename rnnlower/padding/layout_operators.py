@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.operator_kinds import source_axes
-from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, OpenSizeError, Size, add_axis
+from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, OpenSizeError, Size
 from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
@@ -91,15 +92,14 @@ def _concat(flow: PadFlow, node: ir.Node) -> Axes:
             if axis == along:
                 ends.append((begin, size))
             else:
-                add_axis(axes, axis, size)
+                flow.add_axis(axes, axis, size)
         begin += flow.shape(value)[along]
     if not ends:
         return axes
     if len({size.symbol for _, size in ends}) > 1 or ends[0][1].symbol == ROWS:
         raise NoRuleError("puts sequences of different lengths one after another")
-    valid = Size(ends[0][1].symbol, (begin - sum(size.full for _, size in ends),) * len(ends[0][1].table))
-    for _, size in ends:
-        valid += size
+    others = begin - sum(size.full for _, size in ends)
+    valid = functools.reduce(operator.add, (size for _, size in ends)).affine(offset=others)
     if ends[-1][0] + ends[-1][1].full != begin or len(ends) > 1:
         _close_gaps(flow, node, along, ends, valid)
     return axes | {along: valid}
@@ -198,7 +198,7 @@ def _size_from_fixed_start(
             parts = [
                 range(have)[starts[0] : last : step] for have, last in zip(size.table, end.table, strict=True)
             ]
-            found = Size(size.symbol, tuple(map(len, parts)))
+            found = size.with_table(map(len, parts))
     else:
         found = size.sliced(starts[0], ends[0], step)
     # Shorter sequences would leave nothing.
@@ -288,6 +288,16 @@ def _gather_nd(flow: PadFlow, node: ir.Node) -> Axes:
     axes, own, batch = flow.axes_of(data), flow.axes_of(indices), node.attributes.get_int("batch_dims", 0)
     shape = flow.shape(indices)
     first = batch + shape[-1]
+    if 0 in axes and (batch, shape[-1]) == (0, 1) and indices is not None:
+        # PyTorch stretches sequences by such positions.
+        emitter = flow.emitter_for(node)
+        places = emitter.squeeze(indices, -1, [*shape[:-1]])
+        flow.axes[places] = {axis: size for axis, size in own.items() if axis < len(shape) - 1}
+        emitter.insert_before(node)
+        node.op_type = "Gather"
+        node.attributes.pop("batch_dims", None)
+        node.replace_input_with(1, places)
+        return _gather(flow, node)
     if any(batch <= axis < first for axis in axes) or len(shape) - 1 in own:
         raise NoRuleError("reads steps at positions that consist of several numbers")
     if any(own.get(axis, size) != size for axis, size in axes.items() if axis < batch):

@@ -15,7 +15,7 @@ from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.operator_kinds import POINTWISE, axes_along, reduced_axes
 from rnnlower.graph.walk import operand, producer_of
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, add_axis
+from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError
 from rnnlower.padding.validity_walk import PadFlow, Rule
 
 _ELEMENTWISE = (*POINTWISE, "BiasGelu", "FastGelu")
@@ -129,7 +129,7 @@ def _product_axes(
                 flow.fill(node, index, axis, _zero_point(flow, node, zeros, side))
             else:
                 place -= sum(each < place for each in lost)
-                add_axis(axes, place, size)
+                flow.add_axis(axes, place, size)
     return axes
 
 
@@ -165,7 +165,7 @@ def _gemm(flow: PadFlow, node: ir.Node) -> Axes:
     axes = _product_axes(flow, node)
     if operand(node, 2) is not None:
         for axis, size in flow.broadcast(node, [2]).items():
-            add_axis(axes, axis, size)
+            flow.add_axis(axes, axis, size)
     return axes
 
 
@@ -180,7 +180,7 @@ def _einsum(flow: PadFlow, node: ir.Node) -> Axes:
             if term[axis] not in right:
                 flow.fill(node, index, axis, 0.0)
             else:
-                add_axis(axes, right.index(term[axis]), size)
+                flow.add_axis(axes, right.index(term[axis]), size)
     return axes
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.rewiring import set_input
 from rnnlower.graph.walk import is_read, operand
-from rnnlower.padding.sizes import Axes, NoRuleError, Size
+from rnnlower.padding.sizes import Axes, NoRuleError
 from rnnlower.padding.validity import emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
 from rnnlower.recurrent.node import KEEPS_INITIAL
@@ -146,7 +146,7 @@ def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
             sizes[time] = steps
             past = emitter.zeros(sizes)
         whole = emitter.op("Concat", past, value, axis=time)
-        size = Size(axes[time].symbol, tuple(each + steps for each in axes[time].table))
+        size = axes[time].affine(offset=steps)
         state = flow.masks.last_steps(emitter, whole, time, {**axes, time: size}, range(-steps, 0), 3)
         flow.replace(node, state, emitter, 1)
     return [axes, {axis: size for axis, size in axes.items() if axis == 0}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -49,6 +49,10 @@ class Size:
         """Return the size of an axis that is as long as the sequence, which is a multiple of a number."""
         return cls(symbol, tuple(length - length % multiple for length in range(maximum + 1)))
 
+    def with_table(self, table: Iterable[int]) -> Size:
+        """Return another size that follows from the same length."""
+        return Size(self.symbol, tuple(table))
+
     @property
     def full(self) -> int:
         """The size for the maximum."""
@@ -61,15 +65,15 @@ class Size:
 
     def affine(self, factor: int = 1, offset: int = 0, divisor: int = 1) -> Size:
         """Return ``(factor * size + offset) // divisor``, at least 0."""
-        return Size(self.symbol, tuple(max((factor * size + offset) // divisor, 0) for size in self.table))
+        return self.with_table(max((factor * size + offset) // divisor, 0) for size in self.table)
 
     def sliced(self, start: int, end: int, step: int) -> Size:
         """Return the size of ``[start:end:step]``."""
-        return Size(self.symbol, tuple(len(range(size)[start:end:step]) for size in self.table))
+        return self.with_table(len(range(size)[start:end:step]) for size in self.table)
 
     def __add__(self, other: Size) -> Size:
         """Return the sum of two sizes of one length."""
-        return Size(self.symbol, tuple(map(sum, zip(self.table, other.table, strict=True))))
+        return self.with_table(map(sum, zip(self.table, other.table, strict=True)))
 
     def fits(self, lengths: Sequence[Mapping[str, int]], sizes: Sequence[int]) -> bool:
         """Return whether the size is this one at each of the lengths."""
@@ -86,7 +90,7 @@ class Size:
         """Return the size as an expression in the length; below 0 means 0.
 
         Args:
-            least, multiple: The lengths it is for: multiples of a number, from the least one on.
+            least, multiple: The lengths that it is for: multiples of a number, from the least one on.
 
         Raises:
             NoRuleError: No product of a quotient describes it.
@@ -105,16 +109,6 @@ class Size:
 
 
 Axes: TypeAlias = "dict[int, Size]"
-
-
-def add_axis(axes: Axes, axis: int, size: Size) -> None:
-    """Add an axis of an operand to those of a result.
-
-    Raises:
-        NoRuleError: That of another operand has another size.
-    """
-    if axes.setdefault(axis, size) != size:
-        raise NoRuleError("combines values of different lengths")
 
 
 def _quotient(symbol: str, lengths: Array, table: Array, multiple: int) -> str | None:

@@ -21,7 +21,7 @@ from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, is_read, operand
 from rnnlower.lowering.emitter import Emitter, Emitters, RuntimeDim
 from rnnlower.padding.examples import Examples
-from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, OpenSizeError, Size, add_axis
+from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, OpenSizeError, Size
 from rnnlower.padding.validity import MaskEmitter
 from rnnlower.recurrent.finding import shown_names
 from rnnlower.wording import dims
@@ -172,7 +172,7 @@ class PadFlow(Examples):
         for index in indices:
             value = node.inputs[index]
             for axis, size in self.axes_of(value).items():
-                add_axis(axes, rank - len(self.shape(value)) + axis, size)
+                self.add_axis(axes, rank - len(self.shape(value)) + axis, size)
         return axes
 
     def fill_along(self, node: ir.Node, axes: Sequence[int], fill: float, keeps: bool = True) -> Axes:

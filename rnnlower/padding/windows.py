@@ -41,7 +41,9 @@ def _window_count(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
         found = size.affine(1, stride - 1, stride)
         both = {
             max((many - 1) * stride + width - steps, 0)
-            for many, steps in zip(found.table[1:], size.table[1:], strict=True)
+            for many, steps in zip(
+                *(each.table[flow.least[size.symbol] :] for each in (found, size)), strict=True
+            )
         }
         if len({each // 2 if auto == "SAME_UPPER" else each - each // 2 for each in both}) > 1:
             raise NoRuleError("chooses its padding by the length (auto_pad)")
@@ -53,7 +55,7 @@ def _window_count(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
         most = size.affine(1, begin + stride - 1, stride)
         found = size.affine(1, begin + end - width + 2 * stride - 1, stride)
         flow.require(size, max(1, width - begin - end))
-        fewer = Size(size.symbol, tuple(map(min, most.table, found.table)))
+        fewer = size.with_table(map(min, most.table, found.table))
         if fewer != found and flow.opset < _FIRST_WITHOUT_WINDOWS_IN_PADDING:
             raise NoRuleError(
                 "has windows that begin past the end (ceil_mode), which is defined only from opset 22 on"
@@ -190,10 +192,12 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
         begins, ends = ({each[number + shift] for each in pads} for shift in (0, len(places)))
         if axis not in axes or (begins == {0} and ends == {0}):
             continue
-        if len(begins) > 1 or len(ends) > 1:
+        if len(begins) > 1 or (len(ends) > 1 and (mode != "constant" or min(ends) < 0)):
             raise NoRuleError("pads by an amount that depends on the length")
-        begin, end = begins.pop(), ends.pop()
+        begin, end = begins.pop(), max(ends)
         found[axis] = axes[axis].affine(1, begin + end)
+        if len(ends) > 1:
+            found[axis] = flow.varying_axes(node.outputs[0])[axis]
         flow.require(axes[axis], max(begin, end) + 1 if mode == "reflect" else 0)
         if end <= 0 and (mode != "wrap" or begin <= 0):
             continue

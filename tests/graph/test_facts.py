@@ -510,6 +510,44 @@ def test_a_known_size_of_a_shape_is_used_beside_an_unknown_one() -> None:
     assert facts.dims(values["steps"]) == (ir.SymbolicDim("N"),)
 
 
+def test_sizes_of_ranges_and_rests_are_followed() -> None:
+    facts, values = facts_of("""
+        main (float[T] x) => (int64[a] frames, int64[b] last, int64[1] rest, int64[1] sign)
+        <int64 none = {0}, int64 hop = {4}, int64 width = {7}, int64 one = {1}, int64[1] by = {8}> {
+            shape = Shape (x)
+            steps = Squeeze (shape)
+            end = Sub (steps, width)
+            frames = Range (none, end, hop)
+            last = Range (end, steps, one)
+            minus = Neg (shape)
+            rest = Mod (minus, by)
+            sign = Mod <fmod = 1> (minus, by)
+        }
+    """)
+    for length in (8, 11, 12, 50):
+        (count,) = facts.dims(values["frames"]) or ()
+        assert isinstance(count, ir.SymbolicDim)
+        assert count.evaluate({"T": length}) == len(range(0, length - 7, 4))
+        rest = facts.sizes(values["rest"])
+        assert rest is not None
+        assert rest[0].evaluate({"T": length}) == -length % 8
+    assert facts.dims(values["last"]) == (7,)
+    sign = facts.sizes(values["sign"])
+    assert sign is None or sign[0] is None
+
+
+def test_what_a_shape_cannot_hold_has_no_size() -> None:
+    facts, values = facts_of("""
+        main (float[9] x) => (float[a, 4] y, float[b, 3] z)
+        <int64[2] four = {-1, 4}, int64[2] three = {-1, 3}> {
+            y = Reshape <allowzero = 1> (x, four)
+            z = Reshape <allowzero = 1> (x, three)
+        }
+    """)
+    assert facts.shape(values["y"]) == (None, 4)
+    assert facts.shape(values["z"]) == (3, 3)
+
+
 @pytest.mark.parametrize(("starts", "axes"), [("1", "5"), ("1", "1, 2")])
 def test_an_invalid_slice_has_no_known_shape(starts: str, axes: str) -> None:
     count = axes.count(",") + 1

@@ -144,6 +144,29 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "n = Shape (x) o = ConstantOfShape <value = float[1] {1.0}> (n) a = Constant <value_ints = [0]> () "
         "d = ReduceSum <keepdims = 1> (o, a) z = Div (x, d)",
     ),
+    "the step before": (
+        "float[T, 1, 3] z",
+        "m = Constant <value_ints = [-1]> () one = Constant <value_ints = [1]> () "
+        "a = Slice (x, zero1, m, zero1) q = Slice (x, zero1, one, zero1) k = Sub (q, q) "
+        "c = Concat <axis = 0> (k, a) z = Sub (x, c)",
+    ),
+    "the third step before": (
+        "float[T, 1, 3] z",
+        "m = Constant <value_ints = [-3]> () a = Slice (x, zero1, m, zero1) "
+        "p = Constant <value_ints = [3, 0, 0, 0, 0, 0]> () c = Pad (a, p) z = Sub (x, c)",
+    ),
+    "frames, as PyTorch's exporter writes them": (
+        "float[U, 3, 1, 3] z",
+        "n = Shape <end = 1> (x) l = Squeeze (n) two = Constant <value_int = 2> () m = Sub (l, two) "
+        "r = Range (zero, m, two) a = Constant <value_ints = [-1]> () u = Unsqueeze (r, a) "
+        "k = Constant <value_ints = [0, 1, 2]> () i = Add (u, k) z = Gather <axis = 0> (x, i)",
+    ),
+    "each step twice, as PyTorch's exporter writes it": (
+        "float[U, 1, 3] z",
+        "n = Shape <end = 1> (x) l = Squeeze (n) two = Constant <value_int = 2> () m = Mul (l, two) "
+        "one = Constant <value_int = 1> () r = Range (zero, m, one) h = Div (r, two) "
+        "a = Constant <value_ints = [-1]> () i = Unsqueeze (h, a) z = GatherND (x, i)",
+    ),
     "positions": (
         "float[T, 1, 3] z",
         "n = Shape (x) i = Constant <value_int = 0> () d = Gather (n, i) o = Constant <value_int = 1> () "
@@ -409,6 +432,20 @@ _SPATIAL = {
         "o = Constant <value_floats = [1.0, 1.0]> () u = Constant <value_floats = [0.0, 0.0]> () "
         "i = InstanceNormalization (r, o, u) s1 = Shape (y) v = Reshape (i, s1) z = Mul (v, b1)",
     ),
+    "zeros up to a multiple": (
+        "float[1, 3, U] z",
+        "n = Shape <start = 2> (x) m = Neg (n) d = Constant <value_ints = [4]> () e = Mod (m, d) "
+        "o = Constant <value_ints = [0, 0, 0, 0, 0]> () p = Concat <axis = 0> (o, e) y = Pad (x, p) "
+        "z = AveragePool <kernel_shape = [4], strides = [4]> (y)",
+    ),
+    "zeros up to a multiple, and cut off": (
+        "float[1, 3, T] z",
+        "n = Shape <start = 2> (x) d = Constant <value_ints = [4]> () r = Constant <value_ints = [3]> () "
+        "s3 = Add (n, r) q = Div (s3, d) m = Mul (q, d) e = Sub (m, n) "
+        "o = Constant <value_ints = [0, 0, 0, 0, 0]> () p = Concat <axis = 0> (o, e) y = Pad (x, p) "
+        "v = AveragePool <kernel_shape = [4], strides = [4]> (y) w = ConvTranspose <strides = [4]> (v, V4) "
+        "ax = Constant <value_ints = [2]> () z = Slice (w, zero1, n, ax)",
+    ),
     "zeros at both ends": (
         "float[1, 4, T] z",
         "p = Constant <value_ints = [0, 0, 1, 0, 0, 1]> () y = Pad (x, p) z = Conv (y, C)",
@@ -439,7 +476,14 @@ def with_weights(text: str) -> onnx.ModelProto:
     for name, array in _CONSTANTS.items():
         if name in read:
             model.graph.initializer.append(numpy_helper.from_array(array, name))
-    for name, shape in {**_SIZES, "b": (4,), "Q": (3, 3, 2), "Q4": (4, 4, 2), "G": (4, 4, 3)}.items():
+    for name, shape in {
+        **_SIZES,
+        "b": (4,),
+        "Q": (3, 3, 2),
+        "Q4": (4, 4, 2),
+        "V4": (3, 3, 4),
+        "G": (4, 4, 3),
+    }.items():
         made = {out for node in model.graph.node for out in node.output}
         if name in read - made:
             array = rng.normal(0, 0.6, shape).astype(np.float32)
