@@ -238,6 +238,14 @@ def _conv_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any])
     return (batch, channels, *found)
 
 
+def _col2im_shape(_: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
+    image, block = inputs[1:3]
+    if image is None or block is None or len(shapes[0]) != 3:
+        return None
+    channels = combine_sizes(operator.floordiv, shapes[0][1], _product(block.tolist()))
+    return (shapes[0][0], channels, *image.tolist())
+
+
 def _pad_shape(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
     dims, axes = shapes[0], len(shapes[0])
     pads = inputs[1] if len(inputs) > 1 else None
@@ -250,6 +258,7 @@ def _pad_shape(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[A
 
 
 _SHAPE_RULES: Mapping[str, Callable[[ir.Node, Sequence[Array | None], Sequence[Any]], Dims | None]] = {
+    "Col2Im": _col2im_shape,
     "Concat": _concat_shape,
     "Conv": _conv_shape,
     "Pad": _pad_shape,

@@ -75,28 +75,31 @@ class Examples:
         """
         found = {}
         for symbol, maximum in maxima.items():
-            candidates = (each for each in DIVISORS if each == 1 or 2 * each <= maximum)
-            accepted = (each for each in candidates if self._accepts_multiples(maxima, symbol, each))
-            multiple = next(accepted, 1)
+
+            @functools.cache
+            def accepts(length: int, symbol: str = symbol) -> bool:
+                return self._accepts({**maxima, symbol: length})
+
+            def is_multiple(number: int, maximum: int = maximum) -> bool:
+                last = maximum - maximum % number
+                return accepts(last) and accepts(last - number) and (number == 1 or not accepts(last - 1))
+
+            candidates = [each for each in DIVISORS if each == 1 or 2 * each <= maximum]
+            multiple = found[symbol] = next(filter(is_multiple, candidates), 1)
             if rest := maximum % multiple:
                 raise OptionError(
                     f"the maximum of {symbol!r} is {maximum}; lengths must be multiples of {multiple}",
                     remedy=f"choose {maximum - rest} or {maximum - rest + multiple}",
                 )
-            found[symbol] = multiple
         return found
 
-    def _accepts_multiples(self, maxima: Mapping[str, int], symbol: str, multiple: int) -> bool:
-        """Return whether no node fails, by the shapes, at the last two multiples of a number."""
-        last = maxima[symbol] - maxima[symbol] % multiple
-        for length in (last, last - multiple):
-            try:
-                facts = self._facts_at({**maxima, symbol: length})
-            except InvalidModelError:
-                return False
-            if any(_fails(node, facts) for node in self.model.graph):
-                return False
-        return True
+    def _accepts(self, lengths: Mapping[str, int]) -> bool:
+        """Return whether no node fails at these lengths, by the shapes."""
+        try:
+            facts = self._facts_at(lengths)
+        except InvalidModelError:
+            return False
+        return not any(_fails(node, facts) for node in self.model.graph)
 
     def _short_facts(self, maxima: Mapping[str, int]) -> list[tuple[dict[str, int], Facts]]:
         """Return short lengths that the model accepts, and the facts about such sequences."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -11,7 +10,8 @@ import numpy as np
 
 from rnnlower.graph.evaluation import Array
 
-_FACTORS = range(1, 9)
+_MOST = 4096
+"""The largest divisor of a length in an expression."""
 DIVISORS = (*range(1, 65), *(2**n for n in range(7, 13)))
 """Numbers by which networks divide a length."""
 
@@ -97,7 +97,7 @@ class Size:
         """
         lengths = np.arange(least, len(self.table), multiple)
         table = np.asarray(self.table)[lengths]
-        for outer in _FACTORS:
+        for outer in (1, int(np.gcd.reduce(np.diff(table), initial=0)) or 1):
             rest = int(table[-1]) % outer
             if ((table - rest) % outer).any():
                 continue
@@ -112,12 +112,15 @@ Axes: TypeAlias = "dict[int, Size]"
 
 
 def _quotient(symbol: str, lengths: Array, table: Array, multiple: int) -> str | None:
-    divisors = sorted(DIVISORS, key=lambda divisor: divisor > 1 and divisor % multiple > 0)
-    for divisor, factor in itertools.product(divisors, _FACTORS):
-        first = int(table[-1] * divisor - factor * lengths[-1])
-        for offset in range(first, first + divisor):
-            if (np.maximum((factor * lengths + offset) // divisor, 0) == table).all():
-                return _text(symbol, factor, offset, divisor)
+    slope = (table[-1] - table[0]) / max(lengths[-1] - lengths[0], 1)
+    # The divisors that are most likely come first.
+    for divisor in sorted(range(1, _MOST), key=lambda each: each % multiple > 0 and multiple % each > 0):
+        factors = {1, *(round(slope * divisor) + more for more in (-1, 0, 1))}
+        for factor in sorted(each for each in factors if each > 0):
+            rests = table * divisor - factor * lengths
+            least, most = int(rests[table > 0].max(initial=rests[-1])), int(rests.min()) + divisor - 1
+            if least <= most:
+                return _text(symbol, factor, min(max(least, 0), most), divisor)
     return None
 
 

@@ -29,6 +29,7 @@ from rnnlower.wording import dims
 Rule: TypeAlias = "Callable[[PadFlow, ir.Node], Axes | list[Axes]]"
 
 CONTROLS: Mapping[str, Sequence[int]] = {
+    "Col2Im": (1,),
     "ConstantOfShape": (0,),
     "Expand": (1,),
     "Loop": (0,),
@@ -223,8 +224,13 @@ class PadFlow(Examples):
 
     def fill_positions(self, node: ir.Node, index: int) -> None:
         """Fill positions over time: any number may stand there, and the data has no such position."""
-        if not self.is_fixed(node.inputs[index]):
-            for axis in self.lengths_of(node.inputs[index]):
+        value = node.inputs[index]
+        contents = self.contents(value) or []
+        # Positions that count from the first step go on in the padding.
+        if not self.is_fixed(value) or not all(
+            np.array_equal(part, contents[0][tuple(map(slice, part.shape))]) for part in contents
+        ):
+            for axis in self.lengths_of(value):
                 self.fill(node, index, axis, 0)
 
     def replace(self, node: ir.Node, value: ir.Value, emitter: Emitter, index: int = 0) -> None:

@@ -173,6 +173,21 @@ def _stft(flow: PadFlow, node: ir.Node) -> Axes:
     return axes
 
 
+def _col2im(flow: PadFlow, node: ir.Node) -> Axes:
+    """Add blocks to an image of one row, where those after the end are zero."""
+    axes, image = flow.axes_of(node.inputs[0]), flow.ints(node, "image_shape", 1) or [[]]
+    blocks = (flow.ints(node, "block_shape", 2) or [[]])[0]
+    if {*axes} - {0, 2} or any(map(flow.axes_of, node.inputs[1:])):
+        raise NoRuleError("has channels or blocks over time")
+    if 2 not in axes:
+        return axes
+    if image[0][:-1] != blocks[:-1] or any(node.attributes.get_ints("pads") or ()):
+        raise NoRuleError("adds blocks over time to an image of several rows, or with padding")
+    flow.fill(node, 0, 2, 0.0)
+    found = flow.varying_axes(node.outputs[0])
+    return {axis: size for axis, size in axes.items() if axis != 2} | found
+
+
 def _global_pool(fill: float, flow: PadFlow, node: ir.Node) -> Axes:
     axes, rank = flow.axes_of(node.inputs[0]), len(flow.shape(node.inputs[0]))
     left = flow.fill_along(node, range(2, rank), fill)
@@ -284,6 +299,7 @@ def _repeat_last_step(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> No
 
 WINDOWS: dict[str, Rule] = {
     "AveragePool": _average_pool,
+    "Col2Im": _col2im,
     "Conv": _conv,
     "ConvInteger": _conv,
     "ConvTranspose": _conv_transpose,

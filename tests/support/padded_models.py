@@ -10,7 +10,6 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper
 
-_HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 _SIZES = {
     "B": (2, 24),
     "W": (2, 12, 3),
@@ -432,6 +431,13 @@ _SPATIAL = {
         "o = Constant <value_floats = [1.0, 1.0]> () u = Constant <value_floats = [0.0, 0.0]> () "
         "i = InstanceNormalization (r, o, u) s1 = Shape (y) v = Reshape (i, s1) z = Mul (v, b1)",
     ),
+    "blocks added": (
+        "float[1, 1, 1, U] z",
+        "n = Shape <start = 2> (x) one = Constant <value_ints = [1]> () m = Sub (n, one) "
+        "two = Constant <value_ints = [2]> () d = Mul (m, two) three = Constant <value_ints = [3]> () "
+        "u = Add (d, three) image = Concat <axis = 0> (one, u) block = Concat <axis = 0> (one, three) "
+        "z = Col2Im <strides = [1, 2]> (x, image, block)",
+    ),
     "zeros up to a multiple": (
         "float[1, 3, U] z",
         "n = Shape <start = 2> (x) m = Neg (n) d = Constant <value_ints = [4]> () e = Mod (m, d) "
@@ -464,7 +470,9 @@ def padded_case(name: str, length: str = "T", batch: str = "1") -> onnx.ModelPro
     if batch != "1":
         # The result has any shape.
         output = f"{output.partition('[')[0]} {output.split()[-1]}"
-    return with_weights(f"{_HEAD} main (float{shape} x) => ({output}) {{ {nodes} }}")
+    opset = 18 if "Col2Im" in nodes else 17
+    head = f'<ir_version: 8, opset_import: ["" : {opset}]>'
+    return with_weights(f"{head} main (float{shape} x) => ({output}) {{ {nodes} }}")
 
 
 def with_weights(text: str) -> onnx.ModelProto:
