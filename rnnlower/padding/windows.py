@@ -257,36 +257,83 @@ def _resize(flow: PadFlow, node: ir.Node) -> Axes:
                 # onnxruntime reads neighbors there with a weight of zero.
                 flow.fill(node, 0, axis, 0.0)
             continue
-        scale = _scale(flow, node, axis, [(a[axis], b[axis]) for a, b in zip(before, after, strict=True)])
         where = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
-        by_length = where in ("align_corners", "tf_crop_and_resize", "half_pixel_symmetric")
         excludes = node.attributes.get_int("antialias", 0) or node.attributes.get_int("exclude_outside", 0)
-        if by_length or excludes or "axes" in node.attributes:
+        if where in ("tf_crop_and_resize", "half_pixel_symmetric") or excludes or "axes" in node.attributes:
             raise NoRuleError("stretches time in a way that depends on the length, or reads beyond the end")
-        _repeat_last_step(flow, node, axis, size)
-        found[axis] = size.affine(scale.numerator, 0, scale.denominator)
-        if where == "pytorch_half_pixel":
+        scale = _scale(flow, node, axis, [(a[axis], b[axis]) for a, b in zip(before, after, strict=True)])
+        if flow.rows is not None:
+            raise NoRuleError("stretches rows, each of which has a length of its own")
+        if scale is None or where == "align_corners":
+            others = [number for number in range(len(before[0])) if number != axis]
+            if any(before[0][number] != after[0][number] for number in others):
+                raise NoRuleError("stretches time by a scale that depends on the length, and another axis")
+            found[axis] = flow.varying_axes(node.outputs[0])[axis]
+            _stretch(flow, node, axis, size, found[axis], where)
+        else:
+            _repeat_last_step(flow, node, axis, size)
+            found[axis] = size.affine(scale.numerator, 0, scale.denominator)
+        if where in ("align_corners", "pytorch_half_pixel"):
             # A single step is read from another place.
             flow.require(found[axis], 2)
     return found
 
 
-def _scale(flow: PadFlow, node: ir.Node, axis: int, sizes: list[tuple[int, int]]) -> Fraction:
+def _scale(flow: PadFlow, node: ir.Node, axis: int, sizes: list[tuple[int, int]]) -> Fraction | None:
+    """Return by how much an axis is stretched, or ``None`` if that depends on the length."""
     scales = operand(node, 1 if node.op_type == "Upsample" else 2) if len(node.inputs) < 4 else None
     contents = flow.contents(scales)
     if contents is not None and contents[0].size:
         scale = Fraction(float(contents[0][axis])).limit_denominator(1024)
         if all(np.array_equal(each, contents[0]) for each in contents) and float(scale) == contents[0][axis]:
             return scale
-    scale = Fraction(sizes[0][1], sizes[0][0])
-    if any(after != before * scale for before, after in sizes):
         raise NoRuleError("stretches time by a scale that depends on the length")
-    return scale
+    scale = Fraction(sizes[0][1], sizes[0][0])
+    return None if any(after != before * scale for before, after in sizes) else scale
+
+
+def _stretch(flow: PadFlow, node: ir.Node, axis: int, size: Size, wanted: Size, where: str) -> None:
+    """Read each step from its place, which follows from both lengths, as onnxruntime computes it."""
+    mode = node.attributes.get_string("mode", "nearest")
+    rounding = node.attributes.get_string("nearest_mode", "round_prefer_floor")
+    emitter, source = flow.emitter_for(node), flow.operand(node)
+    real = emitter.with_dtype(ir.DataType.FLOAT)
+    have, want = (flow.masks.count(each, ir.DataType.FLOAT) for each in (size, wanted))
+    half, one, zero = map(real.scalar, (0.5, 1, 0))
+    last = emitter.op("Sub", have, one)
+    place = emitter.constant(np.arange(wanted.full, dtype=np.float32))
+    if where == "align_corners":
+        place = emitter.op("Div", emitter.op("Mul", place, last), emitter.op("Sub", want, one))
+    else:
+        scale = emitter.op("Div", want, have)
+        if where == "asymmetric":
+            place = emitter.op("Div", place, scale)
+        else:
+            place = emitter.op("Sub", emitter.op("Div", emitter.op("Add", place, half), scale), half)
+
+    def read(at: ir.Value) -> ir.Value:
+        at = emit_max(emitter, emit_min(emitter, at, last), zero)
+        return emitter.op("Gather", source, emitter.cast(at, ir.DataType.INT64), axis=axis)
+
+    if mode == "nearest":
+        if rounding.startswith("round"):
+            place = emitter.op("Sub" if rounding == "round_prefer_floor" else "Add", place, half)
+        is_up = rounding in ("ceil", "round_prefer_floor")
+        flow.replace(node, read(emitter.op("Ceil" if is_up else "Floor", place)), emitter)
+    elif mode == "linear":
+        place = emit_max(emitter, emit_min(emitter, place, last), zero)
+        lower = emitter.op("Floor", place)
+        rank = len(flow.shape(source))
+        share = emitter.reshape(emitter.op("Sub", place, lower), [-1, *[1] * (rank - axis - 1)])
+        share = emitter.cast(share, emitter.dtype)
+        first, second = read(lower), read(emitter.op("Add", lower, one))
+        more = emitter.op("Mul", emitter.op("Sub", second, first), share)
+        flow.replace(node, emitter.op("Add", first, more), emitter)
+    else:
+        raise NoRuleError("stretches time by a scale that depends on the length, with cubic weights")
 
 
 def _repeat_last_step(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> None:
-    if flow.rows is not None:
-        raise NoRuleError("stretches rows, each of which has a length of its own")
     emitter, source = flow.emitter_for(node), flow.operand(node)
     places = emitter.constant(np.arange(size.full, dtype=np.int64))
     last = emitter.op("Sub", flow.masks.count(size), emitter.integers(1))

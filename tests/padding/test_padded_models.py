@@ -32,6 +32,7 @@ NOT_PER_ROW = {
     "implicit Einsum": "rows",
     "mirrored ends": "repeats the ends of rows",
     "repeated ends": "repeats the ends of rows",
+    **{name: "stretches rows" for name in MODELS if name.startswith("stretched to the length")},
     "stretched": "stretches rows",
     "repeated steps": "stretches rows",
     "every other step": "stretches rows",

@@ -431,6 +431,32 @@ _SPATIAL = {
         "o = Constant <value_floats = [1.0, 1.0]> () u = Constant <value_floats = [0.0, 0.0]> () "
         "i = InstanceNormalization (r, o, u) s1 = Shape (y) v = Reshape (i, s1) z = Mul (v, b1)",
     ),
+    "stretched to the length, nearest": (
+        "float[1, 3, T] z",
+        "y = MaxPool <kernel_shape = [3], strides = [3], pads = [1, 1]> (x) n = Shape (x) "
+        'z = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", '
+        'nearest_mode = "floor"> (y, , , n)',
+    ),
+    "stretched to the length, nearest, by halves": (
+        "float[1, 3, T] z",
+        "y = MaxPool <kernel_shape = [3], strides = [3], pads = [1, 1]> (x) n = Shape (x) "
+        'z = Resize <mode = "nearest"> (y, , , n)',
+    ),
+    "stretched to the length, linear": (
+        "float[1, 3, T] z",
+        "y = MaxPool <kernel_shape = [3], strides = [3], pads = [1, 1]> (x) n = Shape (x) "
+        'z = Resize <mode = "linear"> (y, , , n)',
+    ),
+    "stretched to the length, linear, as PyTorch does": (
+        "float[1, 3, T] z",
+        "y = MaxPool <kernel_shape = [3], strides = [3], pads = [1, 1]> (x) n = Shape (x) "
+        'z = Resize <mode = "linear", coordinate_transformation_mode = "pytorch_half_pixel"> (y, , , n)',
+    ),
+    "stretched to the length, linear, by corners": (
+        "float[1, 3, T] z",
+        "y = MaxPool <kernel_shape = [3], strides = [3], pads = [1, 1]> (x) n = Shape (x) "
+        'z = Resize <mode = "linear", coordinate_transformation_mode = "align_corners"> (y, , , n)',
+    ),
     "blocks added": (
         "float[1, 1, 1, U] z",
         "n = Shape <start = 2> (x) one = Constant <value_ints = [1]> () m = Sub (n, one) "
