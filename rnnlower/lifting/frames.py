@@ -13,7 +13,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature, State
 from rnnlower.graph.operator_kinds import RANDOM, VIEWS
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.symbols import combine_sizes
+from rnnlower.graph.symbols import SIZE_TYPES, combine_sizes
 from rnnlower.graph.walk import is_read, look_through, look_through_identities, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
 
@@ -243,6 +243,39 @@ def is_axis_size(
         return False
     (size,), whole = sizes.flat, dims[axis]
     return size is not None and size == (combine_sizes(operator.sub, whole, less) if less else whole)
+
+
+def counts_along(
+    facts: Facts, value: ir.Value | None, axis: int, aliases: Mapping[ir.Value, ir.Value]
+) -> bool:
+    """Return whether a value counts the elements of one of its axes: 0, 1, 2, ..."""
+    value = None if value is None else aliases.get(value, value)
+    dims, constant = facts.dims(value), facts.constant(value)
+    if value is None or not dims or axis >= len(dims):
+        return False
+    if constant is not None:
+        numbers = np.arange(constant.shape[axis]).reshape(-1, *(1 for _ in dims[axis + 1 :]))
+        return bool((constant == numbers).all())
+    producer = value.producer()
+    if producer is None or producer.domain or producer.inputs[0] is None:
+        return False
+    if producer.op_type == "Range":
+        start, step = (facts.constant(producer.inputs[k]) for k in (0, 2))
+        return start is not None and step is not None and (start.item(), step.item()) == (0, 1)
+    source, given = producer.inputs[0], facts.dims(producer.inputs[0]) or ()
+    cuts, more = axis_slices(producer, facts.constant), len(dims) - len(given)
+    if producer.op_type == "Expand":
+        is_kept = axis >= more and given[axis - more] == dims[axis]
+        return is_kept and counts_along(facts, source, axis - more, aliases)
+    is_wide = producer.op_type != "Cast" or facts.dtype(value) in SIZE_TYPES
+    is_whole = cuts is not None and all(cut.is_whole() for cut in cuts)
+    if not is_whole and not (producer.op_type in VIEWS and is_wide):
+        return False
+    if is_whole or given == dims[:-1]:
+        return counts_along(facts, source, axis, aliases)
+    # The only axis with elements stays the only one.
+    places, axes = ([place for place, size in enumerate(each) if size != 1] for each in (given, dims))
+    return axes == [axis] and len(places) == 1 and counts_along(facts, source, places[0], aliases)
 
 
 def is_first_step_size(facts: Facts, lengths: ir.Value, place: int) -> bool:
