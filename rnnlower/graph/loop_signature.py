@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.walk import look_through_identities
 
 FIRST_SCAN_WITHOUT_BATCH = 9
@@ -66,6 +67,15 @@ class LoopSignature:
         self.input_backward = node.attributes.get_ints("scan_input_directions", given)
         self.output_axes = node.attributes.get_ints("scan_output_axes", made)
         self.output_backward = node.attributes.get_ints("scan_output_directions", made)
+
+
+def iteration_numbers(body: ir.Graph) -> list[ir.Value]:
+    """Return the iteration number that the body of a Loop gets, and the views of it there."""
+    numbers = [body.inputs[0]]
+    for value in numbers:
+        readers = [use.node for use in value.uses() if use.idx == 0 and use.node.graph is body]
+        numbers += [node.outputs[0] for node in readers if node.op_type in VIEWS]
+    return numbers
 
 
 def counters(body: ir.Graph, step: int) -> list[NDArray[Any]]:
