@@ -46,6 +46,7 @@ class LoopSignature:
             node have the same places, but for a Scan that takes lengths first.
         stacked: The other outputs of the body, which the node stacks.
         input_axes, output_axes: The axis of the iterations in what a Scan reads, and in what is stacked.
+        scanned: The tensors that a Scan reads, each with its axis of the iterations.
         input_backward, output_backward: 1 where the last slice is that of the first iteration.
     """
 
@@ -64,6 +65,7 @@ class LoopSignature:
         self.stacked = self.body.outputs[outputs + self.count :]
         given, made = [0] * scanned, [0] * len(self.stacked)
         self.input_axes = node.attributes.get_ints("scan_input_axes", given)
+        self.scanned = [*zip(node.inputs[len(node.inputs) - scanned :], self.input_axes, strict=True)]
         self.input_backward = node.attributes.get_ints("scan_input_directions", given)
         self.output_axes = node.attributes.get_ints("scan_output_axes", made)
         self.output_backward = node.attributes.get_ints("scan_output_directions", made)

@@ -146,19 +146,18 @@ def _enclosing_if(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[S
         or len(graph) != 1
     ):
         return node.outputs, node
-    positive, steps = positive_value(facts, owner.inputs[0]), _scan_inputs(node)
-    if not any(is_axis_size(facts, positive, value, axis) for value, axis in steps):
+    positive, scan = positive_value(facts, owner.inputs[0]), LoopSignature(node)
+    if not any(is_axis_size(facts, positive, value, axis) for value, axis in scan.scanned):
         return node.outputs, node
     other = owner.attributes["else_branch"].as_graph()
     starts = dict(zip(node.outputs, node.inputs, strict=False))
     outer: dict[ir.Value, ir.Value] = {}
-    states = LoopSignature(node).count
     for out, result, nothing in zip(owner.outputs, graph.outputs, other.outputs, strict=True):
         if result not in node.outputs or result in outer:
             return node.outputs, node
-        is_state = node.outputs.index(result) < states
+        is_state = node.outputs.index(result) < scan.count
         is_same = (
-            is_same_value(facts, nothing, starts[result]) if is_state else _is_empty(facts, nothing, node)
+            is_same_value(facts, nothing, starts[result]) if is_state else _is_empty(facts, nothing, scan)
         )
         if not is_same:
             return node.outputs, node
@@ -166,16 +165,10 @@ def _enclosing_if(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[S
     return [outer.get(out, out) for out in node.outputs], owner
 
 
-def _is_empty(facts: Facts, value: ir.Value, node: ir.Node) -> bool:
+def _is_empty(facts: Facts, value: ir.Value, scan: LoopSignature) -> bool:
     """Return whether a value has no elements whenever the sequence of a Scan has none."""
-    lengths = [dims[axis] for each, axis in _scan_inputs(node) if (dims := facts.dims(each)) is not None]
+    lengths = [dims[axis] for each, axis in scan.scanned if (dims := facts.dims(each)) is not None]
     return any(dim is not None and dim in (0, *lengths) for dim in facts.dims(value) or ())
-
-
-def _scan_inputs(node: ir.Node) -> Sequence[tuple[ir.Value | None, int]]:
-    """Return the scan inputs, each with its axis of time."""
-    scan = LoopSignature(node)
-    return [*zip(node.inputs[scan.count :], scan.input_axes, strict=True)]
 
 
 def is_same_value(
