@@ -215,9 +215,7 @@ def _extract_peephole(step: StepEquations, parts: Preactivation) -> tuple[Preact
         if key is not None:
             peephole[j] = polynomial[key] / cell[key]
         left = dict(polynomial)
-        for each, value in cell.items():
-            if not peephole[j]:
-                break
+        for each, value in cell.items() if peephole[j] else ():
             if len(each) == 1 and step.atoms.kind(each[0]) == "variable":
                 step.add_coefficients(given, each[0], j, -peephole[j] * value)
             else:
