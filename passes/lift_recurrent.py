@@ -34,6 +34,8 @@ from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics
 
 _FRAMES = {"Loop": loop_frame, "Scan": scan_frame}
+_Lines = tuple[list[Lifted], list[LiftedNode]]
+"""The lines that were lifted, and the reports on those that stay."""
 
 
 def _lifted_nodes_are_gone(model: ir.Model, lifting: LiftRecurrentPass) -> bool:
@@ -209,7 +211,9 @@ class LiftRecurrentPass(Pass):
         for graph, path in _graphs(model, self._names).items() if self.convolutions else ():
             self._lift_convolutions(names, graph, path, states, kept)
         for graph, path in _graphs(model, self._names).items() if self.lines else ():
-            self._lift_lines(names, graph, path, lifted, kept)
+            own, left = self._lift_lines(names, graph, path)
+            lifted += own
+            kept += left
         lifted = join_directions(self.facts, names, lifted)
         self.lifted = [*(each.report for each in lifted), *states, *kept]
         return bool(stacked or lifted or states)
@@ -275,9 +279,7 @@ class LiftRecurrentPass(Pass):
     def _is_wanted(self, located: LocatedNode) -> bool:
         return self.nodes is None or any(matches_pattern(located, pattern) for pattern in self.nodes)
 
-    def _lift_lines(
-        self, names: NameSource, graph: ir.Graph, path: str, lifted: list[Lifted], kept: list[LiftedNode]
-    ) -> None:
+    def _lift_lines(self, names: NameSource, graph: ir.Graph, path: str) -> _Lines:
         """Lift straight lines.
 
         States that steps join and cut again are read before they are joined, and those that they multiply
@@ -285,26 +287,20 @@ class LiftRecurrentPass(Pass):
         """
         reasons: list[LiftedNode] = []
         if has_read_parts(self.facts, graph) or has_other_choices(self.facts, graph):
-            own: list[Lifted] = []
             with contextlib.suppress(_NothingLiftedError), rollback_on_failure(self.facts.model):
                 read_parts(self.facts, names, graph)
                 write_choices(self.facts, names, graph)
-                self._lift_plain_lines(names, graph, path, own, reasons)
-                if not own:
+                lifted, reasons = self._lift_plain_lines(names, graph, path)
+                if not lifted:
                     raise _NothingLiftedError
-                lifted += own
-                kept += reasons
-                return
+                return lifted, reasons
             self.facts.forget()
-        count, stays = len(lifted), list[LiftedNode]()
-        self._lift_plain_lines(names, graph, path, lifted, stays)
+        lifted, kept = self._lift_plain_lines(names, graph, path)
         # What else reads the states shows only once they are read before they are joined.
-        kept += reasons if reasons and len(lifted) == count else stays
+        return lifted, reasons if reasons and not lifted else kept
 
-    def _lift_plain_lines(
-        self, names: NameSource, graph: ir.Graph, path: str, lifted: list[Lifted], kept: list[LiftedNode]
-    ) -> None:
-        lifter = LineLifter(self.facts, names, self.semantics)
+    def _lift_plain_lines(self, names: NameSource, graph: ir.Graph, path: str) -> _Lines:
+        lifter, lifted = LineLifter(self.facts, names, self.semantics), list[Lifted]()
         failed: list[tuple[list[ir.Value], LiftedNode]] = []
         for chain in list(find_chains(self.facts, graph)):
             is_line = len(chain) > 1
@@ -325,7 +321,7 @@ class LiftRecurrentPass(Pass):
             except NotLiftableError as error:
                 if is_line:
                     failed.append((chain, LiftedNode(located.name, path, "line", reason=str(error))))
-        kept += [each for chain, each in failed if not any(map(_is_removed, chain))]
+        return lifted, [each for chain, each in failed if not any(map(_is_removed, chain))]
 
 
 def _count_lifted(nodes: Sequence[LiftedNode]) -> int:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.inference import forget_inner_shapes
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature, State
-from rnnlower.graph.rewiring import detach, remove_orphans, take_place_of
+from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.walk import (
     display_name,
     is_read,
@@ -218,10 +218,7 @@ class WriteScansPass(Pass):
         graph.insert_before(loop, scan)
         for new, old in zip(scan.outputs, ends, strict=True):
             take_place_of(new, old)
-        count = [value for value in loop.inputs[:2] if value is not None]
-        graph.remove(loop, safe=True)
-        detach([loop])
-        remove_orphans(count)
+        remove_orphans(loop.outputs)
         return body
 
     def _make_body(self, e: Emitter, body: ir.Graph, frame: Frame, values: set[ir.Value]) -> ir.Graph:

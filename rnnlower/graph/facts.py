@@ -315,8 +315,7 @@ def trip_count(facts: Facts, node: ir.Node, simulate: bool = True) -> int | None
 
 
 def _scan_trip_count(facts: Facts, node: ir.Node) -> int | None:
-    axes = LoopSignature(node).input_axes
-    for value, axis in zip(node.inputs[len(node.inputs) - len(axes) :], axes, strict=True):
+    for value, axis in LoopSignature(node).scanned:
         shape = facts.shape(value)
         if shape is not None and -len(shape) <= axis < len(shape) and shape[axis] is not None:
             return shape[axis]

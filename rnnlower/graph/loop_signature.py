@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.walk import look_through_identities
 
 FIRST_SCAN_WITHOUT_BATCH = 9
@@ -45,6 +46,7 @@ class LoopSignature:
             node have the same places, but for a Scan that takes lengths first.
         stacked: The other outputs of the body, which the node stacks.
         input_axes, output_axes: The axis of the iterations in what a Scan reads, and in what is stacked.
+        scanned: The tensors that a Scan reads, each with its axis of the iterations.
         input_backward, output_backward: 1 where the last slice is that of the first iteration.
     """
 
@@ -63,9 +65,19 @@ class LoopSignature:
         self.stacked = self.body.outputs[outputs + self.count :]
         given, made = [0] * scanned, [0] * len(self.stacked)
         self.input_axes = node.attributes.get_ints("scan_input_axes", given)
+        self.scanned = [*zip(node.inputs[len(node.inputs) - scanned :], self.input_axes, strict=True)]
         self.input_backward = node.attributes.get_ints("scan_input_directions", given)
         self.output_axes = node.attributes.get_ints("scan_output_axes", made)
         self.output_backward = node.attributes.get_ints("scan_output_directions", made)
+
+
+def iteration_numbers(body: ir.Graph) -> list[ir.Value]:
+    """Return the iteration number that the body of a Loop gets, and the views of it there."""
+    numbers = [body.inputs[0]]
+    for value in numbers:
+        readers = [use.node for use in value.uses() if use.idx == 0 and use.node.graph is body]
+        numbers += [node.outputs[0] for node in readers if node.op_type in VIEWS]
+    return numbers
 
 
 def counters(body: ir.Graph, step: int) -> list[NDArray[Any]]:

@@ -74,10 +74,7 @@ def replace_with_values(node: ir.Node, results: Sequence[ir.Value]) -> None:
     assert graph is not None
     for old, result in zip(node.outputs, results, strict=True):
         replace_value(graph, node, old, result)
-    inputs = [value for value in node.inputs if value is not None]
-    graph.remove(node, safe=True)
-    detach([node])
-    remove_orphans(inputs)
+    remove_orphans(node.outputs)
 
 
 def insert_before(

@@ -197,10 +197,9 @@ def _make_cell(
         preactivations.append(
             dataclasses.replace(parts, weights={k: v for k, v in parts.weights.items() if k != c})
         )
-    W, R, bias = step.stack_weights(preactivations)
+    W, R, B = step.stack_weights(preactivations)
     P = np.concatenate(peepholes[:3])
-    bias = np.concatenate([bias, np.zeros_like(bias)])
-    return CellParameters("LSTM", W, R, bias, activations, clip, P if P.any() else None, input_forget=coupled)
+    return CellParameters("LSTM", W, R, B, activations, clip, P if P.any() else None, input_forget=coupled)
 
 
 def _extract_peephole(step: StepEquations, parts: Preactivation) -> tuple[Preactivation, Floats]:
@@ -216,9 +215,7 @@ def _extract_peephole(step: StepEquations, parts: Preactivation) -> tuple[Preact
         if key is not None:
             peephole[j] = polynomial[key] / cell[key]
         left = dict(polynomial)
-        for each, value in cell.items():
-            if not peephole[j]:
-                break
+        for each, value in cell.items() if peephole[j] else ():
             if len(each) == 1 and step.atoms.kind(each[0]) == "variable":
                 step.add_coefficients(given, each[0], j, -peephole[j] * value)
             else:
@@ -238,12 +235,10 @@ def match_rnn(step: StepEquations) -> CellParameters:
     parts = step.split(gate.argument)
     if any(parts.rest):
         raise mismatch("RNN", "the argument of the activation is not a sum of products with weights")
-    W, R, bias = step.stack_weights([parts])
+    W, R, B = step.stack_weights([parts])
     if not R.any():
         raise mismatch("RNN", "the new state does not depend on the old one")
-    return CellParameters(
-        "RNN", W, R, np.concatenate([bias, np.zeros_like(bias)]), (gate.activation,), gate.clip
-    )
+    return CellParameters("RNN", W, R, B, (gate.activation,), gate.clip)
 
 
 def match_gru(step: StepEquations) -> CellParameters:
@@ -273,15 +268,13 @@ def match_gru(step: StepEquations) -> CellParameters:
     clip = common_clip([gate for gate in (update, reset, new) if gate is not None])
     if reset is None and clip is not None:
         raise mismatch(name, "it has a clip but no reset gate")
-    W, R, bias = step.stack_weights([z, r, n])
+    W, R, B = step.stack_weights([z, r, n])
     size = step.size
-    recurrent_bias = np.zeros(3 * size)
     if recurrent is not None:
         R = R.copy()
         R[2 * size :] += recurrent.weights.get(h.start, np.zeros((size, size))).T
-        recurrent_bias[2 * size :] = recurrent.bias
+        B[5 * size :] = recurrent.bias
     activations = (update.activation, new.activation)
-    B = np.concatenate([bias, recurrent_bias])
     return CellParameters("GRU", W, R, B, activations, clip, linear_before_reset=is_linear)
 
 
@@ -309,8 +302,7 @@ def _match_constant_gate(step: StepEquations) -> CellParameters | None:
         Preactivation({}, np.full(step.size, OPEN), none),
         n,
     ]
-    W, R, bias = step.stack_weights(gates)
-    B = np.concatenate([bias, np.zeros_like(bias)])
+    W, R, B = step.stack_weights(gates)
     return CellParameters("GRU", W, R, B, (Activation("Sigmoid"), new.activation))
 
 

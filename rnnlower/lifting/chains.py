@@ -181,19 +181,18 @@ def candidate_ends(facts: Facts, graph: ir.Graph, state: ir.Value) -> Iterator[i
     """Yield the values that may be the state after a step, the last one first."""
     order = {node: number for number, node in enumerate(graph)}
     most = MOST_OPERATORS + min((order[node] for node, _ in state.uses() if node in order), default=0)
-    region, outside = dependents(order, state, None, most), set[ir.Value | None]()
-    for node in [*order][: most + 1]:
+    region, nodes, dims = dependents(order, state, None, most), [*order][: most + 1], facts.dims(state)
+    outside, depths = set[ir.Value | None](), dict[ir.Value | None, int]()
+    for node in nodes:
         if node.domain or node.op_type not in STEP_RULES or not outside.isdisjoint(node.inputs):
             outside |= region.intersection(node.outputs)
-    dims, inside = facts.dims(state), region - outside
-    depths = dict[ir.Value | None, int]()
-    for node in [*order][: most + 1]:
-        before = max((depths.get(value, 0) for value in node.inputs), default=0)
-        depth = before + (node.op_type in _ACTIVATIONS)
-        depths |= {out: depth for out in node.outputs if out in inside}
-    for node in reversed([*order][: most + 1]):
+        else:
+            before = max((depths.get(value, 0) for value in node.inputs), default=0)
+            depth = before + (node.op_type in _ACTIVATIONS)
+            depths |= dict.fromkeys(region.intersection(node.outputs), depth)
+    for node in reversed(nodes):
         for out in node.outputs:
-            if out in inside and facts.dims(out) == dims and depths[out] <= _MOST_ACTIVATIONS:
+            if depths.get(out, _MOST_ACTIVATIONS + 1) <= _MOST_ACTIVATIONS and facts.dims(out) == dims:
                 yield out
 
 

@@ -228,7 +228,7 @@ class StepEquations:
         weights[block.start][atom - block.start, units] += coefs
 
     def stack_weights(self, gates: Sequence[Preactivation]) -> tuple[dict[int, Floats], Floats, Floats]:
-        """Stack the gates; return W by input, R and Wb."""
+        """Stack the gates; return W by input, R, and B with zeros as Rb."""
         states = [block.start for block in self.states]
         inputs = {start for gate in gates for start in gate.weights} - {*states}
         sizes = {start: self.atoms.block(start).size for start in (*inputs, *states)}
@@ -238,7 +238,8 @@ class StepEquations:
             return np.concatenate([gate.weights.get(start, none).T for gate in gates])
 
         W = {start: stacked(start) for start in sorted(inputs)}
-        return W, stacked(states[0]), np.concatenate([gate.bias for gate in gates])
+        biases = [gate.bias for gate in gates]
+        return W, stacked(states[0]), np.concatenate([*biases, *map(np.zeros_like, biases)])
 
     def candidate(self, polynomials: Sequence[Polynomial]) -> tuple[Gate, Sequence[Polynomial]]:
         """Return the gate of a candidate state, and its argument unit by unit."""

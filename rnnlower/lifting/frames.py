@@ -13,7 +13,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature, State
 from rnnlower.graph.operator_kinds import RANDOM, VIEWS
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.symbols import combine_sizes
+from rnnlower.graph.symbols import SIZE_TYPES, combine_sizes
 from rnnlower.graph.walk import is_read, look_through, look_through_identities, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
 
@@ -146,19 +146,18 @@ def _enclosing_if(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[S
         or len(graph) != 1
     ):
         return node.outputs, node
-    positive, steps = positive_value(facts, owner.inputs[0]), _scan_inputs(node)
-    if not any(is_axis_size(facts, positive, value, axis) for value, axis in steps):
+    positive, scan = positive_value(facts, owner.inputs[0]), LoopSignature(node)
+    if not any(is_axis_size(facts, positive, value, axis) for value, axis in scan.scanned):
         return node.outputs, node
     other = owner.attributes["else_branch"].as_graph()
     starts = dict(zip(node.outputs, node.inputs, strict=False))
     outer: dict[ir.Value, ir.Value] = {}
-    states = LoopSignature(node).count
     for out, result, nothing in zip(owner.outputs, graph.outputs, other.outputs, strict=True):
         if result not in node.outputs or result in outer:
             return node.outputs, node
-        is_state = node.outputs.index(result) < states
+        is_state = node.outputs.index(result) < scan.count
         is_same = (
-            is_same_value(facts, nothing, starts[result]) if is_state else _is_empty(facts, nothing, node)
+            is_same_value(facts, nothing, starts[result]) if is_state else _is_empty(facts, nothing, scan)
         )
         if not is_same:
             return node.outputs, node
@@ -166,16 +165,10 @@ def _enclosing_if(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[S
     return [outer.get(out, out) for out in node.outputs], owner
 
 
-def _is_empty(facts: Facts, value: ir.Value, node: ir.Node) -> bool:
+def _is_empty(facts: Facts, value: ir.Value, scan: LoopSignature) -> bool:
     """Return whether a value has no elements whenever the sequence of a Scan has none."""
-    lengths = [dims[axis] for each, axis in _scan_inputs(node) if (dims := facts.dims(each)) is not None]
+    lengths = [dims[axis] for each, axis in scan.scanned if (dims := facts.dims(each)) is not None]
     return any(dim is not None and dim in (0, *lengths) for dim in facts.dims(value) or ())
-
-
-def _scan_inputs(node: ir.Node) -> Sequence[tuple[ir.Value | None, int]]:
-    """Return the scan inputs, each with its axis of time."""
-    scan = LoopSignature(node)
-    return [*zip(node.inputs[scan.count :], scan.input_axes, strict=True)]
 
 
 def is_same_value(
@@ -243,6 +236,39 @@ def is_axis_size(
         return False
     (size,), whole = sizes.flat, dims[axis]
     return size is not None and size == (combine_sizes(operator.sub, whole, less) if less else whole)
+
+
+def counts_along(
+    facts: Facts, value: ir.Value | None, axis: int, aliases: Mapping[ir.Value, ir.Value]
+) -> bool:
+    """Return whether a value counts the elements of one of its axes: 0, 1, 2, ..."""
+    value = None if value is None else aliases.get(value, value)
+    dims, constant = facts.dims(value), facts.constant(value)
+    if value is None or not dims or axis >= len(dims):
+        return False
+    if constant is not None:
+        numbers = np.arange(constant.shape[axis]).reshape(-1, *(1 for _ in dims[axis + 1 :]))
+        return bool((constant == numbers).all())
+    producer = value.producer()
+    if producer is None or producer.domain or producer.inputs[0] is None:
+        return False
+    if producer.op_type == "Range":
+        start, step = (facts.constant(producer.inputs[k]) for k in (0, 2))
+        return start is not None and step is not None and (start.item(), step.item()) == (0, 1)
+    source, given = producer.inputs[0], facts.dims(producer.inputs[0]) or ()
+    cuts, more = axis_slices(producer, facts.constant), len(dims) - len(given)
+    if producer.op_type == "Expand":
+        is_kept = axis >= more and given[axis - more] == dims[axis]
+        return is_kept and counts_along(facts, source, axis - more, aliases)
+    is_wide = producer.op_type != "Cast" or facts.dtype(value) in SIZE_TYPES
+    is_whole = cuts is not None and all(cut.is_whole() for cut in cuts)
+    if not is_whole and not (producer.op_type in VIEWS and is_wide):
+        return False
+    if is_whole or given == dims[:-1]:
+        return counts_along(facts, source, axis, aliases)
+    # The only axis with elements stays the only one.
+    places, axes = ([place for place, size in enumerate(each) if size != 1] for each in (given, dims))
+    return axes == [axis] and len(places) == 1 and counts_along(facts, source, places[0], aliases)
 
 
 def is_first_step_size(facts: Facts, lengths: ir.Value, place: int) -> bool:

@@ -228,18 +228,16 @@ class LineLifter:
         for result in list(self._find_stacked(line, found, hidden)):
             if found.lengths is not None:
                 require_mask(self._facts, result, found)
-            self._replace_stacked(e, graph, result, found, emitted)
+            self._replace(e, graph, emitted, result.value, emit_result(e, found, result, emitted))
         if len(zeroed) == len(steps):
             for result in list(self._find_stacked(line, found, zeroed)):
-                self._replace_stacked(e, graph, result, found, emitted)
+                self._replace(e, graph, emitted, result.value, emit_result(e, found, result, emitted))
         require_steps(self._facts, found, self._semantics)
         for index, (value, last) in enumerate(zip(steps[-1].new, emitted.last, strict=True)):
             if is_read(value):
                 if any(step.mask is not None and step.new[index] is step.unmasked[index] for step in steps):
                     raise NotLiftableError("the states of a row do not end at the same time")
-                replace_value(graph, emitted.node, value, emit_state(e, found, last), is_new=True)
-                self._insert(e, graph)
-                remove_orphans([value])
+                self._replace(e, graph, emitted, value, emit_state(e, found, last))
         for number, step in reversed([*enumerate(steps)]):
             h = step.new[0]
             if step is not steps[-1] and is_read(h):
@@ -247,22 +245,20 @@ class LineLifter:
                     raise NotLiftableError(f"{h.name!r} is read past the ends of rows")
                 time = len(steps) - 1 - number if found.reverse else number
                 element = e.op("Gather", emitted.Y, e.constant(np.array(time, np.int64)), axis=0)
-                replace_value(graph, emitted.node, h, emit_state(e, found, element), is_new=True)
-                self._insert(e, graph)
+                self._replace(e, graph, emitted, h, emit_state(e, found, element))
             remove_orphans((*step.new, *step.unmasked))
         for value, name in reversed(names.items()):
             producer = value.producer()
             if producer is not None and producer.graph is not None:
                 raise NotLiftableError(f"{name!r} is read, but no cell returns it")
 
-    def _replace_stacked(
-        self, e: Emitter, graph: ir.Graph, result: Result, found: FoundCell, emitted: EmittedNode
+    def _replace(
+        self, e: Emitter, graph: ir.Graph, emitted: EmittedNode, value: ir.Value, new: ir.Value
     ) -> None:
-        """Replace a value in which H of all steps is stacked."""
-        whole = emit_result(e, found, result, emitted)
-        replace_value(graph, emitted.node, result.value, whole, is_new=True)
+        """Replace a result of the steps by an emitted value."""
+        replace_value(graph, emitted.node, value, new, is_new=True)
         self._insert(e, graph)
-        remove_orphans([result.value])
+        remove_orphans([value])
 
     def _find_zeroed(self, step: LineStep) -> ir.Value | None:
         """Return H of a step with zeros for the rows that have ended, as the operators return it."""

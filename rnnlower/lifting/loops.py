@@ -17,8 +17,9 @@ from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.symbols import SIZE_TYPES
 from rnnlower.graph.walk import is_read, look_through, look_through_identities, operand, producer_of
 from rnnlower.lifting.affine_forms import NotLiftableError
-from rnnlower.lifting.frames import Frame, Series, find_states, is_axis_size, same_number
+from rnnlower.lifting.frames import Frame, Series, counts_along, find_states, is_axis_size, same_number
 from rnnlower.lifting.loop_counters import MANY, Counters, Index
+from rnnlower.lifting.row_masks import match_lengths
 
 _REPEATING = VIEWS | {"Expand", "Tile"}
 
@@ -111,24 +112,19 @@ class _LoopReader:
                 for series in self._read_series(node, computed=True) if cut is not None else ():
                     is_same = self._facts.dtype(node.inputs[1]) == self._facts.dtype(series.outer)
                     is_line = len(self._facts.dims(series.outer) or ()) == 1
-                    is_position = is_same and is_line and self._counts_along(series.outer, 0)
+                    is_position = (
+                        is_same and is_line and counts_along(self._facts, series.outer, 0, self._aliases)
+                    )
                     yield node, series, cut[1] if cut else 0, is_position
 
     def _going_rows(self, inputs: Sequence[Series]) -> Iterator[tuple[ir.Value, ir.Value]]:
         """Yield comparisons of the number of steps before with the lengths of rows, and the lengths."""
         for node in self._body if all(not each.reverse and each.window is None for each in inputs) else ():
-            if node.domain or node.op_type not in ("Less", "Greater"):
+            found = match_lengths(self._facts, node.outputs[0])
+            if found is None or found[2] in self._counters.own:
                 continue
-            number, limit = node.inputs[:: -1 if node.op_type == "Greater" else 1]
-            lengths = None if limit is None else look_through(limit, VIEWS - {"Cast"})
-            dims = self._facts.dims(lengths)
-            if (
-                lengths is None
-                or lengths in self._counters.own
-                or self._facts.dtype(lengths) not in SIZE_TYPES
-            ):
-                continue
-            if dims is not None and len(dims) == 1 and self._counters.index(number) == Index(1, 0):
+            number, _, lengths = found
+            if self._counters.index(number) == Index(1, 0):
                 yield node.outputs[0], lengths
 
     def _limit(self) -> ir.Value | None:
@@ -313,49 +309,15 @@ class _LoopReader:
         for axis, position in enumerate(grids):
             whole = (*dims[:axis], *[1] * keeps_axis, *dims[axis + 1 : len(grids)], len(grids))
             is_last = joined.attributes.get_int("axis", 0) in (-1, len(shape) - 1)
+            others = [(grid, other - (other > axis and not keeps_axis)) for other, grid in enumerate(grids)]
+            del others[axis]
             if (
                 is_last
                 and shape == whole
-                and all(
-                    other == axis or self._counts_along(grid, other - (other > axis and not keeps_axis))
-                    for other, grid in enumerate(grids)
-                )
+                and all(counts_along(self._facts, *other, self._aliases) for other in others)
             ):
                 return axis, position
         return 0, None
-
-    def _counts_along(self, value: ir.Value | None, axis: int) -> bool:
-        """Return whether a value counts the elements of one of its axes: 0, 1, 2, ..."""
-        dims, constant = self._facts.dims(value), self._facts.constant(value)
-        if value is None or not dims or axis >= len(dims):
-            return False
-        if constant is not None:
-            places = np.arange(constant.shape[axis]).reshape(-1, *(1 for _ in dims[axis + 1 :]))
-            return bool((constant == places).all())
-        producer, source = value.producer(), self._skip_whole_slices(value)
-        if source is not value:
-            return self._counts_along(source, axis)
-        if producer is None or producer.domain or producer.inputs[0] is None:
-            return False
-        if producer.op_type == "Range":
-            start, step = (self._facts.constant(producer.inputs[k]) for k in (0, 2))
-            return start is not None and step is not None and (start.item(), step.item()) == (0, 1)
-        source, given = producer.inputs[0], self._facts.dims(producer.inputs[0]) or ()
-        if producer.op_type == "Expand":
-            axis -= len(dims) - len(given)
-            return (
-                axis >= 0
-                and given[axis] == dims[len(dims) - len(given) + axis]
-                and self._counts_along(source, axis)
-            )
-        size = dims[axis]
-        if producer.op_type not in VIEWS or self._facts.dtype(value) not in SIZE_TYPES:
-            return False
-        if given == dims[:-1]:
-            return self._counts_along(source, axis)
-        # The only axis with elements stays the only one.
-        is_line = all([each for each in shape if each != 1] == [size] for shape in (dims, given))
-        return is_line and self._counts_along(source, given.index(size))
 
     def _appended_series(self, state: State, writer: ir.Node) -> Iterator[Series]:
         """Yield an empty tensor to which each step appends an element, at its end or at its start."""

@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Dims
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.operator_kinds import RESHAPING
+from rnnlower.graph.operator_kinds import RESHAPING, VIEWS
 from rnnlower.graph.symbols import SIZE_TYPES
 from rnnlower.graph.walk import look_through, producer_of
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
-from rnnlower.lifting.frames import LAYOUT
+from rnnlower.lifting.frames import LAYOUT, counts_along
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.lowering.emitter import Emitter
 
@@ -150,17 +150,22 @@ def _computed_lengths(
     return lengths if is_same and form.tags == wanted else None
 
 
+def match_lengths(facts: Facts, mask: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value] | None:
+    """Return what ``number < limit`` compares, and the lengths ``[B]`` that the limit is a view of."""
+    node = producer_of(mask, "Less", "Greater")
+    number, limit = (None, None) if node is None else node.inputs[:: -1 if node.op_type == "Greater" else 1]
+    if number is None or limit is None:
+        return None
+    lengths = look_through(limit, VIEWS - {"Cast"})
+    is_vector = len(facts.dims(lengths) or ()) == 1 and facts.dtype(lengths) in SIZE_TYPES
+    return (number, limit, lengths) if is_vector else None
+
+
 def compared_length(facts: Facts, mask: ir.Value) -> tuple[int, ir.Value] | None:
     """Return the number of the step and the lengths of a mask ``number < lengths``, ``[B, 1]``."""
-    node = producer_of(look_through(mask, RESHAPING), "Less", "Greater")
-    if node is None:
-        return None
-    number, lengths = node.inputs[:: -1 if node.op_type == "Greater" else 1]
-    constant = facts.constant(number)
-    if constant is None or constant.size != 1 or lengths is None or facts.dtype(lengths) not in SIZE_TYPES:
-        return None
-    lengths = look_through(lengths, RESHAPING)
-    return (int(constant.item()), lengths) if len(facts.dims(lengths) or ()) == 1 else None
+    found = match_lengths(facts, look_through(mask, RESHAPING))
+    constant = None if found is None else facts.constant(found[0])
+    return (int(constant.item()), found[2]) if found and constant is not None and constant.size == 1 else None
 
 
 def is_mask_of_rows(facts: Facts, mask: ir.Value, going: ir.Value, tags: Sequence[str]) -> bool:
@@ -190,34 +195,28 @@ def _find_comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value, 
             continue
         seen.add(value)
         if producer.op_type in ("Less", "Greater"):
-            numbers, lengths = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
-            rows = None if lengths is None else look_through(lengths, RESHAPING)
-            dims = facts.dims(rows) or ()
-            if rows is None or len(dims) != 1 or facts.dtype(rows) not in SIZE_TYPES:
+            found = match_lengths(facts, value)
+            if found is None:
                 return None
+            numbers, limit, lengths = found
+            dims = facts.dims(lengths) or ()
             # The lengths are on the other axis.
             shapes: dict[int, Sequence[Dims]] = {0: [dims, (1, *dims)], 1: [(*dims, 1)]}
-            times = [time for time, fitting in shapes.items() if facts.dims(lengths) in fitting]
-            found = [time for time in times if _is_iota(facts, numbers, time)]
-            return (value, rows, found[0]) if found else None
+            times = [time for time, fitting in shapes.items() if facts.dims(limit) in fitting]
+            time = next((time for time in times if _counts_steps(facts, numbers, time)), None)
+            return None if time is None else (value, lengths, time)
         if producer.op_type not in (*LAYOUT, "ReverseSequence"):
             return None
         pending += [each for each in producer.inputs[: None if producer.op_type == "Concat" else 1] if each]
     return None
 
 
-def _is_iota(facts: Facts, value: ir.Value | None, axis: int) -> bool:
+def _counts_steps(facts: Facts, numbers: ir.Value, time: int) -> bool:
     """Return whether a value is 0, 1, 2, ... along the first of two axes, or along the last one."""
-    dims, constant = facts.dims(value), facts.constant(value)
-    if not dims or (dims[1:] != (1,) if axis == 0 else any(dim != 1 for dim in dims[:-1])):
-        return False
-    if constant is not None:
-        return bool((constant.reshape(-1) == np.arange(constant.size)).all())
-    producer = None if value is None else producer_of(look_through(value), "Range")
-    if producer is None:
-        return False
-    start, step = facts.constant(producer.inputs[0]), facts.constant(producer.inputs[2])
-    return start is not None and step is not None and not start.any() and bool((step == 1).all())
+    dims = facts.dims(numbers) or ()
+    axis = len(dims) - 2 + time
+    others = (*dims[: max(axis, 0)], *dims[axis + 1 :])
+    return axis >= 0 and all(size == 1 for size in others) and counts_along(facts, numbers, axis, {})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -112,6 +112,4 @@ def replace_node(
             made.metadata_props.update(old.metadata_props)
             made.doc_string = old.doc_string
         take_place_of(new, value)
-    inputs = [value for value in old.inputs if value is not None]
-    graph.remove(old, safe=True)
-    remove_orphans(inputs)
+    remove_orphans(old.outputs)

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.loop_signature import LoopSignature
-from rnnlower.graph.operator_kinds import VIEWS
+from rnnlower.graph.loop_signature import LoopSignature, iteration_numbers
 from rnnlower.graph.rewiring import prepend, remove_orphans
 from rnnlower.graph.walk import is_read, look_through, operand, walk
 from rnnlower.lowering.emitter import Emitter
@@ -114,16 +113,12 @@ def _runs_all(flow: PadFlow, node: ir.Node, loop: LoopSignature) -> bool:
 
 def _readers(flow: PadFlow, body: ir.Graph) -> list[ir.Node]:
     """Return the Gathers that take a step of a sequence by the number of the iteration."""
-    numbers, readers = [body.inputs[0]], list[ir.Node]()
-    for value in numbers:
-        for node, place in value.uses():
-            if node.graph is not body:
-                continue
-            if node.op_type in VIEWS and place == 0:
-                numbers += node.outputs
-            elif node.op_type == "Gather" and place == 1 and flow.axes_of(node.inputs[0]):
-                axis = node.attributes.get_int("axis", 0) % len(flow.shape(node.inputs[0]))
-                readers += [node] if axis in flow.axes_of(node.inputs[0]) else []
+    readers = list[ir.Node]()
+    for node, place in (use for value in iteration_numbers(body) for use in value.uses()):
+        is_gather = node.graph is body and node.op_type == "Gather" and place == 1
+        if is_gather and flow.axes_of(node.inputs[0]):
+            axis = node.attributes.get_int("axis", 0) % len(flow.shape(node.inputs[0]))
+            readers += [node] if axis in flow.axes_of(node.inputs[0]) else []
     return readers
 
 

@@ -254,8 +254,7 @@ class _Parser:
                 raise self.invalid(f"input {name} has type {dtype.name}; it must be INT8 or UINT8")
             if None not in (dtype, weight) and dtype != weight:
                 raise self.invalid(f"inputs {name[0]} and {name} differ in type")
-            value = inputs[name]
-            tensor = constant_of(value)
+            tensor = constant_of(inputs[name])
             if tensor is None or name not in _ZERO_POINTS or len(tensor.shape) < 2:
                 continue
             numbers = set(tensor.numpy().flat)

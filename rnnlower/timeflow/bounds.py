@@ -74,8 +74,7 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
 
 def _every(flow: Flow, node: ir.Node, track: Track, start: int, step: int) -> Track:
     """Handle every second frame, or every third, and so on: those of a chunk are in the same places."""
-    if track.is_folded:
-        raise CoupledError("cuts an axis in which time is folded")
+    track.require_unfolded("cuts")
     flow.require_multiple(node, track, step, f"moves by {step} frames")
     track = flow.delay_to(node, 0, -(-max(track.lag, 0) // step) * step, track)
     return track.resampled(more=step - 1 - start, stride=step).with_(lag=track.lag // step)
@@ -172,8 +171,7 @@ def _concat_constants(flow: Flow, node: ir.Node, axis: int, tracks: Mapping[int,
     others = [None if flow.depends_on_length(value) else flow.content(value) for value in node.inputs]
     if any(content is None for place, content in enumerate(others) if place != index):
         raise CoupledError("puts frames before or after the stream that are not constant")
-    if track.is_folded:
-        raise CoupledError("joins an axis in which time is folded")
+    track.require_unfolded("joins")
     fronts = [content for content in others[:index] if content is not None]
     front = sum(content.shape[axis] for content in fronts)
     back = sum(content.shape[axis] for content in others[index + 1 :] if content is not None)
@@ -227,8 +225,7 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
     track = moved.unfolded
     if mode == "wrap" or fill is None:
         raise CoupledError("pads the sequence with its last frames, or with values that are not constant")
-    if track.is_folded:
-        raise CoupledError("pads an axis in which time is folded")
+    track.require_unfolded("pads")
     pads[where] = pads[where + len(axes)] = 0
     flow.set_ints(node, name, 1, pads)
     if after > 0:

@@ -66,8 +66,7 @@ def _apply_node_window(flow: Flow, node: ir.Node, pad: float) -> Outcome:
     if window.is_pointwise:
         return flow.delay_to(node)
     track = track.unfolded
-    if track.is_folded:
-        raise CoupledError("has windows over an axis in which time is folded")
+    track.require_unfolded("has windows over")
     if node.op_type == "AveragePool" and not node.attributes.get_int("count_include_pad", 0) and window.left:
         raise CoupledError("averages fewer frames at the start of the sequence: its pads do not count")
     if window.left or window.right:
@@ -162,8 +161,7 @@ def _conv_transpose(flow: Flow, node: ir.Node) -> Outcome:
     if place < 0 or (window.is_pointwise and flow.result_shape(node)[track.axis] == track.size):
         return flow.delay_to(node)
     track = track.unfolded
-    if track.is_folded:
-        raise CoupledError("spreads a frame over several on an axis in which time is folded")
+    track.require_unfolded("spreads a frame over several on")
     if "output_shape" in node.attributes:
         raise CoupledError("has an output_shape, which does not apply to a chunk", "give pads instead")
     span, stride = window.span, window.stride

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature
-from rnnlower.graph.operator_kinds import VIEWS
+from rnnlower.graph.loop_signature import FIRST_SCAN_WITHOUT_BATCH, LoopSignature, iteration_numbers
 from rnnlower.graph.walk import captured_values, look_through_identities, walk
 from rnnlower.timeflow.edits import ReplaceInput
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule
@@ -78,24 +77,17 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
 
 def _readers(flow: Flow, body: ir.Graph) -> list[ir.Node]:
     """Return the Gathers that take a step of a sequence by the iteration number."""
-    numbers, readers = [body.inputs[0]], []
+    numbers = iteration_numbers(body)
+    uses = [use for value in numbers for use in value.uses() if use.node.outputs[0] not in numbers]
     error = CoupledError("computes with the number of the iteration: a stream has no positions")
-    for value in numbers:
-        if value.is_graph_output():
+    for node, place in uses:
+        track, axis = flow.track(node), node.attributes.get_int("axis", 0)
+        takes = node.op_type == "Gather" and place == 1 and track is not None and not track.is_folded
+        if not takes or track is None or axis % len(flow.shape(node)) != track.axis:
             raise error
-        for use in value.uses():
-            node = use.node
-            if node.op_type in VIEWS and use.idx == 0 and node.graph is body:
-                numbers += node.outputs
-                continue
-            track = flow.track(node)
-            axis = node.attributes.get_int("axis", 0)
-            rank = 0 if track is None else len(flow.shape(node))
-            takes = node.op_type == "Gather" and use.idx == 1 and track is not None
-            if not takes or track is None or axis % rank != track.axis or track.is_folded:
-                raise error
-            readers.append(node)
-    return list(dict.fromkeys(readers))
+    if any(value.is_graph_output() for value in numbers):
+        raise error
+    return list(dict.fromkeys(node for node, _ in uses))
 
 
 def _refuse_captured(flow: Flow, node: ir.Node, readers: Sequence[ir.Node]) -> None:

@@ -284,8 +284,7 @@ def _cumsum(flow: Flow, node: ir.Node) -> Outcome:
         return flow.delay_to(node)
     if node.attributes.get_int("reverse", 0):
         raise CoupledError("sums from the end of the sequence, which a stream never reaches")
-    if track.is_folded:
-        raise CoupledError("sums along an axis in which time is folded")
+    track.require_unfolded("sums along")
     track, calls = flow.delay_by_chunks(node, 0)
     shape = [flow.sample.named(size) for size in flow.shape(node)]
     shape[axis] = 1

@@ -137,6 +137,11 @@ class Track:
                 "puts frames after the end of a sequence that was cut off before its last ones"
             )
 
+    def require_unfolded(self, what: str) -> None:
+        """Refuse an axis that has other elements than frames; `what` the operator does along it."""
+        if self.is_folded:
+            raise CoupledError(f"{what} an axis in which time is folded")
+
     def is_aligned_with(self, other: Track) -> bool:
         """Return whether another value has its frames in the same places."""
         mine, its = ((each.axis, each.outer, each.inner, each.chunk) for each in (self, other))
