@@ -207,6 +207,39 @@ LAYERS: dict[str, str] = {
     "repeated steps": _as_channels(
         '@o = Resize <coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"> (@i, , double)'
     ),
+    "stretched to the length": _as_channels(
+        "@h = MaxPool <kernel_shape = [3], strides = [3], pads = [1, 1]> (@i) @n = Shape (@i) "
+        '@o = Resize <mode = "linear"> (@h, , , @n)'
+    ),
+    "halved, doubled and joined": _as_channels(
+        "@h = MaxPool <kernel_shape = [2], strides = [2]> (@i) @u = ConvTranspose <strides = [2]> (@h, D) "
+        "@o = Add (@u, @i)"
+    ),
+    "step before": (
+        "@l = Slice (@x, zero1, one1, first) @e = Constant <value_ints = [-1]> () "
+        "@b = Slice (@x, zero1, @e, first) @s = Concat <axis = 0> (@l, @b) @y = Sub (@x, @s)"
+    ),
+    "second step before": (
+        "@e = Constant <value_ints = [-2]> () @b = Slice (@x, zero1, @e, first) "
+        "@n = Constant <value_ints = [2, 0, 0, 0, 0, 0]> () @s = Pad (@b, @n) @y = Add (@x, @s)"
+    ),
+    "zeros up to a multiple": (
+        "@n = Shape <end = 1> (@x) @m = Neg (@n) @f = Constant <value_ints = [4]> () @e = Mod (@m, @f) "
+        "@a = Constant <value_ints = [0, 0, 0]> () @b = Constant <value_ints = [0, 0]> () "
+        "@p = Concat <axis = 0> (@a, @e, @b) @y = Pad (@x, @p)"
+    ),
+    "means of frames": (
+        "@n = Shape <end = 1> (@x) @l = Squeeze (@n) @t = Constant <value_int = 2> () @m = Sub (@l, @t) "
+        "@z = Constant <value_int = 0> () @r = Range (@z, @m, @t) @a = Constant <value_ints = [-1]> () "
+        "@u = Unsqueeze (@r, @a) @k = Constant <value_ints = [0, 1, 2]> () @j = Add (@u, @k) "
+        "@g = Gather <axis = 0> (@x, @j) @y = ReduceMean <keepdims = 0> (@g, one1)"
+    ),
+    "each step twice": (
+        "@n = Shape <end = 1> (@x) @l = Squeeze (@n) @t = Constant <value_int = 2> () @m = Mul (@l, @t) "
+        "@z = Constant <value_int = 0> () @o = Constant <value_int = 1> () @r = Range (@z, @m, @o) "
+        "@h = Div (@r, @t) @a = Constant <value_ints = [-1]> () @u = Unsqueeze (@h, @a) "
+        "@y = GatherND (@x, @u)"
+    ),
     "quantized": (
         "@q, @s, @z = DynamicQuantizeLinear (@x) @i = MatMulInteger (@q, PI, @z) @f = Cast <to = 1> (@i) "
         "@g = Mul (@f, @s) @y = Mul (@g, small)"
@@ -314,6 +347,7 @@ MEETING = (
     "repeated steps",
     "something behind",
     "stretched",
+    "stretched to the length",
 )
 """Layers in which rows of different lengths would meet, or move."""
 HEADS = {
@@ -416,7 +450,7 @@ def judge(seed: int) -> tuple[str, bool, str]:
         return "not run by onnxruntime", False, f"{names}: {error}"
     try:
         padded = rnnlower.pad(model, max={"T": MOST}, mask=form == "mask", per_row=form == "rows")
-    except rnnlower.UnsupportedModelError as error:
+    except (rnnlower.OptionError, rnnlower.UnsupportedModelError) as error:
         return "refused", False, f"{names}: {error}"
     (entry,) = (each.value for each in padded.metadata_props if each.key == "rnnlower.pad")
     told, fixed = json.loads(entry), _session(padded)
