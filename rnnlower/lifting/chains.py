@@ -143,8 +143,10 @@ def find_source(value: ir.Value) -> tuple[str, ir.Value | None]:
     return producer.op_type, producer.inputs[0]
 
 
-def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
+def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[tuple[list[ir.Value], bool]]:
     """Yield the values that are multiplied by the same constant weights, each depending on the one before.
+
+    The second of each pair says whether they are likely states: other layers share weights by unit, too.
 
     A value whose weights occur once is a chain of one. If it joins parts (``Concat(x, h)``), so is each of
     them, as one may be the state.
@@ -156,12 +158,14 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
         if node.op_type not in PRODUCTS and facts.constant(given) is None:
             value, given = given, value
         weights = facts.constant(given)
-        if weights is not None and value is not None and weights.size > 1 and weights.dtype.kind not in "biu":
+        if weights is None or value is None or weights.dtype.kind in "biu":
+            continue
+        is_plain = node.op_type in PRODUCTS and weights.ndim == 2
+        if is_plain or weights.size > 1:
             key = (node.op_type, weights.shape, weights.tobytes())
-            is_plain = node.op_type in PRODUCTS and weights.ndim == 2
             groups[key][value if is_plain else look_through(value, _VIEWS)] = None
     seen: set[tuple[ir.Value, ...]] = set()
-    for (op_type, shape, _), group in groups.items():
+    for (op_type, shape, _), group in sorted(groups.items(), key=lambda each: each[0][0] not in PRODUCTS):
         if len(group) == 1 and (op_type not in PRODUCTS or len(shape) != 2):
             continue
         values = sorted(group, key=lambda value: producer_index(order, value))
@@ -175,7 +179,7 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
             if tuple(chain) not in seen:
                 seen.add(tuple(chain))
                 if all(b in dependents(order, a, b) for a, b in itertools.pairwise(chain)):
-                    yield chain
+                    yield chain, op_type in PRODUCTS
 
 
 def _products(graph: ir.Graph) -> Iterator[ir.Node]:
