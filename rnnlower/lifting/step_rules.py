@@ -114,6 +114,8 @@ def _batch_normalization(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     is_trained = node.attributes.get_int("training_mode", 0) == 1 or len(node.outputs) > 1
     if is_trained or any(array is None or array.ndim != 1 for array in arrays):
         raise NotLiftableError("the statistics of a BatchNormalization are not constant")
+    if len(form.tags) < 2 or form.tags[1]:
+        raise NotLiftableError("a BatchNormalization has no channels, or rows in their place")
     scale, bias, mean, variance = (array.astype(np.float64) for array in arrays if array is not None)
     factor = scale / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
     shape = (-1, *(1 for _ in form.shape[2:]))
