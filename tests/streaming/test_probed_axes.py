@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import onnx
+import pytest
 from support.streamed import model
 
 import rnnlower
+from rnnlower.errors import UnsupportedModelError
 
 
 def test_an_axis_of_one_element_may_be_broadcast() -> None:
@@ -20,3 +22,22 @@ def test_an_axis_of_one_element_may_be_broadcast() -> None:
     )
     source.graph.initializer.append(onnx.helper.make_tensor("axis", onnx.TensorProto.INT64, [1], [1]))
     assert rnnlower.verify(source, rnnlower.stream(source))
+
+
+def test_the_open_axis_is_named_where_none_leads_to_a_recurrent_node() -> None:
+    source = model(
+        """(float[2, 6, T] X) => (float[T, 2, 6] y) {
+            even = InstanceNormalization (X, scale, shift)  flat = Reshape (even, whole)
+            steps = Transpose <perm = [2, 0, 1]> (flat)
+            all = GRU <hidden_size = 6> (steps, W, R)  y = Squeeze (all, axis)
+        }""",
+        scale=(6,),
+        shift=(6,),
+        W=(1, 18, 6),
+        R=(1, 18, 6),
+    )
+    for name, values in {"axis": [1], "whole": [2, 6, -1]}.items():
+        array = onnx.helper.make_tensor(name, onnx.TensorProto.INT64, [len(values)], values)
+        source.graph.initializer.append(array)
+    with pytest.raises(UnsupportedModelError, match="axis 2 of 'X' ends where InstanceNormalization"):
+        rnnlower.stream(source)
