@@ -302,14 +302,17 @@ class LiftRecurrentPass(Pass):
     def _lift_plain_lines(self, names: NameSource, graph: ir.Graph, path: str) -> _Lines:
         lifter, lifted = LineLifter(self.facts, names, self.semantics), list[Lifted]()
         failed: list[tuple[list[ir.Value], LiftedNode]] = []
-        for chain in list(find_chains(self.facts, graph)):
-            is_line = len(chain) > 1
-            first = chain[1].producer() if is_line else next((node for node, _ in chain[0].uses()), None)
+        for chain, is_likely in list(find_chains(self.facts, graph)):
+            is_line = len(chain) > 1 and is_likely
+            first = (
+                chain[1].producer() if len(chain) > 1 else next((node for node, _ in chain[0].uses()), None)
+            )
             if first is None or any(_is_removed(value) for value in chain):
                 continue
             located = self._located(first, path)
             if not self._is_wanted(located):
                 continue
+            is_line = len(chain) > 1 and is_likely
             try:
                 line = match_line(self.facts, graph, chain, self.semantics)
                 # For a step inside a body, the body's node says more.

@@ -257,13 +257,21 @@ def _pad_shape(node: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[A
     )
 
 
+def _tile_shape(_: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
+    dims, repeats = shapes[0], inputs[1]
+    if repeats is None or repeats.shape != (len(dims),):
+        return None
+    return tuple(combine_sizes(operator.mul, *pair) for pair in zip(dims, repeats, strict=True))
+
+
 _SHAPE_RULES: Mapping[str, Callable[[ir.Node, Sequence[Array | None], Sequence[Any]], Dims | None]] = {
     "Col2Im": _col2im_shape,
     "Concat": _concat_shape,
     "Conv": _conv_shape,
     "Pad": _pad_shape,
+    "Tile": _tile_shape,
 }
-"""Operators whose output has sums of sizes, which onnx's inference knows for numbers only."""
+"""Operators whose output has sums or products of sizes, which onnx's inference knows for numbers only."""
 
 
 def reshaped(wanted: Sequence[Any], dims: Sequence[Any] | None, *, zero_copies: bool) -> Dims:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.symbols import UNKNOWN
 from rnnlower.graph.walk import look_through, producer_of, reachable
 from rnnlower.lifting.affine_forms import AffineForm, Atoms, NotLiftableError
@@ -23,12 +24,16 @@ from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.operators import FLOAT_TYPES
 
 PRODUCTS = ("Gemm", "MatMul")
+_PRODUCTS_IN_LINES = (*PRODUCTS, "Conv", "Einsum", "Mul")
+"""Products with weights that make lines: of each unit alone, or of groups of units, too."""
+_VIEWS = VIEWS | {"Expand", "Tile", "Transpose"}
+"""Operators that may be between a state and its product with such weights."""
 MOST_OPERATORS = 60
 """The most operators of a step whose end is not known."""
 _ACTIVATIONS = ("Sigmoid", "Tanh")
 _MOST_ACTIVATIONS = 2
 """The most of them, one after the other, between an old H and a new one: a gate and the output of an LSTM."""
-_TRANSPARENT = ("Add", "Identity", "Mul", "Sub")
+_TRANSPARENT = ("Add", "BatchNormalization", "Identity", "Mul", "Sub")
 """Operators that may be between an input and its product with weights."""
 
 
@@ -138,21 +143,31 @@ def find_source(value: ir.Value) -> tuple[str, ir.Value | None]:
     return producer.op_type, producer.inputs[0]
 
 
-def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
+def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[tuple[list[ir.Value], bool]]:
     """Yield the values that are multiplied by the same constant weights, each depending on the one before.
+
+    The second of each pair says whether they are likely states: other layers share weights by unit, too.
 
     A value whose weights occur once is a chain of one. If it joins parts (``Concat(x, h)``), so is each of
     them, as one may be the state.
     """
     order = {node: number for number, node in enumerate(graph)}
-    groups: dict[object, dict[ir.Value, None]] = collections.defaultdict(dict)
+    groups: dict[tuple[str, tuple[int, ...], bytes], dict[ir.Value, None]] = collections.defaultdict(dict)
     for node in _products(graph):
-        weights = facts.constant(node.inputs[1])
-        if weights is not None and weights.ndim == 2 and node.inputs[0] is not None:
+        value, given = node.inputs[:2]
+        if node.op_type not in PRODUCTS and facts.constant(given) is None:
+            value, given = given, value
+        weights = facts.constant(given)
+        if weights is None or value is None or weights.dtype.kind in "biu":
+            continue
+        is_plain = node.op_type in PRODUCTS and weights.ndim == 2
+        if is_plain or weights.size > 1:
             key = (node.op_type, weights.shape, weights.tobytes())
-            groups[key][node.inputs[0]] = None
+            groups[key][value if is_plain else look_through(value, _VIEWS)] = None
     seen: set[tuple[ir.Value, ...]] = set()
-    for group in groups.values():
+    for (op_type, shape, _), group in sorted(groups.items(), key=lambda each: each[0][0] not in PRODUCTS):
+        if len(group) == 1 and (op_type not in PRODUCTS or len(shape) != 2):
+            continue
         values = sorted(group, key=lambda value: producer_index(order, value))
         if len(values) > 1:
             found = [_state_parts(order, values)]
@@ -164,14 +179,14 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
             if tuple(chain) not in seen:
                 seen.add(tuple(chain))
                 if all(b in dependents(order, a, b) for a, b in itertools.pairwise(chain)):
-                    yield chain
+                    yield chain, op_type in PRODUCTS
 
 
 def _products(graph: ir.Graph) -> Iterator[ir.Node]:
     """Yield the products whose weights are not computed from elements of the graph's inputs."""
     varying = {value for value in graph.inputs if not value.is_initializer()}
     for node in graph:
-        if node.op_type in PRODUCTS and not node.domain and node.inputs[1] not in varying:
+        if node.op_type in _PRODUCTS_IN_LINES and not node.domain and not varying.issuperset(node.inputs[:2]):
             yield node
         if node.op_type not in ("Shape", "Size") and not varying.isdisjoint(node.inputs):
             varying.update(node.outputs)

@@ -60,7 +60,16 @@ def _add(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     for each in rest:
         each = each.scale(-1.0) if node.op_type == "Sub" else each
         total = add_forms(total, each)
-    return [total]
+    return [_find_sigmoid(e, total)]
+
+
+def _find_sigmoid(e: Evaluator, form: AffineForm) -> AffineForm:
+    """Return ``tanh(x) / 2 + 1 / 2`` as the Sigmoid of ``2 x``, any other form as it is."""
+    if not (form.constant == 0.5).all():
+        return form
+    scaled = dataclasses.replace(form, coefs=form.coefs * 2, constant=form.constant * 2)
+    argument = _argument_after_one(e, "Tanh", scaled)
+    return form if argument is None else e.atoms.apply(Activation("Sigmoid"), argument.scale(2.0))
 
 
 def _mul(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
@@ -71,14 +80,82 @@ def _mul(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
         return [product]
     # 6 times the type's 1/6 is 1.
     rounded = product.coefs.astype(dtype.numpy()).astype(np.float64)
-    return [dataclasses.replace(product, coefs=np.where(rounded == 1, rounded, product.coefs))]
+    product = dataclasses.replace(product, coefs=np.where(rounded == 1, rounded, product.coefs))
+    return [_find_sigmoid(e, product)]
 
 
 def _div(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    """Divide by a constant, or by ``1 + |x|``, which makes ``x`` Softsign of PyTorch's exporters."""
     first, second = (e.form(value) for value in node.inputs)
-    if not second.is_constant or not second.constant.all():
-        raise NotLiftableError("a step divides by a value that is not constant")
-    return [first.scale(1 / second.constant, broadcast_tags(first, second))]
+    if second.is_constant and second.constant.all():
+        return [first.scale(1 / second.constant, broadcast_tags(first, second))]
+    argument = _argument_after_one(e, "Abs", second)
+    if (
+        argument is not None
+        and (argument.tags, argument.shape) == (first.tags, first.shape)
+        and are_equivalent(e.atoms, [(first, argument)])
+    ):
+        return [e.atoms.apply(Activation("Softsign"), first)]
+    raise NotLiftableError("a step divides by a value that is not constant")
+
+
+def _argument_after_one(e: Evaluator, function: str, form: AffineForm) -> AffineForm | None:
+    """Return ``x`` of a form ``1 + function(x)``."""
+    minus_one = dataclasses.replace(form, constant=form.constant - 1)
+    atoms, factor = e.atoms.as_activations(minus_one) or ([], 0.0)
+    if factor != 1 or any(e.atoms.block(atom).function != Activation(function) for atom in atoms):
+        return None
+    return e.atoms.arguments(atoms).reshape(form.shape, form.tags)
+
+
+def _batch_normalization(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    """Evaluate a normalization by known statistics: a factor and a constant for each channel."""
+    form, arrays = e.form(node.inputs[0]), [e.constant(value) for value in node.inputs[1:5]]
+    is_trained = node.attributes.get_int("training_mode", 0) == 1 or len(node.outputs) > 1
+    if is_trained or any(array is None or array.ndim != 1 for array in arrays):
+        raise NotLiftableError("the statistics of a BatchNormalization are not constant")
+    if len(form.tags) < 2 or form.tags[1]:
+        raise NotLiftableError("a BatchNormalization has no channels, or rows in their place")
+    scale, bias, mean, variance = (array.astype(np.float64) for array in arrays if array is not None)
+    factor = scale / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+    shape = (-1, *(1 for _ in form.shape[2:]))
+    shift = constant_form((bias - mean * factor).reshape(shape))
+    return [add_forms(form.scale(factor.reshape(shape)), shift)]
+
+
+def _conv(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    """Evaluate a Conv whose kernel is one element wide: a product with weights."""
+    form, weights = e.form(node.inputs[0]), e.constant(node.inputs[1])
+    moves = {*node.attributes.get_ints("strides", ()), 1} != {1} or any(node.attributes.get_ints("pads", ()))
+    if weights is None or math.prod(weights.shape[2:]) != 1 or moves:
+        raise NotLiftableError("Conv is not part of a cell")
+    groups, rank = node.attributes.get_int("group", 1), weights.ndim
+    blocks = weights.reshape(groups, -1, weights.shape[1]).transpose(0, 2, 1)
+    last = (0, *range(2, rank), 1)
+    made = multiply_matrix(form.transpose(last), _block_diagonal(blocks))
+    made = made.transpose([last.index(axis) for axis in range(rank)])
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        bias = e.form(node.inputs[2])
+        made = add_forms(made, bias.reshape((-1, *(1 for _ in range(rank - 2))), ("",) * (rank - 1)))
+    return [made]
+
+
+def _block_diagonal(blocks: Floats) -> Floats:
+    """Return the matrix with matrices ``[groups, rows, columns]`` on its diagonal."""
+    groups, rows, columns = blocks.shape
+    matrix = np.zeros((groups, rows, groups, columns))
+    matrix[np.arange(groups), :, np.arange(groups)] = blocks
+    return matrix.reshape(groups * rows, groups * columns)
+
+
+def _tile(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
+    repeats = e.constant(node.inputs[1])
+    if repeats is None:
+        return _fill(e, node)
+    form = e.form(node.inputs[0])
+    if any(tag and count != 1 for tag, count in zip(form.tags, repeats, strict=True)):
+        return _fill(e, node)
+    return [form.rearrange(lambda array: np.tile(array, repeats), form.tags)]
 
 
 def _constant_weights(e: Evaluator, value: ir.Value | None) -> Floats | None:
@@ -102,6 +179,13 @@ def _matmul(e: Evaluator, node: ir.Node, transposed: Sequence[bool] = (False, Fa
         matrix = right.reshape(right.shape[-2:])
         made = multiply_matrix(form, matrix.T if transposed[1] else matrix)
         return made.broadcast_to((*(1 for _ in range(front)), *made.shape))
+    if right is not None and right.ndim == 3 and not any(transposed):
+        form = e.form(node.inputs[0])
+        rank = len(form.shape)
+        if rank > 2 and form.shape[-3] == len(right):
+            # The axis of groups comes after that of rows.
+            perm = (*range(rank - 3), rank - 2, rank - 3, rank - 1)
+            return _multiply_groups(form.transpose(perm), right).transpose(perm)
     if left is not None and left.ndim == 2:
         form = e.form(node.inputs[1])
         if len(form.shape) == 2 and form.shape[0 if transposed[1] else 1] == 1:
@@ -120,22 +204,37 @@ def _gemm(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
 
 
 def _einsum(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
-    """Evaluate a product with a constant matrix, with axes in any order."""
+    """Evaluate a product with a constant matrix, or one matrix for each group, with axes in any order."""
     operands, result = einsum_terms(node.attributes.get_string("equation", ""))
     letters = "".join(operands)
     shared = {*letters}.intersection(*operands)
-    is_product = len(operands) == 2 and len(letters) == len({*letters}) + 1
-    if not is_product or len(shared) != 1 or sorted({*letters} - shared) != sorted(result):
+    summed, groups = "".join(shared - {*result}), "".join(shared & {*result})
+    is_product = len(operands) == 2 and len(letters) == len({*letters}) + len(shared)
+    is_product &= len(summed) == 1 and len(groups) <= 1
+    if not is_product or sorted({*letters} - {summed}) != sorted(result):
         raise NotLiftableError("Einsum is not part of a cell")
-    (summed,) = shared
     forms = [*zip(map(e.form, node.inputs), operands, strict=True)]
     for (form, names), (weights, weight_names) in (forms, forms[::-1]):
-        if len(weight_names) == 2 and weights.is_constant and not any(weights.tags):
-            first, last = (each.replace(summed, "") for each in (names, weight_names))
-            rows = _permute(form, names, first + summed)
-            matrix = _permute(weights, weight_names, summed + last).constant
-            return [_permute(multiply_matrix(rows, matrix), first + last, result)]
+        if len(weight_names) == 2 + len(groups) and weights.is_constant and not any(weights.tags):
+            first, last = ("".join(c for c in each if c not in shared) for each in (names, weight_names))
+            rows = _permute(form, names, first + groups + summed)
+            blocks = _permute(weights, weight_names, groups + summed + last).constant
+            made = _multiply_groups(rows, blocks.reshape(-1, *blocks.shape[-2:]))
+            return [_permute(made, first + groups + last, result)]
     raise NotLiftableError("the weights of a step are not constant")
+
+
+def _multiply_groups(form: AffineForm, blocks: Floats) -> AffineForm:
+    """Multiply a form ``[..., groups, size]`` by a matrix for each group; one group needs no axis."""
+    groups = len(blocks)
+    if groups == 1:
+        return multiply_matrix(form, blocks[0])
+    if form.shape[-2] != groups:
+        raise NotLiftableError("the shapes in a step do not match")
+    *lead, last = form.tags[:-1]
+    flat = form.reshape((*form.shape[:-2], -1), (*lead, last))
+    made = multiply_matrix(flat, _block_diagonal(blocks))
+    return made.reshape((*form.shape[:-1], blocks.shape[-1]), form.tags)
 
 
 def _permute(form: AffineForm, names: str, wanted: str) -> AffineForm:
@@ -192,11 +291,8 @@ def _min_max(is_low: bool, e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
 
 def _log(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     """Evaluate ``log(1 + exp(x))``, which is Softplus of onnxruntime's operators."""
-    form = e.form(node.inputs[0])
-    minus_one = dataclasses.replace(form, constant=form.constant - 1)
-    atoms, factor = e.atoms.as_activations(minus_one) or ([], 0.0)
-    if factor == 1 and all(e.atoms.block(atom).function == Activation("Exp") for atom in atoms):
-        argument = e.atoms.arguments(atoms).reshape(form.shape, form.tags)
+    argument = _argument_after_one(e, "Exp", e.form(node.inputs[0]))
+    if argument is not None:
         return [e.atoms.apply(LOG_OF_EXP, argument)]
     raise NotLiftableError("Log is not part of a cell")
 
@@ -251,18 +347,23 @@ def _lstm(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     return [Y, hidden, cell]
 
 
-_FUNCTIONS = ("Elu", "Exp", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
+_FUNCTIONS = (
+    *("Abs", "Elu", "Exp", "HardSigmoid", "LeakyRelu", "Relu"),
+    *("Sigmoid", "Softplus", "Softsign", "Tanh"),
+)
 
 RULES: Mapping[str, Rule] = {
     "Add": _add,
+    "BatchNormalization": _batch_normalization,
     "Cast": _cast,
     "CastLike": _cast,
     "Clip": _clip,
     "ConstantOfShape": _fill,
+    "Conv": _conv,
     "Div": _div,
     "Einsum": _einsum,
     "Expand": _expand,
-    "Tile": _fill,
+    "Tile": _tile,
     "Gemm": _gemm,
     "Identity": lambda e, node: [e.form(node.inputs[0])],
     "LSTM": _lstm,

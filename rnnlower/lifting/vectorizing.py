@@ -16,6 +16,7 @@ from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, count_steps
 from rnnlower.lifting.products import ProductReader, Size
 from rnnlower.lowering.emitter import Emitter, RuntimeDim
+from rnnlower.recurrent.operators import FLOAT_TYPES
 
 _REDUCTIONS = tuple(
     f"Reduce{name}" for name in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
@@ -136,7 +137,7 @@ class StepVectorizer:
         return self.e.transpose(value, [*range(1, axis + 1), 0, *range(axis + 1, rank)]) if axis else value
 
     def emit_inputs(self) -> list[Series]:
-        """Emit what the steps compute of their inputs alone; return it as series.
+        """Emit what the steps compute of their inputs alone, or read in all steps; return it as series.
 
         Raises:
             NotLiftableError: There is no rule for an operator.
@@ -145,13 +146,23 @@ class StepVectorizer:
         found: dict[ir.Value, Series] = {}
         for node in self.products.body:
             for value in node.inputs if self.products.dependent & {*node.outputs} else ():
-                if value is None or value not in self._inner or value in self.products.dependent | given:
+                if value is None or value in found or value in self.products.dependent | given:
                     continue
-                if value not in found and self._facts.constant(value) is None:
+                value = self._frame.aliases.get(value, value)
+                rank = len(self._facts.dims(value) or ())
+                if self._facts.constant(value) is None and (value in self._inner or rank > 1):
                     outer, has_time = self.emit(value)
                     if has_time:
                         found[value] = Series(value, outer, 0, False)
+                    elif self._facts.dtype(value) in FLOAT_TYPES and rank > 1:
+                        found[value] = Series(value, self.repeat(outer, rank), 0, False)
         return [*found.values()]
+
+    def repeat(self, value: ir.Value, rank: int) -> ir.Value:
+        """Emit a value of a rank, which is the same in all steps, with an axis of time."""
+        return self.e.op(
+            "Expand", value, self.e.size_vector([self.steps, *(1 for _ in range(rank))]), since=8
+        )
 
     def _series(self, series: Series) -> ir.Value:
         outer, axis = series.outer, series.axis
@@ -274,10 +285,13 @@ def _gather(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[
 
 
 def _concat(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
-    if not all(has_time):
-        raise NotLiftableError(f"{node_label(node)} joins the step to what is the same in all steps")
-    axis = node.attributes.get_int("axis", 0) % len(t.products.dims(node.inputs[0]))
-    return t._copy_node(node, given, axis=axis + 1)
+    """Emit a Concat for all steps; what is the same in all of them is repeated."""
+    rank = len(t.products.dims(node.inputs[0]))
+    parts = [
+        value if is_timed or value is None else t.repeat(value, rank)
+        for value, is_timed in zip(given, has_time, strict=True)
+    ]
+    return t._copy_node(node, parts, axis=node.attributes.get_int("axis", 0) % rank + 1)
 
 
 def _slice(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:

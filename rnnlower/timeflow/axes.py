@@ -158,7 +158,11 @@ def _follow_axes(
 
 def _refuse_lost_axis(model: ir.Model, lost: Mapping[tuple[str, int], list[CoupledError]]) -> None:
     """Refuse a model whose recurrent nodes no axis reaches, naming the node that lost the axis."""
-    for (name, axis), errors in lost.items():
+    inputs = {value.name: value for value in model.graph.inputs}
+    # An open axis is more likely time than one of a known size.
+    for (name, axis), errors in sorted(
+        lost.items(), key=lambda each: isinstance(_dim(inputs[each[0][0]], each[0][1]), int)
+    ):
         for error in errors:
             if error.node is not None and any(map(is_recurrent, model.graph)):
                 raise UnsupportedModelError(

@@ -123,6 +123,8 @@ def cut_to_chunk(
                 f"if that is a stream as well, name it, too ({time_axis(str(value.name), axis)})",
             )
         raise CoupledError(f"combines the steps with {name}, which may differ from step to step")
+    if array.shape[axis] != track.size:
+        raise CoupledError(f"combines the only step with each element of {name}")
     before, after = array.shape[:axis], array.shape[axis + 1 :]
     frames = array.reshape(*before, track.outer, track.frames, track.inner, *after)
     first = frames.take([0], axis + 1)

@@ -68,6 +68,8 @@ def _reshaped_track(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError(
             "has a shape that an exporter wrote for one length of the sequence", length_remedy()
         )
+    # A short example of another axis may leave no frames there.
+    before, after = (tuple(size or 1 for size in sizes) for sizes in (before, after))
     ahead = math.prod(before[: track.axis]) * track.outer
     places = []
     passed = 1

@@ -65,6 +65,7 @@ AFTER = {
     "a Gemm with factors": "p = Gemm <transB = 1, alpha = 0.5, beta = 2.0> (new, W, scale)  y = Relu (p)",
     "a connection around the cell": "skip = MatMul (raw, U)  y = Add (new, skip)",
     "the input beside the state": "y = Concat <axis = 1> (new, raw)",
+    "a part that is the same in all steps": "y = Concat <axis = 0> (new, R)",
     "a constant in front": "p = Sub (six, new)  y = Clip (p, none, six)",
     "some units": "y = Slice (new, units, to, cut)",
     "all units twice": "p, q = Split <axis = -1> (new)  y = Concat <axis = -1> (q, p, q)",
@@ -123,7 +124,6 @@ STAYS = {
         "low = ReduceMin <keepdims = 0> (raw)  x = Clip (raw, low)",
         "y = Identity (new)",
     ),
-    "joined to what is the same in all steps": ("x = Identity (raw)", "y = Concat <axis = 0> (new, R)"),
     "the same in all steps": ("x = Identity (raw)", "y = Exp (R)"),
     "an If": (
         "all = ReduceSum <keepdims = 0> (raw)  on = Less (none, all)  x = If (on) "
@@ -179,3 +179,36 @@ def test_before_opset_8_operands_without_time_are_not_broadcast(op_type: str) ->
     assert [node.op_type for node in report.nodes] == [None]
     inputs = {"X": np.ones((6, 3, 3), np.float32), "h0": np.zeros((3, 4), np.float32)}
     np.testing.assert_array_equal(run(lifted, inputs)["Y"], run(model, inputs)["Y"])
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "both = Concat <axis = 1> (x, context)  xw = MatMul (both, WU)  hr = MatMul (h, R)  a = Add (xw, hr)",
+        "all = Concat <axis = 1> (x, context, h)  a = MatMul (all, WUR)",
+        "cu = MatMul (context, U)  hr = MatMul (h, R)  xw = MatMul (x, W)  b = Add (xw, hr)  a = Add (b, cu)",
+    ],
+    ids=["joined to the input", "joined to input and state", "added"],
+)
+def test_a_step_reads_what_is_the_same_in_all_steps(step: str) -> None:
+    """As decoders read a context, or a speaker, of the whole sequence."""
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[T, B, 3] X, float[B, 4] h0, float[B, 3] context)
+        => (float[T, B, 7] Y, float[B, 4] last) {{
+            last, Y = Scan <num_scan_inputs = 1, body = step (float[B, 4] h, float[B, 3] x)
+                => (float[B, 4] new, float[B, 7] y) {{
+                {step}  new = Tanh (a)  y = Concat <axis = 1> (new, context)
+            }}> (h0, X)
+        }}""")
+    W, U, R = (WEIGHTS[name] for name in "WUR")
+    joined = {"WU": np.concatenate([W, U]), "WUR": np.concatenate([W, U, R])}
+    for name, value in (WEIGHTS | joined).items():
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    lifted, report = rnnlower.lift.with_report(model)
+    assert [node.op_type for node in report.nodes] == ["RNN"]
+    for steps, rows in ((5, 3), (1, 1)):
+        shapes = [*_shapes(steps, rows), ("context", (rows, 3))]
+        inputs = {name: DRAW.normal(size=size).astype(np.float32) for name, size in shapes}
+        got = run(lifted, inputs)
+        for name, want in run(model, inputs).items():
+            np.testing.assert_allclose(got[name], want, rtol=1e-4, atol=1e-5, err_msg=name)

@@ -13,6 +13,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.streaming import StreamPass
 from rnnlower.timeflow.axes import follow, make_samples
 from rnnlower.timeflow.flow import Flow
+from rnnlower.timeflow.tracks import Sample
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 WIDE = (
@@ -51,6 +52,19 @@ def test_frames_are_a_function_of_the_length(steps: int) -> None:
         assert track.frames_of(steps) == array.shape[track.axis], value.name
     assert [flow.tracks[value].axis for value in model.graph.outputs] == [2, 2, 2, 2, 1, 1]
     assert flow.obstacles == []
+
+
+def test_another_axis_may_be_empty() -> None:
+    """A short example of a recording has no frame."""
+    model = parsed("""
+        main (float[B, 1, T] X) => (float[N, B, 2, 2] Y) <int64[4] split = {0, 0, 2, 2}> {
+            w = Constant <value_floats = [1.0]> ()  size = Constant <value_ints = [4, 1, 200]> ()
+            K = Expand (w, size)  frames = Conv (X, K)  steps = Transpose <perm = [2, 0, 1]> (frames)
+            Y = Reshape (steps, split)
+        }""")
+    flow = follow(model, Sample({"X": 0}, 480, 1, {"T": 199, "": 1}))
+    assert flow.obstacles == []
+    assert flow.tracks[model.graph.outputs[0]].axis == 1
 
 
 @pytest.mark.parametrize(("equation", "axis"), [("bti, iz", 1), ("bti,ia", 2), ("zti,ij->tzj", 0)])
