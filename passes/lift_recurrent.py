@@ -303,10 +303,8 @@ class LiftRecurrentPass(Pass):
         lifter, lifted = LineLifter(self.facts, names, self.semantics), list[Lifted]()
         failed: list[tuple[list[ir.Value], LiftedNode]] = []
         for chain, is_likely in list(find_chains(self.facts, graph)):
-            is_line = len(chain) > 1 and is_likely
-            first = (
-                chain[1].producer() if len(chain) > 1 else next((node for node, _ in chain[0].uses()), None)
-            )
+            readers = (node for node, _ in chain[0].uses())
+            first = chain[1].producer() if len(chain) > 1 else next(readers, None)
             if first is None or any(_is_removed(value) for value in chain):
                 continue
             located = self._located(first, path)
@@ -334,7 +332,7 @@ def _count_lifted(nodes: Sequence[LiftedNode]) -> int:
 
 def has_chains(model: ir.Model, facts: Facts) -> bool:
     """Return whether there may be straight lines of cells in the graphs of a model."""
-    return any(True for graph in _graphs(model) for _ in find_chains(facts, graph))
+    return any(is_likely for graph in _graphs(model) for _, is_likely in find_chains(facts, graph))
 
 
 def _is_removed(value: ir.Value) -> bool:
