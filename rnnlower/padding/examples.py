@@ -50,7 +50,7 @@ class Examples:
         self._origins: dict[ir.Value, ir.Value] = {}
         self._inputs = inputs
         self._iterations: dict[tuple[Facts, ir.Node], int | None] = {}
-        self.multiples = self._find_multiples(maxima)
+        self.multiples = {symbol: self._find_multiple(maxima, symbol) for symbol in maxima}
         self.least = dict(self.multiples)
         whole = {symbol: Size.of(symbol, most, self.multiples[symbol]) for symbol, most in maxima.items()}
         self._whole = [*whole.values()]
@@ -65,33 +65,32 @@ class Examples:
             for axis, symbol in inputs.get(value.name or "", {}).items():
                 self.axes.setdefault(value, {})[axis] = whole[symbol]
 
-    def _find_multiples(self, maxima: Mapping[str, int]) -> dict[str, int]:
-        """Return for each symbol the least number whose multiples, near the maximum, the model accepts.
+    def _find_multiple(self, maxima: Mapping[str, int], symbol: str) -> int:
+        """Return the least number whose multiples, near the maximum, the model accepts as a length.
 
         Other lengths fail where a network halves the sequence and doubles it again, or folds it.
 
         Raises:
-            OptionError: A maximum is no multiple of it.
+            OptionError: The maximum is no multiple of it.
         """
-        found = {}
-        for symbol, maximum in maxima.items():
+        maximum = maxima[symbol]
 
-            @functools.cache
-            def accepts(length: int, symbol: str = symbol) -> bool:
-                return self._accepts({**maxima, symbol: length})
+        @functools.cache
+        def accepts(length: int) -> bool:
+            return self._accepts({**maxima, symbol: length})
 
-            def is_multiple(number: int, maximum: int = maximum) -> bool:
-                last = maximum - maximum % number
-                return accepts(last) and accepts(last - number) and (number == 1 or not accepts(last - 1))
+        def is_multiple(number: int) -> bool:
+            last = maximum - maximum % number
+            return accepts(last) and accepts(last - number) and (number == 1 or not accepts(last - 1))
 
-            candidates = [each for each in DIVISORS if each == 1 or 2 * each <= maximum]
-            multiple = found[symbol] = next(filter(is_multiple, candidates), 1)
-            if rest := maximum % multiple:
-                raise OptionError(
-                    f"the maximum of {symbol!r} is {maximum}; lengths must be multiples of {multiple}",
-                    remedy=f"choose {maximum - rest} or {maximum - rest + multiple}",
-                )
-        return found
+        candidates = (each for each in DIVISORS if each == 1 or 2 * each <= maximum)
+        multiple = next(filter(is_multiple, candidates), 1)
+        if rest := maximum % multiple:
+            raise OptionError(
+                f"the maximum of {symbol!r} is {maximum}; lengths must be multiples of {multiple}",
+                remedy=f"choose {maximum - rest} or {maximum - rest + multiple}",
+            )
+        return multiple
 
     def _accepts(self, lengths: Mapping[str, int]) -> bool:
         """Return whether no node fails at these lengths, by the shapes."""
