@@ -87,7 +87,10 @@ def padded_values(metadata: PadMetadata) -> Cells:
 def padded_lengths(metadata: PadMetadata) -> str:
     """Return a sentence on the inputs that hold the lengths of the sequences."""
     given = ", ".join(f"{name} ({symbol})" for symbol, name in metadata.lengths.items())
-    return f"the {metadata.form}{' of each row' if metadata.rows else ''} is given in {given}"
+    text = f"the {metadata.form}{' of each row' if metadata.rows else ''} is given in {given}"
+    for symbol, number in metadata.multiples.items():
+        text += f"; {symbol} is a multiple of {number}"
+    return text
 
 
 def recurrent_nodes(nodes: Sequence[RecurrentNode], sizes: Sequence[str]) -> Cells:

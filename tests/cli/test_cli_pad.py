@@ -8,7 +8,7 @@ import onnx
 import pytest
 from support.cli_helpers import rnnlower, save
 from support.judge import recurrent_left
-from support.padded_models import padded_case
+from support.padded_models import padded_case, with_weights
 
 
 @pytest.fixture
@@ -124,3 +124,14 @@ def test_the_result_in_the_place_of_the_source_comes_last(tagger: Path, tmp_path
     rnnlower("pad", source, "-o", tmp_path / "out.onnx", "--max", "T=8,12")
     for size in (8, 12):
         assert rnnlower("verify", tagger, tmp_path / f"out-{size}.onnx", "--json").json["equal"]
+
+
+def test_a_length_that_must_be_a_multiple_is_shown(tmp_path: Path, out: Path) -> None:
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[T] x) => (float[F, 4] y) '
+        "{ n = Constant <value_ints = [-1, 4]> () y = Reshape (x, n) }"
+    )
+    run = rnnlower("pad", save(source, tmp_path), "-o", out, "--max", "T=16")
+    assert "the length is given in length (T); T is a multiple of 4" in run.stdout
+    run = rnnlower("pad", save(source, tmp_path), "-o", out, "--max", "T=18", code=2)
+    assert "choose 16 or 20" in run.stderr
