@@ -27,8 +27,17 @@ def dim_name(dim: Dim) -> str | None:
 
 def _divide(size: Any, other: Any) -> Any:
     """Divide as Div does, which rounds toward zero; a symbol stands for a size of at least 0."""
-    below = [isinstance(each, int) and each < 0 for each in (size, other)]
+    below = [_at(each, _LARGE) < 0 for each in (size, other)]
+    if below[0] and _at(size, 0) > 0:
+        return None  # It changes its sign.
     return -(-size // other) if below[0] != below[1] else size // other
+
+
+def _at(size: Any, length: int) -> Any:
+    """Return a size where all its symbols are the length."""
+    if isinstance(size, ir.SymbolicDim):
+        return size.evaluate(dict.fromkeys(size.free_symbols(), length))
+    return size
 
 
 def _is_equal(size: Any, other: Any) -> int | None:
@@ -40,6 +49,8 @@ def _is_equal(size: Any, other: Any) -> int | None:
     # A difference may be negative.
     return 0 if not symbols or (is_below and "-" not in "".join(symbols)) else None
 
+
+_LARGE = 1 << 24
 
 _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,
@@ -146,7 +157,8 @@ def infer_symbolic_shape(
         if isinstance(limit, int) or not isinstance(step, int) or step < 1:
             return None
         more = combine_sizes(operator.sub, combine_sizes(operator.add, limit, step - 1), start)
-        return (combine_sizes(operator.floordiv, more, step),)
+        count = combine_sizes(operator.floordiv, more, step)
+        return (max(count, 0) if isinstance(count, int) else count,)
     place = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1}.get("" if node.domain else node.op_type)
     sizes = None if place is None or place >= len(inputs) else inputs[place]
     if sizes is None or sizes.ndim != 1:
@@ -195,7 +207,8 @@ def _clamp_position(place: Any, size: Any) -> Any:
     if place == size or _offset_from_symbol(place) is None:
         return place if place == size else None
     beyond, before = combine_sizes(operator.sub, place, size), combine_sizes(operator.sub, size, place)
-    return size if isinstance(beyond, int) else place if isinstance(before, int) else None
+    is_beyond, is_before = (isinstance(each, int) and each >= 0 for each in (beyond, before))
+    return size if is_beyond else place if is_before else None
 
 
 def _offset_from_symbol(size: Any) -> int | None:
@@ -207,7 +220,7 @@ def _offset_from_symbol(size: Any) -> int | None:
     except ValueError:  # A name that is no expression, such as "batch size", is a symbol.
         return 0
     rest = combine_sizes(operator.sub, size, ir.SymbolicDim(*symbols)) if len(symbols) == 1 else None
-    return rest if isinstance(rest, int) else None
+    return rest if isinstance(rest, int) and rest >= 0 else None
 
 
 def _concat_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
@@ -314,7 +327,7 @@ def combine_sizes(operation: Callable[[Any, Any], Any], size: Any, other: Any) -
     text = (result.value or "") if isinstance(result, ir.SymbolicDim) else ""
     if _STANDS_FOR_NAME.fullmatch(text):
         return ir.SymbolicDim(bytes.fromhex(text.removeprefix(_NAMED)).decode())
-    return int(text) if text.isdigit() else result
+    return int(text) if text.removeprefix("-").isdigit() else result
 
 
 def _as_expression(size: Any) -> Any:

@@ -16,6 +16,7 @@ from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.loop_signature import LoopSignature
+from rnnlower.graph.operator_kinds import POINTWISE
 from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.walk import default_opset, ints_of_attribute_or_input
 from rnnlower.padding.sizes import DIVISORS, MIXED_ROWS, ROWS, Axes, NoRuleError, Size
@@ -24,8 +25,10 @@ from rnnlower.recurrent.state_operators import is_state_operator, parse_state_op
 
 _OTHER_SIZES = ((29, 31), (37, 41))
 _FEWER_STEPS = (1, 2, 5)
-_FEW_STEPS = (1, 2, 4)
+_FEW_STEPS = (1, 2, 4, 8)
 _NAME = "length_%d"
+_JOINING = {*POINTWISE, "Concat", "Einsum", "Expand", "Gemm", "MatMul", "Reshape", "Split"}
+"""Operators that fail where lengths do not fit."""
 
 
 class Examples:
@@ -76,14 +79,16 @@ class Examples:
         maximum = maxima[symbol]
 
         @functools.cache
-        def accepts(length: int) -> bool:
+        def accepts(length: int) -> bool | None:
             return self._accepts({**maxima, symbol: length})
 
         def is_multiple(number: int) -> bool:
             last = maximum - maximum % number
-            return accepts(last) and accepts(last - number) and (number == 1 or not accepts(last - 1))
+            fits = accepts(last) and accepts(last - number)
+            return bool(fits) and (number == 1 or not accepts(last - 1))
 
-        candidates = (each for each in DIVISORS if each == 1 or 2 * each <= maximum)
+        is_told = accepts(maximum) is not None
+        candidates = (each for each in DIVISORS if is_told and (each == 1 or 2 * each <= maximum))
         multiple = next(filter(is_multiple, candidates), 1)
         if rest := maximum % multiple:
             raise OptionError(
@@ -92,13 +97,15 @@ class Examples:
             )
         return multiple
 
-    def _accepts(self, lengths: Mapping[str, int]) -> bool:
-        """Return whether no node fails at these lengths, by the shapes."""
+    def _accepts(self, lengths: Mapping[str, int]) -> bool | None:
+        """Return whether no node fails at these lengths, by the shapes; ``None`` if they do not tell."""
         try:
             facts = self._facts_at(lengths)
         except InvalidModelError:
             return False
-        return not any(_fails(node, facts) for node in self.model.graph)
+        first = next((node for node in self.model.graph if _fails(node, facts)), None)
+        # The sizes that others make follow from data.
+        return first is None or (False if first.op_type in _JOINING else None)
 
     def _short_facts(self, maxima: Mapping[str, int]) -> list[tuple[dict[str, int], Facts]]:
         """Return short lengths that the model accepts, and the facts about such sequences."""
@@ -295,15 +302,28 @@ class Examples:
         known = [size for size in self._sizes if size.symbol != ROWS]
         lines = (self._line(whole, sizes) for whole in self._whole)
         for size in itertools.chain(known, lines, self._computed(formula)):
-            if size.fits(self._lengths, sizes):
-                short = [(each[size.symbol], at_short(world)) for each, world in self._short]
-                if all(
-                    found is None or size.table[length] == max(found, 0)
-                    for length, found in short
-                    if length >= self.least[size.symbol]
-                ):
-                    return size
+            if size.fits(self._lengths, sizes) and self._fits_short(size, at_short):
+                return size
         raise NoRuleError("has a size that follows from a length in an unsupported way")
+
+    def _fits_short(self, size: Size, at_short: Callable[[Facts], int | None]) -> bool:
+        short = [(each[size.symbol], at_short(world)) for each, world in self._short if size.symbol in each]
+        return all(
+            found is None or size.table[length] == max(found, 0)
+            for length, found in short
+            if length >= self.least[size.symbol]
+        )
+
+    def fits_short(self, size: Size, value: ir.Value, axis: int) -> bool:
+        """Return whether an axis has this size at the short lengths that the source accepts, where known."""
+        return self._fits_short(size, self._size_at(value, axis))
+
+    def _size_at(self, value: ir.Value, axis: int) -> Callable[[Facts], int | None]:
+        def size_at(world: Facts) -> int | None:
+            shape = world.shape(self.origin(value))
+            return None if shape is None or axis >= len(shape) else shape[axis]
+
+        return size_at
 
     def _line(self, whole: Size, sizes: Sequence[int]) -> Size:
         """Return the line through the sizes at the maximum and at the next example of another length."""
@@ -320,23 +340,28 @@ class Examples:
             if isinstance(formula, ir.SymbolicDim) and formula.free_symbols() == {name}:
                 values = {length: formula.evaluate({name: length}) for length in {*whole.table}}
                 numbers = {length: max(each, 0) for length, each in values.items() if isinstance(each, int)}
-                if len(numbers) == len(values):
+                if len(numbers) == len(values) and max(numbers.values()) == numbers[whole.full]:
                     yield whole.with_table(numbers[length] for length in whole.table)
 
     def varying_axes(self, value: ir.Value) -> Axes:
         """Return the axes of a value that differ in size at the example lengths, by known sizes."""
-
-        def size_at(world: Facts, axis: int) -> int | None:
-            shape = world.shape(self.origin(value))
-            return None if shape is None else shape[axis]
-
-        columns = enumerate(zip(*self.shapes(value), strict=True))
         formulas = dict(enumerate(self._open.dims(self.origin(value)) or ()))
         return {
-            axis: self.match_size(sizes, functools.partial(size_at, axis=axis), formulas.get(axis))
-            for axis, sizes in columns
-            if len(set(sizes)) > 1
+            axis: self.match_size(sizes, self._size_at(value, axis), formulas.get(axis))
+            for axis, sizes in enumerate(zip(*self.shapes(value), strict=True))
+            if self.varies(value, axis)
         }
+
+    def varies(self, value: ir.Value, axis: int) -> bool:
+        """Return whether an axis differs in size at the example lengths, or at short ones, where known."""
+        size_at = self._size_at(value, axis)
+        accepted = (
+            world
+            for lengths, world in self._short
+            if all(lengths[each] >= self.least[each] for each in lengths)
+        )
+        sizes = {shape[axis] for shape in self.shapes(value)}
+        return len(sizes | {size for world in accepted if (size := size_at(world)) is not None}) > 1
 
 
 def _fails(node: ir.Node, facts: Facts) -> bool:

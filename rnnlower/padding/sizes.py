@@ -101,7 +101,7 @@ class Size:
             rest = int(table[-1]) % outer
             if ((table - rest) % outer).any():
                 continue
-            inner = _quotient(self.symbol, lengths, (table - rest) // outer, multiple)
+            inner = _quotient(self.symbol, lengths, (table - rest) // outer, multiple, exact=rest > 0)
             if inner is not None:
                 more = f" + {rest}" if rest else ""
                 return inner if outer == 1 else f"{outer} * ({inner}){more}"
@@ -111,14 +111,16 @@ class Size:
 Axes: TypeAlias = "dict[int, Size]"
 
 
-def _quotient(symbol: str, lengths: Array, table: Array, multiple: int) -> str | None:
+def _quotient(symbol: str, lengths: Array, table: Array, multiple: int, *, exact: bool) -> str | None:
+    """Return a quotient that gives the sizes; unless it is exact, it may be below 0 where they are 0."""
     slope = (table[-1] - table[0]) / max(lengths[-1] - lengths[0], 1)
     # The divisors that are most likely come first.
     for divisor in sorted(range(1, _MOST), key=lambda each: each % multiple > 0 and multiple % each > 0):
         factors = {1, *(round(slope * divisor) + more for more in (-1, 0, 1))}
         for factor in sorted(each for each in factors if each > 0):
             rests = table * divisor - factor * lengths
-            least, most = int(rests[table > 0].max(initial=rests[-1])), int(rests.min()) + divisor - 1
+            least = int(rests[(table > 0) | exact].max(initial=rests[-1]))
+            most = int(rests.min()) + divisor - 1
             if least <= most:
                 return _text(symbol, factor, min(max(least, 0), most), divisor)
     return None

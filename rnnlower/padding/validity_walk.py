@@ -258,7 +258,7 @@ class PadFlow(Examples):
             raise NoRuleError("has a body that reads values over time")
         controls = () if node.domain else CONTROLS.get(node.op_type, ())
         self._fix_controls(node, controls)
-        if self._has_contents(node):
+        if self._has_contents(node, controls):
             return
         over_time |= any(map(self.axes_of, node.inputs))
         numbers = [index for index, each in enumerate(node.inputs) if self.is_sized(each)]
@@ -295,7 +295,7 @@ class PadFlow(Examples):
         """Refuse a size that the rule did not follow."""
         for axis, sizes in enumerate(zip(*self.shapes(out), strict=True)):
             size = axes.get(axis)
-            if size is None and len(set(sizes)) == 1:
+            if size is None and not self.varies(out, axis):
                 continue
             if size is None:
                 raise NoRuleError("makes a length the size of another axis")
@@ -303,7 +303,7 @@ class PadFlow(Examples):
                 raise OpenSizeError(
                     "makes an axis whose size follows from a length and from another open size"
                 )
-            if not size.fits(self._lengths, sizes):
+            if not size.fits(self._lengths, sizes) or not self.fits_short(size, out, axis):
                 raise NoRuleError("changes the number of steps in an unsupported way")
         # An axis that every sequence fills has no padding.
         self.axes[out] = {axis: size for axis, size in axes.items() if not self._is_constant(size)}
@@ -312,8 +312,12 @@ class PadFlow(Examples):
     def _is_constant(self, size: Size) -> bool:
         return size.symbol != ROWS and len({*size.table[self.least[size.symbol] :]}) == 1
 
-    def _has_contents(self, node: ir.Node) -> bool:
+    def _has_contents(self, node: ir.Node, controls: Sequence[int]) -> bool:
         """Return whether the contents of a node's outputs follow from constants and sizes, and note them."""
+        operands = [
+            each for index, each in enumerate(node.inputs) if each is not None and index not in controls
+        ]
+        reads_counted = any(self.origin(each) in self._counted for each in operands)
         for out in node.outputs:
             contents = self.contents(out)
             if contents is None:
@@ -324,10 +328,13 @@ class PadFlow(Examples):
             prefixes = [
                 full[tuple(map(slice, each.shape))] if each.ndim == full.ndim else None for each in contents
             ]
-            if all(a is not None and np.array_equal(a, b) for a, b in zip(prefixes, contents, strict=True)):
+            is_prefix = all(
+                a is not None and np.array_equal(a, b) for a, b in zip(prefixes, contents, strict=True)
+            )
+            if is_prefix and not reads_counted:
                 if axes := self.varying_axes(out):
                     self.axes[out] = axes
-            elif node.op_type not in ("Shape", "Size") and any(map(self.axes_of, node.inputs)):
+            elif is_prefix or (node.op_type not in ("Shape", "Size") and any(map(self.axes_of, node.inputs))):
                 # An operator on known steps combines the valid ones alone.
                 self._counted.update(node.outputs)
                 return False

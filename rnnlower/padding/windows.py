@@ -212,7 +212,9 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
         begin, end = begins.pop(), max(ends)
         found[axis] = axes[axis].affine(1, begin + end)
         if len(ends) > 1:
-            found[axis] = flow.varying_axes(node.outputs[0])[axis]
+            own = flow.varying_axes(node.outputs[0])
+            found.pop(axis)
+            found |= {axis: own[axis]} if axis in own else {}
         flow.require(axes[axis], max(begin, end) + 1 if mode == "reflect" else 0)
         if end <= 0 and (mode != "wrap" or begin <= 0):
             continue

@@ -536,6 +536,32 @@ def test_sizes_of_ranges_and_rests_are_followed() -> None:
     assert sign is None or sign[0] is None
 
 
+def test_negative_sizes_are_divided_toward_zero() -> None:
+    facts, values = facts_of("""
+        main (float[T] x) => (int64[1] rounded, int64[1] back, int64[1] crossing, int64[a] none)
+        <int64[1] ten = {10}, int64[1] by = {4}, int64 one = {1}> {
+            shape = Shape (x)
+            minus = Neg (shape)
+            rounded = Div (minus, by)
+            less = Sub (shape, ten)
+            rest = Sub (less, shape)
+            back = Div (rest, by)
+            more = Sub (ten, shape)
+            crossing = Div (more, by)
+            end = Squeeze (less)
+            begin = Squeeze (shape)
+            none = Range (begin, end, one)
+        }
+    """)
+    (rounded,), (back,), (crossing,) = (
+        facts.sizes(values[name])
+        for name in ("rounded", "back", "crossing")  # type: ignore[misc]
+    )
+    assert [rounded.evaluate({"T": length}) for length in (3, 4, 9)] == [0, -1, -2]
+    assert (back, crossing) == (-2, None)
+    assert facts.dims(values["none"]) == (0,)
+
+
 def test_what_a_shape_cannot_hold_has_no_size() -> None:
     facts, values = facts_of("""
         main (float[9] x) => (float[a, 4] y, float[b, 3] z)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,6 +11,8 @@ import pytest
 from support.padded_models import session, with_weights
 
 import rnnlower
+from rnnlower.graph.facts import Facts
+from rnnlower.padding.examples import Examples
 
 _MODELS = {
     "halved and doubled, with a skip": (
@@ -128,6 +131,22 @@ def test_a_model_of_every_length_has_no_multiple() -> None:
     )
     told = _metadata(rnnlower.pad(source, max={"T": 13}))
     assert (told["multiples"], told["least"]) == ({}, {"T": 1})
+
+
+def test_sizes_that_follow_from_data_tell_no_multiple(monkeypatch: pytest.MonkeyPatch) -> None:
+    compute, tried = Examples._facts_at, []
+
+    def count(self: Examples, *given: Any) -> Facts:
+        tried.append(given)
+        return compute(self, *given)
+
+    monkeypatch.setattr(Examples, "_facts_at", count)
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[T] x) => (int64[1, U] z) { z = NonZero (x) }'
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="NonZero"):
+        rnnlower.pad(source, max={"T": 512})
+    assert len(tried) < 20
 
 
 def test_verify_finds_a_wrong_result_at_a_multiple() -> None:

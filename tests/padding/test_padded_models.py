@@ -27,6 +27,7 @@ NOT_PER_ROW = {
     "a mask of its own": "where rows are not one axis",
     "shape from counted steps": "where rows are not one axis",
     "step at a computed position": "rows",
+    "positions divided by the length": "where rows are not one axis",
     "quantized product": "rows",
     "norm over time": "rows",
     "implicit Einsum": "rows",
@@ -411,3 +412,25 @@ def test_rows_that_a_concat_joins_with_nothing() -> None:
         "{ a = Concat <axis = 1> (x) b = Tanh (a) y = Concat <axis = 0> (b) }"
     )
     assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, per_row=True))
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        # A least length, also behind a window; a most length; more steps than at the maximum.
+        "d = Sub (ten, n) e = Max (d, zero1) p = Concat <axis = 0> (o, e) z = Pad (x, p)",
+        "v = AveragePool <kernel_shape = [5]> (x) d = Sub (ten, n) e = Max (d, zero1) "
+        "p = Concat <axis = 0> (o, e) z = Pad (v, p)",
+        "e = Min (n, six) p = Concat <axis = 0> (six, e) z = ConstantOfShape (p)",
+        "r = Mod (n, two) e = Mul (r, ten) p = Concat <axis = 0> (o, e) y = Pad (x, p) "
+        "z = ReduceMean <axes = [2]> (y)",
+    ],
+)
+def test_a_size_that_only_some_lengths_decide_is_refused(nodes: str) -> None:
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[1, 3, T] x) => (float z) '
+        "<int64[1] ten = {10}, int64[1] six = {6}, int64[1] two = {2}, int64[5] o = {0, 0, 0, 0, 0}> "
+        f"{{ n = Shape <start = 2> (x) {nodes} }}"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="in an unsupported way"):
+        rnnlower.pad(source, max={"T": 24})

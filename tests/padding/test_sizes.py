@@ -45,6 +45,14 @@ def test_sizes_of_multiples_are_simple(multiple: int) -> None:
     assert whole.table[multiple + 1] == multiple
 
 
+def test_a_rest_is_not_lost_below_zero() -> None:
+    size = Size.of("T", 32).affine(1, -5, 5)
+    with pytest.raises(NoRuleError, match="no expression"):
+        size.affine(4, 2).expression()
+    text = size.affine(4, 2).expression(5)
+    assert [evaluate_size(text, {"T": length}) for length in range(5, 33)] == [*size.affine(4, 2).table[5:]]
+
+
 def test_a_size_that_is_no_quotient_has_no_expression() -> None:
     size = Size.of("T", 20)
     with pytest.raises(NoRuleError, match="no expression"):

@@ -160,6 +160,12 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "r = Range (zero, m, two) a = Constant <value_ints = [-1]> () u = Unsqueeze (r, a) "
         "k = Constant <value_ints = [0, 1, 2]> () i = Add (u, k) z = Gather <axis = 0> (x, i)",
     ),
+    "positions divided by the length": (
+        "float[U, 1, 3] z",
+        "n = Shape <end = 1> (x) l = Squeeze (n) two = Constant <value_int = 2> () m = Mul (l, two) "
+        "one = Constant <value_int = 1> () r = Range (zero, m, one) t = Mul (r, l) h = Div (t, m) "
+        "z = Gather <axis = 0> (x, h)",
+    ),
     "each step twice, as PyTorch's exporter writes it": (
         "float[U, 1, 3] z",
         "n = Shape <end = 1> (x) l = Squeeze (n) two = Constant <value_int = 2> () m = Mul (l, two) "
@@ -463,6 +469,17 @@ _SPATIAL = {
         "two = Constant <value_ints = [2]> () d = Mul (m, two) three = Constant <value_ints = [3]> () "
         "u = Add (d, three) image = Concat <axis = 0> (one, u) block = Concat <axis = 0> (one, three) "
         "z = Col2Im <strides = [1, 2]> (x, image, block)",
+    ),
+    "zeros up to a fixed length": (
+        "float[1, 3, 40] z",
+        "n = Shape <start = 2> (x) d = Constant <value_ints = [40]> () e = Sub (d, n) "
+        "o = Constant <value_ints = [0, 0, 0, 0, 0]> () p = Concat <axis = 0> (o, e) z = Pad (x, p)",
+    ),
+    "a negative length divided": (
+        "float[1, 3, U] z",
+        "n = Shape <start = 2> (x) m = Neg (n) d = Constant <value_ints = [4]> () q = Div (m, d) "
+        "f = Neg (q) c = Constant <value_ints = [1, 3]> () e = Concat <axis = 0> (c, f) "
+        "y = ReduceMean <axes = [2]> (x) z = Expand (y, e)",
     ),
     "zeros up to a multiple": (
         "float[1, 3, U] z",
