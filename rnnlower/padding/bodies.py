@@ -67,7 +67,9 @@ def _loop(flow: PadFlow, node: ir.Node) -> list[Axes]:
             assert taken is not None
             if size is None:
                 flow.require(taken, count)
-            elif taken.symbol != size.symbol or any(map(operator.lt, taken.table, size.table)):
+            elif taken.symbol != size.symbol or any(
+                map(operator.lt, *(each.table[flow.least[size.symbol] :] for each in (taken, size)))
+            ):
                 raise NoRuleError("takes steps of a sequence of another length")
     elif flow.is_sized(node.inputs[0]):
         raise NoRuleError("has a number of iterations that does not follow from the length alone")

@@ -149,6 +149,12 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "a = Slice (x, zero1, m, zero1) q = Slice (x, zero1, one, zero1) k = Sub (q, q) "
         "c = Concat <axis = 0> (k, a) z = Sub (x, c)",
     ),
+    "Loop as often as there are steps joined": (
+        "float[T, 1, 3] steps",
+        "m = Constant <value_ints = [-1]> () one = Constant <value_ints = [1]> () "
+        "a = Slice (x, zero1, m, zero1) q = Slice (x, zero1, one, zero1) c = Concat <axis = 0> (q, a) "
+        + loop(over="c").replace("float[B, 3]", "float[1, 3]"),
+    ),
     "the third step before": (
         "float[T, 1, 3] z",
         "m = Constant <value_ints = [-3]> () a = Slice (x, zero1, m, zero1) "
