@@ -19,6 +19,9 @@ MOST_SIZES = 64
 SIZE_TYPES = (ir.DataType.INT32, ir.DataType.INT64)
 FLOAT_SIZE_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
+_LARGE = 1 << 24
+"""A length at which the sign of an expression is that of long sequences."""
+
 
 def dim_name(dim: Dim) -> str | None:
     """Return the name of a dimension; ``None`` for "?", which exporters write for unknown sizes."""
@@ -49,8 +52,6 @@ def _is_equal(size: Any, other: Any) -> int | None:
     # A difference may be negative.
     return 0 if not symbols or (is_below and "-" not in "".join(symbols)) else None
 
-
-_LARGE = 1 << 24
 
 _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,

@@ -96,6 +96,9 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
         raise NoRuleError("has features or weights over time")
     if len(node.inputs) > _LENGTHS:
         flow.fill_positions(node, _LENGTHS)
+    if time in axes and KEEPS_INITIAL not in node.meta:
+        # onnxruntime runs no such operator without steps.
+        flow.require(axes[time], 1)
     forward = node.attributes.get_string("direction", "forward") == "forward"
     finals = any(map(is_read, node.outputs[1:]))
     lengths = operand(node, _LENGTHS)

@@ -184,6 +184,7 @@ def _col2im(flow: PadFlow, node: ir.Node) -> Axes:
     if image[0][:-1] != blocks[:-1] or any(node.attributes.get_ints("pads") or ()):
         raise NoRuleError("adds blocks over time to an image of several rows, or with padding")
     flow.fill(node, 0, 2, 0.0)
+    flow.require(axes[2], 1)
     found = flow.varying_axes(node.outputs[0])
     return {axis: size for axis, size in axes.items() if axis != 2} | found
 

@@ -255,6 +255,19 @@ def test_a_loop_becomes_a_recurrent_node_first() -> None:
     assert rnnlower.verify(source, kept)
 
 
+def test_sequences_without_a_frame_are_below_the_least() -> None:
+    """Frames from a Range may be none, on which onnxruntime runs no LSTM."""
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[T, 1, 3] x) => (float[F, 2, 1, 3] y) '
+        "{ n = Shape <end = 1> (x) l = Squeeze (n) width = Constant <value_int = 6> () m = Sub (l, width) "
+        "hop = Constant <value_int = 2> () r = Range (zero, m, hop) f = Gather <axis = 0> (x, r) "
+        f"{LSTM_BOTH.replace('(x,', '(f,')} }}"
+    )
+    padded = rnnlower.pad(source, max={"T": MOST})
+    assert json.loads(padded.metadata_props[0].value)["least"] == {"T": 7}
+    assert rnnlower.verify(source, padded)
+
+
 def test_shorter_sequences_than_a_number_of_steps_are_below_the_least() -> None:
     source = padded_case("largest three")
     padded = rnnlower.pad(source, max={"T": MOST})
