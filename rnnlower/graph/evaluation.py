@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from rnnlower import wording
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.operator_kinds import REARRANGING
+from rnnlower.graph.operator_kinds import POINTWISE, REARRANGING
 from rnnlower.graph.walk import operand, qualified_op_type
 
 if TYPE_CHECKING:
@@ -145,7 +147,14 @@ def _evaluator(node: bytes, types: tuple[tuple[str, np.dtype[Any]], ...], opset:
 
 
 def max_output_bytes(node: ir.Node, arrays: Sequence[Array | None]) -> int:
-    """Return an upper bound of the result of an operator that makes large outputs from small inputs."""
+    """Return a bound for the result of an operator that makes large outputs of small inputs."""
+    shapes = [array.shape for array in arrays if array is not None]
+    if node.op_type in POINTWISE and len(shapes) > 1:
+        reverse = itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)
+        return math.prod(map(max, reverse))
+    if node.op_type == "Range" and [math.prod(shape) for shape in shapes] == [1, 1, 1]:
+        start, limit, step = (float(array.item()) for array in arrays if array is not None)
+        return int(min(2**62, abs(limit - start) / (abs(step) or 1) * 8))
     place = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "EyeLike": 0}.get(node.op_type)
     if place is None or arrays[place] is None:
         return 0

@@ -343,6 +343,13 @@ class Examples:
                 if len(numbers) == len(values) and max(numbers.values()) == numbers[whole.full]:
                     yield whole.with_table(numbers[length] for length in whole.table)
 
+    def size_in(self, value: ir.Value | None, place: int) -> Size:
+        """Return the size that an element of a value is at the example lengths."""
+        assert value is not None
+        elements = [int(each.flat[place]) for each in self.contents(value) or []]
+        formulas = self._open.sizes(self.origin(value))
+        return self.match_size(elements, formula=None if formulas is None else formulas.flat[place])
+
     def varying_axes(self, value: ir.Value) -> Axes:
         """Return the axes of a value that differ in size at the example lengths, by known sizes."""
         formulas = dict(enumerate(self._open.dims(self.origin(value)) or ()))

@@ -161,11 +161,11 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
         raise OpenSizeError("cuts a part whose size follows from another open size")
     for axis in cut:
         sizes = [shape[axis] for shape in flow.shapes(value)]
-        starts, ends, step = bounds[axis]
+        starts, _, step = bounds[axis]
         first = [start + size if start < 0 else start for start, size in zip(starts, sizes, strict=True)]
         is_front = len({*starts}) == 1 and starts[0] >= 0 and step > 0
         if is_front:
-            axes[axis] = _size_from_fixed_start(flow, axes[axis], starts, ends, step, sizes)
+            axes[axis] = _size_from_fixed_start(flow, node, axis, axes[axis], sizes)
         elif len(bounds) > 1:
             raise NoRuleError("cuts several axes, and time from its end")
         elif (step == -1 and first == [s - 1 for s in sizes]) or (starts[0] >= 2**31 - 1 and step == -1):
@@ -182,17 +182,17 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
     return axes
 
 
-def _size_from_fixed_start(
-    flow: PadFlow, size: Size, starts: list[int], ends: list[int], step: int, sizes: list[int]
-) -> Size:
+def _size_from_fixed_start(flow: PadFlow, node: ir.Node, axis: int, size: Size, sizes: list[int]) -> Size:
     """Return the size of a slice that begins at a fixed step."""
+    bounds = _bounds(flow, node)
+    place, (starts, ends, step) = [*bounds].index(axis), bounds[axis]
     if len({*ends}) > 1:
         end_offsets = {
             min(end + have if end < 0 else end, have) - have for end, have in zip(ends, sizes, strict=True)
         }
         if len(end_offsets) == 1:
             found = size.affine(1, end_offsets.pop() - starts[0] + step - 1, step)
-        elif min(ends) < 0 or (end := flow.match_size(ends)).symbol != size.symbol:
+        elif min(ends) < 0 or (end := flow.size_in(node.inputs[2], place)).symbol != size.symbol:
             raise NoRuleError("cuts a part whose end follows from the length")
         else:
             parts = [

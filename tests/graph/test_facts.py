@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +13,7 @@ from onnx.backend.test.case import node as tests_of_nodes
 from support.opset_cases import node_cases
 
 from rnnlower.errors import InvalidModelError
+from rnnlower.graph import node_facts
 from rnnlower.graph.dynamic_sizes import describe_deciding_inputs
 from rnnlower.graph.evaluation import FOLDABLE, evaluate
 from rnnlower.graph.facts import Facts, trip_count
@@ -681,3 +683,23 @@ def test_sizes_follow_from_names_that_are_no_expressions(name: str) -> None:
     assert rows is not None
     assert is_known(rows[0])
     assert facts.dims(model.graph.outputs[0]) == (name, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    ["y = Range (zero, many, one)", "n = Range (zero, some, one) m = Unsqueeze (n, first) y = Sub (n, m)"],
+)
+def test_what_would_take_too_much_memory_is_not_computed(nodes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ir.from_onnx_text(
+        f"{HEADER} main () => (int64[N] y) <int64 zero = {{0}}, int64 one = {{1}}, int64 some = {{20000}}, "
+        f"int64 many = {{20000000}}, int64[1] first = {{1}}> {{ {nodes} }}"
+    )
+    evaluated: list[str] = []
+
+    def note(node: ir.Node, *given: Any, **options: Any) -> Any:
+        evaluated.append(node.op_type)
+        return evaluate(node, *given, **options)
+
+    monkeypatch.setattr(node_facts, "evaluate", note)
+    assert Facts(model).constant(model.graph.outputs[0]) is None
+    assert evaluated == ["Range", "Unsqueeze"][: len(model.graph) - 1]

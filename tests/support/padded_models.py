@@ -501,6 +501,18 @@ _SPATIAL = {
         "v = AveragePool <kernel_shape = [4], strides = [4]> (y) w = ConvTranspose <strides = [4]> (v, V4) "
         "ax = Constant <value_ints = [2]> () z = Slice (w, zero1, n, ax)",
     ),
+    "the first half": (
+        "float[1, 3, U] z",
+        "n = Shape <start = 2> (x) two = Constant <value_ints = [2]> () h = Div (n, two) "
+        "y = Slice (x, zero1, h, two) z = Softmax (y)",
+    ),
+    "pairs of steps": (
+        "float[1, U, 4] z",
+        "n = Shape <start = 2> (x) two = Constant <value_ints = [2]> () h = Div (n, two) e = Mul (h, two) "
+        "y = Slice (x, zero1, e, two) w = Transpose <perm = [0, 2, 1]> (y) "
+        "p = Constant <value_ints = [0, -1, 6]> () r = Reshape (w, p) m = MatMul (r, P) "
+        "z = Softmax <axis = 1> (m)",
+    ),
     "zeros at both ends": (
         "float[1, 4, T] z",
         "p = Constant <value_ints = [0, 0, 1, 0, 0, 1]> () y = Pad (x, p) z = Conv (y, C)",
