@@ -27,12 +27,7 @@ from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_
 from rnnlower.quantizing.model_preparation import prepare
 from rnnlower.quantizing.observing import Ranges, Role, find_ranges, read_ranges
 from rnnlower.quantizing.onnxruntime_tool import quantize_rest
-from rnnlower.quantizing.placement import (
-    capture_integers,
-    carry_integers,
-    localize_constants,
-    quantize_moved,
-)
+from rnnlower.quantizing.placement import capture_integers, carry_integers, localize_constants, quantize_moved
 from rnnlower.quantizing.quantizers import Quantization, Quantizers
 from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, as_list, open_model, open_source
 from rnnlower.quantizing.schemes import Scheme, TfliteScheme
