@@ -16,7 +16,7 @@ from rnnlower.graph.initializers import constant_of, new_initializer
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.operator_kinds import RESHAPING
 from rnnlower.graph.rewiring import prepend, remove_orphans, take_place_of
-from rnnlower.graph.walk import producer_of, qualified_op_type, walk
+from rnnlower.graph.walk import producer_of, qualified_op_type, required_input, walk
 
 _COMMUTING = RESHAPING | {"Slice", "Transpose"}
 """Operators that commute with DequantizeLinear."""
@@ -112,8 +112,7 @@ def _trace_to_dequantize(value: ir.Value) -> list[ir.Node] | None:
 def _dequantize_inside(graph: ir.Graph, chain: list[ir.Node], names: NameSource) -> ir.Value:
     """Return the value at the end of the chain, dequantized in the graph instead of before the chain."""
     *moves, first = chain
-    integers = first.inputs[0]
-    assert integers is not None
+    integers = required_input(first)
     for move in reversed(moves):
         name = names.fresh(f"{move.outputs[0].name}/integers")
         inputs = [integers, *move.inputs[1:]]
