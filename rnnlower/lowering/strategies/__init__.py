@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS
-from rnnlower.lowering.strategies.bodies import run_loop, run_scan
 from rnnlower.lowering.strategies.repeating import Strategy
+from rnnlower.lowering.strategies.scan_and_loop import run_loop, run_scan
 from rnnlower.lowering.strategies.unroll import run_unrolled
 
 STRATEGIES: Mapping[str, Strategy] = {
