@@ -11,7 +11,7 @@ import sys
 
 from rnnlower.graph.versions import Parameter, Version, operators, version_at, versions
 from rnnlower.opset.adapters import Adapter, describe_adapter
-from rnnlower.opset.table import REVIEWED, ROWS
+from rnnlower.opset.families import REVIEWED, ROWS
 from rnnlower.opset.version_fit import MAX_OPSET
 
 PAGE = pathlib.Path(__file__).with_name("opsets.md")

@@ -1,8 +1,8 @@
-"""The base class of all passes, and the pre- and postconditions that passes and steps declare.
+"""The base class of all passes, and the pre- and postconditions that passes declare.
 
-A condition is a function whose name states it. Its arguments are the model, and the pass or `Work` that
-declares it. A lowering does not check them: `tests/passes/test_contracts.py` does, before and after every
-pass and step of many lowerings. In addition, every pass keeps the graph's inputs and outputs, and the model
+A condition is a function whose name states it. Its arguments are the model and the pass. A lowering does not
+check them: `tests/passes/test_contracts.py` does, before and after every pass of many lowerings, and those of
+the steps of a lowering as well. In addition, every pass keeps the graph's inputs and outputs, and the model
 valid.
 """
 

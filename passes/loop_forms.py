@@ -199,8 +199,7 @@ class WriteScansPass(Pass):
 
     def _write(self, emitters: Emitters, loop: ir.Node, frame: Frame, values: set[ir.Value]) -> ir.Graph:
         """Replace a Loop by a Scan, and return its body."""
-        graph, e = loop.graph, emitters.at(display_name(loop), ir.DataType.FLOAT)
-        assert graph is not None
+        e = emitters.at(display_name(loop), ir.DataType.FLOAT)
         body = self._make_body(e, LoopSignature(loop).body, frame, values)
         attributes: dict[str, ir.Graph | int | list[int]] = {
             "body": body,
@@ -215,7 +214,7 @@ class WriteScansPass(Pass):
         ends = [*(state.end for state in frame.states), *(series.outer for series in frame.outputs)]
         scan = ir.node("Scan", starts, attributes, num_outputs=len(ends), name=loop.name)
         scan.metadata_props.update(loop.metadata_props)
-        graph.insert_before(loop, scan)
+        loop.prepend(scan)
         for new, old in zip(scan.outputs, ends, strict=True):
             take_place_of(new, old)
         remove_orphans(loop.outputs)

@@ -34,13 +34,7 @@ from rnnlower.passes.steps import lifting_steps, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.wording import option, time_axis
 
-RULES: Mapping[str, Rule] = {
-    **REDUCTIONS,
-    **SEQUENCE_OPERATORS,
-    **LAYOUT_OPERATORS,
-    **WINDOWS,
-    **LOOPS,
-}
+RULES: Mapping[str, Rule] = {**REDUCTIONS, **SEQUENCE_OPERATORS, **LAYOUT_OPERATORS, **WINDOWS, **LOOPS}
 """The rule of each operator that padding may reach; any other operator is refused."""
 
 

@@ -173,10 +173,8 @@ class ConformSonnxPass(Pass):
                 if node.dtype is not None and node.inputs["X"].shape is not None:
                     e = emitters.at(located.name, node.dtype)
                     located = dataclasses.replace(located, node=_ConformingNode(e, node).replace(mark=True))
-                    how, reason = (
-                        (node.direction, "conform", node.seq_length),
-                        "the profile keeps the operator",
-                    )
+                    how = node.direction, "conform", node.seq_length
+                    reason = "the profile keeps the operator"
                     self.conformed.append(LoweredNode(*located.origin, *how, len(e.nodes), reason))
             refused += [str(left) for left in find_departures(located) if left.level == "error"]
         if refused:

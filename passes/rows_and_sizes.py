@@ -15,7 +15,7 @@ from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.operator_kinds import POINTWISE, axes_along
 from rnnlower.graph.rewiring import insert_before, remove_orphans, replace_with_values
 from rnnlower.graph.symbols import is_known
-from rnnlower.graph.walk import ancestors, walk
+from rnnlower.graph.walk import ancestors, required_input, walk
 from rnnlower.passes.base import Pass
 
 _FIRST_OPSET = 7
@@ -84,8 +84,7 @@ class _Layers:
 
     def unfold(self, names: NameSource, pool: InitializerPool) -> None:
         """Compute the nodes on the rows as they were."""
-        source, folded = self.fold.inputs[0], self.fold.outputs[0]
-        assert source is not None
+        source, folded = required_input(self.fold), self.fold.outputs[0]
         folded.replace_all_uses_with(source)
         remove_orphans([folded])
         for node in self.nodes:
@@ -96,9 +95,7 @@ class _Layers:
             elif node.op_type == "Gemm":
                 _write_product(node, names, pool)
         for end in self.ends:
-            result = end.inputs[0]
-            assert result is not None
-            replace_with_values(end, [result])
+            replace_with_values(end, [required_input(end)])
 
 
 def _write_product(gemm: ir.Node, names: NameSource, pool: InitializerPool) -> None:

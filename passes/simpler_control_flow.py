@@ -9,12 +9,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import LoopSignature, State
 from rnnlower.graph.rewiring import remove_orphans, splice, take_place_of
-from rnnlower.graph.walk import (
-    default_opset,
-    display_name,
-    subgraphs_of,
-    walk,
-)
+from rnnlower.graph.walk import default_opset, display_name, subgraphs_of, walk
 from rnnlower.passes.base import Pass, are_gone
 
 
@@ -105,10 +100,7 @@ def _capture_states(node: ir.Node, same: Mapping[int, State]) -> None:
 
 
 def replace_loop(
-    node: ir.Node,
-    dropped: Sequence[int],
-    stacks: Mapping[ir.Value, ir.Value],
-    carried: Sequence[State] = (),
+    node: ir.Node, dropped: Sequence[int], stacks: Mapping[ir.Value, ir.Value], carried: Sequence[State] = ()
 ) -> ir.Node:
     """Replace a Loop or Scan, and return the new one.
 

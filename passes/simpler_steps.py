@@ -22,6 +22,7 @@ from rnnlower.graph.walk import (
     is_read,
     look_through_identities,
     producer_of,
+    required_input,
 )
 from rnnlower.lifting.frames import is_same_value
 from rnnlower.lifting.loops import step_slices
@@ -60,8 +61,7 @@ def simplify_steps(facts: Facts, names: NameSource, located: LocatedNode) -> Loc
     node, emitters = located.node, Emitters(facts.model, names=names)
     body = node.attributes["body"].as_graph()
     for reader, series, at, is_position in step_slices(facts, node) if node.op_type == "Loop" else ():
-        starts = reader.inputs[1]
-        assert starts is not None
+        starts = required_input(reader, 1)
         with emitters.before(reader) as e:
             place = starts if facts.dims(starts) == (1,) else e.slice(starts, [at], [at + 1], [0])
             element = place if is_position else e.op("Gather", series.outer, place, axis=series.axis)
@@ -265,10 +265,9 @@ def _turn(facts: Facts, node: ir.Node, index: int, perm: Sequence[int], emitters
     turned = LoopSignature(node).states[index]
     writer, back = turned.after.producer(), _inverse(perm)
     assert writer is not None
-    assert writer.inputs[0] is not None
     with emitters.before(node) as e:
         start = e.transpose(turned.start, back)
-    state = _new_state(facts, emitters, node, index, start, writer.inputs[0])
+    state = _new_state(facts, emitters, node, index, start, required_input(writer))
     for reader in [use.node for use in turned.before.uses() if _perm(use.node) == back]:
         replace_with_values(reader, [state.before])
     return _replace_state(emitters, node, index, [state], lambda e, values: e.transpose(values[0], perm))

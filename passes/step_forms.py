@@ -23,7 +23,7 @@ from rnnlower.graph.operator_kinds import REARRANGING
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values, take_place_of
 from rnnlower.graph.slicing import axis_slices, cut_parts
 from rnnlower.graph.symbols import SIZE_TYPES
-from rnnlower.graph.walk import producer_of, reachable
+from rnnlower.graph.walk import producer_of, reachable, required_input
 from rnnlower.lifting.frames import skip_casts
 from rnnlower.lifting.row_masks import truth_of_mask
 from rnnlower.lowering.emitter import Emitter, Emitters
@@ -211,8 +211,7 @@ def _inverted_inputs(facts: Facts, scan: ir.Node | None) -> Iterator[tuple[ir.No
 
 def _turn_input(facts: Facts, emitters: Emitters, scan: ir.Node, index: int) -> None:
     """Let a Scan that reads ``ended`` read ``Not(ended)``, and its body undo that with another Not."""
-    body, outer = LoopSignature(scan).body, scan.inputs[index]
-    assert outer is not None
+    body, outer = LoopSignature(scan).body, required_input(scan, index)
     going = _move(facts, emitters, {}, outer, partial(_opposite, emitters))
     scan.replace_input_with(index, going)
     remove_orphans([outer])
@@ -313,9 +312,7 @@ def _factors(value: ir.Value | None) -> list[tuple[ir.Value, ir.Value]]:
     node = producer_of(value, "Mul")
     if node is None:
         return []
-    first, second = node.inputs
-    assert first is not None
-    assert second is not None
+    first, second = required_input(node), required_input(node, 1)
     return [(first, second), (second, first)]
 
 
@@ -349,8 +346,7 @@ def _move(
     node = value.producer()
     assert node is not None
     if value not in known and node.op_type in _MOVING_CONDITIONS:
-        assert node.inputs[0] is not None
-        moved = _move(facts, emitters, known, node.inputs[0], origin)
+        moved = _move(facts, emitters, known, required_input(node), origin)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         with emitters.before(node) as e:
             known[value] = e.op(node.op_type, moved, *node.inputs[1:], **attributes)

@@ -91,10 +91,8 @@ def _match_slice(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, i
     """Return the source of a slice to which an axis is added, the axis, the bounds, and the new axis."""
     outer = producer_of(value, "Unsqueeze")
     node = None if outer is None else producer_of(outer.inputs[0], "Slice")
-    cuts, source = (
-        axis_slices(node, facts.constant),
-        None if node is None or not node.inputs else node.inputs[0],
-    )
+    cuts = axis_slices(node, facts.constant)
+    source = None if node is None or not node.inputs else node.inputs[0]
     shape = facts.shape(source)
     if outer is None or source is None or shape is None or cuts is None:
         return None

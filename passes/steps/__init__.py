@@ -3,5 +3,5 @@
 `shared` has those of several pipelines, and `lifting_steps` those that lift. `preparing` transforms the whole
 model until its recurrent nodes can be assessed, `planning` decides what becomes of each of them, `emitting`
 replaces them and checks the rest; `stateful` does both for LinearAttention and CausalConvWithState.
-`contracts` states what steps ensure, and `work` is the data that they share.
+`work` is the data that they share.
 """

@@ -16,16 +16,6 @@ from rnnlower.passes.exact_numbers import KeepNaNPass, SeparateSumsPass
 from rnnlower.passes.folding import FoldConstantsPass
 from rnnlower.passes.graph_boundaries import CopyOutputsPass, PlainLoopInputsPass
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
-from rnnlower.passes.steps.contracts import (
-    contract,
-    emitted_nodes_fit,
-    forms_exist,
-    nodes_are_in_model,
-    nodes_are_planned,
-    nodes_are_replaced,
-    opset_is_requested,
-    opset_suffices,
-)
 from rnnlower.passes.steps.planning import preferences
 from rnnlower.passes.steps.work import LoweringWork, is_selected
 from rnnlower.targets.choosing import KeptNode
@@ -34,7 +24,6 @@ from rnnlower.targets.misfits import group_misfits
 from rnnlower.targets.native import find_repeating_op
 
 
-@contract(requires=[nodes_are_planned], ensures=[forms_exist, nodes_are_in_model])
 def raise_opset_for_plans(work: LoweringWork) -> None:
     """Raise the opset for the replacements.
 
@@ -49,10 +38,6 @@ def raise_opset_for_plans(work: LoweringWork) -> None:
         work.notes += convert_to_first_possible(model, written, work.facts, keep=is_selected)
 
 
-@contract(
-    requires=[nodes_are_planned, forms_exist, nodes_are_in_model, opset_suffices],
-    ensures=[nodes_are_replaced],
-)
 def lower_nodes(work: LoweringWork) -> None:
     """Replace each recurrent node by primitive operators, as it was planned.
 
@@ -84,7 +69,6 @@ def lower_nodes(work: LoweringWork) -> None:
     work.notes += lowering.notes
 
 
-@contract(requires=[nodes_are_replaced], ensures=[opset_is_requested])
 def restore_requested_opset(work: LoweringWork) -> None:
     """Lower the opset to the requested one, which the emitted ops may have exceeded.
 
@@ -111,7 +95,6 @@ def restore_requested_opset(work: LoweringWork) -> None:
     )
 
 
-@contract(requires=[nodes_are_replaced, opset_is_requested], ensures=[emitted_nodes_fit])
 def require_fit(work: LoweringWork) -> None:
     """Refuse emitted ops that the target does not run. The graph stays as it is."""
     require_emitted_fit(work.model, work.target, work.facts)

@@ -17,15 +17,6 @@ from rnnlower.passes.folding import FoldWeightsPass
 from rnnlower.passes.lower_recurrent import dtype_of
 from rnnlower.passes.recurrent_forms import AdaptRecurrentPass, ConformSonnxPass
 from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass, resolve_static_lengths
-from rnnlower.passes.steps.contracts import (
-    contract,
-    lengths_are_numbers,
-    node_outcomes_are_disjoint,
-    nodes_are_in_model,
-    nodes_are_outside_functions,
-    nodes_are_planned,
-    nodes_are_valid,
-)
 from rnnlower.passes.steps.work import LoweringWork, deselect
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
@@ -38,7 +29,6 @@ from rnnlower.targets.choosing import Chooser, KeptNode
 from rnnlower.targets.fit import cautions, require_supported
 
 
-@contract(requires=[nodes_are_outside_functions], ensures=[node_outcomes_are_disjoint])
 def choose_native(work: LoweringWork) -> None:
     """Decide on each node whether the target's own operator runs it.
 
@@ -55,7 +45,6 @@ def choose_native(work: LoweringWork) -> None:
     work.nodes = [each for each in work.nodes if work.choices[each.node].kind != "keep"]
 
 
-@contract(requires=[nodes_are_outside_functions], ensures=[node_outcomes_are_disjoint, nodes_are_in_model])
 def adapt_recurrent(work: LoweringWork) -> None:
     """Adapt nodes to the target's own operator, which runs them in another form only.
 
@@ -76,14 +65,12 @@ def adapt_recurrent(work: LoweringWork) -> None:
     work.nodes = [each for each in work.nodes if each not in adapting.replaced]
 
 
-@contract(ensures=[nodes_are_valid])
 def check_nodes(work: LoweringWork) -> None:
     """Refuse nodes that break the ONNX spec. The graph stays as it is."""
     for located in work.nodes:
         parse_recurrent(located, work.options.semantics, lenient=True)
 
 
-@contract(requires=[nodes_are_valid])
 def conform_to_profile(work: LoweringWork) -> None:
     """Write nodes as the profile prescribes, which keeps the operator.
 
@@ -101,7 +88,6 @@ def conform_to_profile(work: LoweringWork) -> None:
     work.nodes = [each for each in find_recurrent(model) if (each.path, each.name) in conformed]
 
 
-@contract(requires=[nodes_are_valid], ensures=[nodes_are_in_model])
 def fold_weights(work: LoweringWork) -> None:
     """Fold weights and states, so that parts cut and joined from them are constant, too.
 
@@ -112,7 +98,6 @@ def fold_weights(work: LoweringWork) -> None:
     work.apply(InferTypesPass())
 
 
-@contract(requires=[nodes_are_valid], ensures=[lengths_are_numbers])
 def make_lengths_static(work: LoweringWork) -> None:
     """Find the numbers of steps, which a straight line writes out.
 
@@ -155,7 +140,6 @@ def _chooser(work: LoweringWork) -> Chooser:
     )
 
 
-@contract(requires=[nodes_are_valid, nodes_are_outside_functions], ensures=[nodes_are_planned])
 def plan_nodes(work: LoweringWork) -> None:
     """Choose strategy, form and opset of each node. The graph stays as it is."""
     options, nodes = work.options, []

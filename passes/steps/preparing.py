@@ -21,14 +21,6 @@ from rnnlower.passes.removing import remove_zero_states
 from rnnlower.passes.sequences import SEQUENCE_OPS, ResolveSequencesPass, StackSequencesPass
 from rnnlower.passes.static_shapes import InferTypesPass, StaticShapesPass
 from rnnlower.passes.steps import shared
-from rnnlower.passes.steps.contracts import (
-    contract,
-    node_outcomes_are_disjoint,
-    nodes_are_floats,
-    nodes_are_in_model,
-    nodes_are_outside_functions,
-    opset_suffices,
-)
 from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, select
 from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent, is_stateful, matches_pattern
@@ -59,7 +51,6 @@ def pad(work: LoweringWork) -> None:
     work.notes += work.apply(PadLengthsPass(work.options.max or {})).notes
 
 
-@contract(ensures=[nodes_are_in_model])
 def select_nodes(work: LoweringWork) -> None:
     """Mark the nodes to be lowered.
 
@@ -87,7 +78,6 @@ def prepare_model_format(work: LoweringWork) -> None:
     require_static_inputs(work.model, work.target)
 
 
-@contract(ensures=[opset_suffices])
 def raise_opset(work: LoweringWork) -> None:
     """Make the model one in which replacements can be written.
 
@@ -100,7 +90,6 @@ def raise_opset(work: LoweringWork) -> None:
         work.notes += convert_to_first_possible(work.model, first, work.facts, last=last)
 
 
-@contract(requires=[nodes_are_in_model], ensures=[nodes_are_in_model, nodes_are_outside_functions])
 def inline_functions(work: LoweringWork) -> None:
     """Inline functions, as the sizes and constants of a node in one are only known at the call.
 
@@ -136,7 +125,6 @@ def expand_definitions(work: LoweringWork) -> None:
     )
 
 
-@contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_in_model])
 def unroll_control_flow(work: LoweringWork) -> None:
     """Unroll the model's own Loops and Scans, where the target lacks them or the user asks for it.
 
@@ -178,7 +166,6 @@ def resolve_sequences(work: LoweringWork) -> None:
         work.apply(ResolveSequencesPass())
 
 
-@contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_in_model])
 def simplify_around_nodes(work: LoweringWork) -> None:
     """Simplify as `shared.simplify` does, and find out which nodes never run.
 
@@ -200,7 +187,6 @@ def name_batch(work: LoweringWork) -> None:
     work.notes += [f"dimension {old!r} is called {new!r}, which it must equal" for old, new in names.items()]
 
 
-@contract(requires=[nodes_are_outside_functions])
 def drop_zero_states(work: LoweringWork) -> None:
     """Leave out initial states that exporters compute as zeros.
 
@@ -209,7 +195,6 @@ def drop_zero_states(work: LoweringWork) -> None:
     remove_zero_states(work.facts, (located.node for located in work.nodes))
 
 
-@contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_floats])
 def dequantize_recurrent(work: Work) -> None:
     """Make quantized recurrent nodes float ones, which more runtimes have.
 
@@ -243,7 +228,6 @@ def _express_nodes(work: LoweringWork, refused: Callable[[ir.Node], bool], probl
     ]
 
 
-@contract(requires=[nodes_are_outside_functions], ensures=[node_outcomes_are_disjoint])
 def set_aside_impossible(work: LoweringWork) -> None:
     """Set nodes aside that cannot run on inputs of these shapes, and need no plan.
 

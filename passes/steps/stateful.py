@@ -12,7 +12,6 @@ from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.lowering.state_lowering import choose_chunk_form
 from rnnlower.passes.convert_opset import convert_to_first_possible
 from rnnlower.passes.lower_recurrent import LowerStateOperatorsPass
-from rnnlower.passes.steps.contracts import contract, nodes_are_replaced, state_operators_are_replaced
 from rnnlower.passes.steps.work import LoweringWork, Work, deselect, is_selected
 from rnnlower.recurrent.state_operators import (
     STATE_OPERATORS_OPSET,
@@ -78,7 +77,6 @@ def _kernel_domains(work: LoweringWork, op_type: str) -> list[str]:
     return found + [""] * (opset >= STATE_OPERATORS_OPSET and op_type in work.target.op_types)
 
 
-@contract(requires=[nodes_are_replaced], ensures=[state_operators_are_replaced])
 def lower_state_operators(work: LoweringWork) -> None:
     """Replace LinearAttention and CausalConvWithState nodes, as was done with recurrent ones.
 

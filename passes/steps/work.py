@@ -133,7 +133,7 @@ AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 @dataclasses.dataclass(frozen=True)
 class Step(Generic[AnyWork, AnyOptions]):
-    """An entry of a pipeline. The contract is declared with the function.
+    """An entry of a pipeline.
 
     Attributes:
         run: The function of the step.

@@ -70,10 +70,8 @@ def splice(model: ir.Model, node: ir.Node, graph: ir.Graph) -> None:
 
 def replace_with_values(node: ir.Node, results: Sequence[ir.Value]) -> None:
     """Replace a node by values that exist before it; names and positions of graph outputs stay."""
-    graph = node.graph
-    assert graph is not None
     for old, result in zip(node.outputs, results, strict=True):
-        replace_value(graph, node, old, result)
+        replace_value(node, old, result)
     remove_orphans(node.outputs)
 
 
@@ -126,20 +124,18 @@ def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
     node.replace_input_with(index, value)
 
 
-def replace_value(
-    graph: ir.Graph, node: ir.Node, old: ir.Value, result: ir.Value, *, is_new: bool = False
-) -> None:
+def replace_value(node: ir.Node, old: ir.Value, result: ir.Value, *, is_new: bool = False) -> None:
     """Replace a value by one that exists before a node; with `is_new`, the result takes over the old name.
 
     The name and position of a graph output stay in any case. The old value may be in a subgraph of the graph.
     """
     new, producer, maker = result, result.producer(), old.producer()
-    if maker is not None and isinstance(maker.graph, ir.Graph) and maker.graph is not graph:
-        graph, node, is_new = maker.graph, maker, False
-    is_made_here = producer is not None and producer.graph is graph
+    if maker is not None and isinstance(maker.graph, ir.Graph) and maker.graph is not node.graph:
+        node, is_new = maker, False
+    is_made_here = producer is not None and producer.graph is node.graph
     if old.is_graph_output() and (not is_made_here or result.is_graph_output()):
         identity = ir.node("Identity", [result], name=f"{old.name}/Identity")
-        graph.insert_before(node, identity)
+        node.prepend(identity)
         new = identity.outputs[0]
         new.type, new.shape = old.type, old.shape
     is_output, is_new = old.is_graph_output(), is_new and not result.is_graph_output()

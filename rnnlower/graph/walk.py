@@ -209,6 +209,13 @@ def operand(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
+def required_input(node: ir.Node, index: int = 0) -> ir.Value:
+    """Return an input that the operator of a node requires."""
+    value = node.inputs[index]
+    assert value is not None
+    return value
+
+
 def trim_omitted(values: Iterable[ir.Value | None]) -> list[ir.Value | None]:
     """Return `values` with omitted ones (absent or nameless) as ``None``, without omitted ones at the end."""
     kept = [None if value is None or value.name == "" else value for value in values]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.slicing import AxisSlice, axis_slices
-from rnnlower.graph.walk import LocatedNode, producer_of
+from rnnlower.graph.walk import LocatedNode, producer_of, required_input
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.lifted_nodes import LiftedNode, emit_state_operator, open_emitter, replace_lifted
 from rnnlower.recurrent.state_operators import CAUSAL_CONV
@@ -107,8 +107,7 @@ def lift_convolution(facts: Facts, names: NameSource, located: LocatedNode) -> L
 
 def _find_join(conv: ir.Node) -> _JoinedInput | None:
     """Return the Concat that makes a Conv's input, if there is one."""
-    value = conv.inputs[0]
-    assert value is not None
+    value = required_input(conv)
     transposed, wholes = producer_of(value, "Transpose"), [value]
     if transposed is not None and transposed.inputs[0] is not None:
         if tuple(transposed.attributes.get_ints("perm", (2, 1, 0))) != _SWAPPED:

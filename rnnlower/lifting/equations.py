@@ -126,11 +126,7 @@ class StepEquations:
     """
 
     def __init__(
-        self,
-        atoms: Atoms,
-        states: Sequence[Block],
-        new: Sequence[AffineForm],
-        semantics: Semantics,
+        self, atoms: Atoms, states: Sequence[Block], new: Sequence[AffineForm], semantics: Semantics
     ) -> None:
         self.atoms, self.states, self.semantics = atoms, states, semantics
         self.new = forms = [form.simplify() for form in new]

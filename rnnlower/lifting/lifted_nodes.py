@@ -254,19 +254,16 @@ def replace_lifted(
     replaced: Sequence[tuple[ir.Value, ir.Value]],
 ) -> None:
     """Replace a node and the listed values by new nodes; remove nodes that nothing reads."""
-    graph = node.graph
-    assert graph is not None
-    graph.insert_before(node, nodes)
+    node.prepend(nodes)
     for old, new in replaced:
-        replace_value(graph, node, old, new, is_new=new.producer() in nodes)
+        replace_value(node, old, new, is_new=new.producer() in nodes)
         facts.transfer(old, new)
     for each in reversed(nodes):
         remove_orphans(each.outputs)
     # What follows from other outputs is part of no result: nothing reads it in the end.
     more = reachable(node.outputs, lambda value: [out for user, _ in value.uses() for out in user.outputs])
     remove_orphans([*more, *(old for old, _ in replaced)])
-    if node.graph is not None:
-        raise AssertionError(f"{located.label} still has readers")
+    assert node.graph is None, f"{located.label} still has readers"
     for each in nodes:
         if each.domain:
             facts.model.opset_imports.setdefault(each.domain, 1)

@@ -256,7 +256,7 @@ class LineLifter:
         self, e: Emitter, graph: ir.Graph, emitted: EmittedNode, value: ir.Value, new: ir.Value
     ) -> None:
         """Replace a result of the steps by an emitted value."""
-        replace_value(graph, emitted.node, value, new, is_new=True)
+        replace_value(emitted.node, value, new, is_new=True)
         self._insert(e, graph)
         remove_orphans([value])
 

@@ -13,7 +13,7 @@ from rnnlower.graph.evaluation import Dim
 from rnnlower.graph.facts import Facts, cover_axis
 from rnnlower.graph.operator_kinds import source_axes
 from rnnlower.graph.slicing import axis_slices
-from rnnlower.graph.walk import ints_of_attribute_or_input
+from rnnlower.graph.walk import ints_of_attribute_or_input, required_input
 from rnnlower.lifting.affine_forms import (
     AffineForm,
     Atoms,
@@ -284,8 +284,7 @@ def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     """Reverse all steps, of all rows or of one of two directions."""
     form, dims = e.form(node.inputs[0]), e.dims(node.inputs[0])  # type: ignore[arg-type]
     time, batch = (node.attributes.get_int(f"{name}_axis", at) for name, at in (("time", 0), ("batch", 1)))
-    lengths, tag = node.inputs[1], form.tags[time]
-    assert lengths is not None
+    lengths, tag = required_input(node, 1), form.tags[time]
     if tag not in _REVERSED or dims is None:
         raise NotLiftableError("a ReverseSequence runs over an axis other than time")
     tags = tuple(_REVERSED[tag] if axis == time else each for axis, each in enumerate(form.tags))

@@ -11,7 +11,7 @@ from onnx_ir.convenience import convert_attributes
 from rnnlower.graph.einsum import einsum_terms
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.operator_kinds import POINTWISE, RANDOM, reduced_axes
-from rnnlower.graph.walk import node_label, operand, subgraphs_of, walk_values
+from rnnlower.graph.walk import node_label, operand, required_input, subgraphs_of, walk_values
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, count_steps
 from rnnlower.lifting.products import ProductReader, Size
@@ -218,8 +218,7 @@ def _require_fixed_operands(has_time: Sequence[bool], node: ir.Node) -> None:
 def _shift_axes(t: StepVectorizer, node: ir.Node, given: Values, has_time: Sequence[bool]) -> list[ir.Value]:
     """Emit a Squeeze, Unsqueeze or reduction with its axes shifted by one."""
     _require_fixed_operands(has_time, node)
-    assert node.inputs[0] is not None
-    before, after = t.products.dims(node.inputs[0]), t.products.dims(node.outputs[0])
+    before, after = t.products.dims(required_input(node)), t.products.dims(node.outputs[0])
     rank = len(after if node.op_type == "Unsqueeze" else before)
     axes = t.products.ints(node, "axes", 1)
     if node.op_type in _REDUCTIONS:

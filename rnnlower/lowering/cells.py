@@ -1,4 +1,4 @@
-"""The step equations of LSTM, GRU and RNN: one time step of a lane (one direction, or both).
+"""The step equations of LSTM, GRU and RNN: one time step of a lane (one direction, or both), and activations.
 
 A cell gets its gates from `Products` and returns the new state. A state of ``None`` is zero and costs
 nothing. Gates that share an activation are requested together, so that one activation op can serve them all.
@@ -11,11 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.lowering.activations import BOUNDED, emit_activation
+from rnnlower.errors import MissingOperatorError
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import PLAIN, Form, StepWeights
+from rnnlower.lowering.masks import condition_type, emit_where
 from rnnlower.lowering.timeseries import States
-from rnnlower.recurrent.node import Activation, ResolvedNode
+from rnnlower.recurrent.node import Activation, ResolvedNode, Semantics
+
+_Emit = Callable[[Emitter, ir.Value, float, float, Semantics], ir.Value]
+"""``(emitter, x, alpha, beta, semantics) -> value``."""
 
 _SHARED: Mapping[str, Sequence[str]] = {"iofc": ("iof", "c"), "zrh": ("zr", "h")}
 """Groups of gates with more than one activation, and the parts they are split into."""
@@ -52,7 +56,7 @@ class CellParameters:
             x = e.clip(x, -self.node.clip, self.node.clip)
         activation = self.activations[index]
         role = "h" if self.node.op_type == "RNN" else f"{'fgh'[index]} {activation.name}"
-        return self.announce(e, emit_activation(e, activation, x, self.node.semantics), role)
+        return self.announce(e, _emit_activation(e, activation, x, self.node.semantics), role)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +206,7 @@ def gru_step(e: Emitter, p: CellParameters, x: Inputs, state: States) -> NewStat
     candidate = p.activate(e, 1, hidden)
     if h is None:
         return NewState([p.announce(e, e.op("Mul", _emit_one_minus(e, p, z), candidate), "h")])
-    if p.activations[1].name in BOUNDED:
+    if p.activations[1].name in _BOUNDED:
         difference = p.announce(e, e.op("Sub", h, candidate), "h-n")
         operands = (candidate, p.announce(e, e.op("Mul", z, difference), "z*(h-n)"))
     else:
@@ -228,3 +232,59 @@ CELLS: Mapping[str, CellStep] = {"LSTM": lstm_step, "GRU": gru_step, "RNN": rnn_
 
 LAST_OPS: Mapping[str, str] = {"LSTM": "Mul", "GRU": "Add"}
 """The binary operator that ends a step and computes H, for cells that have one."""
+
+
+def _emit_activation(e: Emitter, activation: Activation, x: ir.Value, semantics: Semantics) -> ir.Value:
+    """Emit ``activation(x)``, of the shape of x."""
+    alpha = 0.0 if activation.alpha is None else activation.alpha
+    beta = 0.0 if activation.beta is None else activation.beta
+    try:
+        return ACTIVATIONS[activation.name](e, x, alpha, beta, semantics)
+    except MissingOperatorError as error:
+        raise error.needed_by("attribute activations") from None
+
+
+def _unary(op_type: str) -> _Emit:
+    return lambda e, x, *_: e.op(op_type, x)
+
+
+def _emit_softplus(e: Emitter, x: ir.Value, alpha: float, beta: float, semantics: Semantics) -> ir.Value:
+    """Emit a Softplus; in onnxruntime's kernels it is infinite where exp overflows in float32."""
+    if semantics == "spec":
+        return e.op("Softplus", x)
+    if e.dtype == ir.DataType.FLOAT16:
+        wide = e.with_dtype(ir.DataType.FLOAT)
+        return e.cast(_emit_softplus(wide, e.cast(x, ir.DataType.FLOAT), alpha, beta, semantics), e.dtype)
+    return e.op("Log", e.op("Add", e.op("Exp", x), e.scalar(1.0)))
+
+
+def _emit_thresholded_relu(
+    e: Emitter, x: ir.Value, alpha: float, _beta: float, semantics: Semantics
+) -> ir.Value:
+    if alpha == 0 and condition_type(e) != ir.DataType.BOOL:
+        return e.op("Relu", x)
+    threshold = e.scalar(alpha)
+    if semantics == "ort":
+        return emit_where(e, e.op("Greater", x, threshold), x, e.scalar(0.0))
+    return emit_where(e, e.op("Less", x, threshold), e.scalar(0.0), x)
+
+
+ACTIVATIONS: Mapping[str, _Emit] = {
+    "Affine": lambda e, x, alpha, beta, _: e.op("Add", e.op("Mul", x, e.scalar(alpha)), e.scalar(beta)),
+    "Elu": lambda e, x, alpha, *_: e.op("Elu", x, alpha=alpha),
+    "HardSigmoid": lambda e, x, alpha, beta, _: e.op("HardSigmoid", x, alpha=alpha, beta=beta),
+    "LeakyRelu": lambda e, x, alpha, *_: e.op("LeakyRelu", x, alpha=alpha),
+    "Relu": _unary("Relu"),
+    "ScaledTanh": lambda e, x, alpha, beta, _: e.op(
+        "Mul", e.op("Tanh", e.op("Mul", x, e.scalar(beta))), e.scalar(alpha)
+    ),
+    "Sigmoid": _unary("Sigmoid"),
+    "Softplus": _emit_softplus,
+    "Softsign": _unary("Softsign"),
+    "Tanh": _unary("Tanh"),
+    "ThresholdedRelu": _emit_thresholded_relu,
+}
+"""The emission of each activation: the ONNX spec of LSTM, GRU and RNN lists the same ones in all versions."""
+
+_BOUNDED = ("HardSigmoid", "Sigmoid", "Softsign", "Tanh")
+"""The functions whose values stay within a few units for every x."""

@@ -93,9 +93,7 @@ def replace_node(
         emitted: The nodes that compute them.
         mark: Whether to mark them as `EMITTED` for later passes, which takes a dictionary for each of them.
     """
-    graph = old.graph
-    assert graph is not None
-    graph.insert_before(old, emitted)
+    old.prepend(emitted)
     if mark:
         for node in emitted:
             node.meta[EMITTED] = True

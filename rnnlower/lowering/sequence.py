@@ -15,7 +15,7 @@ import onnx_ir as ir
 from rnnlower.graph.initializers import constant_of
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import detach
-from rnnlower.graph.walk import is_read
+from rnnlower.graph.walk import is_read, required_input
 from rnnlower.lowering.cells import LAST_OPS, Inputs, NewState
 from rnnlower.lowering.emitter import FAN_OUT, Emitter, RuntimeDim
 from rnnlower.lowering.forms import PLAIN, Form
@@ -117,8 +117,7 @@ def emit_failing_outputs(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
     Such a node is in a branch that inputs of the given shapes must not take. A runtime that infers shapes
     would refuse the whole model if the node were lowered literally.
     """
-    X = node.inputs[0]
-    assert X is not None
+    X = required_input(node)
     nonsense = e.op("Reshape", e.op("NonZero", X, since=9), e.integers(-1))
     return {
         name: e.op("Reshape", X, nonsense)

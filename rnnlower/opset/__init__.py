@@ -3,7 +3,7 @@
 `version_fit` compares nodes with operator versions, `value_types` holds the facts about values, `conversion`
 walks the model, `step` represents one node at one version step for the adapters. The adapters
 are in one module per operator family (`broadcasting`, `shaping`, ...), each with its table `ROWS`;
-`table` gathers them.
+`families` gathers them.
 """
 
 from __future__ import annotations

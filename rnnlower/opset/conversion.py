@@ -25,6 +25,7 @@ from rnnlower.graph.versions import (
 )
 from rnnlower.graph.walk import default_opset, is_read, node_label, root_graphs, subgraphs_of, walk
 from rnnlower.opset.conversion_state import Adaptation, Conversion, NodePredicate, OpsetReport, Subject
+from rnnlower.opset.families import REVIEWED, ROWS
 from rnnlower.opset.functions_and_training import (
     convert_training,
     drop_uncalled_functions,
@@ -32,7 +33,6 @@ from rnnlower.opset.functions_and_training import (
     inlining_opset,
 )
 from rnnlower.opset.step import VersionStep
-from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.value_types import ValueTypes
 from rnnlower.opset.version_fit import (
     MAX_OPSET,

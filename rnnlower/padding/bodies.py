@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.loop_signature import LoopSignature, iteration_numbers
 from rnnlower.graph.rewiring import prepend, remove_orphans
-from rnnlower.graph.walk import is_read, look_through, operand, walk
+from rnnlower.graph.walk import is_read, look_through, operand, required_input, walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, Size
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -126,7 +126,7 @@ def _readers(flow: PadFlow, body: ir.Graph) -> list[ir.Node]:
 
 def _take_step(flow: PadFlow, node: ir.Node, place: int, axis: int, step: ir.Value) -> Size | None:
     """Note the axes of a step that each iteration takes of an input, and return the size of the one taken."""
-    value = flow.operand(node, place)
+    value = required_input(node, place)
     axis %= len(flow.shape(value))
     axes = dict(flow.axes_of(value))
     size = axes.pop(axis, None)

@@ -18,7 +18,7 @@ from rnnlower.graph.facts import Facts, trip_count
 from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.operator_kinds import POINTWISE
 from rnnlower.graph.symbols import dim_name
-from rnnlower.graph.walk import default_opset, ints_of_attribute_or_input
+from rnnlower.graph.walk import default_opset, ints_of_attribute_or_input, required_input
 from rnnlower.padding.sizes import DIVISORS, MIXED_ROWS, ROWS, Axes, NoRuleError, Size
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
@@ -202,12 +202,6 @@ class Examples:
         """Record that a value equals one of the source, except for its padding."""
         self._origins[value] = self.origin(source)
 
-    def operand(self, node: ir.Node, index: int = 0) -> ir.Value:
-        """Return an input that the operator requires."""
-        value = node.inputs[index]
-        assert value is not None
-        return value
-
     def axes_of(self, value: ir.Value | None) -> Axes:
         """Return the axes of a value whose sizes follow from lengths."""
         return {} if value is None else self.axes.get(self.origin(value), {})
@@ -239,8 +233,7 @@ class Examples:
 
     def is_multiple(self, node: ir.Node, axis: int, place: int) -> bool:
         """Return whether a size of a node's output is as many times one of its input at other open sizes."""
-        source, out = node.inputs[0], node.outputs[0]
-        assert source is not None
+        source, out = required_input(node), node.outputs[0]
         before, after = (self._other.shape(self.origin(value)) for value in (source, out))
         rows, elements = before and before[axis], after and after[place]
         if not isinstance(rows, int) or not isinstance(elements, int):

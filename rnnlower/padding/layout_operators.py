@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.operator_kinds import source_axes
+from rnnlower.graph.walk import required_input
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, OpenSizeError, Size
 from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -209,14 +210,14 @@ def _size_from_fixed_start(flow: PadFlow, node: ir.Node, axis: int, size: Size, 
 def _last_steps(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, offsets: list[int], count: int) -> None:
     if len({*offsets}) != 1 or axes[axis].symbol == ROWS:
         raise NoRuleError("cuts a part whose start follows from the length")
-    emitter, source = flow.emitter_for(node), flow.operand(node)
+    emitter, source = flow.emitter_for(node), required_input(node)
     flow.require(axes[axis], -offsets[0])
     rank, steps = len(flow.shape(source)), range(offsets[0], offsets[0] + count)
     flow.replace(node, flow.masks.last_steps(emitter, source, axis, axes, steps, rank), emitter)
 
 
 def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:
-    emitter, source, size = flow.emitter_for(node), flow.operand(node), axes[axis]
+    emitter, source, size = flow.emitter_for(node), required_input(node), axes[axis]
     if flow.rows is not None:
         rank = len(flow.shape(source))
         places = [*range(rank)]
@@ -319,7 +320,7 @@ def _scatter_nd(flow: PadFlow, node: ir.Node) -> Axes:
 
 def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
     """Make positions that count from the end count from the last valid step."""
-    data, value = flow.operand(node), flow.operand(node, 1)
+    data, value = required_input(node), required_input(node, 1)
     size, contents = axes[along], flow.numbers(value)
     if size.symbol == ROWS:
         raise NoRuleError("takes single rows, each of which has a length of its own")

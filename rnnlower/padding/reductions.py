@@ -13,7 +13,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.operator_kinds import POINTWISE, axes_along, reduced_axes
-from rnnlower.graph.walk import operand, producer_of
+from rnnlower.graph.walk import operand, producer_of, required_input
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -37,7 +37,7 @@ _PARAMETERS = "has parameters that differ from step to step"
 
 
 def elementwise(flow: PadFlow, node: ir.Node) -> Axes:
-    if node.op_type in ("Div", "Mod") and flow.dtype(flow.operand(node, 1)).is_integer():
+    if node.op_type in ("Div", "Mod") and flow.dtype(required_input(node, 1)).is_integer():
         # Runtimes stop at an integer zero.
         for axis in flow.lengths_of(node.inputs[1]):
             flow.fill(node, 1, axis, 1)
@@ -50,7 +50,7 @@ def _reduce(flow: PadFlow, node: ir.Node) -> Axes:
     before = flow.axes_of(node.inputs[0])
     axes = flow.fill_along(node, over, _FILLS[node.op_type], keeps)
     if node.op_type == "ReduceMean" and {*over} & {*before}:
-        emitter, filled, rank = flow.emitter_for(node), flow.operand(node), len(flow.shape(node.inputs[0]))
+        emitter, filled, rank = flow.emitter_for(node), required_input(node), len(flow.shape(node.inputs[0]))
         if emitter.dtype.numpy().kind != "f":
             raise NoRuleError("averages integers over time")
         result = flow.masks.mean(emitter, filled, over, before, rank)
@@ -225,7 +225,7 @@ def _batch_norm(flow: PadFlow, node: ir.Node) -> Axes:
 
 def _layer_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
     """Normalize; scale and bias are aligned with the last axes."""
-    value, axes = flow.operand(node), flow.axes_of(node.inputs[0])
+    value, axes = required_input(node), flow.axes_of(node.inputs[0])
     rank = len(flow.shape(value))
     where = axes_along(node, rank, flow.opset)
     if not {*where} & {*axes}:
@@ -249,7 +249,7 @@ def _skip_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 def _channel_norm(flow: PadFlow, node: ir.Node) -> Axes:
     """Normalize each channel (InstanceNormalization), or each group of them."""
-    value, axes, shape = flow.operand(node), flow.axes_of(node.inputs[0]), flow.shape(node.inputs[0])
+    value, axes, shape = required_input(node), flow.axes_of(node.inputs[0]), flow.shape(node.inputs[0])
     if 1 in axes or any(map(flow.axes_of, node.inputs[1:])):
         raise NoRuleError(_PARAMETERS)
     if not any(axis >= 2 for axis in axes):

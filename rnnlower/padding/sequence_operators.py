@@ -8,7 +8,7 @@ import math
 import onnx_ir as ir
 
 from rnnlower.graph.rewiring import set_input
-from rnnlower.graph.walk import is_read, operand
+from rnnlower.graph.walk import is_read, operand, required_input
 from rnnlower.padding.sizes import Axes, NoRuleError
 from rnnlower.padding.validity import emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -42,7 +42,7 @@ def _attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
         if own is not None and flow.dtype(own) == ir.DataType.BOOL:
             mask = emitter.op("And", own, valid)
         else:
-            none = emitter.zeros([*flow.sizes(emitter, flow.operand(node), [time]), size.full])
+            none = emitter.zeros([*flow.sizes(emitter, required_input(node), [time]), size.full])
             lowest = emitter.scalar(-math.inf)
             mask = emitter.op("Where", valid, none if own is None else own, lowest)
         emitter.insert_before(node)
@@ -67,7 +67,7 @@ def _attention_with_lengths(keys: tuple[int, ...], lengths: int, flow: PadFlow, 
         raise NoRuleError("has features over time")
     if 1 in of_keys:
         _fill_keys(flow, node, keys, 1)
-        emitter, value = flow.emitter_for(node), flow.operand(node)
+        emitter, value = flow.emitter_for(node), required_input(node)
         count = emitter.cast(flow.masks.count(of_keys[1]), ir.DataType.INT32)
         if flow.rows is None:
             count = emitter.op("Expand", count, emitter.size_vector(flow.sizes(emitter, value, [0])))
@@ -84,7 +84,7 @@ def _attention_of_domain(flow: PadFlow, node: ir.Node) -> Axes | list[Axes]:
 
 
 def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
-    value, layout = flow.operand(node), node.attributes.get_int("layout", 0)
+    value, layout = required_input(node), node.attributes.get_int("layout", 0)
     axes = flow.axes_of(value)
     time, batch = (1, 0) if layout else (0, 1)
     if node.domain and time in axes:
@@ -135,7 +135,7 @@ def _linear_attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
     """The state holds the last steps: of those before the sequence, and of its own."""
-    value, axes = flow.operand(node), flow.axes_of(node.inputs[0])
+    value, axes = required_input(node), flow.axes_of(node.inputs[0])
     defaults = ATTRIBUTE_DEFAULTS[node.op_type]
     given = {name: each.value for name, each in node.attributes.items() if name not in _FOLLOWED}
     if unknown := sorted(name for name, each in given.items() if each != defaults[name]):

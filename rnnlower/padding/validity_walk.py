@@ -18,7 +18,7 @@ from rnnlower.graph.dynamic_sizes import describe_deciding_option
 from rnnlower.graph.operator_kinds import POINTWISE, RESHAPING
 from rnnlower.graph.rewiring import remove_orphans, take_place_of
 from rnnlower.graph.symbols import dim_name
-from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, is_read, operand
+from rnnlower.graph.walk import LocatedNode, captured_values, default_opset, is_read, operand, required_input
 from rnnlower.lowering.emitter import Emitter, Emitters, RuntimeDim
 from rnnlower.padding.examples import Examples
 from rnnlower.padding.sizes import MIXED_ROWS, ROWS, Axes, NoRuleError, OpenSizeError, Size
@@ -197,7 +197,7 @@ class PadFlow(Examples):
 
     def fill(self, node: ir.Node, index: int, axis: int, fill: float | ir.Value) -> None:
         """Fill the padding of an input on an axis, with a number or a scalar value."""
-        value, axes = self.operand(node, index), self.axes_of(node.inputs[index])
+        value, axes = required_input(node, index), self.axes_of(node.inputs[index])
         key = (value, axis, fill)
         if key not in self._filled:
             emitter = self.emitters.at(f"{value.name}_valid", self.dtype(value))
@@ -248,7 +248,7 @@ class PadFlow(Examples):
 
     def emitter_for(self, node: ir.Node) -> Emitter:
         """Return an emitter of nodes next to this one, in the type of its first input."""
-        return self.emitters.at(node.outputs[0].name or node.op_type, self.dtype(self.operand(node)))
+        return self.emitters.at(node.outputs[0].name or node.op_type, self.dtype(required_input(node)))
 
     def _visit(self, node: ir.Node) -> None:
         self._visited = node
@@ -270,7 +270,7 @@ class PadFlow(Examples):
         for index in numbers:
             # The rule of Gather takes numbers of rows itself.
             if index not in controls and not (self.rows is not None and node.op_type == "Gather"):
-                value, number = self.operand(node, index), self._operand_at_length(node, index)
+                value, number = required_input(node, index), self._operand_at_length(node, index)
                 node.replace_input_with(index, number)
                 self.record_origin(number, value)
         read = [*map(is_read, node.outputs)]
@@ -385,7 +385,7 @@ class PadFlow(Examples):
 
     def _operand_at_length(self, node: ir.Node, index: int) -> ir.Value:
         """Return an input's content at the length, shaped to broadcast."""
-        value = self.operand(node, index)
+        value = required_input(node, index)
         if self.rows is None:
             return self._content_at_length(value)
         if node.op_type not in POINTWISE:
@@ -416,7 +416,7 @@ class PadFlow(Examples):
         return self._emit_again(emitter, value, node)
 
     def _shape_of_length(self, emitter: Emitter, node: ir.Node) -> ir.Value:
-        source = self.operand(node)
+        source = required_input(node)
         axes, start = self.axes_of(source), node.attributes.get_int("start", 0)
         places = range(len(self.shape(source)))[start : node.attributes.get_int("end")]
         return emitter.size_vector(

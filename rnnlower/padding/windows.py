@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.walk import operand
+from rnnlower.graph.walk import operand, required_input
 from rnnlower.padding.sizes import Axes, NoRuleError, Size
 from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -105,7 +105,7 @@ def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
         # Valid windows have no padding, or it counts.
         return found
     emitter, rank = flow.emitter_for(node), len(flow.shape(node.inputs[0]))
-    sizes = [1, 1, *flow.sizes(emitter, flow.operand(node), range(2, rank))]
+    sizes = [1, 1, *flow.sizes(emitter, required_input(node), range(2, rank))]
     if counts and around:
         pads = node.attributes.get_ints("pads") or ()
         more = [0, 0, *map(sum, zip(pads[: rank - 2], pads[rank - 2 :], strict=True))]
@@ -193,7 +193,7 @@ def _global_pool(fill: float, flow: PadFlow, node: ir.Node) -> Axes:
     axes, rank = flow.axes_of(node.inputs[0]), len(flow.shape(node.inputs[0]))
     left = flow.fill_along(node, range(2, rank), fill)
     if node.op_type == "GlobalAveragePool" and left != axes:
-        emitter, filled = flow.emitter_for(node), flow.operand(node)
+        emitter, filled = flow.emitter_for(node), required_input(node)
         flow.replace(node, flow.masks.mean(emitter, filled, range(2, rank), axes, rank), emitter)
     return left
 
@@ -236,7 +236,7 @@ def _mirror(flow: PadFlow, node: ir.Node, axis: int, begin: int, size: Size, mod
     """Gather the steps that the padding repeats, by their positions within the sequence."""
     if flow.rows is not None:
         raise NoRuleError(f"repeats the ends of rows, each of which has a length of its own (mode {mode})")
-    emitter, source = flow.emitter_for(node), flow.operand(node)
+    emitter, source = flow.emitter_for(node), required_input(node)
     places = emitter.constant(np.arange(size.full, dtype=np.int64) - begin)
     count = flow.masks.count(flow.axes_of(source)[axis])
     last, zero = emitter.op("Sub", count, emitter.integers(1)), emitter.integers(0)
@@ -299,7 +299,7 @@ def _stretch(flow: PadFlow, node: ir.Node, axis: int, size: Size, wanted: Size, 
     """Read each step from its place, which follows from both lengths, as onnxruntime computes it."""
     mode = node.attributes.get_string("mode", "nearest")
     rounding = node.attributes.get_string("nearest_mode", "round_prefer_floor")
-    emitter, source = flow.emitter_for(node), flow.operand(node)
+    emitter, source = flow.emitter_for(node), required_input(node)
     real = emitter.with_dtype(ir.DataType.FLOAT)
     have, want = (flow.masks.count(each, ir.DataType.FLOAT) for each in (size, wanted))
     half, one, zero = map(real.scalar, (0.5, 1, 0))
@@ -337,7 +337,7 @@ def _stretch(flow: PadFlow, node: ir.Node, axis: int, size: Size, wanted: Size, 
 
 
 def _repeat_last_step(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> None:
-    emitter, source = flow.emitter_for(node), flow.operand(node)
+    emitter, source = flow.emitter_for(node), required_input(node)
     places = emitter.constant(np.arange(size.full, dtype=np.int64))
     last = emitter.op("Sub", flow.masks.count(size), emitter.integers(1))
     places = emit_min(emitter, places, last)

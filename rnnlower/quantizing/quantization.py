@@ -23,12 +23,11 @@ from rnnlower.passes.command_options import QuantizeOptions
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
-from rnnlower.quantizing.integer_states import carry_integers
 from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_steps, measure
 from rnnlower.quantizing.model_preparation import prepare
 from rnnlower.quantizing.observing import Ranges, Role, find_ranges, read_ranges
 from rnnlower.quantizing.onnxruntime_tool import quantize_rest
-from rnnlower.quantizing.placement import capture_integers, localize_constants, quantize_moved
+from rnnlower.quantizing.placement import capture_integers, carry_integers, localize_constants, quantize_moved
 from rnnlower.quantizing.quantizers import Quantization, Quantizers
 from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, as_list, open_model, open_source
 from rnnlower.quantizing.schemes import Scheme, TfliteScheme

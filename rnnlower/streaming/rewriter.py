@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnnlower.files.metadata import StreamMetadata
 from rnnlower.graph.inference import forget_inner_shapes
 from rnnlower.graph.rewiring import prepend, remove_orphans, replace_with_values, set_input, take_place_of
-from rnnlower.graph.walk import operand
+from rnnlower.graph.walk import operand, required_input
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.streaming.analysis import Analysis
 from rnnlower.timeflow import edits
@@ -216,8 +216,7 @@ class StreamRewriter:
     def _sum(self, edit: edits.ContinueSum) -> None:
         node = edit.node
         total = node.outputs[0]
-        source = node.inputs[0]
-        assert source is not None
+        source = required_input(node)
         state, out = self._state(f"{total.name}_sum", edit.dtype, edit.shape, 0.0)
         emitter = self._emitter(source, f"{total.name}_sum")
         ongoing = emitter.op("Add", total, state)
@@ -246,8 +245,7 @@ class StreamRewriter:
             self._add_state_output(later, self._pending_position_outputs.pop(chunk), position, 0)
 
     def _blank(self, edit: edits.BlankFrames) -> None:
-        value = edit.node.inputs[edit.index]
-        assert value is not None
+        value = required_input(edit.node, edit.index)
         key = (value, "blank", edit.late, edit.fill)
         if key not in self._shared:
             emitter = self._emitter(value, f"{value.name}_blank")
@@ -312,8 +310,7 @@ class StreamRewriter:
 
     def _overlap(self, edit: edits.OverlapAdd) -> None:
         node, axis, kernel, hop = edit.node, edit.axis, edit.kernel, edit.hop
-        value, shape = node.inputs[edit.index], edit.shape
-        assert value is not None
+        value, shape = required_input(node, edit.index), edit.shape
         emitter = self._emitter(value, f"{node.outputs[0].name}_overlap")
         parts, before = -(-kernel // hop), -(-kernel // hop) - 1
         sizes = [emitter.dim(value, place) if dim is None else dim for place, dim in enumerate(shape)]

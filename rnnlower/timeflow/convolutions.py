@@ -216,10 +216,8 @@ def match_frame_gather(flow: Flow, node: ir.Node, axis: int) -> Track | None:
 
 def _scatter(flow: Flow, node: ir.Node) -> Outcome:
     """Handle frames that are added to zeros at constant indices, each one hop after the previous one."""
-    adds, places = (
-        node.attributes.get_string("reduction", "none") == "add",
-        flow.known_content(node.inputs[1]),
-    )
+    adds = node.attributes.get_string("reduction", "none") == "add"
+    places = flow.known_content(node.inputs[1])
     if not adds or not flow.whole.is_zero(node.inputs[0]) or places is None:
         raise CoupledError("writes to positions of the sequence other than by adding frames to zeros")
     track, axis = flow.required_track(node, 2), 0

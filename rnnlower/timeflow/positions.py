@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
-from rnnlower.graph.walk import operand
+from rnnlower.graph.walk import operand, required_input
 from rnnlower.timeflow.edits import ContinuePositions, ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome
 from rnnlower.timeflow.tracks import CoupledError, Track, shapes_remedy
@@ -110,8 +110,7 @@ def cut_to_chunk(
     flow: Flow, node: ir.Node, index: int, axis: int, track: Track, *, broadcasts: bool = False
 ) -> None:
     """Cut a constant as long as the sequence to chunks; an operator that broadcasts takes one row for all."""
-    value = node.inputs[index]
-    assert value is not None
+    value = required_input(node, index)
     name = f"{value.name!r}"
     array, is_by_size = flow.known_content(value), value in flow.pending or flow.depends_on_length(value)
     if array is None:

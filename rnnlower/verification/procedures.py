@@ -304,11 +304,8 @@ class LengthProcedure(Procedure, ABC):
                 dim = value.type.tensor_type.shape.dim[self.axes[value.name]]
                 dim.dim_value = lengths[value.name]
         facts = gather_facts(model)
-        uses, threshold = (
-            _uses_of_both(runner, facts.uses, lengths.values()),
-            runner.reference_facts.threshold,
-        )
-        facts = dataclasses.replace(facts, uses=uses, threshold=threshold)
+        uses = _uses_of_both(runner, facts.uses, lengths.values())
+        facts = dataclasses.replace(facts, uses=uses, threshold=runner.reference_facts.threshold)
         maker = input_maker(model.graph, other, facts, options.seed + number)
         made, skipped = generate_trials(run, maker, options.trials or self.default_count(maker, lengths))
         for text in skipped:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from rnnlower.errors import OpsetError
 from rnnlower.graph.versions import REQUIRED, operators, version_at, versions
 from rnnlower.opset import conversion, convert_opset
-from rnnlower.opset.table import REVIEWED, ROWS
+from rnnlower.opset.families import FAMILIES, REVIEWED, ROWS
 from rnnlower.opset.version_fit import MAX_OPSET
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "docs" / "opset_table.py"
@@ -30,6 +30,10 @@ def test_the_page_is_current() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run python docs/opset_table.py"
+
+
+def test_no_step_has_two_rows() -> None:
+    assert len(ROWS) == sum(len(row.operators.split()) for family in FAMILIES for row in family.ROWS)
 
 
 @older

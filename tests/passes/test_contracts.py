@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from support.configs import random_config
 from support.contracts import contracts_hold
+from support.step_contracts import CONTRACTS
 
 import rnnlower.passes
 from rnnlower.errors import RnnLowerError
@@ -18,7 +19,6 @@ from rnnlower.passes import ConvertOpsetPass, FreezeDimsPass, LegacyConstantsPas
 from rnnlower.passes.base import initializers_suit_ir_version
 from rnnlower.passes.pipeline import LOWER, LoweringOptions, lower_model
 from rnnlower.passes.steps import emitting, shared
-from rnnlower.passes.steps.contracts import CONTRACTS
 from rnnlower.passes.steps.work import Work
 from rnnlower.targets import find_target
 

@@ -14,8 +14,8 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.symbols import dim_name
 from rnnlower.passes import SetInputsPass, StreamPass, pipeline
 from rnnlower.passes.base import Condition
-from rnnlower.passes.steps.contracts import CONTRACTS, Contract
 from rnnlower.passes.steps.work import Work
+from support.step_contracts import CONTRACTS, Contract
 
 _SETS_INPUTS = (SetInputsPass, StreamPass)
 """The passes whose purpose is to change the interface."""

@@ -18,13 +18,7 @@ from rnnlower.cli.values import check_external_data, restore_stream_names
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
 from rnnlower.folders import whole_file
 from rnnlower.passes.command_options import ConvertOptions, LiftOptions, PadOptions, StreamOptions
-from rnnlower.passes.options import (
-    LoopOptions,
-    LoweringOptions,
-    LowerOptions,
-    ScanOptions,
-    UnrollOptions,
-)
+from rnnlower.passes.options import LoopOptions, LoweringOptions, LowerOptions, ScanOptions, UnrollOptions
 
 if TYPE_CHECKING:
     import onnx_ir as ir

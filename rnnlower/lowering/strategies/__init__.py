@@ -1,7 +1,7 @@
 """Strategies to repeat a step over time: a straight line, a Scan, or a Loop.
 
-A strategy is one file and one row in `STRATEGIES`. Each turns a `Recurrence` into `Results` and knows nothing
-of directions, masks and cells. All of them repeat the same step, and unrolling K steps inside a
+A strategy is a function and one row in `STRATEGIES`. Each turns a `Recurrence` into `Results` and knows
+nothing of directions, masks and cells. All of them repeat the same step, and unrolling K steps inside a
 loop body (`chunked_steps.py`) reuses the straight-line strategy.
 """
 
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS
-from rnnlower.lowering.strategies.loop import run_loop
 from rnnlower.lowering.strategies.repeating import Strategy
-from rnnlower.lowering.strategies.scan import run_scan
+from rnnlower.lowering.strategies.scan_and_loop import run_loop, run_scan
 from rnnlower.lowering.strategies.unroll import run_unrolled
 
 STRATEGIES: Mapping[str, Strategy] = {

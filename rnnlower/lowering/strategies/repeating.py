@@ -1,4 +1,4 @@
-"""The input and the result of a strategy, and the subgraphs that it writes."""
+"""The input and the result of a strategy."""
 
 from __future__ import annotations
 
@@ -99,31 +99,6 @@ class Strategy:
     run: Run
     forms: Sequence[Form]
     output_apart: bool = False
-
-
-def body_value(e: Emitter, what: str, dtype: ir.DataType, dims: Sequence[RuntimeDim]) -> ir.Value:
-    """Return an input of a body."""
-    return ir.Value(name=e.names.fresh(what), shape=declared_shape(dims), type=ir.TensorType(dtype))
-
-
-def body_graph(
-    e: Emitter, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], dims: Sequence[Sequence[RuntimeDim]]
-) -> ir.Graph:
-    """Return the graph of the nodes that the emitter holds.
-
-    Args:
-        outputs: The outputs in the compute type. A graph must not name a value twice among its
-            outputs, nor return a value from outside: such outputs get an Identity.
-        dims: The sizes of the outputs.
-    """
-    produced = set(e.nodes)
-    distinct: list[ir.Value] = []
-    for value, sizes in zip(outputs, dims, strict=True):
-        if value in distinct or value.producer() not in produced:
-            value = e.op("Identity", value)
-        value.shape, value.type = declared_shape(sizes), ir.TensorType(e.dtype)
-        distinct.append(value)
-    return ir.Graph(inputs, distinct, nodes=e.nodes, name=e.names.source.fresh(e.names.prefix.rstrip("/")))
 
 
 def declared_shape(dims: Sequence[RuntimeDim]) -> ir.Shape:

@@ -1,9 +1,12 @@
-"""Conditions that steps of the pipeline ensure for the later ones, on a `LoweringWork`."""
+"""The conditions before and after the steps of a lowering, in addition to those of the passes that they run.
+
+A condition is a function of the model and the step's `LoweringWork`, whose name states it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -11,36 +14,19 @@ import onnx_ir as ir
 from rnnlower.graph.walk import default_opset, walk
 from rnnlower.lowering import FIRST_OPSET
 from rnnlower.passes.base import Condition
+from rnnlower.passes.steps import emitting, planning, preparing, stateful
 from rnnlower.passes.steps.work import LoweringWork, is_selected
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.state_operators import is_state_operator
 from rnnlower.targets.fit import find_misfits
 
-_Function = Callable[[Any], None]
-
 
 @dataclasses.dataclass(frozen=True)
 class Contract:
-    """The conditions before and after a step, in addition to those of the passes that it runs."""
+    """The conditions before and after a step."""
 
     requires: Sequence[Condition] = ()
     ensures: Sequence[Condition] = ()
-
-
-CONTRACTS: dict[_Function, Contract] = {}
-"""The contracts of the steps that have one."""
-
-
-def contract(
-    *, requires: Sequence[Condition] = (), ensures: Sequence[Condition] = ()
-) -> Callable[[_Function], _Function]:
-    """State the contract of a step."""
-
-    def note(step: _Function) -> _Function:
-        CONTRACTS[step] = Contract(requires, ensures)
-        return step
-
-    return note
 
 
 def nodes_are_in_model(model: ir.Model, work: LoweringWork) -> bool:
@@ -113,3 +99,34 @@ def opset_is_requested(model: ir.Model, work: LoweringWork) -> bool:
 def emitted_nodes_fit(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether the target runs everything that was emitted."""
     return not find_misfits(model, work.target, work.options.semantics, emitted=True)
+
+
+CONTRACTS: Mapping[Callable[[Any], None], Contract] = {
+    preparing.select_nodes: Contract((), [nodes_are_in_model]),
+    preparing.raise_opset: Contract((), [opset_suffices]),
+    preparing.inline_functions: Contract(
+        [nodes_are_in_model], [nodes_are_in_model, nodes_are_outside_functions]
+    ),
+    preparing.unroll_control_flow: Contract([nodes_are_outside_functions], [nodes_are_in_model]),
+    preparing.simplify_around_nodes: Contract([nodes_are_outside_functions], [nodes_are_in_model]),
+    preparing.drop_zero_states: Contract([nodes_are_outside_functions]),
+    preparing.dequantize_recurrent: Contract([nodes_are_outside_functions], [nodes_are_floats]),
+    preparing.set_aside_impossible: Contract([nodes_are_outside_functions], [node_outcomes_are_disjoint]),
+    planning.choose_native: Contract([nodes_are_outside_functions], [node_outcomes_are_disjoint]),
+    planning.adapt_recurrent: Contract(
+        [nodes_are_outside_functions], [node_outcomes_are_disjoint, nodes_are_in_model]
+    ),
+    planning.check_nodes: Contract((), [nodes_are_valid]),
+    planning.conform_to_profile: Contract([nodes_are_valid]),
+    planning.fold_weights: Contract([nodes_are_valid], [nodes_are_in_model]),
+    planning.make_lengths_static: Contract([nodes_are_valid], [lengths_are_numbers]),
+    planning.plan_nodes: Contract([nodes_are_valid, nodes_are_outside_functions], [nodes_are_planned]),
+    emitting.raise_opset_for_plans: Contract([nodes_are_planned], [forms_exist, nodes_are_in_model]),
+    emitting.lower_nodes: Contract(
+        [nodes_are_planned, forms_exist, nodes_are_in_model, opset_suffices], [nodes_are_replaced]
+    ),
+    emitting.restore_requested_opset: Contract([nodes_are_replaced], [opset_is_requested]),
+    emitting.require_fit: Contract([nodes_are_replaced, opset_is_requested], [emitted_nodes_fit]),
+    stateful.lower_state_operators: Contract([nodes_are_replaced], [state_operators_are_replaced]),
+}
+"""The contracts of the steps that pass data on."""
