@@ -84,7 +84,8 @@ def prepare(model: ir.Model, options: RecordedOptions) -> list[str]:
     found = find_recurrent(model)
     if not found:
         operators = op_types(model)
-        remedy = "use onnxruntime.quantization on it"
+        lift = f"if steps are written out, make a node of them first (`{wording.call('lift')}`)"
+        remedy = f"{lift}; otherwise use onnxruntime.quantization on it"
         if "QuantizeLinear" in operators:
             remedy = "it has quantizers already: quantize the float model instead"
         elif not operators.isdisjoint(LOOPS):

@@ -180,10 +180,12 @@ def _refuse_branches(model: ir.Model) -> None:
     for node in model.graph:
         held = [each for graph in subgraphs_of(node) for each, _ in walk(graph) if is_recurrent(each)]
         if held:
+            written_out = call("lower", target="onnxruntime", **{"control-flow": "unroll"})
+            remedy = f"if its number of steps is known, write them out first (`{written_out}`)"
             raise UnsupportedModelError(
                 f"{locate(model, node).label} holds the recurrent nodes, and time is followed through "
                 "the main graph alone",
-                remedy=describe_branch_inputs(model, held[0]),
+                remedy=describe_branch_inputs(model, held[0]) if node.op_type == "If" else remedy,
             )
 
 

@@ -60,14 +60,23 @@ class NumpyEngine:
     name: EngineName = "rnnlower-reference"
 
     def __init__(
-        self, model: ParsedModel, semantics: Semantics, precise: bool = True, inexact: Inexact | None = None
+        self,
+        model: ParsedModel,
+        semantics: Semantics,
+        precise: bool = True,
+        inexact: Inexact | None = None,
+        marks_unset: bool = False,
     ) -> None:
         # Imported here because onnx's evaluator is slow to import, and most models never need it.
         from rnnlower.engines.reference import Evaluator
 
         try:
             self._evaluator = Evaluator(
-                model.with_data(), semantics=semantics, precise=precise, inexact=inexact
+                model.with_data(),
+                semantics=semantics,
+                precise=precise,
+                inexact=inexact,
+                marks_unset=marks_unset,
             )
         except UnsupportedModelError as error:
             raise LacksKernelError(str(error)) from error

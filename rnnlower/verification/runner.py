@@ -200,6 +200,10 @@ class Runner:
         """Return the reference's outputs computed by NumPy, in another precision than its engine's."""
         return self._run_in_numpy(feeds, precise=self.engines["reference"] != NumpyEngine.name)
 
+    def with_marks_of_unset(self, feeds: dict[str, Array]) -> dict[str, Any] | None:
+        """Return the reference's outputs, NaN where Y_c of an LSTM over no steps leads."""
+        return self._run_in_numpy(feeds, marks_unset=True)
+
     def _run_in_numpy(self, feeds: dict[str, Array], **options: Any) -> dict[str, Any] | None:
         """Return the reference's outputs computed by NumPy; ``None`` if it fails or the model is large."""
         if len(self.reference.proto.graph.node) > _LARGE_GRAPH:

@@ -198,6 +198,7 @@ class Evaluator:
         semantics: ``"ort"`` or ``"spec"``, for the recurrent operators (see :mod:`.recurrent_ops`).
         precise: Compute float32 data of recurrent operators in float64, not in float32.
         inexact: Applied to what every Sigmoid and Tanh gives, to see what their errors lead to.
+        marks_unset: See :func:`.recurrent_ops`.
 
     Recurrent operators compute float64 data in float64, float16 and bfloat16 in float32, and round at the
     end. bfloat16 arrays have the dtype ``ml_dtypes.bfloat16``.
@@ -216,13 +217,12 @@ class Evaluator:
         semantics: Semantics = "ort",
         precise: bool = True,
         inexact: Elementwise | None = None,
+        marks_unset: bool = False,
     ) -> None:
         opsets = _opset_versions(model.opset_import)
+        recurrent = recurrent_ops(semantics, precise=precise, inexact=inexact, marks_unset=marks_unset)
         settings = {
-            "recurrent": {
-                cls.__name__: cls
-                for cls in (*recurrent_ops(semantics, precise=precise, inexact=inexact), *STATE_OPS)
-            },
+            "recurrent": {cls.__name__: cls for cls in (*recurrent, *STATE_OPS)},
             "inexact": None if inexact is None else staticmethod(inexact),
             "foreign": {
                 ("com.microsoft", "DynamicQuantizeLSTM"): DynamicQuantizeLSTM,

@@ -54,6 +54,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
 
     semantics: ClassVar[Semantics] = "ort"
     precise: ClassVar[bool] = True
+    marks_unset: ClassVar[bool] = False
     inexact: ClassVar[Callable[..., Array] | None] = None
     gates: ClassVar[int]
     default_activations: ClassVar[tuple[str, ...]]
@@ -112,6 +113,8 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
             ys.append(y)
             finals.append(final)
         outputs = [np.stack(ys, axis=1), *(np.stack(group) for group in zip(*finals, strict=True))]
+        if self.marks_unset and not len(X):
+            outputs[2:] = [np.full_like(state, np.nan) for state in outputs[2:]]
         if layout:
             outputs = [np.transpose(outputs[0], (2, 0, 1, 3)), *(np.swapaxes(s, 0, 1) for s in outputs[1:])]
         with np.errstate(over="ignore"):
@@ -294,12 +297,17 @@ class RNN(_Recurrent):
 
 
 def recurrent_ops(
-    semantics: Semantics = "ort", *, precise: bool = True, inexact: Elementwise | None = None
+    semantics: Semantics = "ort",
+    *,
+    precise: bool = True,
+    inexact: Elementwise | None = None,
+    marks_unset: bool = False,
 ) -> list[type[OpRun]]:
     """Return the three operators for ``ReferenceEvaluator(model, new_ops=recurrent_ops())``.
 
     With ``precise=False`` float32 data is computed in float32, as in runtimes, and not in float64;
-    ``inexact`` is applied to what Sigmoid and Tanh give.
+    ``inexact`` is applied to what Sigmoid and Tanh give. With ``marks_unset``, the Y_c of an LSTM over no
+    steps is NaN: onnxruntime's kernel leaves it unset.
 
     That evaluator does not pass ``new_ops`` on to model-local functions;
     :class:`rnnlower.engines.reference.Evaluator` does.
@@ -307,6 +315,7 @@ def recurrent_ops(
     settings = {
         "semantics": semantics,
         "precise": precise,
+        "marks_unset": marks_unset,
         "inexact": None if inexact is None else staticmethod(inexact),
     }
     return [type(base.__name__, (base,), settings) for base in (LSTM, GRU, RNN)]

@@ -37,8 +37,11 @@ class Equal:
     reason: str
 
 
+@dataclass(frozen=True)
 class Undetermined:
-    """The excuse that the trial's inputs do not determine an output."""
+    """The excuse that the trial's inputs do not determine an output, with what such trials do."""
+
+    reason: str = "overflow or amplify rounding"
 
 
 class SecondLook:
@@ -56,6 +59,8 @@ class SecondLook:
 
     def excuse(self, name: str) -> Equal | Undetermined | None:
         """Return the first excuse that applies to an output; ``None`` if it differs."""
+        if self._differs_only_where_unset(name):
+            return Undetermined("run an LSTM over no steps, whose Y_c onnxruntime does not set")
         # Comparisons come first: they also hold for outputs that their own type leaves undetermined.
         if compared := self._equal_within_range(name) or self._equal_but_for_quantizers(name):
             return compared
@@ -111,6 +116,16 @@ class SecondLook:
             f"differs by {second.max_abs:.2g}, only as far as rounding goes, and the Sigmoid and Tanh of "
             f"{runtime.label}, which are up to {runtime.activation_error:.1g} off",
         )
+
+    def _differs_only_where_unset(self, name: str) -> bool:
+        expected, found = self._outputs[name], self._found[name]
+        are_floats = name in floats_in(self._outputs) and name in floats_in(self._found)
+        if not are_floats or found.shape != expected.shape:
+            return False
+        marked = self._output_of(self._marks_of_unset, name)
+        places = np.isnan(marked) & _is_number(self._output_of(self._opinion, name))
+        expected, found = (np.where(places, np.zeros((), each.dtype), each) for each in (expected, found))
+        return compare_values(name, expected, found, self._tolerance(expected.dtype)).equal
 
     def _amplifies_rounding(self, name: str) -> bool:
         """Return whether rounding leaves an output undetermined."""
@@ -199,6 +214,10 @@ class SecondLook:
     @cached_property
     def _opinion(self) -> Mapping[str, Any]:
         return self._runner.second_opinion(self._feeds) or {}
+
+    @cached_property
+    def _marks_of_unset(self) -> Mapping[str, Any]:
+        return self._runner.with_marks_of_unset(self._feeds) or {}
 
     @cached_property
     def _coarse(self) -> Mapping[str, Any]:

@@ -108,7 +108,7 @@ class Judge:
             return judged
         masks = masked_outputs([one.trial.outputs for one in judged])
         again: list[Judged] = []
-        undetermined: list[tuple[Comparisons, OutputComparison]] = []
+        undetermined: list[tuple[Comparisons, OutputComparison, str]] = []
         with self.runner.open(self.runner.reference) as run:
             for one in judged:
                 kept = dict(one.comparisons)
@@ -122,22 +122,22 @@ class Judge:
                         case Equal(comparison, reason):
                             kept[name] = comparison
                             self.runner.note(f"trial {one.trial.number}, output {name!r}: {reason}")
-                        case Undetermined():
-                            undetermined.append((kept, kept.pop(name)))
+                        case Undetermined(reason):
+                            undetermined.append((kept, kept.pop(name), reason))
                         case None:
                             # One difference is enough; the other trials need no second look.
                             return again + judged[len(again) :]
         self._settle(again, undetermined)
         return again
 
-    def _settle(self, judged: list[Judged], undetermined: list[tuple[Comparisons, OutputComparison]]) -> None:
+    def _settle(
+        self, judged: list[Judged], undetermined: list[tuple[Comparisons, OutputComparison, str]]
+    ) -> None:
         """Drop undetermined outputs that other trials compare; restore the others."""
         names = {name for one in judged for name in one.comparisons}
-        for comparisons, comparison in undetermined:
+        for comparisons, comparison, reason in undetermined:
             if comparison.name in names:
-                self.runner.note(
-                    f"output {comparison.name!r}: some trials overflow or amplify rounding, and were left out"
-                )
+                self.runner.note(f"output {comparison.name!r}: some trials {reason}, and were left out")
             else:
                 comparisons[comparison.name] = comparison
 
