@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,18 +67,27 @@ class Judge:
 
     def _steps(self, feeds: Mapping[str, Array]) -> int:
         """Return the time steps of the longest recurrent node, as far as the inputs determine them."""
-        sizes: dict[Any, int] = {}
-        for value in self.runner.reference.proto.graph.input:
-            shape = np.shape(feeds.get(value.name, ()))
-            for axis, (dim, size) in enumerate(zip(dims_of(value) or (), shape, strict=False)):
-                sizes[unnamed_dim(value.name, axis) if dim is None else dim] = size
-        lengths = [
+        known, places = self._lengths
+        shapes = ((np.shape(feeds.get(name, ())), axis) for name, axis in places)
+        longest: int = max([1, *known, *(shape[axis] for shape, axis in shapes if axis < len(shape))])
+        return longest
+
+    @functools.cached_property
+    def _lengths(self) -> tuple[list[int], list[tuple[str, int]]]:
+        """Return the known lengths of recurrent nodes, and the inputs and axes that determine others."""
+        lengths = {
             node.x_dims[node.layout]
             for facts in (self.runner.reference_facts, self.runner.candidate_facts)
             for node in facts.recurrent
             if node.x_dims and node.layout < len(node.x_dims)
-        ]
-        return max((d if isinstance(d, int) else sizes.get(d, 1) for d in lengths), default=1)
+        }
+        places = {
+            unnamed_dim(value.name, axis) if dim is None else dim: (value.name, axis)
+            for value in self.runner.reference.proto.graph.input
+            for axis, dim in enumerate(dims_of(value) or ())
+        }
+        known = [length for length in lengths if isinstance(length, int)]
+        return known, [places[length] for length in lengths if isinstance(length, str) and length in places]
 
     def compare(
         self, trial: Trial, outputs: dict[str, Any], noise: Mapping[str, Array | None] | None = None
