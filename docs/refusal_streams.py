@@ -315,8 +315,10 @@ PADDING = [
     ),
     Case(
         "positions of several numbers",
-        PAD,
-        model=text(17, "float[T, 3] X", "n = Constant <value = int64[1, 2] {0, 1}> () Y = GatherND (X, n)"),
+        f"{PAD} --per-row",
+        model=text(
+            17, "float[B, T, 3] X", "n = Constant <value = int64[1, 2] {0, 1}> () Y = GatherND (X, n)"
+        ),
     ),
     Case(
         "positions from the end as an output",

@@ -9,8 +9,10 @@ import operator
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.evaluation import Array
 from rnnlower.graph.operator_kinds import source_axes
 from rnnlower.graph.walk import required_input
+from rnnlower.lowering.emitter import Emitter
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, OpenSizeError, Size
 from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -284,7 +286,7 @@ def _gather_elements(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _gather_nd(flow: PadFlow, node: ir.Node) -> Axes:
-    """Take parts at positions in the first axes, which are not over time."""
+    """Take parts at positions in the first axes; positions below 0 count from the last valid step."""
     data, indices = node.inputs[:2]
     axes, own, batch = flow.axes_of(data), flow.axes_of(indices), node.attributes.get_int("batch_dims", 0)
     shape = flow.shape(indices)
@@ -299,11 +301,18 @@ def _gather_nd(flow: PadFlow, node: ir.Node) -> Axes:
         node.attributes.pop("batch_dims", None)
         node.replace_input_with(1, places)
         return _gather(flow, node)
-    if any(batch <= axis < first for axis in axes) or len(shape) - 1 in own:
+    cut = [axis for axis in axes if batch <= axis < first]
+    if len(shape) - 1 in own or (cut and flow.rows is not None):
         raise NoRuleError("reads steps at positions that consist of several numbers")
     if any(own.get(axis, size) != size for axis, size in axes.items() if axis < batch):
         raise NoRuleError("combines values of different lengths")
     flow.fill_positions(node, 1)
+    if cut:
+        emitter = flow.emitter_for(node)
+        counts = [flow.masks.count(axes[axis]) if axis in cut else 0 for axis in range(batch, first)]
+        for axis in cut if flow.is_fixed(indices) and not own else ():
+            _require_steps(flow, axes[axis], (flow.numbers(indices) or [])[0][..., axis - batch])
+        _add_to_negative(flow, node, emitter.size_vector(counts), emitter)
     return own | {axis - first + len(shape) - 1: size for axis, size in axes.items() if axis >= first}
 
 
@@ -339,7 +348,7 @@ def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
             raise NoRuleError("reads steps at positions that differ from row to row")
         contents = [each - counts[0] for each in contents[:1]] if flow.rows is not None else None
     elif contents is not None:
-        flow.require(size, max(int(contents[0].max(initial=0)) + 1, int(-contents[0].min(initial=0))))
+        _require_steps(flow, size, contents[0])
         if (contents[0] >= 0).all():
             return
     elif flow.rows is not None:
@@ -353,12 +362,23 @@ def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
         step = step if contents[0].ndim else emitter.with_axes("Squeeze", step, [along])
         flow.replace(node, step, emitter)
         return
-    dtype = flow.dtype(value)
-    count = flow.masks.count(size, dtype)
+    count = flow.masks.count(size, flow.dtype(value))
     if not len(flow.shape(value)):
         count = emitter.squeeze(count, 0, [])
+    _add_to_negative(flow, node, count, emitter)
+
+
+def _require_steps(flow: PadFlow, size: Size, positions: Array) -> None:
+    """Record that sequences have steps at fixed positions, which may count from the end."""
+    flow.require(size, max(int(positions.max(initial=0)) + 1, int(-positions.min(initial=0))))
+
+
+def _add_to_negative(flow: PadFlow, node: ir.Node, counts: ir.Value, emitter: Emitter) -> None:
+    """Add numbers of steps to the positions of a node that are below 0."""
+    value = required_input(node, 1)
+    dtype = flow.dtype(value)
     is_negative = emitter.op("Less", value, emitter.with_dtype(dtype).scalar(0), since=9)
-    steps = emitter.op("Where", is_negative, emitter.op("Add", value, count), value)
+    steps = emitter.op("Where", is_negative, emitter.op("Add", value, counts), value)
     steps.dtype = dtype
     emitter.insert_before(node)
     node.replace_input_with(1, steps)

@@ -39,9 +39,16 @@ NOT_PER_ROW = {
     "every other step": "stretches rows",
     "Scan over features": "combines rows",
     "Scan of a Loop that ends by a condition": "combines rows",
+    "the second step and the last but two of a row": "consist of several numbers",
 }
 """Models in which rows meet, or whose steps move by a number of their own in each row."""
-ONE_ROW = ("something behind the end", "twice, joined", "vector of steps", "two heads")
+ONE_ROW = (
+    "something behind the end",
+    "the largest and the last step of a row",
+    "twice, joined",
+    "two heads",
+    "vector of steps",
+)
 """Models of a batch of one."""
 
 

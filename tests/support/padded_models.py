@@ -178,6 +178,18 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "one = Constant <value_int = 1> () r = Range (zero, m, one) h = Div (r, two) "
         "a = Constant <value_ints = [-1]> () i = Unsqueeze (h, a) z = GatherND (x, i)",
     ),
+    "the largest and the last step of a row": (
+        "float[2, 1, 3] z",
+        "m = ReduceMax <axes = [2], keepdims = 0> (x) a = ArgMax <axis = 0> (m) "
+        "last = Constant <value_ints = [-1]> () o = Constant <value_ints = [1, 1]> () l = Reshape (last, o) "
+        "t = Concat <axis = 0> (a, l) b = Mul (t, zero) s = Constant <value_ints = [2]> () "
+        "p = Unsqueeze (t, s) q = Unsqueeze (b, s) i = Concat <axis = 2> (p, q) z = GatherND (x, i)",
+    ),
+    "the second step and the last but two of a row": (
+        "float[2, 3] z",
+        "f = Constant <value_ints = [1, 0, -3, 0]> () s = Constant <value_ints = [2, 2]> () "
+        "i = Reshape (f, s) z = GatherND (x, i)",
+    ),
     "positions": (
         "float[T, 1, 3] z",
         "n = Shape (x) i = Constant <value_int = 0> () d = Gather (n, i) o = Constant <value_int = 1> () "
