@@ -123,8 +123,8 @@ class SecondLook:
 
     def _unset(self, name: str) -> Array:
         """Return the mask of elements that follow from the Y_c of an LSTM over no steps."""
-        expected, marked = self._outputs[name], self._marks_of_unset.get(name)
-        if name not in floats_in(self._outputs) or np.shape(marked) != expected.shape:
+        marked = floats_in(self._marks_of_unset).get(name)
+        if marked is None or marked.shape != self._outputs[name].shape:
             return np.zeros((), bool)
         return np.asarray(np.isnan(marked) & _is_number(self._output_of(self._opinion, name)))
 
