@@ -49,6 +49,8 @@ class Examples:
         self, model: ir.Model, maxima: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]]
     ) -> None:
         self.model, self.opset = model, default_opset(model)
+        self._source = model.clone()
+        self._in_source = [*zip(model.graph, self._source.graph, strict=True)]
         self.axes: dict[ir.Value, Axes] = {}
         self._origins: dict[ir.Value, ir.Value] = {}
         self._inputs = inputs
@@ -155,20 +157,47 @@ class Examples:
         self._lengths = [self._lengths[number] for number in kept]
         self._worlds = [self._worlds[number] for number in kept]
 
+    def unlike_at_least(self) -> Iterator[ir.Node]:
+        """Yield the nodes with an output of another size than the known one at the least lengths."""
+        lengths = {
+            symbol: -(-least // self.multiples[symbol]) * self.multiples[symbol]
+            for symbol, least in self.least.items()
+        }
+        try:
+            facts = self._facts_at(lengths, model=self._source)
+        except InvalidModelError:
+            return  # The source does not accept them.
+        for node, own in self._in_source:
+            for value, copy in zip(node.outputs, own.outputs, strict=True):
+                shape = facts.shape(copy)
+                if value not in self.axes or shape is None:
+                    continue
+                sizes = dict(enumerate(self.shape(value))) | {
+                    axis: size.table[lengths[size.symbol]]
+                    for axis, size in self.axes[value].items()
+                    if size.symbol != ROWS
+                }
+                if any(found is not None and found != sizes[axis] for axis, found in enumerate(shape)):
+                    yield node
+
     def _facts_at(
-        self, lengths: Mapping[str, int | ir.SymbolicDim], others: tuple[int, int] = _OTHER_SIZES[0]
+        self,
+        lengths: Mapping[str, int | ir.SymbolicDim],
+        others: tuple[int, int] = _OTHER_SIZES[0],
+        model: ir.Model | None = None,
     ) -> Facts:
         """Return the facts about the model at these lengths, with numbers for other open sizes."""
-        facts = Facts(self.model)
-        for value in self.model.graph.inputs:
+        model = model or self.model
+        facts = Facts(model)
+        for value in model.graph.inputs:
             if value.shape is not None and not value.is_initializer():
                 own = self._inputs.get(value.name or "", {})
                 shape: list[int | ir.SymbolicDim] = [_number(dim, others) for dim in value.shape]
                 for axis, symbol in own.items():
                     shape[axis] = lengths[symbol]
                 facts.assume(value, tuple(shape))
-        parse_state_operators(find_recurrent(self.model, is_state_operator), facts)
-        for node in self.model.graph:
+        parse_state_operators(find_recurrent(model, is_state_operator), facts)
+        for node in model.graph:
             facts.visit(node)
             if node.op_type == "Loop":
                 self._count_iterations(facts, node)

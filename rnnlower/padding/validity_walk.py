@@ -44,6 +44,7 @@ CONTROLS: Mapping[str, Sequence[int]] = {
     "Upsample": (1,),
 }
 """Inputs that take the padded size of what is over time; all others take the number of valid steps."""
+_OTHER_STEPS = "changes the number of steps in an unsupported way"
 
 
 class PadFlow(Examples):
@@ -106,17 +107,18 @@ class PadFlow(Examples):
         """
         self._rules = rules
         names = shown_names(self.model)  # Before nodes are added.
-        for node in list(self.model.graph):
-            try:
+        try:
+            for node in list(self.model.graph):
                 self._visit(node)
-            except NoRuleError as error:
-                raise UnsupportedModelError(
-                    f"{error}: what it computes at the end of a sequence would depend on the padding",
-                    node=LocatedNode(self._visited, names[self._visited], "", default_opset(self.model)),
-                    remedy=describe_deciding_option(self.model, self._visited)
-                    or (self._describe_open_sizes() if isinstance(error, OpenSizeError) else "")
-                    or "take this part out of the model, or pad to the length that it always has",
-                ) from None
+            self._check_least()
+        except NoRuleError as error:
+            raise UnsupportedModelError(
+                f"{error}: what it computes at the end of a sequence would depend on the padding",
+                node=LocatedNode(self._visited, names[self._visited], "", default_opset(self.model)),
+                remedy=describe_deciding_option(self.model, self._visited)
+                or (self._describe_open_sizes() if isinstance(error, OpenSizeError) else "")
+                or "take this part out of the model, or pad to the length that it always has",
+            ) from None
         remove_orphans(out for node in self._replaced for out in node.outputs)
         for value in dict.fromkeys(self.model.graph.outputs):
             if self.is_sized(value):
@@ -304,10 +306,16 @@ class PadFlow(Examples):
                     "makes an axis whose size follows from a length and from another open size"
                 )
             if not size.fits(self._lengths, sizes) or not self.fits_short(size, out, axis):
-                raise NoRuleError("changes the number of steps in an unsupported way")
+                raise NoRuleError(_OTHER_STEPS)
         # An axis that every sequence fills has no padding.
         self.axes[out] = {axis: size for axis, size in axes.items() if not self._is_constant(size)}
         self._sizes |= set(self.axes[out].values())
+
+    def _check_least(self) -> None:
+        """Refuse a size that is another one at the least lengths: they may be no examples."""
+        for node in self.unlike_at_least():
+            self._visited = node
+            raise NoRuleError(_OTHER_STEPS)
 
     def _is_constant(self, size: Size) -> bool:
         return size.symbol != ROWS and len({*size.table[self.least[size.symbol] :]}) == 1

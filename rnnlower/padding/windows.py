@@ -161,7 +161,7 @@ def _conv_transpose(flow: PadFlow, node: ir.Node) -> Axes:
 
 def _stft(flow: PadFlow, node: ir.Node) -> Axes:
     """Take only whole windows: no valid one reads padding."""
-    axes, window = flow.axes_of(node.inputs[0]), operand(node, 2)
+    axes, window = dict(flow.axes_of(node.inputs[0])), operand(node, 2)
     hops, widths = ({each[0] for each in flow.ints(node, f"input {k}", k) or ()} for k in (1, 3))
     widths = widths or {flow.shape(window)[0]}
     if any(map(flow.axes_of, node.inputs[1:])) or not len(hops) == len(widths) == 1 or max(axes) > 1:

@@ -444,6 +444,8 @@ def test_rows_that_a_concat_joins_with_nothing() -> None:
         "e = Min (n, six) p = Concat <axis = 0> (six, e) z = ConstantOfShape (p)",
         "r = Mod (n, two) e = Mul (r, ten) p = Concat <axis = 0> (o, e) y = Pad (x, p) "
         "z = ReduceMean <axes = [2]> (y)",
+        # Nothing at the least length of 3, which is no example.
+        "r = Mod (n, two) d = Sub (n, r) e = Min (d, six) y = Slice (x, two, e, two) z = ReduceSum (y, two)",
     ],
 )
 def test_a_size_that_only_some_lengths_decide_is_refused(nodes: str) -> None:

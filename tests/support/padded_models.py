@@ -367,6 +367,12 @@ _SPATIAL = {
     ),
     "strided convolution": ("float[1, 4, U] z", "z = Conv <pads = [1, 1], strides = [2]> (x, C)"),
     "transposed convolution": ("float[1, 4, U] z", "z = ConvTranspose <strides = [2]> (x, E)"),
+    "means of a signal and its spectrum": (
+        "float[1] z",
+        "hop = Constant <value_int = 2> () m = ReduceMax <axes = [1], keepdims = 0> (x) "
+        "a = STFT (m, hop, , four) c = ReduceMean <axes = [1, 2, 3], keepdims = 0> (a) "
+        "e = ReduceMean <axes = [1], keepdims = 0> (m) z = Add (c, e)",
+    ),
     "short-time spectrum": (
         "float[1, U, 3, 2] z",
         "hop = Constant <value_int = 2> () m = ReduceMax <axes = [1], keepdims = 0> (x) "

@@ -324,3 +324,14 @@ def test_what_onnxruntime_leaves_unset_over_no_steps_says_nothing(
     result = verify(cut_by_a_step(moved, "Equal", steps=-1), cut_by_a_step(moved, compared, steps=1))
     assert bool(result) is equal
     assert equal is any("an LSTM over no steps" in note for note in result.skipped)
+
+
+@pytest.mark.parametrize(("steps", "equal"), [(-1, True), (1, False)])
+def test_what_an_lstm_over_no_steps_sets_is_compared(steps: int, equal: bool) -> None:
+    """Of one output, what follows from Y_c says nothing, but what follows from Y_h does."""
+    models = [cut_by_a_step("Y_h", "Equal", steps=each) for each in (-1, steps)]
+    for model in models:
+        model.graph.node.append(helper.make_node("Concat", ["Y_c", "Y_h"], ["both"], axis=-1))
+        del model.graph.output[:]
+        model.graph.output.append(helper.make_tensor_value_info("both", FLOAT, None))
+    assert bool(verify(*models)) is equal
