@@ -310,8 +310,11 @@ def _gather_nd(flow: PadFlow, node: ir.Node) -> Axes:
     if cut:
         emitter = flow.emitter_for(node)
         counts = [flow.masks.count(axes[axis]) if axis in cut else 0 for axis in range(batch, first)]
-        for axis in cut if flow.is_fixed(indices) and not own else ():
-            _require_steps(flow, axes[axis], (flow.numbers(indices) or [])[0][..., axis - batch])
+        contents = flow.numbers(indices) or []
+        # Positions that follow from the length are within it.
+        if contents and not own and all(np.array_equal(each, contents[0]) for each in contents):
+            for axis in cut:
+                _require_steps(flow, axes[axis], contents[0][..., axis - batch])
         _add_to_negative(flow, node, emitter.size_vector(counts), emitter)
     return own | {axis - first + len(shape) - 1: size for axis, size in axes.items() if axis >= first}
 

@@ -456,3 +456,17 @@ def test_a_size_that_only_some_lengths_decide_is_refused(nodes: str) -> None:
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="in an unsupported way"):
         rnnlower.pad(source, max={"T": 24})
+
+
+@pytest.mark.parametrize(("last", "least"), [("Sub (n, one)", 1), ("Add (one, one)", 3)])
+def test_positions_bound_the_length_unless_they_follow_from_it(last: str, least: int) -> None:
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[1, T, 3] x) => (float[1, 3] z) { '
+        "n = Shape <start = 1, end = 2> (x) one = Constant <value_ints = [1]> () "
+        f"t = {last} p = Concat <axis = 0> (zero1, t) s = Constant <value_ints = [1, 2]> () "
+        "i = Reshape (p, s) z = GatherND (x, i) }"
+    )
+    padded = rnnlower.pad(source, max={"T": MOST})
+    told = json.loads(next(each.value for each in padded.metadata_props if each.key == "rnnlower.pad"))
+    assert told["least"] == {"T": least}
+    assert difference(source, padded, 0.0, np.nan) < 1e-6
