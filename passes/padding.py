@@ -18,6 +18,7 @@ from rnnlower.graph.walk import default_opset
 from rnnlower.lowering import LAST_OPSET
 from rnnlower.padding.bodies import LOOPS
 from rnnlower.padding.layout_operators import LAYOUT_OPERATORS
+from rnnlower.padding.position_operators import POSITION_OPERATORS
 from rnnlower.padding.reductions import REDUCTIONS, unfold_groups
 from rnnlower.padding.sequence_operators import SEQUENCE_OPERATORS
 from rnnlower.padding.sizes import FIRST_PADDED_OPSET, NoRuleError, Size
@@ -34,7 +35,14 @@ from rnnlower.passes.steps import lifting_steps, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.wording import option, time_axis
 
-RULES: Mapping[str, Rule] = {**REDUCTIONS, **SEQUENCE_OPERATORS, **LAYOUT_OPERATORS, **WINDOWS, **LOOPS}
+RULES: Mapping[str, Rule] = {
+    **REDUCTIONS,
+    **SEQUENCE_OPERATORS,
+    **LAYOUT_OPERATORS,
+    **POSITION_OPERATORS,
+    **WINDOWS,
+    **LOOPS,
+}
 """The rule of each operator that padding may reach; any other operator is refused."""
 
 
