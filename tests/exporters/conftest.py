@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _operators_listed_once() -> Iterator[None]:
-    """Keep what the exporter finds out anew for each export, and what is the same for all: half of its time."""
+    """Keep what the exporter finds out anew for each export, which is the same for all: half of its time."""
     from torch._export import utils
     from torch.onnx._internal.exporter import _registration
 
