@@ -59,6 +59,11 @@ def _slice(begin: int, end: int, step: int) -> str:
     )
 
 
+_HALF = "@n = Shape <start = 0, end = 1> (@x) @t = Constant <value_ints = [2]> () @h = Div (@n, @t)"
+_DOWN = (
+    "@n = Shape <start = 0, end = 1> (@x) @o = Constant <value_ints = [-1]> () @l = Add (@n, @o) "
+    "@i = Squeeze (@l) @d = Constant <value_int = -1> () @r = Range (@i, @d, @d)"
+)
 LAYERS: dict[str, str] = {
     **{
         f"{op} {direction}": _recurrent(op, direction)
@@ -240,6 +245,20 @@ LAYERS: dict[str, str] = {
         "@h = Div (@r, @t) @a = Constant <value_ints = [-1]> () @u = Unsqueeze (@h, @a) "
         "@y = GatherND (@x, @u)"
     ),
+    "second half": f"{_HALF} @y = Slice (@x, @h, @n, first)",
+    "halves exchanged": (
+        f"{_HALF} @f = Slice (@x, zero1, @h, first) @s = Slice (@x, @h, @n, first) "
+        "@y = Concat <axis = 0> (@s, @f)"
+    ),
+    "middle": (
+        f"{_HALF} @o = Constant <value_ints = [1]> () @b = Sub (@h, @o) @e = Add (@h, @t) "
+        "@m = Slice (@x, @b, @e, first) @c = ReduceMax (@m, first) @y = Sub (@x, @c)"
+    ),
+    "weights that count down": (
+        f"{_DOWN} @f = Cast <to = 1> (@r) @p = Pow (small, @f) @a = Constant <value_ints = [1, 2]> () "
+        "@u = Unsqueeze (@p, @a) @w = Mul (@x, @u) @g = ReduceSum (@w, first) @y = Add (@w, @g)"
+    ),
+    "turned by positions": f"{_DOWN} @p = Cast <to = 6> (@r) @y = Gather (@x, @p)",
     "quantized": (
         "@q, @s, @z = DynamicQuantizeLinear (@x) @i = MatMulInteger (@q, PI, @z) @f = Cast <to = 1> (@i) "
         "@g = Mul (@f, @s) @y = Mul (@g, small)"

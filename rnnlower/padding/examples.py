@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -215,7 +215,8 @@ class Examples:
         """Return how often a Loop runs at the maximum, if lengths decide it, and the size if that varies."""
 
         def count(world: Facts) -> int | None:
-            return self._iterations.get((world, node), trip_count(world, node, simulate=False))
+            found = self._iterations.get((world, node), trip_count(world, node, simulate=False))
+            return None if found is None else max(found, 0)
 
         found = [each for world in self._worlds if (each := count(world)) is not None]
         if len(found) < len(self._worlds) or count(self._other) != found[0]:
@@ -307,6 +308,14 @@ class Examples:
         """Return the type of a value."""
         return value.dtype or self._worlds[0].dtype(self.origin(value)) or ir.DataType.FLOAT
 
+    def deciding_length(self, numbers: Sequence[int]) -> Size:
+        """Return the length from which numbers at the example lengths follow."""
+        examples = [each for each, number in zip(self._lengths, numbers, strict=True) if number != numbers[0]]
+        found = [each for each in self._whole if any(own[each.symbol] < each.full for own in examples)]
+        if len(found) != 1:
+            raise NoRuleError("has a size that follows from several lengths")
+        return found[0]
+
     def match_size(
         self,
         sizes: Sequence[int],
@@ -323,15 +332,24 @@ class Examples:
         """
         known = [size for size in self._sizes if size.symbol != ROWS]
         lines = (self._line(whole, sizes) for whole in self._whole)
-        for size in itertools.chain(known, lines, self._computed(formula)):
-            if size.fits(self._lengths, sizes) and self._fits_short(size, at_short):
-                return size
+        computed = (size for each in self._computed(formula) if (size := each.affine()).grows)
+        if found := self._first_that_fits(itertools.chain(known, lines, computed), sizes, at_short):
+            return found
         raise NoRuleError("has a size that follows from a length in an unsupported way")
+
+    def _first_that_fits(
+        self,
+        candidates: Iterable[Size],
+        sizes: Sequence[int],
+        at_short: Callable[[Facts], int | None] = lambda _: None,
+    ) -> Size | None:
+        fitting = (each for each in candidates if each.fits(self._lengths, sizes))
+        return next((each for each in fitting if self._fits_short(each, at_short)), None)
 
     def _fits_short(self, size: Size, at_short: Callable[[Facts], int | None]) -> bool:
         short = [(each[size.symbol], at_short(world)) for each, world in self._short if size.symbol in each]
         return all(
-            found is None or size.table[length] == max(found, 0)
+            found is None or size.table[length] == found
             for length, found in short
             if length >= self.least[size.symbol]
         )
@@ -356,21 +374,51 @@ class Examples:
         return whole.affine(slope, sizes[0] - slope * whole.full)
 
     def _computed(self, formula: int | ir.SymbolicDim | None) -> Iterator[Size]:
-        """Yield the size by a formula in a single length, if that is known."""
+        """Yield the numbers by a formula in a single length, if that is known; they may be below 0."""
         for number, whole in enumerate(self._whole):
             name = _NAME % number
             if isinstance(formula, ir.SymbolicDim) and formula.free_symbols() == {name}:
                 values = {length: formula.evaluate({name: length}) for length in {*whole.table}}
-                numbers = {length: max(each, 0) for length, each in values.items() if isinstance(each, int)}
-                if len(numbers) == len(values) and max(numbers.values()) == numbers[whole.full]:
+                numbers = {length: each for length, each in values.items() if isinstance(each, int)}
+                if len(numbers) == len(values):
                     yield whole.with_table(numbers[length] for length in whole.table)
 
-    def size_in(self, value: ir.Value | None, place: int) -> Size:
-        """Return the size that an element of a value is at the example lengths."""
-        assert value is not None
-        elements = [int(each.flat[place]) for each in self.contents(value) or []]
+    def _formula(self, value: ir.Value, place: int) -> int | ir.SymbolicDim | None:
         formulas = self._open.sizes(self.origin(value))
-        return self.match_size(elements, formula=None if formulas is None else formulas.flat[place])
+        return None if formulas is None else formulas.flat[place]
+
+    def size_in(self, value: ir.Value, place: int) -> Size:
+        """Return the size that an element of a value is at the example lengths."""
+        elements = [int(each.flat[place]) for each in self.contents(value) or []]
+        return self.match_size(elements, formula=self._formula(value, place))
+
+    def bound_of(
+        self, value: ir.Value | None, place: int, numbers: Sequence[int], size: Size, *, is_start: bool
+    ) -> Size | None:
+        """Return where a part of an axis starts or ends, for each length; below 0, it counts from the end.
+
+        Args:
+            value, place: The starts or ends of a Slice, if they are an input, and the element of them.
+            numbers: The element at the example lengths.
+            size: The size of the axis.
+            is_start: Whether the part starts there. A wrong end would show in the size of the part.
+        """
+        candidates = [size.with_table(each + numbers[0] - size.full for each in size.table)]
+        if not is_start or value is None or self._open.constant(self.origin(value)) is not None:
+            candidates.insert(0, size.with_table([numbers[0]] * len(size.table)))
+        computed = () if value is None else self._computed(self._formula(value, place))
+        return self._first_that_fits(
+            [*(each for each in computed if each.symbol == size.symbol), *candidates], numbers
+        )
+
+    def fits_short_elements(self, size: Size, value: ir.Value, place: int) -> bool:
+        """Return whether an element of a value is this at the accepted short lengths, where known."""
+
+        def element_at(world: Facts) -> int | None:
+            content = world.constant(self.origin(value))
+            return None if content is None else int(content.flat[place])
+
+        return self._fits_short(size, element_at)
 
     def varying_axes(self, value: ir.Value) -> Axes:
         """Return the axes of a value that differ in size at the example lengths, by known sizes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 
@@ -10,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.operator_kinds import source_axes
-from rnnlower.graph.walk import required_input
+from rnnlower.graph.walk import operand, required_input
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, OpenSizeError, Size
 from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -147,73 +148,73 @@ def _bounds(flow: PadFlow, node: ir.Node) -> dict[int, tuple[list[int], list[int
 
 
 def _slice(flow: PadFlow, node: ir.Node) -> Axes:
-    value, axes, bounds = node.inputs[0], dict(flow.axes_of(node.inputs[0])), _bounds(flow, node)
+    axes, bounds = dict(flow.axes_of(node.inputs[0])), _bounds(flow, node)
     out = dict(enumerate(zip(*flow.shapes(node.outputs[0]), strict=True)))
+    for axis, (starts, ends, _) in bounds.items():
+        varying = next((each for each in (out[axis], starts, ends) if len({*each}) > 1), None)
+        if axis not in axes and varying is not None:
+            # Of what has one size, each length takes a part of its own.
+            size = flow.deciding_length(varying)
+            axes[axis] = size.with_table([flow.shape(node.inputs[0])[axis]] * len(size.table))
     cut = [axis for axis in bounds if axis in axes]
-    for axis, (starts, _, step) in bounds.items():
-        if axis not in axes and len({*out[axis]}) > 1:
-            if len({*starts}) > 1 or step < 1 or starts[0] < 0:
-                raise NoRuleError("cuts a part that counts from the end of the sequence")
-            axes[axis] = flow.match_size(out[axis])
-    if not cut:
-        return axes
     places = [place for place, axis in enumerate(bounds) if axis in cut]
-    if any(flow.follows_from_other_sizes(each, places) for each in node.inputs[1:3]):
+    if cut and any(flow.follows_from_other_sizes(each, places) for each in node.inputs[1:3]):
         raise OpenSizeError("cuts a part whose size follows from another open size")
     for axis in cut:
-        sizes = [shape[axis] for shape in flow.shapes(value)]
-        starts, _, step = bounds[axis]
-        first = [start + size if start < 0 else start for start, size in zip(starts, sizes, strict=True)]
-        is_front = len({*starts}) == 1 and starts[0] >= 0 and step > 0
-        if is_front:
-            axes[axis] = _size_from_fixed_start(flow, node, axis, axes[axis], sizes)
-        elif len(bounds) > 1:
-            raise NoRuleError("cuts several axes, and time from its end")
-        elif (step == -1 and first == [s - 1 for s in sizes]) or (starts[0] >= 2**31 - 1 and step == -1):
-            if out[axis] != tuple(sizes):
-                raise NoRuleError("cuts a part of the reversed sequence")
-            _flip(flow, node, axis, axes)
-            continue
-        elif step == 1 and len({*out[axis]}) == 1:
-            offsets = [f - s for f, s in zip(first, sizes, strict=True)]
-            _last_steps(flow, node, axis, axes, offsets, out[axis][0])
-            del axes[axis]
-        else:
-            raise NoRuleError("cuts a part that counts from the end of the sequence")
+        axes[axis] = _cut(flow, node, axis, axes, is_fixed=len({*out[axis]}) == 1)
     return axes
 
 
-def _size_from_fixed_start(flow: PadFlow, node: ir.Node, axis: int, size: Size, sizes: list[int]) -> Size:
-    """Return the size of a slice that begins at a fixed step."""
-    bounds = _bounds(flow, node)
+def _cut(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, *, is_fixed: bool) -> Size:
+    """Take a part of the valid steps, and return its size; `is_fixed` if that is one number."""
+    bounds, size, source = _bounds(flow, node), axes[axis], required_input(node)
     place, (starts, ends, step) = [*bounds].index(axis), bounds[axis]
-    if len({*ends}) > 1:
-        end_offsets = {
-            min(end + have if end < 0 else end, have) - have for end, have in zip(ends, sizes, strict=True)
-        }
-        if len(end_offsets) == 1:
-            found = size.affine(1, end_offsets.pop() - starts[0] + step - 1, step)
-        elif min(ends) < 0 or (end := flow.size_in(node.inputs[2], place)).symbol != size.symbol:
-            raise NoRuleError("cuts a part whose end follows from the length")
-        else:
-            parts = [
-                range(have)[starts[0] : last : step] for have, last in zip(size.table, end.table, strict=True)
-            ]
-            found = size.with_table(map(len, parts))
+    first, last = operand(node, 1), operand(node, 2)
+    start = flow.bound_of(first, place, starts, size, is_start=True)
+    end = flow.bound_of(last, place, ends, size, is_start=False)
+    if start is None or end is None:
+        raise NoRuleError(f"cuts a part whose {'start' if start is None else 'end'} follows from the length")
+    parts = [range(have)[a:b:step] for have, a, b in zip(size.table, start.table, end.table, strict=True)]
+    if step < 0:
+        if step < -1 or [*map(len, parts)] != [*size.table]:
+            raise NoRuleError("cuts a part of the reversed sequence")
+        if len(bounds) > 1:
+            raise NoRuleError("cuts several axes, and time from its end")
+        _flip(flow, node, axis, axes)
+        return size
+    found, begins = _growing(size.with_table(map(len, parts))), [part.start for part in parts]
+    is_front = len({*itertools.compress(begins, found.table)}) == 1
+    # Shorter sequences would leave nothing, or less than a number of steps that count from the end.
+    flow.require(found, found.full if is_fixed and not is_front else 1)
+    if first is not None and not flow.fits_short_elements(start, first, place):
+        raise NoRuleError("cuts a part whose start follows from the length")
+    valid = slice(flow.least[size.symbol], None)
+    if len({*begins[valid]}) == 1:
+        return found
+    if len(bounds) > 1:
+        raise NoRuleError("cuts several axes, and time from its end")
+    emitter, steps = flow.emitter_for(node), range(0, found.full * step, step)
+    offsets = {begin - have for begin, have in zip(begins[valid], size.table[valid], strict=True)}
+    if len(offsets) == 1:
+        from_end, rank = offsets.pop(), len(flow.shape(source))
+        steps = range(from_end, from_end + steps.stop, step)
+        part = flow.masks.last_steps(emitter, source, axis, axes, steps, rank)
+    elif flow.rows is not None:
+        raise NoRuleError("cuts a part whose start differs from row to row")
     else:
-        found = size.sliced(starts[0], ends[0], step)
-    # Shorter sequences would leave nothing.
-    flow.require(found, 1)
+        begin = size.with_table(begins)
+        part = flow.masks.steps_from(emitter, source, axis, begin, steps, size.full)
+    flow.replace(node, part, emitter)
     return found
 
 
-def _last_steps(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, offsets: list[int], count: int) -> None:
-    if len({*offsets}) != 1 or axes[axis].symbol == ROWS:
-        raise NoRuleError("cuts a part whose start follows from the length")
-    emitter, source = flow.emitter_for(node), required_input(node)
-    flow.require(axes[axis], -offsets[0])
-    rank, steps = len(flow.shape(source)), range(offsets[0], offsets[0] + count)
-    flow.replace(node, flow.masks.last_steps(emitter, source, axis, axes, steps, rank), emitter)
+def _growing(size: Size) -> Size:
+    """Return a size that is 0 where a bound below 0 leaves more of a short sequence than of a longer one."""
+    fewer = [length for length, (one, other) in enumerate(itertools.pairwise(size.table), 1) if one > other]
+    least = max(fewer, default=0)
+    if 2 * least > len(size.table):
+        raise NoRuleError("cuts a part that gets shorter where the sequence gets longer")
+    return size.with_table([0] * least + [*size.table[least:]])
 
 
 def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:

@@ -99,7 +99,7 @@ def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
             # As many positions as steps, each of which is a number of the source.
             return
         contents = None
-    if contents is not None and any((each != contents[0]).any() for each in contents):
+    if contents is not None and not all(np.array_equal(each, contents[0]) for each in contents):
         # A position that follows from the length is that number already, unless rows have their own.
         from_end = [each - count for each, count in zip(contents, counts, strict=True)]
         if flow.rows is not None and (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -63,13 +64,14 @@ class Size:
         """True if it is the length itself, whatever that is."""
         return self.table == tuple(range(len(self.table)))
 
+    @property
+    def grows(self) -> bool:
+        """True if a longer sequence never has fewer elements."""
+        return all(one <= other for one, other in itertools.pairwise(self.table))
+
     def affine(self, factor: int = 1, offset: int = 0, divisor: int = 1) -> Size:
         """Return ``(factor * size + offset) // divisor``, at least 0."""
         return self.with_table(max((factor * size + offset) // divisor, 0) for size in self.table)
-
-    def sliced(self, start: int, end: int, step: int) -> Size:
-        """Return the size of ``[start:end:step]``."""
-        return self.with_table(len(range(size)[start:end:step]) for size in self.table)
 
     def __add__(self, other: Size) -> Size:
         """Return the sum of two sizes of one length."""

@@ -172,3 +172,13 @@ class MaskEmitter:
             picked.append(emitter.with_axes("ReduceSum", one, [axis], keepdims=1))
         found = emitter.concat(picked, axis)
         return emitter.cast(found, ir.DataType.BOOL) if is_bool else found
+
+    def steps_from(
+        self, emitter: Emitter, value: ir.Value, axis: int, begin: Size, steps: range, full: int
+    ) -> ir.Value:
+        """Gather the steps at these offsets from where a part begins on an axis, which has a full size."""
+        places = emitter.constant(np.array(steps, np.int64))
+        places = emitter.op("Add", places, self.count(begin))
+        if max(begin.table) + steps[-1] >= full:
+            places = emit_min(emitter, places, emitter.integers(full - 1))
+        return emitter.op("Gather", value, places, axis=axis)

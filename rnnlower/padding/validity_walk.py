@@ -135,6 +135,7 @@ class PadFlow(Examples):
         emitter = self.emitters.at("output", ir.DataType.FLOAT)
         try:
             number = emitter.op("Identity", self._content_at_length(output))
+            self.record_origin(number, output)
         except NoRuleError as error:
             raise UnsupportedModelError(
                 f"output {output.name!r} follows from the number of steps, and {error}",
@@ -326,7 +327,7 @@ class PadFlow(Examples):
             each for index, each in enumerate(node.inputs) if each is not None and index not in controls
         ]
         reads_counted = any(self.origin(each) in self._counted for each in operands)
-        for out in node.outputs:
+        for index, out in enumerate(node.outputs):
             contents = self.contents(out)
             if contents is None:
                 return False
@@ -346,7 +347,7 @@ class PadFlow(Examples):
                 # An operator on known steps combines the valid ones alone.
                 self._counted.update(node.outputs)
                 return False
-            else:
+            elif not self._takes_part(node, index):
                 self._sized.add(out)
                 if any(each is not None and self.origin(each) in self._counted for each in node.inputs):
                     self._counted.add(out)
@@ -376,11 +377,11 @@ class PadFlow(Examples):
             return value
         node = value.producer()
         if value not in self._at_length and node is not None:
-            if self.axes_of(value) or len(set(self.shapes(value))) > 1:
-                raise NoRuleError(f"reads {value.name!r}, which counts from the end of the sequence")
             emitter = self.emitters.at(f"{value.name}_of_length", ir.DataType.FLOAT)
             if self.rows is not None:
                 self._at_length[value] = self._number_of_rows(emitter, value, node)
+            elif len(set(self.shapes(value))) > 1:
+                raise NoRuleError(f"reads {value.name!r}, all of which follows from the length")
             elif node.op_type == "Shape":
                 self._at_length[value] = self._shape_of_length(emitter, node)
             elif node.op_type == "Size":
@@ -433,6 +434,31 @@ class PadFlow(Examples):
                 for axis in places
             ]
         )
+
+    def _takes_part(self, node: ir.Node, index: int) -> bool:
+        """Replace content over time by its part for the length, and return whether it is one.
+
+        It is the end of that at the maximum where steps are counted down, and its middle where distances are.
+        """
+        value = node.outputs[index]
+        contents = [*(self.contents(value) or []), *self.short_contents(value)]
+        if len({each.shape for each in contents}) == 1 or self.rows is not None:
+            return False
+        axes = self.varying_axes(value)
+        axis, size = next(iter(axes.items()))
+        counts = [each.shape[axis] for each in contents]
+        for divisor in (1, 2):
+            begins = ((size.full - count) // divisor for count in counts)
+            places = (range(begin, begin + count) for begin, count in zip(begins, counts, strict=True))
+            if all(map(np.array_equal, (contents[0].take(each, axis) for each in places), contents)):
+                begin = size.with_table((size.full - each) // divisor for each in size.table)
+                self.axes[value] = axes
+                self._counted.add(value)
+                emitter = self.emitters.at(f"{value.name}_of_length", self.dtype(value))
+                part = self.masks.steps_from(emitter, value, axis, begin, range(size.full), size.full)
+                self.replace(node, part, emitter, index)
+                return True
+        return False
 
     def _emit_again(self, emitter: Emitter, value: ir.Value, node: ir.Node) -> ir.Value:
         """Emit a copy of a value's node that reads contents at the length."""

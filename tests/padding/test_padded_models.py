@@ -30,6 +30,17 @@ NOT_PER_ROW = {
     "positions divided by the length": "where rows are not one axis",
     "quantized product": "rows",
     "norm over time": "rows",
+    "second half": "differs from row to row",
+    "every other step of the second half": "differs from row to row",
+    "three steps in the middle": "differs from row to row",
+    "the second half in front": "differs from row to row",
+    "half of the steps at the end": "differs from row to row",
+    "every other of the last six steps": "differs from row to row",
+    "weights that count down": "differ from row to row",
+    "turned by positions": "differ from row to row",
+    "positions that count down": "number of steps",
+    "turned in a Loop": "computed while it runs",
+    "a part of a table of distances": "number of steps",
     "implicit Einsum": "rows",
     "mirrored ends": "repeats the ends of rows",
     "repeated ends": "repeats the ends of rows",
@@ -315,14 +326,28 @@ def test_numbers_of_steps_as_outputs_keep_their_names(mask: bool) -> None:
     assert rnnlower.verify(source, padded)
 
 
-def test_positions_that_count_from_the_end_are_refused_as_an_output() -> None:
+def test_positions_that_all_follow_from_the_length_are_refused_as_an_output() -> None:
     source = model(
-        "(float[T, 3] x) => (int64[T] r) <int64[1] place = {0}, int64 before = {-1}> "
-        "{ s = Shape <start = 0, end = 1> (x) n = Squeeze (s, place) "
-        "last = Add (n, before) r = Range (last, before, before) }"
+        "(float[T, 3] x) => (int64[T] r) <int64[1] place = {0}, int64 zeroth = {0}> "
+        "{ s = Shape <start = 0, end = 1> (x) n = Squeeze (s, place) m = Mul (n, n) "
+        "r = Range (zeroth, m, n) }"
     )
     with pytest.raises(rnnlower.UnsupportedModelError, match="output 'r' follows from the number of steps"):
         rnnlower.pad(source, max={"T": MOST})
+
+
+@pytest.mark.parametrize("begin", ["Sub (n, one)", "Sub (most, n)", "Identity (n)"])
+def test_a_part_of_another_input_begins_where_the_length_says(begin: str) -> None:
+    source = model(
+        "(float[T, 3] x, float[20, 3] w) => (float[3] z) <int64[1] one = {1}, int64[1] most = {20}, "
+        "int64[1] two = {2}, int64[1] first = {0}> { n = Shape <start = 0, end = 1> (x) "
+        f"b = {begin} e = Add (b, two) v = Slice (w, b, e, first) p = ReduceSum <keepdims = 0> (v, first) "
+        "m = ReduceMean <keepdims = 0, axes = [0]> (x) z = Add (p, m) }"
+    )
+    padded = rnnlower.pad(source, max={"T": MOST})
+    assert rnnlower.verify(source, padded)
+    with pytest.raises(rnnlower.UnsupportedModelError, match="start differs from row to row"):
+        rnnlower.pad(source, max={"T": MOST}, per_row=True)
 
 
 @pytest.mark.parametrize("shape", ["T, N", "N, T"])

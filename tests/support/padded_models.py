@@ -28,6 +28,7 @@ _SIZES = {
     "b1": (4, 1),
     "c1": (1, 1, 3),
     "P3": (3, 4),
+    "W26": (26, 3),
 }
 _CONSTANTS = {
     "zero1": np.array([0], np.int64),
@@ -63,6 +64,11 @@ def loop(cell: str = _CELL, over: str = "x", trips: str = "Squeeze (sizes)") -> 
     )
 
 
+_HALF = "n = Shape <end = 1> (x) two = Constant <value_ints = [2]> () h = Div (n, two)"
+_DOWN = (
+    "n = Shape <end = 1> (x) m = Squeeze (n) before = Constant <value_int = -1> () l = Add (m, before) "
+    "r = Range (l, before, before)"
+)
 _ATTENTION = (
     "k1 = Mul (x, h) k = ReduceSum <keepdims = 1> (k1, last) p = Softmax <axis = 0> (k) "
     "a1 = Mul (p, x) a = ReduceSum <keepdims = 0> (a1, zeroth) n = Add (a, v) o = Identity (a)"
@@ -100,6 +106,52 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "float[U, 1, 3] z",
         "b = Constant <value_ints = [1]> () e = Constant <value_ints = [-1]> () "
         "a = Constant <value_ints = [0]> () z = Slice (x, b, e, a)",
+    ),
+    "second half": ("float[U, 1, 3] z", f"{_HALF} z = Slice (x, h, n, zero1)"),
+    "every other step of the second half": (
+        "float[U, 1, 3] z",
+        f"{_HALF} v = Slice (x, h, n, zero1, two) z = Softmax <axis = 0> (v)",
+    ),
+    "three steps in the middle": (
+        "float[3, 1, 3] z",
+        f"{_HALF} one = Constant <value_ints = [1]> () b = Sub (h, one) e = Add (h, two) "
+        "z = Slice (x, b, e, zero1)",
+    ),
+    "the second half in front": (
+        "float[T, 1, 3] z",
+        f"{_HALF} f = Slice (x, zero1, h, zero1) v = Slice (x, h, n, zero1) z = Concat <axis = 0> (v, f)",
+    ),
+    "half of the steps at the end": (
+        "float[U, 1, 3] z",
+        f"{_HALF} b = Neg (h) z = Slice (x, b, n, zero1)",
+    ),
+    "all but half of the steps": (
+        "float[U, 1, 3] z",
+        f"{_HALF} e = Neg (h) z = Slice (x, zero1, e, zero1)",
+    ),
+    "every other of the last six steps": (
+        "float[3, 1, 3] z",
+        f"{_HALF} b = Constant <value_ints = [-6]> () z = Slice (x, b, n, zero1, two)",
+    ),
+    "weights that count down": (
+        "float[1, 3] z",
+        f"{_DOWN} f = Cast <to = 1> (r) k = Constant <value_float = 0.8> () p = Pow (k, f) "
+        "a = Constant <value_ints = [1, 2]> () u = Unsqueeze (p, a) w = Mul (x, u) "
+        "g = ReduceSum <keepdims = 0> (w, zero1) q = ReduceSum <keepdims = 0> (p) z = Div (g, q)",
+    ),
+    # Of int32, as onnxruntime's optimizations make an empty Slice of a Range down to -1.
+    "turned by positions": ("float[T, 1, 3] z", f"{_DOWN} p = Cast <to = 6> (r) z = Gather (x, p)"),
+    "positions that count down": ("float[T] z", f"{_DOWN} z = Cast <to = 1> (r)"),
+    "turned in a Loop": (
+        "float[1, 3] z",
+        f"{_DOWN} k = Constant <value_ints = [1, 3]> () h0 = Expand (s, k) z = Loop <body = turn "
+        "(int64 i, bool c, float[1, 3] h) => (bool d, float[1, 3] n1) { d = Identity (c) j = Gather (r, i) "
+        "v = Gather (x, j) t = Tanh (h) n1 = Add (t, v) }> (m, , h0)",
+    ),
+    "a part of a table of distances": (
+        "float[U, 3] z",
+        "n = Shape <end = 1> (x) k = Constant <value_ints = [13]> () b = Sub (k, n) e = Add (k, n) "
+        "z = Slice (W26, b, e, zero1)",
     ),
     "mean": ("float[1, 3] z", "z = ReduceMean <axes = [0], keepdims = 0> (x)"),
     "mean by hand": (
