@@ -234,22 +234,47 @@ def _concat_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any
     return tuple(found)
 
 
-def _conv_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
-    (batch, _, *signal), (channels, _, *kernel) = shapes[:2]
-    axes = len(kernel)
-    if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or len(signal) != axes:
+def _window_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
+    """Return the shape of what a window makes that moves over a signal: a convolution or a pool."""
+    (batch, channels, *signal), *weights = shapes
+    kernel: Sequence[Any] = node.attributes.get_ints("kernel_shape", ())
+    if node.op_type.startswith("Conv"):
+        channels, _, *kernel = weights[0]
+    auto_pad, axes = node.attributes.get_string("auto_pad", "NOTSET"), len(kernel)
+    if len(signal) != axes or node.attributes.get_int("ceil_mode", 0) != 0:
         return None
-    pads = node.attributes.get_ints("pads", (0,) * 2 * axes)
+    pads = (0,) * 2 * axes if auto_pad == "VALID" else node.attributes.get_ints("pads", (0,) * 2 * axes)
     strides, dilations = (node.attributes.get_ints(name, (1,) * axes) for name in ("strides", "dilations"))
     found = []
     for axis, (size, width) in enumerate(zip(signal, kernel, strict=True)):
-        span = combine_sizes(operator.mul, combine_sizes(operator.sub, width, 1), dilations[axis])
-        free = combine_sizes(
-            operator.sub, combine_sizes(operator.add, size, pads[axis] + pads[axis + axes]), span
-        )
-        last = combine_sizes(operator.floordiv, combine_sizes(operator.sub, free, 1), strides[axis])
+        # As many windows begin, one after each stride, as fit.
+        begins = size
+        if not auto_pad.startswith("SAME"):
+            span = combine_sizes(operator.mul, combine_sizes(operator.sub, width, 1), dilations[axis])
+            begins = combine_sizes(
+                operator.sub, combine_sizes(operator.add, size, pads[axis] + pads[axis + axes]), span
+            )
+        last = combine_sizes(operator.floordiv, combine_sizes(operator.sub, begins, 1), strides[axis])
         found.append(combine_sizes(operator.add, last, 1))
     return (batch, channels, *found)
+
+
+def _transposed_window_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
+    (batch, _channels, *signal), (_channels, channels, *kernel) = shapes[:2]
+    axes = len(kernel)
+    is_given = node.attributes.get_ints("output_shape") is not None
+    if is_given or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or len(signal) != axes:
+        return None
+    pads, more = (node.attributes.get_ints(name, (0,) * 2 * axes) for name in ("pads", "output_padding"))
+    strides, dilations = (node.attributes.get_ints(name, (1,) * axes) for name in ("strides", "dilations"))
+    found = []
+    for axis, (size, width) in enumerate(zip(signal, kernel, strict=True)):
+        last = combine_sizes(operator.mul, combine_sizes(operator.sub, size, 1), strides[axis])
+        span = combine_sizes(operator.mul, combine_sizes(operator.sub, width, 1), dilations[axis])
+        added = more[axis] - pads[axis] - pads[axis + axes] + 1
+        found.append(combine_sizes(operator.add, combine_sizes(operator.add, last, span), added))
+    groups = node.attributes.get_int("group", 1)
+    return (batch, combine_sizes(operator.mul, channels, groups), *found)
 
 
 def _col2im_shape(_: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
@@ -281,7 +306,11 @@ def _tile_shape(_: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any
 _SHAPE_RULES: Mapping[str, Callable[[ir.Node, Sequence[Array | None], Sequence[Any]], Dims | None]] = {
     "Col2Im": _col2im_shape,
     "Concat": _concat_shape,
-    "Conv": _conv_shape,
+    "Conv": _window_shape,
+    "ConvTranspose": _transposed_window_shape,
+    "MaxPool": _window_shape,
+    "AveragePool": _window_shape,
+    "LpPool": _window_shape,
     "Pad": _pad_shape,
     "Tile": _tile_shape,
 }

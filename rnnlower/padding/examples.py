@@ -26,6 +26,8 @@ from rnnlower.recurrent.state_operators import is_state_operator, parse_state_op
 _OTHER_SIZES = ((29, 31), (37, 41))
 _FEWER_STEPS = (1, 2, 5)
 _FEW_STEPS = (1, 2, 4, 8)
+_PARTS = (1, 2, 3, 4)
+"""Divisors of a size that is not known as an expression in the length."""
 _NAME = "length_%d"
 _JOINING = {*POINTWISE, "Concat", "Einsum", "Expand", "Gemm", "MatMul", "Reshape", "Split"}
 """Operators that fail where lengths do not fit."""
@@ -403,7 +405,10 @@ class Examples:
             size: The size of the axis.
             is_start: Whether the part starts there. A wrong end would show in the size of the part.
         """
-        candidates = [size.with_table(each + numbers[0] - size.full for each in size.table)]
+        candidates = [
+            size.with_table(each // divisor + numbers[0] - size.full // divisor for each in size.table)
+            for divisor in _PARTS
+        ]
         if not is_start or value is None or self._open.constant(self.origin(value)) is not None:
             candidates.insert(0, size.with_table([numbers[0]] * len(size.table)))
         computed = () if value is None else self._computed(self._formula(value, place))

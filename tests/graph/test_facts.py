@@ -611,6 +611,15 @@ SUMS = {
     "h = Concat <axis = 2> (p, x)  w = Conv <group = 2> (h, k)": "T",
     "w = Conv <group = 2, pads = [3, 3]> (x, k)": "T + 3",
     "w = Conv <group = 2, pads = [3, 0], strides = [2]> (x, k)": "floor(T/2 - 1/2) + 1",
+    'w = Conv <group = 2, auto_pad = "SAME_LOWER", strides = [3]> (x, k)': "floor(T/3 - 1/3) + 1",
+    'w = Conv <group = 2, auto_pad = "VALID"> (x, k)': "T - 3",
+    "w = MaxPool <kernel_shape = [3], strides = [2], dilations = [2], pads = [2, 3]> (x)": "floor(T/2) + 1",
+    "w = MaxPool <kernel_shape = [3], strides = [2], ceil_mode = 1> (x)": None,
+    "w = AveragePool <kernel_shape = [4], pads = [3, 0]> (x)": "T",
+    "w = LpPool <kernel_shape = [2], strides = [2]> (x)": "floor(T/2)",
+    "w = ConvTranspose <group = 2, strides = [2], pads = [1, 1]> (x, u)": "2*T",
+    "w = ConvTranspose <group = 2, strides = [3], dilations = [2], output_padding = [1]> (x, u)": "3*T + 5",
+    "h = MaxPool <kernel_shape = [4], strides = [2]> (x)  w = Conv <group = 2> (h, k)": "floor(T/2) - 4",
     "h = Conv <group = 2, pads = [3, 3]> (x, k)  w = Slice (h, zero, end, time)": "T",
     "h = Conv <group = 2, pads = [3, 3]> (x, k)  w = Slice (h, zero, back, time)": "T",
     "h = Concat <axis = 2> (p, x)  w = Slice (h, back, most, time)": "3",
@@ -627,7 +636,8 @@ SUMS = {
 def test_sums_of_a_symbol_and_a_number_are_known(text: str) -> None:
     facts, values = facts_of(
         """main (float[1, 2, T] x, float[1, 2, 3] p) => (float[A, B, C] w)
-        <float[2, 1, 4] k = {1, 2, 3, 4, 5, 6, 7, 8}, int64[1] zero = {0}, int64[1] time = {2},
+        <float[2, 1, 4] k = {1, 2, 3, 4, 5, 6, 7, 8}, float[2, 1, 4] u = {1, 2, 3, 4, 5, 6, 7, 8},
+         int64[1] zero = {0}, int64[1] time = {2},
          int64[1] three = {3}, int64[1] five = {5}, int64[1] back = {-3},
          int64[1] most = {9223372036854775807}, int64[6] pads = {0, 0, 3, 0, 0, 0}> {
             s = Shape (x)  end = Gather (s, time) """
