@@ -321,13 +321,13 @@ PADDING = [
         ),
     ),
     Case(
-        "positions from the end as an output",
+        "positions that change with the length, as an output",
         PAD,
         model=text(
             17,
             "float[T, 3] X",
             "n = Shape <end = 1> (X) z = Constant <value_ints = [0]> () t = Squeeze (n, z) "
-            "o = Constant <value_int = -1> () s = Add (t, o) r = Range (s, o, o) Y = Cast <to = 1> (r)",
+            "o = Constant <value_int = 0> () s = Mul (t, t) r = Range (o, s, t) Y = Cast <to = 1> (r)",
         ),
     ),
     Case("several models on standard output", "pad model.onnx -o - --max T=8,16"),

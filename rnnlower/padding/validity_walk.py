@@ -381,7 +381,7 @@ class PadFlow(Examples):
             if self.rows is not None:
                 self._at_length[value] = self._number_of_rows(emitter, value, node)
             elif len(set(self.shapes(value))) > 1:
-                raise NoRuleError(f"reads {value.name!r}, all of which follows from the length")
+                raise NoRuleError(f"reads {value.name!r}, each element of which changes with the length")
             elif node.op_type == "Shape":
                 self._at_length[value] = self._shape_of_length(emitter, node)
             elif node.op_type == "Size":
