@@ -203,7 +203,7 @@ class LiftRecurrentPass(Pass):
                         raise
                     else:
                         frame = _FRAMES[located.node.op_type](self.facts, located.node, owner)
-                        lifted += lifter.lift(located, frame, has_gaps=True)
+                        lifted += lifter.lift(located, dataclasses.replace(frame, has_gaps=True))
                 except NotLiftableError:
                     kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
                     continue
@@ -248,11 +248,10 @@ class LiftRecurrentPass(Pass):
         lifter = FrameLifter(self.facts, names, self.semantics, empty=self.empty)
         try:
             return lifter.lift(located, frame)
-        except NotLiftableError as error:
-            if self.gaps:
-                with contextlib.suppress(NotLiftableError):
-                    return lifter.lift(located, frame, has_gaps=True)
-            raise error from None
+        except NotLiftableError:
+            if not self.gaps:
+                raise
+            return lifter.lift(located, dataclasses.replace(frame, has_gaps=True))
 
     def _lift_convolutions(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[LiftedNode], kept: list[LiftedNode]
