@@ -299,7 +299,7 @@ class LiftRecurrentPass(Pass):
         return lifted, reasons if reasons and not lifted else kept
 
     def _lift_plain_lines(self, names: NameSource, graph: ir.Graph, path: str) -> _Lines:
-        lifter, lifted = LineLifter(self.facts, names, self.semantics), list[Lifted]()
+        lifted: list[Lifted] = []
         failed: list[tuple[list[ir.Value], LiftedNode]] = []
         for chain, is_likely in list(find_chains(self.facts, graph)):
             readers = (node for node, _ in chain[0].uses())
@@ -317,7 +317,7 @@ class LiftRecurrentPass(Pass):
                 if count < (self.steps or 0):
                     steps = f"{count} step" if count == 1 else f"{count} steps"
                     raise NotLiftableError(f"it has {steps}, and a line has at least {self.steps}")
-                lifted.append(lifter.lift(located, graph, line))
+                lifted.append(LineLifter(self.facts, names, self.semantics, located, graph, line).lift())
             except NotLiftableError as error:
                 if is_line:
                     failed.append((chain, LiftedNode(located.name, path, "line", reason=str(error))))
