@@ -23,9 +23,6 @@ from rnnlower.passes.steps.work import Step
 from rnnlower.passes.streaming import STREAM
 from rnnlower.quantizing.model_preparation import PREPARATION
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
-from support.contract_table import CONTRACTS, Contract
-
 PAGE = pathlib.Path(__file__).with_suffix(".md")
 MARKER = "<!-- What follows is written by docs/passes.py. -->\n"
 PIPELINES: dict[str, Sequence[Step]] = {
@@ -56,8 +53,7 @@ def _passes() -> Iterator[str]:
         words, _, graphs = described.partition("\n\n")
         arguments = ", ".join(inspect.signature(cls).parameters)
         yield f"### {name}\n\n`{name}({arguments})`: {' '.join(words.split())}\n"
-        contract = CONTRACTS.get(cls, Contract())
-        for kind, conditions in (("Requires", contract.requires), ("Ensures", contract.ensures)):
+        for kind, conditions in (("Requires", cls.REQUIRES), ("Ensures", cls.ENSURES)):
             if conditions:
                 yield f"{kind}: {'; '.join(_words(each.__name__) for each in conditions)}.\n"
         yield _markdown(graphs + "\n")

@@ -20,7 +20,7 @@ from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.lowering.node_emitter import AttributeValue
 from rnnlower.opset.version_fit import type_misfit, type_string
-from rnnlower.passes.base import Pass
+from rnnlower.passes.base import Pass, are_gone
 from rnnlower.passes.expand_functions import ExpandDefinitionsPass
 
 _ROUNDS = 8
@@ -30,6 +30,10 @@ Refused = Callable[[ir.Node], bool]
 def has_fallback(node: ir.Node) -> bool:
     """Return whether the table of fallbacks has the node's operator."""
     return qualified_op_type(node) in FALLBACKS
+
+
+def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptNodesPass) -> bool:
+    return are_gone(model, adapting.adapted)
 
 
 class AdaptNodesPass(Pass):
@@ -58,6 +62,7 @@ class AdaptNodesPass(Pass):
     """
 
     KEEPS_FACTS = True
+    ENSURES = (_adapted_nodes_are_gone,)
 
     def __init__(self, refused: Refused) -> None:
         self._refused = refused

@@ -20,11 +20,15 @@ from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import prepend, take_place_of
 from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.graph.walk import default_opset
-from rnnlower.passes.base import Pass
+from rnnlower.passes.base import Pass, initializers_suit_ir_version
 from rnnlower.passes.declared_sizes import FreezeDimsPass
 from rnnlower.wording import counted
 
 _FEW = 4
+
+
+def _no_input_has_a_default(model: ir.Model, owner: object) -> bool:
+    return not any(value.is_initializer() for value in model.graph.inputs)
 
 
 class FreezeInitializersPass(Pass):
@@ -47,6 +51,8 @@ class FreezeInitializersPass(Pass):
     Attributes:
         frozen: The names of the inputs that were removed.
     """
+
+    ENSURES = (_no_input_has_a_default, initializers_suit_ir_version)
 
     def __init__(self) -> None:
         self.frozen: list[str] = []
@@ -87,6 +93,8 @@ class LegacyConstantsPass(Pass):
         }
     """
 
+    ENSURES = (initializers_suit_ir_version,)
+
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         graph = model.graph
         if model.ir_version >= FREE_INITIALIZERS_IR:
@@ -115,6 +123,11 @@ def _replace_by_constant_node(value: ir.Value, opset: int, names: NameSource) ->
     return nodes
 
 
+def _inputs_are_constants(model: ir.Model, setting: SetInputsPass) -> bool:
+    inputs = {value.name for value in model.graph.inputs}
+    return inputs.isdisjoint(setting.values) and setting.values.keys() <= model.graph.initializers.keys()
+
+
 class SetInputsPass(Pass):
     """Turns graph inputs into initializers that hold the given values, in the inputs' types and shapes.
 
@@ -141,6 +154,8 @@ class SetInputsPass(Pass):
     Raises:
         OptionError: `sets` is not a dictionary.
     """
+
+    ENSURES = (_inputs_are_constants,)
 
     def __init__(self, sets: Mapping[str, Any]) -> None:
         self._sets = dictionary("sets", sets)

@@ -7,8 +7,13 @@ import onnx_ir as ir
 from rnnlower.arguments import integer
 from rnnlower.errors import OpsetError
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import default_opset
 from rnnlower.opset import NodePredicate, OpsetReport, convert_opset
 from rnnlower.passes.base import Pass
+
+
+def _opset_is_target(model: ir.Model, converting: ConvertOpsetPass) -> bool:
+    return default_opset(model) == converting.target
 
 
 class ConvertOpsetPass(Pass):
@@ -32,6 +37,8 @@ class ConvertOpsetPass(Pass):
         keep: Whether to leave a node as it is, because the caller replaces it.
         report: The report on the run.
     """
+
+    ENSURES = (_opset_is_target,)
 
     def __init__(self, target: int, keep: NodePredicate | None = None) -> None:
         self.target = integer("opset", target)

@@ -166,6 +166,13 @@ class NameBatchPass(Pass):
                 yield name
 
 
+def _sizes_are_frozen(model: ir.Model, freezing: FreezeDimsPass) -> bool:
+    inputs = {value.name: value.shape for value in model.graph.inputs}
+    names = {dim_name(dim) for shape in inputs.values() if shape is not None for dim in shape}
+    given = freezing._input_shapes.items()
+    return names.isdisjoint(freezing._dims) and all(inputs[name] == list(shape) for name, shape in given)
+
+
 class FreezeDimsPass(Pass):
     """Replaces symbolic dimensions by numbers, wherever they appear.
 
@@ -192,6 +199,8 @@ class FreezeDimsPass(Pass):
     Raises:
         OptionError: An argument has another form.
     """
+
+    ENSURES = (_sizes_are_frozen,)
 
     def __init__(
         self, dims: Mapping[str, int] | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None

@@ -14,7 +14,7 @@ from rnnlower.graph.operator_kinds import REARRANGING
 from rnnlower.graph.rewiring import replace_with_values
 from rnnlower.graph.walk import display_name, producer_of, reachable, subgraph_owners, subgraphs_of, walk
 from rnnlower.lowering.emitter import Emitter, Emitters
-from rnnlower.passes.base import Pass
+from rnnlower.passes.base import Pass, finds_nothing
 
 _SOFTMAX = "Softmax"
 _GUARDED = "rnnlower.keeps_nan"
@@ -56,6 +56,8 @@ class KeepNaNPass(Pass):
     Attributes:
         kept: The names of the nodes, by operator.
     """
+
+    ENSURES = (finds_nothing,)
 
     def __init__(self, op_types: Collection[str]) -> None:
         self._op_types = frozenset(op_types)
@@ -160,6 +162,8 @@ class SeparateSumsPass(Pass):
         op_types: The operators that read the sums.
         also: Whether a Max goes in front of another node: a runtime may fuse it wrongly with other nodes.
     """
+
+    ENSURES = (finds_nothing,)
 
     def __init__(
         self, op_types: Collection[str], *, also: Callable[[ir.Node], bool] = lambda node: False

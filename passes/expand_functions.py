@@ -12,13 +12,17 @@ from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.versions import body_versions, function_body, version_at
 from rnnlower.graph.walk import default_opset, display_name, subgraphs_of, walk
-from rnnlower.passes.base import Pass
+from rnnlower.passes.base import Pass, are_gone
 from rnnlower.recurrent.finding import is_recurrent
 
 _DOMAIN = "rnnlower.definition"
 _RESOLVED_LATER = ("Constant", "ConstantOfShape", "Flatten", "Loop", "Range", "Scan", "Shape", "Size")
 """Operators that may stay in definitions: they compute sizes, folded later, or have another form."""
 _ROUNDS = 8
+
+
+def _expanded_nodes_are_gone(model: ir.Model, expanding: ExpandDefinitionsPass) -> bool:
+    return are_gone(model, expanding.expanded)
 
 
 class ExpandDefinitionsPass(Pass):
@@ -45,6 +49,8 @@ class ExpandDefinitionsPass(Pass):
     Attributes:
         expanded: The operators that were written out, with the names of their nodes.
     """
+
+    ENSURES = (_expanded_nodes_are_gone,)
 
     def __init__(
         self, unwanted: Callable[[ir.Node], bool], expressible: Callable[[ir.Node], bool] = lambda node: False
@@ -140,6 +146,10 @@ def _write_out_defaults(node: ir.Node, model: ir.Model, proto: onnx.FunctionProt
             node.attributes[name] = ir.convenience.convert_attribute(name, default)
 
 
+def _no_function_is_wanted(model: ir.Model, inlining: InlineFunctionsPass) -> bool:
+    return not functions_with(model, inlining._wanted)
+
+
 class InlineFunctionsPass(Pass):
     """Inlines the functions that hold a wanted node, or call one that does, and removes those functions.
 
@@ -169,6 +179,8 @@ class InlineFunctionsPass(Pass):
     Attributes:
         uncalled: The functions that were removed because nothing called them.
     """
+
+    ENSURES = (_no_function_is_wanted,)
 
     def __init__(self, wanted: Callable[[ir.Node], bool] = is_recurrent) -> None:
         self._wanted = wanted

@@ -13,7 +13,7 @@ from rnnlower.graph.initializers import constant_holds
 from rnnlower.graph.names import NameSource, all_names
 from rnnlower.graph.rewiring import prepend, take_place_of
 from rnnlower.graph.walk import default_opset, look_through, operand, producer_of, walk
-from rnnlower.passes.base import Pass
+from rnnlower.passes.base import Pass, finds_nothing
 
 _FIRST_STATE = 2
 """The number of the first state among the inputs of a Loop and of its body."""
@@ -53,6 +53,7 @@ class CopyOutputsPass(Pass):
     """
 
     KEEPS_FACTS = True
+    ENSURES = (finds_nothing,)
 
     def __init__(self, op_types: Collection[str] = (), *, read: bool = True) -> None:
         self._read = read
@@ -135,6 +136,7 @@ class PlainLoopInputsPass(Pass):
     """
 
     KEEPS_FACTS = True
+    ENSURES = (finds_nothing,)
 
     def find(self, model: ir.Model) -> list[tuple[ir.Node, int]]:
         """Return Loops and numbers of inputs.

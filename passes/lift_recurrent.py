@@ -38,6 +38,12 @@ _Lines = tuple[list[Lifted], list[LiftedNode]]
 """The lines that were lifted, and the reports on those that stay."""
 
 
+def _lifted_nodes_are_gone(model: ir.Model, lifting: LiftRecurrentPass) -> bool:
+    """Return whether no Loop or Scan that was lifted is left."""
+    gone = {(each.path, each.name) for each in lifting.lifted if each.op_type and each.form != "line"}
+    return not gone & {(located.path, located.name) for located, _ in loops_and_scans(model)}
+
+
 class _NothingLiftedError(Exception):
     """No line was lifted after its states were read in another way."""
 
@@ -100,6 +106,8 @@ class LiftRecurrentPass(Pass):
     Attributes:
         lifted: All recurrences that were examined, with the reason for each that was not lifted.
     """
+
+    ENSURES = (_lifted_nodes_are_gone,)
 
     nodes: Sequence[str] | None = None
     _: dataclasses.KW_ONLY

@@ -14,6 +14,7 @@ from rnnlower.graph.walk import (
     look_through_identities,
     reachable,
     values_read_by,
+    walk,
 )
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame
@@ -115,6 +116,11 @@ class CountIterationsPass(Pass):
         )
 
 
+def _loops_are_gone(model: ir.Model, writing: WriteScansPass) -> bool:
+    nodes = [node for node, _ in walk(model.graph) if node.op_type == "Loop"]
+    return not {*writing.written}.intersection(map(display_name, nodes))
+
+
 class WriteScansPass(Pass):
     """Writes Loops as Scans if each step reads one element of a series.
 
@@ -147,6 +153,8 @@ class WriteScansPass(Pass):
     Attributes:
         written: The names of the Loops.
     """
+
+    ENSURES = (_loops_are_gone,)
 
     def __init__(self) -> None:
         self.written: list[str] = []

@@ -47,6 +47,11 @@ from rnnlower.recurrent.state_operators import (
 from rnnlower.targets.reading import find_target
 
 
+def _nodes_are_replaced(model: ir.Model, lowering: LowerRecurrentPass) -> bool:
+    nodes = find_recurrent(model) if lowering.nodes is None else lowering.nodes
+    return all(located.node.graph is None for located in (*nodes, *lowering.impossible))
+
+
 @dataclasses.dataclass(eq=False)
 class LowerRecurrentPass(Pass):
     """Lowers nodes of the main graph and its subgraphs.
@@ -97,6 +102,8 @@ class LowerRecurrentPass(Pass):
         lowered: Reports on the nodes.
         notes: Messages to the user about the chosen forms.
     """
+
+    ENSURES = (_nodes_are_replaced,)
 
     strategy: str | Mapping[ir.Node, Plan]
     nodes: Sequence[LocatedNode] | None = None
@@ -232,6 +239,11 @@ def dtype_of(node: ResolvedNode, located: LocatedNode) -> ir.DataType:
     return node.dtype
 
 
+def _state_nodes_are_replaced(model: ir.Model, lowering: LowerStateOperatorsPass) -> bool:
+    nodes = find_recurrent(model, is_state_operator) if lowering.nodes is None else lowering.nodes
+    return all(located.node.graph is None for located in nodes)
+
+
 @dataclasses.dataclass(eq=False)
 class LowerStateOperatorsPass(Pass):
     """Lowers nodes of the main graph and its subgraphs.
@@ -262,6 +274,8 @@ class LowerStateOperatorsPass(Pass):
     Attributes:
         lowered: Reports on the nodes.
     """
+
+    ENSURES = (_state_nodes_are_replaced,)
 
     strategy: str
     nodes: Sequence[LocatedNode] | None = None

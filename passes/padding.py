@@ -46,6 +46,14 @@ RULES: Mapping[str, Rule] = {
 """The rule of each operator that padding may reach; any other operator is refused."""
 
 
+def _maximum_is_fixed(model: ir.Model, padding: PadLengthsPass) -> bool:
+    shapes, metadata = {value.name: value.shape for value in model.graph.inputs}, padding.metadata
+    return all(
+        (shape := shapes[name]) is not None and shape[axis] == metadata.max[metadata.symbols[name]]
+        for name, axis in metadata.inputs.items()
+    )
+
+
 @dataclasses.dataclass(eq=False)
 class PadLengthsPass(Pass):
     """Turns a model of any length into a static one for lengths up to a maximum, with the length as an input.
@@ -79,6 +87,8 @@ class PadLengthsPass(Pass):
     Raises:
         OptionError: There is no maximum, or it is below 2.
     """
+
+    ENSURES = (_maximum_is_fixed,)
 
     maxima: Mapping[str, int]
     _: dataclasses.KW_ONLY

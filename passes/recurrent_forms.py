@@ -16,7 +16,7 @@ from rnnlower.graph.rewiring import remove_orphans
 from rnnlower.graph.walk import LocatedNode, default_opset
 from rnnlower.lowering.emitter import Emitter, Emitters
 from rnnlower.lowering.replacing import EMITTED, LoweredNode, replace_node
-from rnnlower.passes.base import Pass
+from rnnlower.passes.base import Pass, no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import MOST_INPUTS
@@ -31,6 +31,10 @@ _PER_AXIS = 13
 """The first opset whose DequantizeLinear has a scale for each row."""
 _LINEAR, _FIRST_LINEAR = "linear_before_reset", 3
 """The attribute of GRU, and the first opset that has it."""
+
+
+def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptRecurrentPass) -> bool:
+    return all(located.node.graph is None for located in adapting.replaced)
 
 
 @dataclasses.dataclass(eq=False)
@@ -68,6 +72,9 @@ class AdaptRecurrentPass(Pass):
         replaced: Those nodes, which are no longer in the model.
     """
 
+    REQUIRES = (no_function_is_recurrent,)
+    ENSURES = (_adapted_nodes_are_gone,)
+
     target: Target
     nodes: Mapping[LocatedNode, frozenset[str]] | None = None
     semantics: Semantics = "ort"
@@ -101,6 +108,12 @@ class AdaptRecurrentPass(Pass):
         return ir.passes.PassResult(model, modified=bool(self.adapted))
 
 
+def _nodes_conform(model: ir.Model, conforming: ConformSonnxPass) -> bool:
+    nodes = find_recurrent(model) if conforming._nodes is None else conforming._nodes
+    there = [located for located in nodes if located.node.graph is not None]
+    return not any(departure.level == "error" for located in there for departure in find_departures(located))
+
+
 class ConformSonnxPass(Pass):
     """Makes LSTM nodes of the main graph and its subgraphs conform to SONNX, or refuses them by name.
 
@@ -132,6 +145,9 @@ class ConformSonnxPass(Pass):
     Attributes:
         conformed: Reports on the nodes that departed from the profile.
     """
+
+    REQUIRES = (no_function_is_recurrent,)
+    ENSURES = (_nodes_conform,)
 
     def __init__(self, nodes: Sequence[LocatedNode] | None = None) -> None:
         self._nodes = nodes
@@ -214,6 +230,11 @@ def _emit_last_state(e: Emitter, node: ResolvedNode, Y: ir.Value) -> ir.Value:
     return e.squeeze(e.concat(lanes, axis=1), 0, [node.num_directions, batch, node.hidden_size])
 
 
+def _nodes_are_floats(model: ir.Model, dequantizing: DequantizeRecurrentPass) -> bool:
+    nodes = find_recurrent(model) if dequantizing._nodes is None else dequantizing._nodes
+    return all(not located.node.domain for located in nodes)
+
+
 class DequantizeRecurrentPass(Pass):
     """Turns DynamicQuantizeLSTM nodes of the main graph and its subgraphs into LSTM nodes.
 
@@ -240,6 +261,9 @@ class DequantizeRecurrentPass(Pass):
         nodes: The nodes; those that are not quantized are left alone. ``None``: every recurrent node.
         keep_integers: Whether constant weights stay integers before a DequantizeLinear.
     """
+
+    REQUIRES = (no_function_is_recurrent,)
+    ENSURES = (_nodes_are_floats,)
 
     def __init__(self, nodes: Sequence[LocatedNode] | None = None, *, keep_integers: bool = True) -> None:
         self._nodes = nodes
@@ -315,6 +339,11 @@ def _dequantize_at_run_time(e: Emitter, values: ir.Value, scale: ir.Value, zero_
     return e.transpose(product, [0, 2, 1])
 
 
+def _every_gru_is_linear(model: ir.Model, assuming: AssumeLinearBeforeResetPass) -> bool:
+    nodes = [located.node for located in find_recurrent(model) if located.node.op_type == "GRU"]
+    return all(node.attributes.get_int(_LINEAR, 0) == 1 for node in nodes)
+
+
 class AssumeLinearBeforeResetPass(Pass):
     """Gives linear_before_reset=1 to every GRU of the model, functions included.
 
@@ -335,6 +364,8 @@ class AssumeLinearBeforeResetPass(Pass):
     Attributes:
         changed: Number of nodes that had another form.
     """
+
+    ENSURES = (_every_gru_is_linear,)
 
     changed = 0
 

@@ -12,7 +12,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.rewiring import remove_orphans, replace_with_values
 from rnnlower.graph.slicing import axis_slices
 from rnnlower.graph.walk import all_graphs, is_read, operand, root_graphs, walk, walk_all, walk_values
-from rnnlower.passes.base import Pass
+from rnnlower.passes.base import Pass, nothing_is_dead
 from rnnlower.recurrent.operators import STATE_INPUTS
 
 _SAME_IF_SAME_SHAPE = frozenset(["Expand", "Flatten", "Reshape", "Squeeze", "Tile", "Unsqueeze"])
@@ -126,6 +126,7 @@ class RemoveUnusedPass(Pass):
     """
 
     KEEPS_FACTS = True
+    ENSURES = (nothing_is_dead,)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         trained = beyond_ir.names_in_training(model)
@@ -149,6 +150,10 @@ class RemoveUnusedPass(Pass):
         return ir.passes.PassResult(model, modified)
 
 
+def _nodes_are_bare(model: ir.Model, owner: object) -> bool:
+    return not any(node.name or node.doc_string or node.metadata_props for node, _ in walk(model.graph))
+
+
 class StripPass(Pass):
     """Removes the metadata and names of nodes, the metadata of inner values, and all doc strings.
 
@@ -166,6 +171,8 @@ class StripPass(Pass):
             y = Relu (x)
         }
     """
+
+    ENSURES = (_nodes_are_bare,)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         model.doc_string = None

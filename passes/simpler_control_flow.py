@@ -10,7 +10,12 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import LoopSignature, State
 from rnnlower.graph.rewiring import remove_orphans, splice, take_place_of
 from rnnlower.graph.walk import default_opset, display_name, subgraphs_of, walk
-from rnnlower.passes.base import Pass
+from rnnlower.passes.base import Pass, are_gone
+
+
+def _no_state_is_loop_invariant(model: ir.Model, owner: object) -> bool:
+    return not any(_loop_invariant_states(model, node) for node in loops(model))
+
 
 _FIRST_WITHOUT_STATES = 11
 """The first opset whose Loop may have no states; it has outputs at any opset."""
@@ -49,10 +54,12 @@ class CaptureStatesPass(Pass):
     OpenVINO refuses a body that returns one of its inputs.
     """
 
+    ENSURES = (_no_state_is_loop_invariant,)
+
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
         for node in loops(model):
-            if same := loop_invariant_states(model, node):
+            if same := _loop_invariant_states(model, node):
                 _capture_states(node, same)
                 modified = True
         return ir.passes.PassResult(model, modified)
@@ -68,7 +75,7 @@ def needs_state(model: ir.Model, node: ir.Node) -> bool:
     return default_opset(model) < _FIRST_WITHOUT_STATES or not LoopSignature(node).stacked
 
 
-def loop_invariant_states(model: ir.Model, node: ir.Node) -> dict[int, State]:
+def _loop_invariant_states(model: ir.Model, node: ir.Node) -> dict[int, State]:
     """Return the states that never change, and that the body returns as nothing else, by their indices."""
     loop = LoopSignature(node)
     same = {
@@ -138,6 +145,10 @@ def replace_loop(
     return other
 
 
+def _decided_ifs_are_gone(model: ir.Model, taking: TakeBranchesPass) -> bool:
+    return are_gone(model, {"If": taking.taken})
+
+
 class TakeBranchesPass(Pass):
     """Replaces every If whose condition follows from constants and static sizes by its branch, at any depth.
 
@@ -161,6 +172,7 @@ class TakeBranchesPass(Pass):
     """
 
     KEEPS_FACTS = True
+    ENSURES = (_decided_ifs_are_gone,)
 
     def __init__(self) -> None:
         self.taken: dict[str, str] = {}

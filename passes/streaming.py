@@ -38,6 +38,12 @@ _FEWEST = 2
 """The fewest slices that are gathered at once."""
 
 
+def _states_are_outside(model: ir.Model, streaming: StreamPass) -> bool:
+    inputs = {value.name for value in model.graph.inputs}
+    outputs = {value.name for value in model.graph.outputs}
+    return outputs >= streaming.states.keys() and inputs >= {*streaming.states.values()}
+
+
 def _name_unknown_dims(model: ir.Model, axes: Mapping[str, int]) -> None:
     """Name the unnamed sizes of the inputs, except time, so that states can declare the same ones."""
     inputs = [value for value in model.graph.inputs if value.shape is not None]
@@ -133,6 +139,8 @@ class StreamPass(Pass):
     Raises:
         OptionError: The chunk has no step.
     """
+
+    ENSURES = (_states_are_outside,)
 
     def __init__(
         self,

@@ -27,6 +27,11 @@ _KINDS = ("Loop", "Scan")
 _MOST_NODES = 200_000
 
 
+def _unrolled_nodes_are_gone(model: ir.Model, unrolling: UnrollControlFlowPass) -> bool:
+    left = [node.name for node, _ in walk(model.graph) if unrolling._is_wanted(node)]
+    return not (unrolling.strict and left) and not any(name in unrolling.unrolled for name in left if name)
+
+
 @dataclasses.dataclass(eq=False)
 class UnrollControlFlowPass(Pass):
     """Unrolls the Scan and Loop nodes whose number of iterations follows from constants and static sizes.
@@ -62,6 +67,8 @@ class UnrollControlFlowPass(Pass):
     Attributes:
         unrolled: The number of iterations of each unrolled node, by its name.
     """
+
+    ENSURES = (_unrolled_nodes_are_gone,)
 
     kinds: Sequence[str] = _KINDS
     _: dataclasses.KW_ONLY

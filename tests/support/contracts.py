@@ -13,8 +13,9 @@ import onnx_ir as ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.symbols import dim_name
 from rnnlower.passes import SetInputsPass, StreamPass, pipeline
+from rnnlower.passes.base import Condition
 from rnnlower.passes.steps.work import Work
-from support.contract_table import CONTRACTS, Condition, Contract
+from support.step_contracts import CONTRACTS, Contract
 
 _SETS_INPUTS = (SetInputsPass, StreamPass)
 """The passes whose purpose is to change the interface."""
@@ -89,11 +90,11 @@ def contracts_hold() -> Iterator[list[str]]:
     call = ir.passes.PassBase.__call__
 
     def checked_call(pass_: ir.passes.PassBase, model: ir.Model) -> ir.passes.PassResult:
-        name, contract = type(pass_).__name__, CONTRACTS.get(type(pass_), Contract())
+        name = type(pass_).__name__
         before = Interface.of(model)
-        _check(contract.requires, model, pass_, f"{name} requires")
+        _check(getattr(pass_, "REQUIRES", ()), model, pass_, f"{name} requires")
         result = call(pass_, model)
-        _check(contract.ensures, model, pass_, f"{name} ensures")
+        _check(getattr(pass_, "ENSURES", ()), model, pass_, f"{name} ensures")
         if not isinstance(pass_, _SETS_INPUTS):
             before.check(model, name)
         ran.append(name)
