@@ -203,7 +203,7 @@ class LiftRecurrentPass(Pass):
                         raise
                     else:
                         frame = _FRAMES[located.node.op_type](self.facts, located.node, owner)
-                        lifted += lifter.lift(located, frame, has_gaps=True)
+                        lifted += lifter.lift(located, dataclasses.replace(frame, has_gaps=True))
                 except NotLiftableError:
                     kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
                     continue
@@ -248,11 +248,10 @@ class LiftRecurrentPass(Pass):
         lifter = FrameLifter(self.facts, names, self.semantics, empty=self.empty)
         try:
             return lifter.lift(located, frame)
-        except NotLiftableError as error:
-            if self.gaps:
-                with contextlib.suppress(NotLiftableError):
-                    return lifter.lift(located, frame, has_gaps=True)
-            raise error from None
+        except NotLiftableError:
+            if not self.gaps:
+                raise
+            return lifter.lift(located, dataclasses.replace(frame, has_gaps=True))
 
     def _lift_convolutions(
         self, names: NameSource, graph: ir.Graph, path: str, lifted: list[LiftedNode], kept: list[LiftedNode]
@@ -300,7 +299,7 @@ class LiftRecurrentPass(Pass):
         return lifted, reasons if reasons and not lifted else kept
 
     def _lift_plain_lines(self, names: NameSource, graph: ir.Graph, path: str) -> _Lines:
-        lifter, lifted = LineLifter(self.facts, names, self.semantics), list[Lifted]()
+        lifted: list[Lifted] = []
         failed: list[tuple[list[ir.Value], LiftedNode]] = []
         for chain, is_likely in list(find_chains(self.facts, graph)):
             readers = (node for node, _ in chain[0].uses())
@@ -318,7 +317,7 @@ class LiftRecurrentPass(Pass):
                 if count < (self.steps or 0):
                     steps = f"{count} step" if count == 1 else f"{count} steps"
                     raise NotLiftableError(f"it has {steps}, and a line has at least {self.steps}")
-                lifted.append(lifter.lift(located, graph, line))
+                lifted.append(LineLifter(self.facts, names, self.semantics, located, graph, line).lift())
             except NotLiftableError as error:
                 if is_line:
                     failed.append((chain, LiftedNode(located.name, path, "line", reason=str(error))))

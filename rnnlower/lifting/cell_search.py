@@ -83,12 +83,8 @@ class FoundCell:
         return self.evaluator.form(self.hidden)
 
 
-def find_cells(
-    facts: Facts, frame: Frame, semantics: Semantics, *, has_gaps: bool = False
-) -> list[FoundCell]:
+def find_cells(facts: Facts, frame: Frame, semantics: Semantics) -> list[FoundCell]:
     """Return the cells of a step; a cell comes after those whose H it reads.
-
-    With `has_gaps`, rows skip steps by any condition, and H is read at the steps they skip.
 
     Raises:
         NotLiftableError: A part of the step is not part of a cell.
@@ -99,7 +95,7 @@ def find_cells(
     for group in _group_states(frame):
         directions = (0, 1) if _has_two_directions(facts, group) else (None,)
         for direction in directions:
-            found.append(_find_cell(facts, frame, group, found, semantics, direction, has_gaps))
+            found.append(_find_cell(facts, frame, group, found, semantics, direction))
     return found
 
 
@@ -189,7 +185,6 @@ def _find_cell(
     before: Sequence[FoundCell],
     semantics: Semantics,
     direction: int | None,
-    has_gaps: bool,
 ) -> FoundCell:
     if len(group) > 2:
         raise NotLiftableError("more than two states depend on each other")
@@ -225,10 +220,10 @@ def _find_cell(
         steps=count_steps(facts, frame),
         direction=direction,
     )
-    if has_gaps and (condition is None or direction is not None or facts.opset < FIRST_SKIPPING_OPSET):
+    if frame.has_gaps and (condition is None or direction is not None or facts.opset < FIRST_SKIPPING_OPSET):
         raise NotLiftableError("no row skips a step")
     if condition is not None:
-        found = _with_condition(facts, frame, found, condition, has_gaps)
+        found = _with_condition(facts, frame, found, condition)
     for below in (before[part.value] for part in parts if isinstance(part.value, int)):
         if below.lengths is not None and not are_equal_lengths(facts, below.lengths, found.lengths):
             raise NotLiftableError("a cell reads the state of another past the ends of rows")
@@ -237,22 +232,20 @@ def _find_cell(
     return found
 
 
-def _with_condition(
-    facts: Facts, frame: Frame, found: FoundCell, condition: StepCondition, has_gaps: bool
-) -> FoundCell:
+def _with_condition(facts: Facts, frame: Frame, found: FoundCell, condition: StepCondition) -> FoundCell:
     """Return a cell with its rows' lengths, or with the condition by which they take steps."""
     mask = condition.mask
     if isinstance(mask, ir.Value):
         lengths = _compared_lengths(facts, frame, found, mask)
-        if has_gaps:
+        if frame.has_gaps:
             return dataclasses.replace(found, taken=StepCondition(lengths, is_going=True))
         return dataclasses.replace(found, lengths=lengths)
     tags, _ = tagged_shape(facts, mask.inner, found.direction, mask.axis if mask.keeps_axis else None)
-    if not has_gaps and condition.is_going:
+    if not frame.has_gaps and condition.is_going:
         return dataclasses.replace(found, lengths=mask_lengths(facts, found, mask, without_time(mask, tags)))
     dims = facts.dims(mask.inner) or ()
     is_by_row = tags == found.tags and dims[-1:] == (1,) and facts.dtype(mask.inner) == ir.DataType.BOOL
-    if not has_gaps or not is_by_row or mask.window is not None:
+    if not frame.has_gaps or not is_by_row or mask.window is not None:
         raise NotLiftableError("the rows that keep their state are not those that have ended")
     return dataclasses.replace(found, taken=condition)
 

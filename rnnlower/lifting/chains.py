@@ -178,7 +178,8 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[tuple[list[ir.Value],
         for chain in found:
             if tuple(chain) not in seen:
                 seen.add(tuple(chain))
-                if all(b in dependents(order, a, b) for a, b in itertools.pairwise(chain)):
+                pairs = itertools.pairwise(chain)
+                if all(b in dependents(order, a, producer_index(order, b)) for a, b in pairs):
                     yield chain, op_type in PRODUCTS
 
 
@@ -196,7 +197,7 @@ def candidate_ends(facts: Facts, graph: ir.Graph, state: ir.Value) -> Iterator[i
     """Yield the values that may be the state after a step, the last one first."""
     order = {node: number for number, node in enumerate(graph)}
     most = MOST_OPERATORS + min((order[node] for node, _ in state.uses() if node in order), default=0)
-    region, nodes, dims = dependents(order, state, None, most), [*order][: most + 1], facts.dims(state)
+    region, nodes, dims = dependents(order, state, most), [*order][: most + 1], facts.dims(state)
     outside, depths = set[ir.Value | None](), dict[ir.Value | None, int]()
     for node in nodes:
         if node.domain or node.op_type not in STEP_RULES or not outside.isdisjoint(node.inputs):
@@ -216,7 +217,7 @@ def _state_parts(order: Mapping[ir.Node, int], values: list[ir.Value]) -> list[i
     nodes = [node for value in values if (node := producer_of(value, "Concat")) is not None]
     if len(nodes) < len(values):
         return values
-    depending = dependents(order, values[0], values[1])
+    depending = dependents(order, values[0], producer_index(order, values[1]))
     places = [place for place, given in enumerate(nodes[1].inputs) if given in depending]
     if len(places) != 1 or len({len(node.inputs) for node in nodes}) != 1:
         return values
@@ -229,17 +230,11 @@ def producer_index(order: Mapping[ir.Node, int], value: ir.Value) -> int:
     return -1 if producer is None else order.get(producer, -1)
 
 
-def dependents(
-    order: Mapping[ir.Node, int], start: ir.Value, end: ir.Value | None, most: int = 0
-) -> set[ir.Value]:
-    """Return the values that depend on one, up to the operator that computes another, or up to an index."""
-    producer = None if end is None else end.producer()
-    limit = most if producer is None else order.get(producer, -1)
+def dependents(order: Mapping[ir.Node, int], start: ir.Value, most: int) -> set[ir.Value]:
+    """Return the values that depend on one, up to the operator of an index."""
 
     def following(value: ir.Value) -> list[ir.Value]:
-        return [
-            out for node, _ in value.uses() if order.get(node, limit + 1) <= limit for out in node.outputs
-        ]
+        return [out for node, _ in value.uses() if order.get(node, most + 1) <= most for out in node.outputs]
 
     return {*reachable([start], following)} - {start}
 

@@ -55,6 +55,7 @@ class Frame:
         aliases: Values of the step that stand for values of the graph around it.
         unchanged: What is read of states that never change after the last step, with their initial values.
         going: Conditions of the step that hold for rows that have not ended, with the lengths of the rows.
+        has_gaps: Whether rows skip steps by any condition, and H is read at the steps they skip.
     """
 
     node: ir.Node
@@ -64,6 +65,7 @@ class Frame:
     aliases: Mapping[ir.Value, ir.Value]
     unchanged: Sequence[tuple[ir.Value, ir.Value]]
     going: Mapping[ir.Value, ir.Value] = dataclasses.field(default_factory=dict)
+    has_gaps: bool = False
 
 
 def count_steps(facts: Facts, frame: Frame) -> int | None:

@@ -84,19 +84,19 @@ class FrameLifter:
     def __init__(self, facts: Facts, names: NameSource, semantics: Semantics, *, empty: bool) -> None:
         self._facts, self._names, self._semantics, self._empty = facts, names, semantics, empty
 
-    def lift(self, located: LocatedNode, frame: Frame, *, has_gaps: bool = False) -> list[Lifted]:
-        """Replace a frame by nodes; with `has_gaps`, of which rows skip steps.
+    def lift(self, located: LocatedNode, frame: Frame) -> list[Lifted]:
+        """Replace a frame by nodes.
 
         Raises:
             NotLiftableError: It computes more than recurrent operators; nothing has changed.
         """
         try:
-            return self._lift(located, frame, has_gaps)
+            return self._lift(located, frame)
         except NotLiftableError as error:
-            return self._lift_behind_inputs(located, frame, error, has_gaps)
+            return self._lift_behind_inputs(located, frame, error)
 
     def _lift_behind_inputs(
-        self, located: LocatedNode, frame: Frame, error: NotLiftableError, has_gaps: bool
+        self, located: LocatedNode, frame: Frame, error: NotLiftableError
     ) -> list[Lifted]:
         """Replace a frame whose steps prepare their inputs, or else raise the error."""
         with open_emitter(self._facts, self._names, located, ir.DataType.FLOAT) as e:
@@ -110,9 +110,7 @@ class FrameLifter:
             try:
                 if not series:
                     raise error
-                return self._lift(
-                    located, dataclasses.replace(frame, inputs=[*frame.inputs, *series]), has_gaps
-                )
+                return self._lift(located, dataclasses.replace(frame, inputs=[*frame.inputs, *series]))
             except NotLiftableError:
                 graph.remove(e.nodes)
                 raise
@@ -125,10 +123,10 @@ class FrameLifter:
         products = ProductReader(self._facts, body, states, frame.aliases)
         return StepVectorizer(e, self._facts, frame, products)
 
-    def _lift(self, located: LocatedNode, frame: Frame, has_gaps: bool) -> list[Lifted]:
+    def _lift(self, located: LocatedNode, frame: Frame) -> list[Lifted]:
         if located.opset < _FIRST_OPSET:
             raise NotLiftableError(f"runtimes do not know the recurrent operators of opset {located.opset}")
-        found = find_cells(self._facts, frame, self._semantics, has_gaps=has_gaps)
+        found = find_cells(self._facts, frame, self._semantics)
         for each in found if not self._empty or found[0].steps != 0 else ():
             require_steps(self._facts, each, self._semantics)
         results, rest = find_results(self._facts, frame, found)
@@ -138,7 +136,7 @@ class FrameLifter:
         if dtype == ir.DataType.BFLOAT16 and located.opset < _FIRST_WITH_BFLOAT16:
             raise NotLiftableError("recurrent operators take bfloat16 only from opset 22 on")
         with open_emitter(self._facts, self._names, located, dtype) as e:
-            nodes, replaced = self._emit(e, located, frame, found, results)
+            nodes, replaced = self._emit(e, located, found, results)
             if rest:
                 replaced += self._emit_rest(e, located, frame, found, nodes, rest)
         if not found[0].steps:
@@ -153,12 +151,7 @@ class FrameLifter:
         return nodes
 
     def _emit(
-        self,
-        e: Emitter,
-        located: LocatedNode,
-        frame: Frame,
-        found: Sequence[FoundCell],
-        results: Sequence[Result],
+        self, e: Emitter, located: LocatedNode, found: Sequence[FoundCell], results: Sequence[Result]
     ) -> tuple[list[Lifted], list[tuple[ir.Value, ir.Value]]]:
         name = _base_name(located)
         emitted: list[EmittedNode] = []

@@ -26,35 +26,45 @@ from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
 from rnnlower.lifting.results import Result, require_mask, require_steps
 from rnnlower.lifting.row_masks import Lengths, compared_length, lengths_from_mask, zeroing_mask
 from rnnlower.lifting.symbolic_evaluation import Evaluator
-from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.lowering.emitter import Emitters
 from rnnlower.recurrent.node import Semantics
 
 
 class LineLifter:
-    """A rewriter of straight lines."""
+    """A rewriter of a straight line."""
 
-    def __init__(self, facts: Facts, names: NameSource, semantics: Semantics) -> None:
-        self._facts, self._names, self._semantics = facts, names, semantics
+    def __init__(
+        self,
+        facts: Facts,
+        names: NameSource,
+        semantics: Semantics,
+        located: LocatedNode,
+        graph: ir.Graph,
+        line: Line,
+    ) -> None:
+        self._facts, self._semantics, self._located = facts, semantics, located
+        self._graph, self._line = graph, line
+        dtype = facts.dtype(line.steps[-1].new[0])
+        assert dtype is not None
+        self._emitters = Emitters(facts.model, names=names)
+        self._e = self._emitters.at(located.name, dtype)
 
-    def lift(self, located: LocatedNode, graph: ir.Graph, line: Line) -> Lifted:
-        """Replace a line by a node.
+    def lift(self) -> Lifted:
+        """Replace the line by a node.
 
         Raises:
             NotLiftableError: Something else reads values of its steps; nothing has changed.
         """
         with rollback_on_failure(self._facts.model):
-            return self._lift(located, graph, line)
+            return self._lift()
 
-    def _lift(self, located: LocatedNode, graph: ir.Graph, line: Line) -> Lifted:
-        facts, steps = self._facts, line.steps
+    def _lift(self) -> Lifted:
+        facts, e, graph, located = self._facts, self._e, self._graph, self._located
+        line, steps = self._line, self._line.steps
         last = steps[-1].new
-        dtype = facts.dtype(last[0])
-        assert dtype is not None
-        emitters = Emitters(facts.model, names=self._names)
-        e = emitters.at(located.name, dtype)
         own = {value: value.name for step in steps for value in (*step.new, *step.unmasked)}
         for value in own:
-            self._read_after_views(e, graph, value)
+            self._read_after_views(value)
         masks = [step.mask for step in steps]
         is_masked = any(mask is not None for mask in masks) and all(
             mask is None or facts.constant(mask) is not None for mask in masks
@@ -62,7 +72,7 @@ class LineLifter:
         parts, lengths = [], {len(steps)} if not is_masked else set()
         for place, W in line.cell.W.items():
             leaves = [step.leaves[place] for step in steps]
-            series, tags = self._make_series(e, graph, leaves, is_longer=is_masked)
+            series, tags = self._make_series(leaves, is_longer=is_masked)
             if ancestors(series.outer) & own.keys():
                 raise NotLiftableError("the inputs of its steps depend on their results")
             parts.append(make_input_part(facts, series, tags, W, None))
@@ -81,18 +91,18 @@ class LineLifter:
             line.cell, parts, states, line.tags, line.shape, last[0], evaluator, reverse, lengths.pop()
         )
         if any(mask is not None for mask in masks):
-            found = dataclasses.replace(found, lengths=self._lengths(e, graph, masks, found))
+            found = dataclasses.replace(found, lengths=self._lengths(masks, found))
         name = _common_prefix([step.new[0] for step in steps]) or located.name
         emitted = emit_cell(e, facts, found, {}, name)
-        self._insert(e, graph)
-        self._replace_results(e, graph, line, found, emitted, own)
+        self._insert()
+        self._replace_results(found, emitted, own)
         graph.extend(e.nodes)
-        remove_orphans(emitters.constants.values())
+        remove_orphans(self._emitters.constants.values())
         remove_orphans(out for node in e.everything if node.graph is not None for out in node.outputs)
         graph.sort()
         return Lifted(emitted, LiftedNode(located.name, located.path, "line"))
 
-    def _read_after_views(self, e: Emitter, graph: ir.Graph, value: ir.Value) -> None:
+    def _read_after_views(self, value: ir.Value) -> None:
         """Let what reads a state before its views, as the next step does not, read it after them."""
         node = value.producer()
         while node is not None and node.op_type in RESHAPING and not node.domain:
@@ -103,15 +113,13 @@ class LineLifter:
             readers = [use for use in before.uses() if use.node is not node]
             sizes = [dim if isinstance(dim, int) else -1 for dim in dims]
             if readers and 0 not in sizes and sizes.count(-1) < 2:
-                view = e.reshape(value, sizes)
+                view = self._e.reshape(value, sizes)
                 for reader, index in readers:
                     reader.replace_input_with(index, view)
-                self._insert(e, graph)
+                self._insert()
             node = before.producer()
 
-    def _lengths(
-        self, e: Emitter, graph: ir.Graph, masks: Sequence[ir.Value | None], found: FoundCell
-    ) -> Lengths:
+    def _lengths(self, masks: Sequence[ir.Value | None], found: FoundCell) -> Lengths:
         """Return the lengths of the rows from the conditions of the steps."""
         constants = [
             np.ones((1, 1), np.bool_) if mask is None else self._facts.constant(mask) for mask in masks
@@ -119,7 +127,7 @@ class LineLifter:
         time = "R" if found.reverse else "T"
         state_tags = ("B" if "B" in found.tags else "", "")
         if all(constant is not None and constant.ndim == 2 for constant in constants):
-            stacked = e.constant(np.stack(np.broadcast_arrays(*constants)))  # type: ignore[arg-type]
+            stacked = self._e.constant(np.stack(np.broadcast_arrays(*constants)))  # type: ignore[arg-type]
             return lengths_from_mask(self._facts, stacked, (time, *state_tags), len(masks))
         given = [mask for mask in masks if mask is not None]
         if len(given) < len(masks):
@@ -135,19 +143,13 @@ class LineLifter:
         dims = self._facts.dims(rows[0]) or ()
         if all(self._facts.dims(mask) == (*dims, 1) for mask in given):
             # Elements of a mask by time and row were made columns.
-            series, tags = self._make_series(e, graph, rows, ("" if dims == (1,) else "B",))
+            series, tags = self._make_series(rows, ("" if dims == (1,) else "B",))
         else:
-            series, tags = self._make_series(e, graph, given)
+            series, tags = self._make_series(given)
         return mask_lengths(self._facts, found, series, tags)
 
     def _make_series(
-        self,
-        e: Emitter,
-        graph: ir.Graph,
-        leaves: Sequence[ir.Value],
-        tags: tuple[str, ...] | None = None,
-        *,
-        is_longer: bool = False,
+        self, leaves: Sequence[ir.Value], tags: tuple[str, ...] | None = None, *, is_longer: bool = False
     ) -> tuple[Series, tuple[str, ...]]:
         """Return the series whose elements are these values; stack them if there is none.
 
@@ -177,19 +179,19 @@ class LineLifter:
                     break
                 if size % first.size or start % first.size:
                     break
-                whole = e.reshape(whole, [-1, first.size, dims[1]])
+                whole = self._e.reshape(whole, [-1, first.size, dims[1]])
             elif first.keeps_axis:
                 tags = (*tags[:axis], *tags[axis + 1 :])
-            self._insert(e, graph)
+            self._insert()
             return Series(leaves[0], whole, axis, reverse, window=window), tags
-        joined = e.concat([e.unsqueeze(leaf, 0, []) for leaf in leaves], 0)
-        self._insert(e, graph)
+        joined = self._e.concat([self._e.unsqueeze(leaf, 0, []) for leaf in leaves], 0)
+        self._insert()
         return Series(leaves[0], joined, 0, False), tags
 
-    def _insert(self, e: Emitter, graph: ir.Graph) -> None:
+    def _insert(self) -> None:
         """Move the emitted nodes into the graph, so that facts about them are known."""
-        graph.extend(e.nodes)
-        e.nodes.clear()
+        self._graph.extend(self._e.nodes)
+        self._e.nodes.clear()
 
     def _find_origin(self, leaf: ir.Value) -> Part | None:
         """Return the tensor that a value was cut from, and where; refuse a place from an unknown end."""
@@ -213,31 +215,25 @@ class LineLifter:
         return dataclasses.replace(found, keeps_axis=False) if is_squeezed and found.size == 1 else None
 
     def _replace_results(
-        self,
-        e: Emitter,
-        graph: ir.Graph,
-        line: Line,
-        found: FoundCell,
-        emitted: EmittedNode,
-        names: dict[ir.Value, str | None],
+        self, found: FoundCell, emitted: EmittedNode, names: dict[ir.Value, str | None]
     ) -> None:
         """Replace the results of the steps, which had these names, by those of the node."""
-        steps = line.steps
+        e, steps = self._e, self._line.steps
         hidden = [step.new[0] for step in steps]
         zeroed = [*filter(None, map(self._find_zeroed, steps))]
-        for result in list(self._find_stacked(line, found, hidden)):
+        for result in list(self._find_stacked(found, hidden)):
             if found.lengths is not None:
                 require_mask(self._facts, result, found)
-            self._replace(e, graph, emitted, result.value, emit_result(e, found, result, emitted))
+            self._replace(emitted, result.value, emit_result(e, found, result, emitted))
         if len(zeroed) == len(steps):
-            for result in list(self._find_stacked(line, found, zeroed)):
-                self._replace(e, graph, emitted, result.value, emit_result(e, found, result, emitted))
+            for result in list(self._find_stacked(found, zeroed)):
+                self._replace(emitted, result.value, emit_result(e, found, result, emitted))
         require_steps(self._facts, found, self._semantics)
         for index, (value, last) in enumerate(zip(steps[-1].new, emitted.last, strict=True)):
             if is_read(value):
                 if any(step.mask is not None and step.new[index] is step.unmasked[index] for step in steps):
                     raise NotLiftableError("the states of a row do not end at the same time")
-                self._replace(e, graph, emitted, value, emit_state(e, found, last))
+                self._replace(emitted, value, emit_state(e, found, last))
         for number, step in reversed([*enumerate(steps)]):
             h = step.new[0]
             if step is not steps[-1] and is_read(h):
@@ -245,19 +241,17 @@ class LineLifter:
                     raise NotLiftableError(f"{h.name!r} is read past the ends of rows")
                 time = len(steps) - 1 - number if found.reverse else number
                 element = e.op("Gather", emitted.Y, e.constant(np.array(time, np.int64)), axis=0)
-                self._replace(e, graph, emitted, h, emit_state(e, found, element))
+                self._replace(emitted, h, emit_state(e, found, element))
             remove_orphans((*step.new, *step.unmasked))
         for value, name in reversed(names.items()):
             producer = value.producer()
             if producer is not None and producer.graph is not None:
                 raise NotLiftableError(f"{name!r} is read, but no cell returns it")
 
-    def _replace(
-        self, e: Emitter, graph: ir.Graph, emitted: EmittedNode, value: ir.Value, new: ir.Value
-    ) -> None:
+    def _replace(self, emitted: EmittedNode, value: ir.Value, new: ir.Value) -> None:
         """Replace a result of the steps by an emitted value."""
         replace_value(emitted.node, value, new, is_new=True)
-        self._insert(e, graph)
+        self._insert()
         remove_orphans([value])
 
     def _find_zeroed(self, step: LineStep) -> ir.Value | None:
@@ -267,9 +261,9 @@ class LineLifter:
         found = (node.outputs[0] for node in readers if zeroing_mask(self._facts, node, h) is step.mask)
         return next(found, None)
 
-    def _find_stacked(self, line: Line, found: FoundCell, hidden: Sequence[ir.Value]) -> Iterator[Result]:
+    def _find_stacked(self, found: FoundCell, hidden: Sequence[ir.Value]) -> Iterator[Result]:
         """Yield the values in which H of all steps is stacked."""
-        inner = [look_through(h) for h in hidden]
+        line, inner = self._line, [look_through(h) for h in hidden]
         atoms = Atoms()
         given = atoms.variables(line.shape, line.tags)
         evaluator = Evaluator(self._facts, atoms, dict.fromkeys(hidden, given))

@@ -89,7 +89,7 @@ class _LineMatcher:
         self._order = {node: number for number, node in enumerate(graph)}
         # C may be computed after H, up to the next H.
         self._regions = [
-            dependents(self._order, value, None, self._last_index(k)) for k, value in enumerate(chain[:-1])
+            dependents(self._order, value, self._last_index(k)) for k, value in enumerate(chain[:-1])
         ]
         self.tags, self.shape = tagged_shape(facts, chain[-1])
         self._matcher = StepMatcher(facts, semantics, self.tags, self.shape)
@@ -165,7 +165,7 @@ class _LineMatcher:
         first = min(old, key=lambda leaf: producer_index(self._order, leaf), default=None)
         if first is None or (k and len(old) == 1):
             return leaves
-        self._regions[k] |= dependents(self._order, first, None, self._last_index(k))
+        self._regions[k] |= dependents(self._order, first, self._last_index(k))
         return self._leaves(k)
 
     def _last_index(self, k: int) -> int:
@@ -200,9 +200,9 @@ class _LineMatcher:
             most = start + max(_GROWTH * (start - before), MOST_OPERATORS)
         else:
             most = producer_index(self._order, end)
-        region = dependents(self._order, self._chain[k], None, most)
+        region = dependents(self._order, self._chain[k], most)
         if c is not None:
-            region |= dependents(self._order, c, None, most)
+            region |= dependents(self._order, c, most)
         nodes = [node for node, index in self._order.items() if start <= index <= most]
         ordered = [out for node in nodes for out in node.outputs if out in region]
         shape = self._facts.dims(self._chain[k])
@@ -280,8 +280,9 @@ class _FirstStep:
         known_inputs = [leaf for leaf in before if leaf is not None]
         atoms = Atoms()
         known = {value: atoms.variables(line.shape, line.tags) for value in (self.h, c) if value is not None}
+        most = producer_index(self.order, new[0])
         region = set[ir.Value]().union(
-            *(dependents(self.order, value, new[0]) for value in (*known_inputs, *known))
+            *(dependents(self.order, value, most) for value in (*known_inputs, *known))
         )
         next_inputs = () if len(known_inputs) == len(before) else inputs
         evaluator = StepEvaluator(facts, atoms, new[0], region, known, next_inputs)

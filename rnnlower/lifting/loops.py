@@ -237,8 +237,7 @@ class _LoopReader:
         axis: int,
         index: Index,
         keeps_axis: bool,
-        *,
-        fails_past_end: bool = True,
+        fails_past_end: bool,
     ) -> Series:
         dims = self._facts.dims(outer)
         if dims is None:
@@ -292,9 +291,8 @@ class _LoopReader:
             given = given if len(given) == len(dims) else (*given[:axis], 1, *given[axis:])
             if (*given[:axis], dims[axis], *given[axis + 1 :]) != (*dims,) or given[axis] != 1:
                 raise NotLiftableError("a step writes to positions that are not known")
-            written = self._make_series(
-                update, state.start, axis, index, len(self._facts.dims(update) or ()) == len(dims)
-            )
+            keeps_axis = len(self._facts.dims(update) or ()) == len(dims)
+            written = self._make_series(update, state.start, axis, index, keeps_axis, fails_past_end=True)
             if written.window is not None:
                 raise NotLiftableError("the steps do not write every element of a tensor")
             yield dataclasses.replace(written, outer=state.end)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.timeseries import Axes
-from rnnlower.lowering.weights import Weights
+from rnnlower.lowering.weights import DirectionWeights, Weights
 from rnnlower.recurrent.node import ResolvedNode
 
 if TYPE_CHECKING:
@@ -125,18 +125,10 @@ class Form:
         """Return the gates that share a product with H."""
         return self.groups(node)
 
-    def step_weights(
-        self, e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None
-    ) -> StepWeights:
+    def step_weights(self, node: ResolvedNode, weights: DirectionWeights) -> StepWeights:
         """Return the weights of a direction's steps."""
-        assert direction is not None
-        R = node.inputs["R"]
-        return StepWeights(
-            {
-                group.gates: weights.matrix(e, R, direction, *gate_rows(node, group))
-                for group in self.state_groups(node)
-            }
-        )
+        R, groups = node.inputs["R"], self.state_groups(node)
+        return StepWeights({group.gates: weights.matrix(R, *gate_rows(node, group)) for group in groups})
 
     def multiplied_input(self, products: Products, group: str) -> ir.Value:
         """Emit the addend of a group: ``X W^T + bias``."""
@@ -170,16 +162,12 @@ class StraightForm(Form):
         time = case.axes.time
         return not isinstance(time, int) or time * case.node.num_directions <= case.threshold("long_line")
 
-    def step_weights(
-        self, e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None
-    ) -> StepWeights:
+    def step_weights(self, node: ResolvedNode, weights: DirectionWeights) -> StepWeights:
         R = node.inputs["R"]
         if not weights.in_memory(R):
-            return super().step_weights(e, node, weights, direction)
+            return super().step_weights(node, weights)
         groups = self.state_groups(node)
-        transposed = {
-            group.gates: weights.transposed(e, R, direction, *gate_rows(node, group)) for group in groups
-        }
+        transposed = {group.gates: weights.transposed(R, *gate_rows(node, group)) for group in groups}
         return StepWeights(transposed, transposed=True)
 
 
@@ -252,20 +240,17 @@ class JoinedForm(Form):
             node.inputs["W"], node.inputs["R"]
         )
 
-    def step_weights(
-        self, e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None
-    ) -> StepWeights:
-        assert direction is not None
+    def step_weights(self, node: ResolvedNode, weights: DirectionWeights) -> StepWeights:
         W, R = node.inputs["W"], node.inputs["R"]
         of_state, of_input, bias = {}, {}, {}
         for group in self.state_groups(node):
             gates, rows = group.gates, gate_rows(node, group)
-            bias[gates] = emit_bias(e, node, weights, direction, group) or e.scalar(0.0)
+            bias[gates] = emit_bias(node, weights, group) or weights.e.scalar(0.0)
             if multiplied_after_reset(node, gates):
-                of_input[gates] = weights.matrix(e, W, direction, *rows)
-                of_state[gates] = weights.matrix(e, R, direction, *rows)
+                of_input[gates] = weights.matrix(W, *rows)
+                of_state[gates] = weights.matrix(R, *rows)
             else:
-                of_state[gates] = weights.joined(e, W, R, direction, *rows)
+                of_state[gates] = weights.joined(W, R, *rows)
         return StepWeights(of_state, of_input, bias)
 
     def multiplied_input(self, products: Products, group: str) -> ir.Value:
@@ -329,16 +314,14 @@ def gate_rows(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
     return group.first * node.hidden_size, group.last * node.hidden_size
 
 
-def emit_bias(
-    e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None, group: GateGroup
-) -> ir.Value | None:
+def emit_bias(node: ResolvedNode, weights: DirectionWeights, group: GateGroup) -> ir.Value | None:
     """Return the vector that is added to a group's ``X W^T``."""
     B, (first, last) = node.inputs.get("B"), gate_rows(node, group)
     if B is None:
         return None
     if multiplied_after_reset(node, group.gates):
-        return weights.vector(e, B, direction, first, last, [-1])
-    return weights.bias_sum(e, B, direction, first, last, len(node.cell.gates) * node.hidden_size)
+        return weights.vector(B, first, last, [-1])
+    return weights.bias_sum(B, first, last, len(node.cell.gates) * node.hidden_size)
 
 
 def _group_gates(node: ResolvedNode, groups: Sequence[str], max_separate_gates: int) -> Sequence[GateGroup]:

@@ -15,7 +15,7 @@ from rnnlower.lowering.masks import reverse_second_direction
 from rnnlower.lowering.step_names import StepNames, StepScope
 from rnnlower.lowering.strategies.repeating import InitialState
 from rnnlower.lowering.timeseries import Axes, States, TimeSeries
-from rnnlower.lowering.weights import Weights
+from rnnlower.lowering.weights import DirectionWeights, Weights
 from rnnlower.recurrent.node import ResolvedNode
 
 
@@ -62,19 +62,17 @@ def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: 
         reverse = direction is not None and node.reversed_directions[direction]
         names = step_names(e, axes, reverse=reverse)
         with e.naming(direction_scope(e.names, reverse)):
-            inputs = {"X": X}
+            own, inputs = weights.of(e, direction), {"X": X}
             if not form.takes_input:
                 inputs = {
-                    group.gates: _emit_input_product(e, node, weights, X, axes, group, direction)
-                    for group in form.groups(node)
+                    group.gates: _emit_input_product(node, own, X, axes, group) for group in form.groups(node)
                 }
             if direction is None:
                 inputs = {name: reverse_second_direction(e, product) for name, product in inputs.items()}
             inputs = {name: series.reversed(reverse) for name, series in inputs.items()}
-            step_weights = form.step_weights(e, node, weights, direction)
             lanes.append(
                 Lane(
-                    cell_parameters(e, node, weights, form, direction, step_weights),
+                    cell_parameters(node, own, form, form.step_weights(node, own)),
                     {name: series.named(names, "xwuv"[i]) for i, (name, series) in enumerate(inputs.items())},
                     [emit_initial_state(e, node, axes, name, direction) for name in node.state_names],
                     axes,
@@ -86,19 +84,14 @@ def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: 
 
 
 def cell_parameters(
-    e: Emitter,
-    node: ResolvedNode,
-    weights: Weights,
-    form: Form,
-    direction: int | None,
-    step_weights: StepWeights,
+    node: ResolvedNode, weights: DirectionWeights, form: Form, step_weights: StepWeights
 ) -> CellParameters:
     """Return the parameters of a direction's cell, or of that of both for ``None``."""
     B, P, H = node.inputs.get("B"), node.inputs.get("P"), node.hidden_size
     dims = [*form.lead, *([1] if form.lead else []), H]
 
     def vector(value: ir.Value, position: int) -> ir.Value:
-        return weights.vector(e, value, direction, position * H, (position + 1) * H, dims)
+        return weights.vector(value, position * H, (position + 1) * H, dims)
 
     recurrent_bias = None
     if B is not None and node.linear_before_reset:
@@ -110,40 +103,34 @@ def cell_parameters(
         peepholes = {letter: vector(P, "iof".index(letter)) for letter in "iof" if letter in letters}
     return CellParameters(
         node=node,
-        activations=node.activations[direction or 0],
+        activations=node.activations[weights.direction or 0],
         weights=step_weights,
         recurrent_bias=recurrent_bias,
         peepholes=peepholes,
         form=form,
-        direction=_lane_name(node, direction),
+        direction=_lane_name(node, weights.direction),
     )
 
 
 def _emit_input_product(
-    e: Emitter,
-    node: ResolvedNode,
-    weights: Weights,
-    X: TimeSeries,
-    axes: Axes,
-    group: GateGroup,
-    direction: int | None,
+    node: ResolvedNode, weights: DirectionWeights, X: TimeSeries, axes: Axes, group: GateGroup
 ) -> TimeSeries:
     """Emit ``X W^T + bias`` of a group of gates, for all steps at once."""
-    first, last = gate_rows(node, group)
+    e, name, (first, last) = weights.e, _lane_name(node, weights.direction), gate_rows(node, group)
     width = last - first
-    if direction is None:
-        W = weights.matrices(e, node.inputs["W"], first, last, [node.num_directions * width, -1])
+    if weights.direction is None:
+        W = weights.matrices(node.inputs["W"], first, last, [node.num_directions * width, -1])
     else:
-        W = weights.matrix(e, node.inputs["W"], direction, first, last)
-    bias = emit_bias(e, node, weights, direction, group)
+        W = weights.matrix(node.inputs["W"], first, last)
+    bias = emit_bias(node, weights, group)
     if e.opset < 14 and not isinstance(axes.time, int) and not isinstance(axes.batch, int):
         # Before Reshape-14 the flat result of a Gemm could not be reshaped back if a size is 0.
         product = e.op("MatMul", X.stacked(), e.transpose(W, [1, 0]))
         stacked = product if bias is None else e.op("Add", product, bias)
         return TimeSeries(e, axes, width, stacked=stacked)
     factor = e.announce(X.flat(), "x")
-    product = e.gemm(factor, W, bias, role="x", direction=_lane_name(node, direction))
-    product = e.announce(product, f"x sum {group.gates}", _lane_name(node, direction))
+    product = e.gemm(factor, W, bias, role="x", direction=name)
+    product = e.announce(product, f"x sum {group.gates}", name)
     if axes.lead:
         return TimeSeries(e, axes, width, stacked=e.reshape(product, [axes.time, *axes.value(width)]))
     return TimeSeries(e, axes, width, flat=product)

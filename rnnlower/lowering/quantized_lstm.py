@@ -22,7 +22,7 @@ from rnnlower.lowering.forms import PLAIN, StepWeights
 from rnnlower.lowering.lanes import Lane, cell_parameters, direction_scope, emit_initial_state, step_names
 from rnnlower.lowering.masks import condition_type, emit_less, emit_where_else_zero
 from rnnlower.lowering.timeseries import Axes, States, TimeSeries
-from rnnlower.lowering.weights import Weights
+from rnnlower.lowering.weights import DirectionWeights, Weights
 from rnnlower.recurrent.node import ResolvedNode
 
 _IOFC, _CARRIED = "iofc", "carried"
@@ -83,7 +83,8 @@ def _make_lane(
     backwards = node.reversed_directions[direction]
     names = step_names(e, axes, reverse=backwards)
     with e.naming(direction_scope(e.names, backwards)):
-        W, R = (_integer_weights(e, node, weights, name, direction) for name in "WR")
+        own = weights.of(e, direction)
+        W, R = (_integer_weights(node, own, name, direction) for name in "WR")
         product, reverse = _emit_product(e, X, W), backwards
         if reverse and "sequence_lens" in node.inputs:
             product, reverse = _reverse_rows(e, node, product), False
@@ -93,14 +94,14 @@ def _make_lane(
             inputs[_CARRIED] = _emit_active_rows(e, node, axes).named(names, "carried")
         B = node.inputs.get("B")
         return QuantizedLane(
-            cell_parameters(e, node, weights, PLAIN, direction, StepWeights({})),
+            cell_parameters(node, own, PLAIN, StepWeights({})),
             inputs,
             [emit_initial_state(e, node, axes, name, direction) for name in node.state_names],
             axes,
             reverse,
             names,
             R,
-            None if B is None else weights.bias_sum(e, B, direction, 0, rows, rows),
+            None if B is None else own.bias_sum(B, 0, rows, rows),
             backwards,
         )
 
@@ -149,13 +150,11 @@ def _emit_active_rows(e: Emitter, node: ResolvedNode, axes: Axes) -> TimeSeries:
     return TimeSeries(e, axes, 1, stacked=carried, dtype=condition_type(e))
 
 
-def _integer_weights(
-    e: Emitter, node: ResolvedNode, weights: Weights, name: str, direction: int
-) -> _Integers:
+def _integer_weights(node: ResolvedNode, weights: DirectionWeights, name: str, direction: int) -> _Integers:
     """Emit a direction's W or R."""
-    value, size = node.inputs[name], node.input_size if name == "W" else node.hidden_size
-    if weights.is_constant(value) and size is not None:
-        matrix = weights.matrix(e, value, direction, 0, size)
+    e, value, size = weights.e, node.inputs[name], node.input_size if name == "W" else node.hidden_size
+    if weights.constant(value) is not None and size is not None:
+        matrix = weights.matrix(value, 0, size)
     else:
         matrix = e.op("Gather", value, e.constant(np.array(direction)), axis=0)
     scale, zero_point = node.inputs[f"{name}_scale"], node.inputs[f"{name}_zero_point"]

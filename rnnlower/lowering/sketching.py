@@ -101,7 +101,7 @@ class Task:
         yield from (node.used(name) for name in OUTPUT_NAMES)
         for name, value in node.inputs.items():
             shape = None if value.shape is None else tuple(map(str, value.shape))
-            is_opaque = constant_of(value) is None if name == "X" else weights.is_constant(value)
+            is_opaque = constant_of(value) is None if name == "X" else weights.constant(value) is not None
             yield name, shape, value.dtype, weights.in_memory(value), None if is_opaque else value
 
     def emitter(self, opset: int) -> Emitter:

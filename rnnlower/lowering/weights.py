@@ -8,6 +8,7 @@ so that a shared weight is not stored twice and a weight computed at run time wo
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Container, Sequence
 
 import numpy as np
@@ -21,89 +22,94 @@ from rnnlower.recurrent.operators import WEIGHT_INPUTS
 _RANK = 3
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Weights:
-    """The weights, cut into the pieces that the steps need.
+    """The weights of a node.
 
-    Args:
+    Attributes:
         private: The values that may be replaced by constants cut from them: initializers that nothing else
             reads.
-        dtype: The type the weights are stored in; pieces come in the type of the emitter's arithmetic.
+        dtype: The type the weights are stored in.
     """
 
-    def __init__(self, private: Container[ir.Value], dtype: ir.DataType) -> None:
-        self._private = private
-        self._dtype = dtype
+    private: Container[ir.Value]
+    dtype: ir.DataType
 
-    def matrix(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
-        """Return rows of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``."""
-        made: ir.Value | None
-        if (tensor := self._constant(value)) is not None:
-            made = e.tensor_constant(_slice_rows(tensor, direction, first, last), name=value.name or "")
-        elif (made := _dequantized_rows(e, value, direction, first, last)) is None:
-            made = self._sliced(e, value, direction, first, last, -1)
-        return self._in_dtype(e, made)
+    def of(self, e: Emitter, direction: int | None) -> DirectionWeights:
+        """Return the weights of a direction, or of all for ``None``, as its steps need them."""
+        return DirectionWeights(self.private, self.dtype, e, direction)
 
-    def matrices(self, e: Emitter, value: ir.Value, first: int, last: int, dims: Sequence[int]) -> ir.Value:
-        """Return the rows of all directions' W or R, in the given sizes."""
-        tensor = self._constant(value)
-        if tensor is None:
-            return e.reshape(self._in_dtype(e, e.slice(value, [first], [last], [1])), dims)
-        rows = ir.Tensor(tensor.numpy()[:, first:last].reshape(dims), dtype=tensor.dtype)
-        return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
-
-    def transposed(
-        self, e: Emitter, value: ir.Value, direction: int | None, first: int, last: int
-    ) -> ir.Value:
-        """Return rows of an R `in_memory`, ``[hidden_size, last - first]``; ``None``: of all directions."""
-        tensor = self._constant(value)
-        assert tensor is not None
-        rows = tensor.numpy() if direction is None else tensor.numpy()[direction]
-        columns = np.ascontiguousarray(rows[..., first:last, :].swapaxes(-1, -2))
-        return self._in_dtype(e, e.often_read(ir.Tensor(columns, dtype=tensor.dtype), "R"))
-
-    def is_constant(self, value: ir.Value) -> bool:
-        """Return whether the weight is a constant that may be cut."""
-        return self._constant(value) is not None
+    def constant(self, value: ir.Value) -> ir.TensorProtocol | None:
+        """Return the content of a constant that may be cut."""
+        return value.const_value if value in self.private else None
 
     def in_memory(self, *values: ir.Value) -> bool:
         """Return whether all weights are constants that may be cut and are not stored externally."""
-        tensors = [self._constant(value) for value in values]
+        tensors = [self.constant(value) for value in values]
         return not any(tensor is None or isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
 
-    def joined(self, e: Emitter, W: ir.Value, R: ir.Value, direction: int, first: int, last: int) -> ir.Value:
-        """Return rows of ``[W R]``, both `in_memory`: ``[last - first, input_size + hidden_size]``."""
-        tensors = [self._constant(value) for value in (W, R)]
-        halves = [tensor.numpy()[direction, first:last] for tensor in tensors if tensor is not None]
-        both = ir.Tensor(np.concatenate(halves, axis=1), dtype=self._dtype)
-        return self._in_dtype(e, e.tensor_constant(both, name=R.name or ""))
 
-    def vector(
-        self,
-        e: Emitter,
-        value: ir.Value,
-        direction: int | None,
-        first: int,
-        last: int,
-        dims: Sequence[RuntimeDim],
-    ) -> ir.Value:
+@dataclasses.dataclass(frozen=True, eq=False)
+class DirectionWeights(Weights):
+    """The weights of a direction, or of all directions, cut into the pieces that the steps need.
+
+    The pieces come in the type of the emitter's arithmetic.
+    """
+
+    e: Emitter
+    direction: int | None
+
+    def matrix(self, value: ir.Value, first: int, last: int) -> ir.Value:
+        """Return rows of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``."""
+        made: ir.Value | None
+        assert self.direction is not None
+        if (tensor := self.constant(value)) is not None:
+            rows = _slice_rows(tensor, self.direction, first, last)
+            made = self.e.tensor_constant(rows, name=value.name or "")
+        elif (made := _dequantized_rows(self.e, value, self.direction, first, last)) is None:
+            made = self._sliced(value, self.direction, first, last, -1)
+        return self._in_dtype(made)
+
+    def matrices(self, value: ir.Value, first: int, last: int, dims: Sequence[int]) -> ir.Value:
+        """Return the rows of all directions' W or R, in the given sizes."""
+        tensor, e = self.constant(value), self.e
+        if tensor is None:
+            return e.reshape(self._in_dtype(e.slice(value, [first], [last], [1])), dims)
+        rows = ir.Tensor(tensor.numpy()[:, first:last].reshape(dims), dtype=tensor.dtype)
+        return self._in_dtype(e.tensor_constant(rows, name=value.name or ""))
+
+    def transposed(self, value: ir.Value, first: int, last: int) -> ir.Value:
+        """Return rows of an R `in_memory`, ``[hidden_size, last - first]``."""
+        tensor = self.constant(value)
+        assert tensor is not None
+        rows = tensor.numpy() if self.direction is None else tensor.numpy()[self.direction]
+        columns = np.ascontiguousarray(rows[..., first:last, :].swapaxes(-1, -2))
+        return self._in_dtype(self.e.often_read(ir.Tensor(columns, dtype=tensor.dtype), "R"))
+
+    def joined(self, W: ir.Value, R: ir.Value, first: int, last: int) -> ir.Value:
+        """Return rows of ``[W R]``, both `in_memory`: ``[last - first, input_size + hidden_size]``."""
+        tensors = [self.constant(value) for value in (W, R)]
+        halves = [tensor.numpy()[self.direction, first:last] for tensor in tensors if tensor is not None]
+        both = ir.Tensor(np.concatenate(halves, axis=1), dtype=self.dtype)
+        return self._in_dtype(self.e.tensor_constant(both, name=R.name or ""))
+
+    def vector(self, value: ir.Value, first: int, last: int, dims: Sequence[RuntimeDim]) -> ir.Value:
         """Return elements `first` to `last` of a P or B ``[num_directions, elements]``, in the given sizes.
 
-        Direction ``None``: those of all directions, one after the other.
+        Those of all directions come one after the other.
         """
-        array = self._array(e, value)
+        array, e, direction = self._array(value), self.e, self.direction
         if array is not None:
             elements = array[:, first:last] if direction is None else array[direction, first:last]
             return e.constant(elements.reshape(dims), name=value.name or "")
         if direction is None:
-            return e.reshape(self._in_dtype(e, e.slice(value, [first], [last], [1])), dims)
-        vector = self._in_dtype(e, self._sliced(e, value, direction, first, last))
+            return e.reshape(self._in_dtype(e.slice(value, [first], [last], [1])), dims)
+        vector = self._in_dtype(self._sliced(value, direction, first, last))
         return vector if len(dims) == 1 else e.reshape(vector, dims)
 
-    def bias_sum(
-        self, e: Emitter, value: ir.Value, direction: int | None, first: int, last: int, offset: int
-    ) -> ir.Value:
+    def bias_sum(self, value: ir.Value, first: int, last: int, offset: int) -> ir.Value:
         """Return ``Wb + Rb`` as a vector, where Rb starts `offset` after Wb; see `vector`."""
-        array = self._array(e, value)
+        array, e, direction = self._array(value), self.e, self.direction
         if array is not None:
             wide = array if direction is None else array[[direction]]
             wide = wide.astype(np.promote_types(np.float32, e.dtype.numpy()))
@@ -111,26 +117,21 @@ class Weights:
             return e.constant(total.astype(e.dtype.numpy()).reshape(-1), name=value.name or "")
         # A row is taken of the sum: where two Slices take the second row, QNN adds wrong numbers.
         halves = [e.slice(value, [shift + first], [shift + last], [1]) for shift in (0, offset)]
-        both = e.op("Add", *(self._in_dtype(e, half) for half in halves))
+        both = e.op("Add", *map(self._in_dtype, halves))
         if direction is None:
             return e.reshape(both, [-1])
         return e.squeeze(e.slice(both, [direction], [direction + 1], [0]), 0, [last - first])
 
-    def _constant(self, value: ir.Value) -> ir.TensorProtocol | None:
-        return value.const_value if value in self._private else None
+    def _array(self, value: ir.Value) -> np.ndarray | None:
+        tensor = self.constant(value)
+        return None if tensor is None else tensor.numpy().astype(self.e.dtype.numpy())
 
-    def _array(self, e: Emitter, value: ir.Value) -> np.ndarray | None:
-        tensor = self._constant(value)
-        return None if tensor is None else tensor.numpy().astype(e.dtype.numpy())
+    def _sliced(self, value: ir.Value, direction: int, first: int, last: int, *columns: int) -> ir.Value:
+        cut = self.e.slice(value, [direction, first], [direction + 1, last], [0, 1])
+        return self.e.squeeze(cut, 0, [last - first, *columns])
 
-    def _sliced(
-        self, e: Emitter, value: ir.Value, direction: int, first: int, last: int, *columns: int
-    ) -> ir.Value:
-        cut = e.slice(value, [direction, first], [direction + 1, last], [0, 1])
-        return e.squeeze(cut, 0, [last - first, *columns])
-
-    def _in_dtype(self, e: Emitter, value: ir.Value) -> ir.Value:
-        return value if self._dtype == e.dtype else e.cast(value, e.dtype)
+    def _in_dtype(self, value: ir.Value) -> ir.Value:
+        return value if self.dtype == self.e.dtype else self.e.cast(value, self.e.dtype)
 
 
 def private_weights(nodes: Sequence[ir.Node]) -> set[ir.Value]:

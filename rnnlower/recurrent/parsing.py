@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -61,19 +61,19 @@ class _Parser:
 
     def parse(self) -> ResolvedNode:
         self.check_attributes()
-        inputs = self._inputs()
-        x_shape = inputs["X"].shape
+        self.inputs = self._inputs()
+        x_shape = self.inputs["X"].shape
         outputs = self._outputs()
         direction = self.direction()
         directions = DIRECTIONS[direction]
         layout = self.integer("layout", 0)
         if layout not in (0, 1):
             raise self.invalid(f"attribute layout is {layout}; it must be 0 or 1")
-        hidden_size, input_size = self._sizes(inputs, x_shape)
+        hidden_size, input_size = self._sizes(x_shape)
         seq_length, batch_size = _static_dim(x_shape, layout), _static_dim(x_shape, 1 - layout)
-        batch_size = self._batch_size(inputs, batch_size, layout)
-        self._check_shapes(inputs, hidden_size, batch_size, len(directions), layout)
-        self._check_lengths(inputs.get("sequence_lens"), seq_length)
+        batch_size = self._batch_size(batch_size, layout)
+        self._check_shapes(hidden_size, batch_size, len(directions), layout)
+        self._check_lengths(seq_length)
         if (batch_size or 0) * hidden_size > _MOST_STATE_ELEMENTS:
             raise self.unsupported(
                 f"a state of {batch_size:,} rows and {hidden_size:,} units is too large to be written",
@@ -88,14 +88,14 @@ class _Parser:
             input_size=input_size,
             seq_length=seq_length,
             batch_size=batch_size,
-            dtype=self._dtype(inputs),
+            dtype=self._dtype(),
             activations=self.activations(len(directions)),
             clip=self.clip(),
             semantics=self.semantics,
             input_forget=bool(self.integer("input_forget", 0)),
             linear_before_reset=bool(self.integer("linear_before_reset", 0)),
             layout=layout,
-            inputs=inputs,
+            inputs=self.inputs,
             outputs=outputs,
         )
 
@@ -222,21 +222,21 @@ class _Parser:
             raise self.invalid(f"has {len(self.node.outputs)} outputs; it has at most {len(allowed)}")
         return {name: value for name, value in zip(allowed, self.node.outputs, strict=False) if value.name}
 
-    def _dtype(self, inputs: Mapping[str, ir.Value]) -> ir.DataType | None:
+    def _dtype(self) -> ir.DataType | None:
         dtypes = {
             name: value.dtype
-            for name, value in inputs.items()
+            for name, value in self.inputs.items()
             if name not in self._integers and value.dtype is not None
         }
         for name, dtype in dtypes.items():
             self._check_type(name, dtype)
-        self._check_integers(inputs)
+        self._check_integers()
         if len(set(dtypes.values())) > 1:
             raise self.invalid(
                 "inputs differ in type: "
                 + ", ".join(f"{name} {dtype.name}" for name, dtype in dtypes.items())
             )
-        lens = inputs.get("sequence_lens")
+        lens = self.inputs.get("sequence_lens")
         if lens is not None and lens.dtype not in (None, ir.DataType.INT32):
             raise self.invalid(f"input sequence_lens has type {lens.dtype.name}; it must be INT32")
         return next(iter(dtypes.values()), None)
@@ -246,15 +246,15 @@ class _Parser:
         """The inputs whose type differs from that of X."""
         return ("sequence_lens", *_QUANTIZED) if self.signature.transposed else ("sequence_lens",)
 
-    def _check_integers(self, inputs: Mapping[str, ir.Value]) -> None:
+    def _check_integers(self) -> None:
         """Refuse quantized weights and zero points that onnxruntime's kernel refuses."""
         for name in self._integers[1:]:
-            dtype, weight = inputs[name].dtype, inputs[name[0]].dtype
+            dtype, weight = self.inputs[name].dtype, self.inputs[name[0]].dtype
             if dtype not in (None, ir.DataType.INT8, ir.DataType.UINT8):
                 raise self.invalid(f"input {name} has type {dtype.name}; it must be INT8 or UINT8")
             if None not in (dtype, weight) and dtype != weight:
                 raise self.invalid(f"inputs {name[0]} and {name} differ in type")
-            tensor = constant_of(inputs[name])
+            tensor = constant_of(self.inputs[name])
             if tensor is None or name not in _ZERO_POINTS or len(tensor.shape) < 2:
                 continue
             numbers = set(tensor.numpy().flat)
@@ -282,12 +282,12 @@ class _Parser:
             f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks", remedy
         )
 
-    def _sizes(self, inputs: Mapping[str, ir.Value], x_shape: ir.Shape | None) -> tuple[int, int | None]:
+    def _sizes(self, x_shape: ir.Shape | None) -> tuple[int, int | None]:
         for name in "XWR":
-            shape = inputs[name].shape
+            shape = self.inputs[name].shape
             if shape is not None and len(shape) != 3:
                 raise self.invalid(f"input {name} has rank {len(shape)}; it must have rank 3")
-        derived = self._hidden_size_of_shapes(inputs)
+        derived = self._hidden_size_of_shapes()
         given = self.value("hidden_size")
         hidden_size = derived if given is None else int(given)
         if hidden_size is None and self.lenient:
@@ -298,15 +298,15 @@ class _Parser:
             )
         if hidden_size <= 0:
             raise self.invalid(f"attribute hidden_size is {hidden_size}; it must be positive")
-        input_size = _static_dim(inputs["W"].shape, 1 if self.signature.transposed else 2)
+        input_size = _static_dim(self.inputs["W"].shape, 1 if self.signature.transposed else 2)
         x_size = _static_dim(x_shape, 2)
         if input_size is not None and x_size is not None and input_size != x_size:
             raise self.invalid(f"input X has {x_size} features, but W takes {input_size}")
         return hidden_size, x_size if input_size is None else input_size
 
-    def _check_lengths(self, lens: ir.Value | None, seq_length: int | None) -> None:
+    def _check_lengths(self, seq_length: int | None) -> None:
         """Refuse constant lengths that no sequence can have; onnxruntime refuses them only when it runs."""
-        tensor = constant_of(lens)
+        tensor = constant_of(self.inputs.get("sequence_lens"))
         if tensor is None:
             return
         for length in tensor.numpy().flat:
@@ -314,31 +314,27 @@ class _Parser:
                 longest = "" if seq_length is None else f" to {seq_length}, the time steps of X"
                 raise self.invalid(f"input sequence_lens has {length}; lengths go from 0{longest}")
 
-    def _hidden_size_of_shapes(self, inputs: Mapping[str, ir.Value]) -> int | None:
+    def _hidden_size_of_shapes(self) -> int | None:
         """Return hidden_size from the first known shape: of R, W, B, P, the states or the outputs."""
         gates = len(self.cell.gates)
         rows, columns = (2, 1) if self.signature.transposed else (1, 2)
         places = [("R", columns, 1), ("R", rows, gates), ("W", rows, gates), ("B", 1, 2 * gates), ("P", 1, 3)]
         places += [("initial_h", 2, 1), ("initial_c", 2, 1)]
-        sizes = [
-            (_static_dim(inputs[name].shape, axis), factor) for name, axis, factor in places if name in inputs
+        known = [
+            (self.inputs[name].shape, axis, factor) for name, axis, factor in places if name in self.inputs
         ]
+        sizes = [(_static_dim(shape, axis), factor) for shape, axis, factor in known]
         shapes = [out.shape for out in self.node.outputs if out.shape]
         sizes += [(_static_dim(shape, len(shape) - 1), 1) for shape in shapes]
         return next((size // factor for size, factor in sizes if size is not None), None)
 
-    def _batch_size(self, inputs: Mapping[str, ir.Value], batch_size: int | None, layout: int) -> int | None:
+    def _batch_size(self, batch_size: int | None, layout: int) -> int | None:
         places = (("sequence_lens", 0), ("initial_h", 1 - layout), ("initial_c", 1 - layout))
-        sizes = [_static_dim(inputs[name].shape, axis) for name, axis in places if name in inputs]
+        sizes = [_static_dim(self.inputs[name].shape, axis) for name, axis in places if name in self.inputs]
         return next((size for size in (batch_size, *sizes) if size is not None), None)
 
     def _check_shapes(
-        self,
-        inputs: Mapping[str, ir.Value],
-        hidden_size: int,
-        batch_size: int | None,
-        num_directions: int,
-        layout: int,
+        self, hidden_size: int, batch_size: int | None, num_directions: int, layout: int
     ) -> None:
         rows = len(self.cell.gates) * hidden_size
         states: tuple[int | None, ...] = (num_directions, batch_size, hidden_size)
@@ -358,10 +354,10 @@ class _Parser:
         if self.signature.transposed:
             expected |= {"W": (num_directions, None, rows), "R": (num_directions, hidden_size, rows)}
             for name in ("W_scale", "W_zero_point", "R_scale", "R_zero_point"):
-                shape = inputs[name].shape
+                shape = self.inputs[name].shape
                 per_tensor = shape is not None and len(shape) == 1
                 expected[name] = (num_directions,) if per_tensor else (num_directions, rows)
-        for name, value in inputs.items():
+        for name, value in self.inputs.items():
             if name not in expected or value.shape is None:
                 continue
             shape = value.shape

@@ -19,7 +19,6 @@ from rnnlower.verification.models import ParsedModel, op_types
 
 EngineName = Literal["onnxruntime", "rnnlower-reference"]
 Semantics = Literal["ort", "spec"]
-Inexact = Callable[[Array], Array]
 
 _FIRST_VERSION = 7
 _ABORTING = ("LSTM", "GRU", "RNN", QUANTIZED_LSTM)
@@ -55,29 +54,16 @@ def reasons_against_onnxruntime(
 
 
 class NumpyEngine:
-    """The evaluator of :mod:`rnnlower.engines.reference`, as an engine."""
+    """The evaluator of :mod:`rnnlower.engines.reference`, as an engine; `options` are the evaluator's."""
 
     name: EngineName = "rnnlower-reference"
 
-    def __init__(
-        self,
-        model: ParsedModel,
-        semantics: Semantics,
-        precise: bool = True,
-        inexact: Inexact | None = None,
-        marks_unset: bool = False,
-    ) -> None:
+    def __init__(self, model: ParsedModel, semantics: Semantics, **options: Any) -> None:
         # Imported here because onnx's evaluator is slow to import, and most models never need it.
         from rnnlower.engines.reference import Evaluator
 
         try:
-            self._evaluator = Evaluator(
-                model.with_data(),
-                semantics=semantics,
-                precise=precise,
-                inexact=inexact,
-                marks_unset=marks_unset,
-            )
+            self._evaluator = Evaluator(model.with_data(), semantics=semantics, **options)
         except UnsupportedModelError as error:
             raise LacksKernelError(str(error)) from error
         except _EVALUATION_FAILURES as error:

@@ -18,7 +18,7 @@ B = np.arange(24, dtype=np.float32).reshape(2, 12)
 def test_matrix_cuts_the_rows_of_a_direction(private: bool) -> None:
     bench = Workbench()
     weight = bench.weight("W", W)
-    rows = Weights({weight} if private else (), ir.DataType.FLOAT).matrix(bench.e, weight, 1, 2, 5)
+    rows = Weights({weight} if private else (), ir.DataType.FLOAT).of(bench.e, 1).matrix(weight, 2, 5)
     assert bench.emitted == ([] if private else ["Slice", "Squeeze"])
     np.testing.assert_array_equal(bench.compute([rows])[0], W[1, 2:5])
 
@@ -29,7 +29,7 @@ def test_the_sum_of_both_biases(direction: int, private: bool) -> None:
     bench = Workbench()
     bias = bench.weight("B", B)
     weights = Weights({bias} if private else (), ir.DataType.FLOAT)
-    total = weights.bias_sum(bench.e, bias, direction, 2, 4, 6)
+    total = weights.of(bench.e, direction).bias_sum(bias, 2, 4, 6)
     # The row is taken last: QNN adds wrong numbers where two Slices take the second row.
     assert bench.emitted == ([] if private else ["Slice", "Slice", "Add", "Slice", "Squeeze"])
     np.testing.assert_array_equal(bench.compute([total])[0], B[direction, 2:4] + B[direction, 8:10])
@@ -38,17 +38,17 @@ def test_the_sum_of_both_biases(direction: int, private: bool) -> None:
 def test_a_weight_that_is_an_input_is_cut_at_run_time() -> None:
     bench = Workbench()
     weight = bench.input("W", W.shape)
-    rows = Weights((), ir.DataType.FLOAT).matrices(bench.e, weight, 0, 3, [6, 4])
+    rows = Weights((), ir.DataType.FLOAT).of(bench.e, None).matrices(weight, 0, 3, [6, 4])
     np.testing.assert_array_equal(bench.compute([rows], W=W)[0], W[:, :3].reshape(6, 4))
 
 
 def test_layouts_of_weights_in_memory() -> None:
     bench = Workbench()
     first, second = bench.weight("W", W), bench.weight("R", W + 1)
-    weights = Weights({first, second}, ir.DataType.FLOAT)
+    weights = Weights({first, second}, ir.DataType.FLOAT).of(bench.e, 0)
     assert weights.in_memory(first, second)
-    turned = weights.transposed(bench.e, second, 0, 1, 3)
-    both = weights.joined(bench.e, first, second, 0, 1, 3)
+    turned = weights.transposed(second, 1, 3)
+    both = weights.joined(first, second, 1, 3)
     assert bench.emitted == []
     found = bench.compute([turned, both])
     np.testing.assert_array_equal(found[0], (W[0, 1:3] + 1).T)
