@@ -47,6 +47,21 @@ def test_a_parameter_that_follows_from_the_number_of_steps_is_refused(body: str)
         rnnlower.stream(source, chunk=2, time_axes={"X": 0})
 
 
+@pytest.mark.parametrize("end", ["half", "most"])
+def test_a_part_that_grows_with_the_sequence_ends_a_number_of_steps_before_it(end: str) -> None:
+    text = (
+        "(float[n, 1, 4] X) => (float[m, 1, 1, 2] Y) <int64[1] zero = {0}, int64[1] two = {2}> { "
+        "n = Shape <end = 1> (X) half = Div (n, two) most = Sub (n, two) "
+        f"y = GRU <hidden_size = 2> (X, W, R) Y = Slice (y, zero, {end}, zero) }}"
+    )
+    source = model(text, **GRU)
+    if end == "most":
+        stream(source, {"X": 0}, chunk=4)
+        return
+    with pytest.raises(rnnlower.UnsupportedModelError, match="not by as many steps"):
+        rnnlower.stream(source, chunk=4, time_axes={"X": 0})
+
+
 def test_a_scan_that_reads_a_final_state_in_its_body_is_refused() -> None:
     source = model(
         """(float[n, 1, 4] X) => (float[n, 1, 4] Y) {
