@@ -241,7 +241,7 @@ def test_a_constant_whose_last_row_is_in_an_incomplete_chunk_keeps_it() -> None:
 @pytest.mark.parametrize("chunk", [1, 3, None])
 def test_classes_are_a_new_axis_before_or_after_time(axis: int, perm: list[int], chunk: int | None) -> None:
     source = model(
-        f"""(int64[n, b] ids) => (float[n, 1, b, 4] Y) <int64 depth = {{3}}, float[2] values = {{0.0, 1.0}}> {{
+        f"""(int64[n, b] ids) => (float[n, 1, b, 4] Y) <int64 depth = {{3}}, float[2] values = {{0, 1}}> {{
             classes = OneHot <axis = {axis}> (ids, depth, values)
             s = Transpose <perm = {perm}> (classes)
             Y = GRU <hidden_size = 4> (s, W, R)
