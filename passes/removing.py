@@ -48,7 +48,7 @@ class RemoveNoopsPass(Pass):
             if any(out.name in trained for out in node.outputs):
                 continue
             kept = passed_on(node, self.facts)
-            if kept is not None and _is_removable(node, kept):
+            if kept is not None and is_removable(node, kept):
                 node.resize_outputs(1)
                 replace_with_values(node, [kept])
                 modified = True
@@ -101,7 +101,7 @@ def _is_inference(node: ir.Node, facts: Facts) -> bool:
     return training is None or (mode is not None and not mode.any())
 
 
-def _is_removable(node: ir.Node, kept: ir.Value) -> bool:
+def is_removable(node: ir.Node, kept: ir.Value) -> bool:
     """Return whether the output can do without a node of its own."""
     if not node.outputs[0].is_graph_output():
         return True

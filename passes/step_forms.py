@@ -27,7 +27,7 @@ from rnnlower.graph.walk import producer_of, reachable, required_input
 from rnnlower.lifting.frames import skip_casts
 from rnnlower.lifting.row_masks import truth_of_mask
 from rnnlower.lowering.emitter import Emitter, Emitters
-from rnnlower.passes.removing import passed_on
+from rnnlower.passes.removing import is_removable, passed_on
 
 _SINCE = 9
 """The first version of ONNX that has Where."""
@@ -214,10 +214,9 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
 def _needless(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value]]:
     """Yield each Where of a constant condition and each Cast to its own type, with the input they return."""
     for node in list(graph):
-        if node.op_type in ("Cast", "Where") and not node.outputs[0].is_graph_output():
-            kept = passed_on(node, facts)
-            if kept is not None:
-                yield node, kept
+        kept = passed_on(node, facts) if node.op_type in ("Cast", "Where") else None
+        if kept is not None and is_removable(node, kept):
+            yield node, kept
 
 
 def _inverted_inputs(facts: Facts, scan: ir.Node | None) -> Iterator[tuple[ir.Node, int]]:

@@ -137,8 +137,8 @@ class StepEvaluator(Evaluator):
         """Return whether a value is cut from one that has the same features, as a time step is."""
         view = None if value is None else look_through(value)
         node = None if view is None else producer_of(view, "Gather", "Slice", "Split")
-        dims = self.facts.dims(view)
-        return node is not None and bool(dims) and dims[-1:] == (self.facts.dims(node.inputs[0]) or ())[-1:]
+        dims = self.facts.dims(view) or ()
+        return node is not None and () != dims[-1:] == (self.facts.dims(node.inputs[0]) or ())[-1:]
 
 
 def find_source(value: ir.Value) -> tuple[str, ir.Value | None]:
