@@ -85,3 +85,21 @@ def test_lines_that_share_their_weights_are_lifted_each() -> None:
     feeds = {name: rng.normal(size=(4, 3, 2)).astype(np.float32) for name in ("Xa", "Xb")}
     feeds |= {name: rng.normal(size=(3, 2)).astype(np.float32) for name in ("ha0", "hb0")}
     np.testing.assert_allclose(run(lifted, feeds)["Y"], run(model, feeds)["Y"], atol=1e-6)
+
+
+def test_a_line_that_starts_from_the_end_of_another_is_lifted_too() -> None:
+    steps = "".join(
+        f"""x{k} = Gather (X, p{k % STEPS}) r{k} = MatMul (h{k}, {"R" if k < STEPS else "S"})
+        s{k} = Add (x{k}, r{k}) h{k + 1} = Tanh (s{k})\n"""
+        for k in range(2 * STEPS)
+    )
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[4, N, 2] X, float[N, 2] h0) => (float[N, 2] h8)
+        <float[2, 2] R = {{0.5, -0.25, 1, 2}}, float[2, 2] S = {{-0.5, 1, 0.3, 0.2}}, int64 p0 = {{0}},
+         int64 p1 = {{1}}, int64 p2 = {{2}}, int64 p3 = {{3}}> {{ {steps} }}""")
+    lifted = rnnlower.lift(model)
+    assert [node.op_type for node in lifted.graph.node if node.op_type in ("RNN", "Tanh")] == ["RNN", "RNN"]
+    rng = np.random.default_rng(0)
+    sizes = {"X": (4, 3, 2), "h0": (3, 2)}
+    feeds = {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    np.testing.assert_allclose(run(lifted, feeds)["h8"], run(model, feeds)["h8"], atol=1e-6)
