@@ -301,7 +301,10 @@ class LiftRecurrentPass(Pass):
     def _lift_plain_lines(self, names: NameSource, graph: ir.Graph, path: str) -> _Lines:
         lifted: list[Lifted] = []
         failed: list[tuple[list[ir.Value], LiftedNode]] = []
+        is_outdated = False
         for chain, is_likely in list(find_chains(self.facts, graph)):
+            # A line may start from the last state of one that was lifted.
+            is_outdated |= _is_removed(chain[0]) and not _is_removed(chain[-1])
             readers = (node for node, _ in chain[0].uses())
             first = chain[1].producer() if len(chain) > 1 else next(readers, None)
             if first is None or any(_is_removed(value) for value in chain):
@@ -321,6 +324,9 @@ class LiftRecurrentPass(Pass):
             except NotLiftableError as error:
                 if is_line:
                     failed.append((chain, LiftedNode(located.name, path, "line", reason=str(error))))
+        if is_outdated and lifted:
+            more, kept = self._lift_plain_lines(names, graph, path)
+            return [*lifted, *more], kept
         return lifted, [each for chain, each in failed if not any(map(_is_removed, chain))]
 
 

@@ -47,23 +47,27 @@ class RemoveNoopsPass(Pass):
         for node, _ in list(walk(model.graph)):
             if any(out.name in trained for out in node.outputs):
                 continue
-            kept = _passed_on(node, self.facts)
-            if kept is not None and _is_removable(node, kept):
+            kept = passed_on(node, self.facts)
+            if kept is not None and is_removable(node, kept):
                 node.resize_outputs(1)
                 replace_with_values(node, [kept])
                 modified = True
         return ir.passes.PassResult(model, modified)
 
 
-def _passed_on(node: ir.Node, facts: Facts) -> ir.Value | None:
+def passed_on(node: ir.Node, facts: Facts) -> ir.Value | None:
     """Return the input that the node returns as it is."""
-    if node.op_type == "Where" and not node.domain:
-        condition = facts.constant(node.inputs[0])
-        if condition is None or condition.all() != condition.any():
-            return None
-        kept = node.inputs[1 if condition.all() else 2]
-        return kept if kept is not None and _has_shape_of(kept, node.outputs[0], facts) else None
-    return node.inputs[0] if _does_nothing(node, facts) else None
+    return _decided_choice(node, facts) or (node.inputs[0] if _does_nothing(node, facts) else None)
+
+
+def _decided_choice(node: ir.Node, facts: Facts) -> ir.Value | None:
+    """Return what a Where always chooses, if that has the shape of the result."""
+    condition = facts.constant(node.inputs[0]) if node.op_type == "Where" and not node.domain else None
+    if condition is None or condition.all() != condition.any():
+        return None
+    kept = node.inputs[1 if condition.all() else 2]
+    dims = facts.dims(kept)
+    return kept if dims is not None and None not in dims and dims == facts.dims(node.outputs[0]) else None
 
 
 def _has_shape_of(value: ir.Value, other: ir.Value, facts: Facts) -> bool:
@@ -97,7 +101,7 @@ def _is_inference(node: ir.Node, facts: Facts) -> bool:
     return training is None or (mode is not None and not mode.any())
 
 
-def _is_removable(node: ir.Node, kept: ir.Value) -> bool:
+def is_removable(node: ir.Node, kept: ir.Value) -> bool:
     """Return whether the output can do without a node of its own."""
     if not node.outputs[0].is_graph_output():
         return True

@@ -27,6 +27,7 @@ from rnnlower.graph.walk import producer_of, reachable, required_input
 from rnnlower.lifting.frames import skip_casts
 from rnnlower.lifting.row_masks import truth_of_mask
 from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.passes.removing import is_removable, passed_on
 
 _SINCE = 9
 """The first version of ONNX that has Where."""
@@ -159,13 +160,23 @@ def has_other_choices(facts: Facts, graph: ir.Graph, node: ir.Node | None = None
 
     With the Loop or Scan whose body the graph is, choices among its results count, too.
     """
-    found = _choices(facts, graph), _inverted(facts, graph, node), _inverted_inputs(facts, node)
+    found = (
+        _needless(facts, graph),
+        _choices(facts, graph),
+        _inverted(facts, graph, node),
+        _inverted_inputs(facts, node),
+    )
     return any(True for each in found for _ in each) or bool(_cast_conditions(facts, graph))
 
 
 def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Node | None = None) -> None:
-    """Write sums of products with a mask, and products with the same mask, as Where of rows that go on."""
+    """Write sums of products with a mask, and products with the same mask, as Where of rows that go on.
+
+    A Where of a constant condition is what it chooses, and a Cast to its own type what it reads.
+    """
     emitters = Emitters(facts.model, names=names)
+    for needless, kept in _needless(facts, graph):
+        replace_with_values(needless, [kept])
     for scan, index in list(_inverted_inputs(facts, node)):
         _turn_input(facts, emitters, scan, index)
     written: dict[ir.Value, ir.Value] = {}
@@ -198,6 +209,14 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
         for place, other in enumerate((going, *choice.inputs[:0:-1])):
             choice.replace_input_with(place, other)
     remove_orphans(ended)
+
+
+def _needless(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value]]:
+    """Yield each Where of a constant condition and each Cast to its own type, with the input they return."""
+    for node in list(graph):
+        kept = passed_on(node, facts) if node.op_type in ("Cast", "Where") else None
+        if kept is not None and is_removable(node, kept):
+            yield node, kept
 
 
 def _inverted_inputs(facts: Facts, scan: ir.Node | None) -> Iterator[tuple[ir.Node, int]]:

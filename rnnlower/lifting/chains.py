@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import numpy as np
@@ -127,11 +127,18 @@ class StepEvaluator(Evaluator):
         if producer.op_type in ("Slice", "Split"):
             dims, whole = self.facts.dims(value) or (), self.facts.dims(producer.inputs[0]) or ()
             is_part = dims[:-1] == whole[:-1] and dims[-1:] != whole[-1:]
-            return is_part and self.is_computed(producer.inputs[0])
+            return is_part and (self.is_computed(producer.inputs[0]) or self._is_element(producer.inputs[0]))
         constants = [self.constant(each) is not None for each in producer.inputs]
         if producer.op_type in PRODUCTS:
             return constants[1] and not constants[0]
         return producer.op_type in _TRANSPARENT and any(constants)
+
+    def _is_element(self, value: ir.Value | None) -> bool:
+        """Return whether a value is cut from one that has the same features, as a time step is."""
+        view = None if value is None else look_through(value)
+        node = None if view is None else producer_of(view, "Gather", "Slice", "Split")
+        dims = self.facts.dims(view) or ()
+        return node is not None and () != dims[-1:] == (self.facts.dims(node.inputs[0]) or ())[-1:]
 
 
 def find_source(value: ir.Value) -> tuple[str, ir.Value | None]:
@@ -176,11 +183,30 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[tuple[list[ir.Value],
             parts = () if join is None else join.inputs
             found = [values, *([part] for part in parts if part is not None)]
         for chain in found:
-            if tuple(chain) not in seen:
-                seen.add(tuple(chain))
-                pairs = itertools.pairwise(chain)
-                if all(b in dependents(order, a, producer_index(order, b)) for a, b in pairs):
-                    yield chain, op_type in PRODUCTS
+            if tuple(chain) in seen:
+                continue
+            seen.add(tuple(chain))
+            pairs = itertools.pairwise(chain)
+            if all(b in dependents(order, a, producer_index(order, b)) for a, b in pairs):
+                yield chain, op_type in PRODUCTS
+            else:
+                yield from ((part, op_type in PRODUCTS) for part in _split_chain(order, chain))
+
+
+def _split_chain(order: Iterable[ir.Node], values: Sequence[ir.Value]) -> list[list[ir.Value]]:
+    """Return chains of values, each of which depends on no later one than that before it.
+
+    Lines may share their weights, as those of a layer that is applied to several sequences.
+    """
+    places: dict[ir.Value | None, int] = {value: place for place, value in enumerate(values)}
+    before: dict[ir.Value | None, int] = {}
+    for node in order:
+        latest = max((places.get(each, before.get(each, -1)) for each in node.inputs), default=-1)
+        before |= dict.fromkeys(node.outputs, latest)
+    chains: dict[int, list[ir.Value]] = {}
+    for place, value in enumerate(values):
+        chains[place] = [*chains.pop(before.get(value, -1), []), value]
+    return [chain for chain in chains.values() if len(chain) > 1]
 
 
 def _products(graph: ir.Graph) -> Iterator[ir.Node]:

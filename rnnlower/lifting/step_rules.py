@@ -79,7 +79,8 @@ def _mul(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
     if dtype is None or not (first.is_constant or second.is_constant):
         return [product]
     # 6 times the type's 1/6 is 1.
-    rounded = product.coefs.astype(dtype.numpy()).astype(np.float64)
+    with np.errstate(over="ignore"):
+        rounded = product.coefs.astype(dtype.numpy()).astype(np.float64)
     product = dataclasses.replace(product, coefs=np.where(rounded == 1, rounded, product.coefs))
     return [_find_sigmoid(e, product)]
 

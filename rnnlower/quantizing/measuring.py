@@ -193,4 +193,5 @@ def _decibels(signal: float, noise: float) -> float:
         return math.nan
     if not noise:
         return math.inf
-    return 10 * math.log10(signal / noise) if signal else -math.inf
+    ratio = signal / noise  # 0 too where a result is infinite
+    return 10 * math.log10(ratio) if ratio else -math.inf

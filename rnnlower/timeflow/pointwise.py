@@ -78,7 +78,7 @@ def combine_tracks(flow: Flow, node: ir.Node, tracks: Mapping[int, Track]) -> Tr
     return track.with_(lag=lag, fill=0.0)
 
 
-def _along_axes(axes: Sequence[int], flow: Flow, node: ir.Node, what: str, keeps: bool = True) -> Outcome:
+def _along_axes(axes: Sequence[int], flow: Flow, node: ir.Node, what: str, keeps: bool = True) -> Track:
     """Handle an operator that works along these axes; they are removed unless it keeps them."""
     rank = len(flow.shape(node))
     along = {axis % rank for axis in axes}
@@ -105,6 +105,13 @@ def _reduce(flow: Flow, node: ir.Node) -> Outcome:
     axes = reduced_axes(node, len(flow.shape(node)), flow.axes(node))
     keeps = bool(node.attributes.get_int("keepdims", 1))
     return _along_axes(axes, flow, node, _REDUCTIONS[node.op_type], keeps)
+
+
+def _one_hot(flow: Flow, node: ir.Node) -> Outcome:
+    """Handle OneHot, which inserts an axis of classes."""
+    axis = node.attributes.get_int("axis", -1) % len(flow.result_shape(node))
+    track = _along_axes([], flow, node, "counts classes")
+    return track.at(track.axis + (track.axis >= axis))
 
 
 def batch_norm(flow: Flow, node: ir.Node) -> Outcome:
@@ -280,6 +287,7 @@ ALONG: dict[str, Rule] = {
     "LRN": lambda flow, node: _along_axes([1], flow, node, "normalizes"),
     "MatMul": matmul,
     "MatMulInteger": matmul,
+    "OneHot": _one_hot,
     "QuantizeLinear": _quantize,
     "RMSNormalization": partial(_along, "normalizes"),
     "Resize": _resize,

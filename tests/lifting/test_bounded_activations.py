@@ -16,7 +16,8 @@ def make_scan(step: str) -> onnx.ModelProto:
         main (float[T, N, 3] X) => (float[N, 3] last, float[T, N, 3] Y)
         <float[3, 3] R = {{1, 2, 3, -4, 5, 6, 7, -8, 9}}, float[3, 3] S = {{2, -1, 1, 1, 3, -2, 1, 1, -3}},
          float none = {{0}}, float one = {{1}}, float two = {{2}}, float six = {{6}}, float part = {{0.3}},
-         float low = {{-1}}, float lower = {{-2}}, int64[1] rows = {{1}}, int64[1] three = {{3}}> {{
+         float low = {{-1}}, float lower = {{-2}}, int64[1] rows = {{1}}, int64[1] three = {{3}},
+         float most = {{3.4e38}}> {{
             size = Shape (X) count = Gather (size, rows) shape = Concat <axis = 0> (count, three)
             h0 = ConstantOfShape (shape) last, Y = Scan <num_scan_inputs = 1, body = each (
                 float[N, 3] h, float[N, 3] x) => (float[N, 3] new, float[N, 3] y) {{
@@ -114,3 +115,12 @@ def test_reasons_name_what_the_step_computes(step: str, reason: str) -> None:
     (node,) = rnnlower.lift.with_report(make_scan(step))[1].nodes
     assert node.reason is not None
     assert node.reason.endswith(reason)
+
+
+@pytest.mark.filterwarnings("error")
+def test_twice_the_largest_number_as_a_bound_is_no_warning() -> None:
+    model = make_scan("new = Clip (sum, none, most)")
+    (scan,) = (node for node in model.graph.node if node.op_type == "Scan")
+    body = next(each.g for each in scan.attribute if each.name == "body")
+    body.node[-1].CopyFrom(onnx.parser.parse_node("y = Mul (new, two)"))
+    assert recurrent_left(rnnlower.lift(model)) == ["RNN"]

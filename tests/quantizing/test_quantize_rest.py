@@ -134,3 +134,9 @@ def test_a_model_whose_rest_is_a_sum_is_quantized_as_a_whole() -> None:
     (sum_,) = (node for node in result.graph.node if node.name == "sum")
     producers = {node.output[0]: node.op_type for node in result.graph.node}
     assert [producers[name] for name in sum_.input] == ["DequantizeLinear"] * 2
+
+
+def test_an_infinite_result_has_no_signal() -> None:
+    noise = measuring.Noise()
+    noise.add(np.ones(8, np.float32), np.full(8, np.inf, np.float32), None)
+    assert noise.sqnr == -np.inf

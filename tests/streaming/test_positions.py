@@ -235,3 +235,32 @@ def test_a_constant_whose_last_row_is_in_an_incomplete_chunk_keeps_it() -> None:
         "(float[10, 1] X) => (float[10, 1] Y) <float[10, 1] c = {0,0,0,0,0,0,0,0,0,5}> { Y = Add (X, c) }"
     )
     assert stream(source, {"X": 0}, chunk=3)["limit"] == 10
+
+
+@pytest.mark.parametrize(("axis", "perm"), [(-1, [0, 1, 2]), (0, [1, 2, 0]), (1, [0, 2, 1])])
+@pytest.mark.parametrize("chunk", [1, 3, None])
+def test_classes_are_a_new_axis_before_or_after_time(axis: int, perm: list[int], chunk: int | None) -> None:
+    source = model(
+        f"""(int64[n, b] ids) => (float[n, 1, b, 4] Y) <int64 depth = {{3}}, float[2] values = {{0, 1}}> {{
+            classes = OneHot <axis = {axis}> (ids, depth, values)
+            s = Transpose <perm = {perm}> (classes)
+            Y = GRU <hidden_size = 4> (s, W, R)
+        }}""",
+        W=(1, 12, 3),
+        R=(1, 12, 4),
+    )
+    stream(source, {"ids": 0}, chunk=chunk)
+
+
+def test_classes_as_many_as_steps_are_refused() -> None:
+    source = model(
+        """(int64[n, b] ids) => (float[n, b, 1] Y) <int64[1] first = {0}, float[2] values = {0.0, 1.0}> {
+            sizes = Shape (ids)
+            depth = Gather (sizes, first)
+            last = Constant <value_ints = [-1]> ()
+            classes = OneHot (ids, depth, values)
+            Y = ReduceSum (classes, last)
+        }""",
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="has a parameter that follows from the stream"):
+        rnnlower.stream(source, time_axes={"ids": 0})
