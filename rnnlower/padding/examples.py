@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -19,16 +18,15 @@ from rnnlower.graph.loop_signature import LoopSignature
 from rnnlower.graph.operator_kinds import POINTWISE
 from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.walk import default_opset, ints_of_attribute_or_input, required_input
-from rnnlower.padding.sizes import DIVISORS, MIXED_ROWS, ROWS, Axes, NoRuleError, Size
+from rnnlower.padding.sizes import DIVISORS, NoRuleError, Size
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
 
 _OTHER_SIZES = ((29, 31), (37, 41))
 _FEWER_STEPS = (1, 2, 5)
 _FEW_STEPS = (1, 2, 4, 8)
-_PARTS = (1, 2, 3, 4)
-"""Divisors of a size that is not known as an expression in the length."""
-_NAME = "length_%d"
+LENGTH = "length_%d"
+"""The name of a length in sizes that are known as an expression in it, by the number of its symbol."""
 _JOINING = {*POINTWISE, "Concat", "Einsum", "Expand", "Gemm", "MatMul", "Reshape", "Split"}
 """Operators that fail where lengths do not fit."""
 
@@ -42,7 +40,6 @@ class Examples:
         inputs: For each input over time, its axis and symbol.
 
     Attributes:
-        axes: For each value over time, the size of each axis that has one.
         least: For each symbol, the least length that fills a window of each operator.
         multiples: For each symbol, the number whose multiples are the lengths that the model accepts.
     """
@@ -53,24 +50,18 @@ class Examples:
         self.model, self.opset = model, default_opset(model)
         self._source = model.clone()
         self._in_source = [*zip(model.graph, self._source.graph, strict=True)]
-        self.axes: dict[ir.Value, Axes] = {}
         self._origins: dict[ir.Value, ir.Value] = {}
         self._inputs = inputs
         self._iterations: dict[tuple[Facts, ir.Node], int | None] = {}
         self.multiples = {symbol: self._find_multiple(maxima, symbol) for symbol in maxima}
         self.least = dict(self.multiples)
-        whole = {symbol: Size.of(symbol, most, self.multiples[symbol]) for symbol, most in maxima.items()}
-        self._whole = [*whole.values()]
-        self._sizes = {*self._whole}
+        self._whole = [Size.of(symbol, most, self.multiples[symbol]) for symbol, most in maxima.items()]
         self._lengths = _lengths(maxima, self.multiples)
         self._worlds = [self._facts_at(each) for each in self._lengths]
-        self._open = self._facts_at({symbol: ir.SymbolicDim(_NAME % n) for n, symbol in enumerate(maxima)})
+        self._open = self._facts_at({symbol: ir.SymbolicDim(LENGTH % n) for n, symbol in enumerate(maxima)})
         self._short = self._short_facts(maxima)
         # Where other sizes than lengths are open.
         self._other = self._facts_at(maxima, _OTHER_SIZES[1])
-        for value in model.graph.inputs:
-            for axis, symbol in inputs.get(value.name or "", {}).items():
-                self.axes.setdefault(value, {})[axis] = whole[symbol]
 
     def _find_multiple(self, maxima: Mapping[str, int], symbol: str) -> int:
         """Return the least number whose multiples, near the maximum, the model accepts as a length.
@@ -128,59 +119,12 @@ class Examples:
         found = (world.constant(self.origin(value)) for _, world in self._short)
         return [each for each in found if each is not None]
 
-    def require(self, size: Size, least: int) -> None:
-        """Record that the source does not accept sequences so short that a size is below this."""
-        if size.symbol == ROWS:
-            raise NoRuleError(MIXED_ROWS)
-        if size.full < least:
-            raise NoRuleError("reads more steps than the maximum")
-        self._raise_least(size.symbol, [1, *size.first_valid_lengths()][least])
-
-    def add_axis(self, axes: Axes, axis: int, size: Size) -> None:
-        """Add an axis of an operand to those of a result.
-
-        The source does not accept short lengths at which that of another operand has another size.
-
-        Raises:
-            NoRuleError: Longer ones differ as well.
-        """
-        other = axes.setdefault(axis, size)
-        pairs = enumerate(zip(other.table, size.table, strict=False), 1)
-        least = max((longer for longer, (one, another) in pairs if one != another), default=0)
-        if other.symbol != size.symbol or 2 * least > len(size.table):
-            raise NoRuleError("combines values of different lengths")
-        if least and size.symbol != ROWS:
-            self._raise_least(size.symbol, least)
-
     def _raise_least(self, symbol: str, least: int) -> None:
         """Leave out examples that the source does not run on."""
         least = self.least[symbol] = max(self.least[symbol], least)
         kept = [number for number, each in enumerate(self._lengths) if each[symbol] >= least]
         self._lengths = [self._lengths[number] for number in kept]
         self._worlds = [self._worlds[number] for number in kept]
-
-    def unlike_at_least(self) -> Iterator[ir.Node]:
-        """Yield the nodes with an output of another size than the known one at the least lengths."""
-        lengths = {
-            symbol: -(-least // self.multiples[symbol]) * self.multiples[symbol]
-            for symbol, least in self.least.items()
-        }
-        try:
-            facts = self._facts_at(lengths, model=self._source)
-        except InvalidModelError:
-            return  # The source does not accept them.
-        for node, own in self._in_source:
-            for value, copy in zip(node.outputs, own.outputs, strict=True):
-                shape = facts.shape(copy)
-                if value not in self.axes or shape is None:
-                    continue
-                sizes = dict(enumerate(self.shape(value))) | {
-                    axis: size.table[lengths[size.symbol]]
-                    for axis, size in self.axes[value].items()
-                    if size.symbol != ROWS
-                }
-                if any(found is not None and found != sizes[axis] for axis, found in enumerate(shape)):
-                    yield node
 
     def _facts_at(
         self,
@@ -213,19 +157,6 @@ class Examples:
             if count is not None and shape is not None:
                 facts.assume(out, (count, *shape[1:]))
 
-    def iterations(self, node: ir.Node) -> tuple[int, Size | None] | None:
-        """Return how often a Loop runs at the maximum, if lengths decide it, and the size if that varies."""
-
-        def count(world: Facts) -> int | None:
-            found = self._iterations.get((world, node), trip_count(world, node, simulate=False))
-            return None if found is None else max(found, 0)
-
-        found = [each for world in self._worlds if (each := count(world)) is not None]
-        if len(found) < len(self._worlds) or count(self._other) != found[0]:
-            return None
-        varies = {*found, *(count(world) for _, world in self._short)} != {found[0]}
-        return found[0], self.match_size(found, count) if varies else None
-
     def origin(self, value: ir.Value) -> ir.Value:
         """Return the value of the source model that a value represents."""
         return self._origins.get(value, value)
@@ -233,18 +164,6 @@ class Examples:
     def record_origin(self, value: ir.Value, source: ir.Value) -> None:
         """Record that a value equals one of the source, except for its padding."""
         self._origins[value] = self.origin(source)
-
-    def axes_of(self, value: ir.Value | None) -> Axes:
-        """Return the axes of a value whose sizes follow from lengths."""
-        return {} if value is None else self.axes.get(self.origin(value), {})
-
-    def lengths_of(self, value: ir.Value | None) -> Axes:
-        """Return the axes of a value whose sizes follow from lengths, without that of rows."""
-        return {axis: size for axis, size in self.axes_of(value).items() if size.symbol != ROWS}
-
-    def row_axes_of(self, value: ir.Value) -> list[int]:
-        """Return the axis of rows of a value, if each row has a length of its own and it has one."""
-        return [axis for axis, size in self.axes_of(value).items() if size.symbol == ROWS]
 
     def shape(self, value: ir.Value | None) -> tuple[int, ...]:
         """Return the shape of a value at the maximum, with an example of other open sizes."""
@@ -310,129 +229,12 @@ class Examples:
         """Return the type of a value."""
         return value.dtype or self._worlds[0].dtype(self.origin(value)) or ir.DataType.FLOAT
 
-    def deciding_length(self, numbers: Sequence[int]) -> Size:
-        """Return the length from which numbers at the example lengths follow."""
-        examples = [each for each, number in zip(self._lengths, numbers, strict=True) if number != numbers[0]]
-        found = [each for each in self._whole if any(own[each.symbol] < each.full for own in examples)]
-        if len(found) != 1:
-            raise NoRuleError("has a size that follows from several lengths")
-        return found[0]
-
-    def match_size(
-        self,
-        sizes: Sequence[int],
-        at_short: Callable[[Facts], int | None] = lambda _: None,
-        formula: int | ir.SymbolicDim | None = None,
-    ) -> Size:
-        """Return the size that an axis has at the example lengths.
-
-        It is a known one, a multiple of a length and some steps, or follows from the formula.
-
-        Args:
-            at_short: Returns the size for a short sequence, where known.
-            formula: The size as inferred for open lengths, if it is.
-        """
-        known = [size for size in self._sizes if size.symbol != ROWS]
-        lines = (self._line(whole, sizes) for whole in self._whole)
-        computed = (size for each in self._computed(formula) if (size := each.affine()).grows)
-        if found := self._first_that_fits(itertools.chain(known, lines, computed), sizes, at_short):
-            return found
-        raise NoRuleError("has a size that follows from a length in an unsupported way")
-
-    def _first_that_fits(
-        self,
-        candidates: Iterable[Size],
-        sizes: Sequence[int],
-        at_short: Callable[[Facts], int | None] = lambda _: None,
-    ) -> Size | None:
-        fitting = (each for each in candidates if each.fits(self._lengths, sizes))
-        return next((each for each in fitting if self._fits_short(each, at_short)), None)
-
-    def _fits_short(self, size: Size, at_short: Callable[[Facts], int | None]) -> bool:
-        short = [(each[size.symbol], at_short(world)) for each, world in self._short if size.symbol in each]
-        return all(
-            found is None or size.table[length] == found
-            for length, found in short
-            if length >= self.least[size.symbol]
-        )
-
-    def fits_short(self, size: Size, value: ir.Value, axis: int) -> bool:
-        """Return whether an axis has this size at the short lengths that the source accepts, where known."""
-        return self._fits_short(size, self._size_at(value, axis))
-
     def _size_at(self, value: ir.Value, axis: int) -> Callable[[Facts], int | None]:
         def size_at(world: Facts) -> int | None:
             shape = world.shape(self.origin(value))
             return None if shape is None or axis >= len(shape) else shape[axis]
 
         return size_at
-
-    def _line(self, whole: Size, sizes: Sequence[int]) -> Size:
-        """Return the line through the sizes at the maximum and at the next example of another length."""
-        lengths = [each[whole.symbol] for each in self._lengths]
-        pairs = zip(lengths, sizes, strict=True)
-        slopes = ((sizes[0] - size) // (lengths[0] - length) for length, size in pairs if length < lengths[0])
-        slope = max(next(slopes, 1), 1)
-        return whole.affine(slope, sizes[0] - slope * whole.full)
-
-    def _computed(self, formula: int | ir.SymbolicDim | None) -> Iterator[Size]:
-        """Yield the numbers by a formula in a single length, if that is known; they may be below 0."""
-        for number, whole in enumerate(self._whole):
-            name = _NAME % number
-            if isinstance(formula, ir.SymbolicDim) and formula.free_symbols() == {name}:
-                values = {length: formula.evaluate({name: length}) for length in {*whole.table}}
-                numbers = {length: each for length, each in values.items() if isinstance(each, int)}
-                if len(numbers) == len(values):
-                    yield whole.with_table(numbers[length] for length in whole.table)
-
-    def _formula(self, value: ir.Value, place: int) -> int | ir.SymbolicDim | None:
-        formulas = self._open.sizes(self.origin(value))
-        return None if formulas is None else formulas.flat[place]
-
-    def size_in(self, value: ir.Value, place: int) -> Size:
-        """Return the size that an element of a value is at the example lengths."""
-        elements = [int(each.flat[place]) for each in self.contents(value) or []]
-        return self.match_size(elements, formula=self._formula(value, place))
-
-    def bound_of(
-        self, value: ir.Value | None, place: int, numbers: Sequence[int], size: Size, *, is_start: bool
-    ) -> Size | None:
-        """Return where a part of an axis starts or ends, for each length; below 0, it counts from the end.
-
-        Args:
-            value, place: The starts or ends of a Slice, if they are an input, and the element of them.
-            numbers: The element at the example lengths.
-            size: The size of the axis.
-            is_start: Whether the part starts there. A wrong end would show in the size of the part.
-        """
-        candidates = [
-            size.with_table(each // divisor + numbers[0] - size.full // divisor for each in size.table)
-            for divisor in _PARTS
-        ]
-        if not is_start or value is None or self._open.constant(self.origin(value)) is not None:
-            candidates.insert(0, size.with_table([numbers[0]] * len(size.table)))
-        computed = () if value is None else self._computed(self._formula(value, place))
-        return self._first_that_fits(
-            [*(each for each in computed if each.symbol == size.symbol), *candidates], numbers
-        )
-
-    def fits_short_elements(self, size: Size, value: ir.Value, place: int) -> bool:
-        """Return whether an element of a value is this at the accepted short lengths, where known."""
-
-        def element_at(world: Facts) -> int | None:
-            content = world.constant(self.origin(value))
-            return None if content is None else int(content.flat[place])
-
-        return self._fits_short(size, element_at)
-
-    def varying_axes(self, value: ir.Value) -> Axes:
-        """Return the axes of a value that differ in size at the example lengths, by known sizes."""
-        formulas = dict(enumerate(self._open.dims(self.origin(value)) or ()))
-        return {
-            axis: self.match_size(sizes, self._size_at(value, axis), formulas.get(axis))
-            for axis, sizes in enumerate(zip(*self.shapes(value), strict=True))
-            if self.varies(value, axis)
-        }
 
     def varies(self, value: ir.Value, axis: int) -> bool:
         """Return whether an axis differs in size at the example lengths, or at short ones, where known."""
