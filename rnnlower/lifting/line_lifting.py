@@ -18,11 +18,11 @@ from rnnlower.graph.slicing import Part, cut_parts
 from rnnlower.graph.walk import LocatedNode, ancestors, is_read, look_through, producer_of
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import FoundCell, is_reversed, mask_lengths, require_rows, tagged_shape
-from rnnlower.lifting.chains import Line, LineStep
 from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Series
 from rnnlower.lifting.hoisting import make_input_part
 from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
+from rnnlower.lifting.line_steps import Line, LineStep
 from rnnlower.lifting.results import Result, require_mask, require_steps
 from rnnlower.lifting.row_masks import Lengths, compared_length, lengths_from_mask, zeroing_mask
 from rnnlower.lifting.symbolic_evaluation import Evaluator

@@ -13,22 +13,18 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import ancestors, look_through, producer_of, reachable
 from rnnlower.lifting.affine_forms import AffineForm, Atoms, NotLiftableError
 from rnnlower.lifting.cell_search import tagged_shape
-from rnnlower.lifting.chains import (
-    MOST_OPERATORS,
-    PRODUCTS,
+from rnnlower.lifting.chains import MOST_OPERATORS, PRODUCTS, candidate_ends, dependents, producer_index
+from rnnlower.lifting.equations import CellParameters, are_equivalent
+from rnnlower.lifting.frames import LAYOUT
+from rnnlower.lifting.line_steps import (
     Line,
     LineStep,
     StepEvaluator,
     StepMatcher,
-    candidate_ends,
-    dependents,
     find_source,
     preceding_element,
-    producer_index,
     unmask_state,
 )
-from rnnlower.lifting.equations import CellParameters, are_equivalent
-from rnnlower.lifting.frames import LAYOUT
 from rnnlower.lifting.row_masks import match_where
 from rnnlower.recurrent.node import Semantics
 
