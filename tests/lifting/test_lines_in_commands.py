@@ -15,7 +15,7 @@ from support.small_models import recurrent_model
 import rnnlower
 from rnnlower.graph.walk import count_ops
 from rnnlower.inspection import find_liftable
-from rnnlower.lifting import chains
+from rnnlower.lifting import line_steps
 from rnnlower.lifting.cell_search import match_cell
 from rnnlower.passes import LiftRecurrentPass
 from rnnlower.passes.steps import lifting_prices
@@ -95,7 +95,7 @@ def test_a_lifted_line_reads_the_input_and_has_the_first_step() -> None:
 
 def test_steps_of_unknown_rows_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[Any] = []
-    monkeypatch.setattr(chains, "match_cell", lambda *given: compared.append(given) or match_cell(*given))
+    monkeypatch.setattr(line_steps, "match_cell", lambda *given: compared.append(given) or match_cell(*given))
     find_liftable(ir.from_proto(rnnlower.unroll(recurrent_model("LSTM"), dims={"T": 30})))
     assert 0 < len(compared) < 10
 
