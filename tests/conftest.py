@@ -27,7 +27,7 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from walking all modules, tests and large graphs again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(500_000, 20, 20)
+    gc.set_threshold(2_000_000, 20, 20)
 
 
 def pytest_unconfigure() -> None:
