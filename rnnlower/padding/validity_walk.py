@@ -127,6 +127,7 @@ class PadFlow(LengthContents):
         rank = len(self.shape(node.inputs[0]))
         along = {axis % rank for axis in axes}
         for axis in along & {*self.axes_of(node.inputs[0])}:
+            self.require(self.axes_of(node.inputs[0])[axis], 1)  # Means of nothing differ.
             self.fill(node, 0, axis, fill)
         return {
             axis - (0 if keeps else sum(other < axis for other in along)): size

@@ -292,6 +292,17 @@ def test_shorter_sequences_than_a_number_of_steps_are_below_the_least() -> None:
     assert json.loads(padded.metadata_props[0].value)["least"] == {"T": 3}
 
 
+def test_sequences_that_leave_nothing_to_average_are_below_the_least() -> None:
+    source = model(
+        "(float[T, 3] x) => (float[3] z) <int64 zeroth = {0}, int64 two = {2}> { s = Shape <end = 1> (x) "
+        "n = Squeeze (s) m = Sub (n, two) r = Range (zeroth, m, two) y = Gather (x, r) "
+        "z = ReduceMean <axes = [0], keepdims = 0> (y) }"
+    )
+    padded = rnnlower.pad(source, max={"T": MOST})
+    assert json.loads(padded.metadata_props[0].value)["least"] == {"T": 3}
+    assert rnnlower.verify(source, padded)
+
+
 def test_an_old_model_is_converted_first() -> None:
     source = rnnlower.convert(padded_case("tagger"), opset=7)
     padded = rnnlower.pad(source, max={"T": MOST})
