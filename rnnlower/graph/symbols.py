@@ -245,6 +245,8 @@ def _window_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any
         return None
     pads = (0,) * 2 * axes if auto_pad == "VALID" else node.attributes.get_ints("pads", (0,) * 2 * axes)
     strides, dilations = (node.attributes.get_ints(name, (1,) * axes) for name in ("strides", "dilations"))
+    if auto_pad.startswith("SAME") and {*dilations} != {1} and node.op_type != "Conv":
+        return None  # onnxruntime pads a pool as if its window had no dilations.
     found = []
     for axis, (size, width) in enumerate(zip(signal, kernel, strict=True)):
         # As many windows begin, one after each stride, as fit.

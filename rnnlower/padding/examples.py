@@ -116,8 +116,17 @@ class Examples:
 
     def short_contents(self, value: ir.Value) -> list[Array]:
         """Return the contents of a value for short sequences, where known."""
-        found = (world.constant(self.origin(value)) for _, world in self._short)
+        found = (world.constant(self.origin(value)) for world in self._accepted_short())
         return [each for each in found if each is not None]
+
+    def short_numbers(self, value: ir.Value | None, place: int) -> set[int]:
+        """Return an element of a value for short sequences, where there is one and it is known."""
+        return set() if value is None else {int(each.flat[place]) for each in self.short_contents(value)}
+
+    def _accepted_short(self) -> Iterator[Facts]:
+        return (
+            world for lengths, world in self._short if all(lengths[n] >= m for n, m in self.least.items())
+        )
 
     def _raise_least(self, symbol: str, least: int) -> None:
         """Leave out examples that the source does not run on."""
@@ -239,13 +248,9 @@ class Examples:
     def varies(self, value: ir.Value, axis: int) -> bool:
         """Return whether an axis differs in size at the example lengths, or at short ones, where known."""
         size_at = self._size_at(value, axis)
-        accepted = (
-            world
-            for lengths, world in self._short
-            if all(lengths[each] >= self.least[each] for each in lengths)
-        )
         sizes = {shape[axis] for shape in self.shapes(value)}
-        return len(sizes | {size for world in accepted if (size := size_at(world)) is not None}) > 1
+        short = {size for world in self._accepted_short() if (size := size_at(world)) is not None}
+        return len(sizes | short) > 1
 
 
 def _fails(node: ir.Node, facts: Facts) -> bool:

@@ -126,7 +126,8 @@ def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, S
 
 def _split(flow: PadFlow, node: ir.Node) -> list[Axes]:
     axes = flow.axes_of(node.inputs[0])
-    if node.attributes.get_int("axis", 0) % len(flow.shape(node.inputs[0])) in axes:
+    along = node.attributes.get_int("axis", 0) % len(flow.shape(node.inputs[0]))
+    if along in axes or any(flow.varies(part, along) for part in node.outputs):
         raise NoRuleError("cuts the sequence into parts")
     return [axes] * len(node.outputs)
 
@@ -150,9 +151,13 @@ def _bounds(flow: PadFlow, node: ir.Node) -> dict[int, tuple[list[int], list[int
 def _slice(flow: PadFlow, node: ir.Node) -> Axes:
     axes, bounds = dict(flow.axes_of(node.inputs[0])), _bounds(flow, node)
     out = dict(enumerate(zip(*flow.shapes(node.outputs[0]), strict=True)))
-    for axis, (starts, ends, _) in bounds.items():
+    for place, (axis, (starts, ends, _)) in enumerate(bounds.items()):
+        if axis in axes:
+            continue
         varying = next((each for each in (out[axis], starts, ends) if len({*each}) > 1), None)
-        if axis not in axes and varying is not None:
+        if varying is None and flow.short_numbers(operand(node, 1), place) - {*starts}:
+            raise NoRuleError("cuts a part whose start follows from the length")
+        if varying is not None:
             # Of what has one size, each length takes a part of its own.
             size = flow.deciding_length(varying)
             axes[axis] = size.with_table([flow.shape(node.inputs[0])[axis]] * len(size.table))
@@ -189,7 +194,7 @@ def _cut(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, *, is_fixed: bool)
     if first is not None and not flow.fits_short_elements(start, first, place):
         raise NoRuleError("cuts a part whose start follows from the length")
     valid = slice(flow.least[size.symbol], None)
-    if len({*begins[valid]}) == 1:
+    if not found.full or len({*begins[valid]}) == 1:
         return found
     if len(bounds) > 1:
         raise NoRuleError("cuts several axes, and time from its end")
@@ -212,7 +217,7 @@ def _growing(size: Size) -> Size:
     """Return a size that is 0 where a bound below 0 leaves more of a short sequence than of a longer one."""
     fewer = [length for length, (one, other) in enumerate(itertools.pairwise(size.table), 1) if one > other]
     least = max(fewer, default=0)
-    if 2 * least > len(size.table):
+    if 2 * least > len(size.table) or (least and not size.full):
         raise NoRuleError("cuts a part that gets shorter where the sequence gets longer")
     return size.with_table([0] * least + [*size.table[least:]])
 

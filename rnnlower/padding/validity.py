@@ -160,7 +160,7 @@ class MaskEmitter:
         """Gather the steps at these offsets from the valid end along an axis of a value."""
         size = axes[axis]
         if self._rows is None:
-            steps = emitter.constant(np.arange(offsets.start, offsets.stop, dtype=np.int64))
+            steps = emitter.constant(np.array(offsets, np.int64))
             return emitter.op("Gather", value, emitter.op("Add", self.count(size), steps), axis=axis)
         # ReduceSum picks one element per row; it does not support bool.
         is_bool, picked = emitter.dtype == ir.DataType.BOOL, []

@@ -206,11 +206,12 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
     mode, found = node.attributes.get_string("mode", "constant"), dict(axes)
     for number, axis in enumerate(places):
         begins, ends = ({each[number + shift] for each in pads} for shift in (0, len(places)))
-        if axis not in axes or (begins == {0} and ends == {0}):
-            continue
-        if len(begins) > 1 or (len(ends) > 1 and (mode != "constant" or min(ends) < 0)):
+        begins |= flow.short_numbers(operand(node, 1), number)
+        if len(begins) > 1 or (len(ends) > 1 and (axis not in axes or mode != "constant" or min(ends) < 0)):
             raise NoRuleError("pads by an amount that depends on the length")
         begin, end = begins.pop(), max(ends)
+        if axis not in axes or (begin == 0 and ends == {0}):
+            continue
         found[axis] = axes[axis].affine(1, begin + end)
         if len(ends) > 1:
             own = flow.varying_axes(node.outputs[0])

@@ -55,10 +55,9 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
             return LATEST
         remedy = shapes_remedy() if _is_only_measured(node.outputs[0]) else ""
         raise CoupledError("takes the first steps of the sequence", remedy)
-    from_end = [
-        min(at - size, 0) for at, size in ((ends[where], track.size), (soon[where], track.chunk_size))
-    ]
-    if ends[where] != soon[where] and from_end[0] != from_end[1]:
+    more = ends[where] - soon[where] - track.rate * (flow.sample.steps - flow.sample.chunk)
+    is_cut = end < track.size or soon[where] < track.chunk_size
+    if ends[where] != soon[where] and is_cut and abs(more) >= 1:
         raise CoupledError("takes a part of the sequence that grows with it, but not by as many steps")
     is_last = start == track.size - track.inner and end == track.size and track.frames > 1
     if start and is_last and not (starts[where] == later[where] > 0 and flow.has_dynamic_length):

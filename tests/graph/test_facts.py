@@ -615,6 +615,7 @@ SUMS = {
     'w = Conv <group = 2, auto_pad = "VALID"> (x, k)': "T - 3",
     "w = MaxPool <kernel_shape = [3], strides = [2], dilations = [2], pads = [2, 3]> (x)": "floor(T/2) + 1",
     "w = MaxPool <kernel_shape = [3], strides = [2], ceil_mode = 1> (x)": None,
+    'w = MaxPool <kernel_shape = [3], dilations = [2], auto_pad = "SAME_UPPER"> (x)': None,
     "w = AveragePool <kernel_shape = [4], pads = [3, 0]> (x)": "T",
     "w = LpPool <kernel_shape = [2], strides = [2]> (x)": "floor(T/2)",
     "w = ConvTranspose <group = 2, strides = [2], pads = [1, 1]> (x, u)": "2*T",

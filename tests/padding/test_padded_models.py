@@ -347,6 +347,35 @@ def test_positions_that_all_follow_from_the_length_are_refused_as_an_output() ->
         rnnlower.pad(source, max={"T": MOST})
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("e = Add (b, two) z = Slice (w, b, e, first)", "start follows from the length"),
+        ("p = Concat <axis = 0> (b, r) z = Pad (w, p, , first)", "pads by an amount"),
+        ("p = Concat <axis = 0> (b, r) z = Pad (x, p, , first)", "pads by an amount"),
+        ("p = Concat <axis = 0> (b, two, m) v, z, u = Split (w, p)", "cuts the sequence into parts"),
+    ],
+)
+def test_parts_that_begin_elsewhere_in_short_sequences_only_are_refused(text: str, reason: str) -> None:
+    source = model(
+        "(float[T, 3] x, float[20, 3] w) => (float[U, 3] z) <int64[1] two = {2}, int64[1] eight = {8}, "
+        "int64[1] ten = {10}, int64[1] first = {0}> { n = Shape <start = 0, end = 1> (x) b = Min (n, eight) "
+        f"r = Sub (eight, b) m = Add (ten, r) {text} }}"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match=reason):
+        rnnlower.pad(source, max={"T": 40})
+
+
+def test_a_part_that_only_short_sequences_have_is_refused() -> None:
+    source = model(
+        "(float[T, 3] x) => (float[U, 3] z) <int64[1] two = {2}, int64[1] first = {0}> "
+        "{ n = Shape <start = 0, end = 1> (x) h = Div (n, two) b = Sub (n, two) e = Add (h, two) "
+        "z = Slice (x, b, e, first) }"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="gets shorter where the sequence gets longer"):
+        rnnlower.pad(source, max={"T": 40})
+
+
 @pytest.mark.parametrize("begin", ["Sub (n, one)", "Sub (most, n)", "Identity (n)"])
 def test_a_part_of_another_input_begins_where_the_length_says(begin: str) -> None:
     source = model(

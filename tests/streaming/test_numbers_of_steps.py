@@ -62,6 +62,19 @@ def test_a_part_that_grows_with_the_sequence_ends_a_number_of_steps_before_it(en
         rnnlower.stream(source, chunk=4, time_axes={"X": 0})
 
 
+@pytest.mark.parametrize("layer", ["Conv <pads = [2, 2]>", "ConvTranspose", "ConvTranspose <strides = [2]>"])
+@pytest.mark.parametrize("chunk", [1, 4])
+@pytest.mark.parametrize("steps", ["n", "12"])
+def test_what_a_convolution_adds_at_the_end_is_cut_to_the_length(layer: str, chunk: int, steps: str) -> None:
+    source = model(
+        f"(float[1, 3, {steps}] X) => (float[1, 3, m] Y) <int64[1] two = {{2}}, int64[1] zero = {{0}}> {{ "
+        f"n = Shape <start = 2> (X) twice = Add (n, n) y = {layer} (X, K) "
+        f"Y = Slice (y, zero, {'twice' if 'strides' in layer else 'n'}, two) }}",
+        K=(3, 3, 3),
+    )
+    stream(source, {"X": 2}, chunk=chunk)
+
+
 def test_a_scan_that_reads_a_final_state_in_its_body_is_refused() -> None:
     source = model(
         """(float[n, 1, 4] X) => (float[n, 1, 4] Y) {

@@ -133,6 +133,22 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "float[3, 1, 3] z",
         f"{_HALF} b = Constant <value_ints = [-6]> () z = Slice (x, b, n, zero1, two)",
     ),
+    "every other of the last five steps": (
+        "float[3, 1, 3] z",
+        f"{_HALF} b = Constant <value_ints = [-5]> () z = Slice (x, b, n, zero1, two)",
+    ),
+    "a part that is always empty": (
+        "float[T, 1, 3] z",
+        f"{_HALF} k = Constant <value_ints = [9]> () p = Slice (x, k, two, zero1) "
+        "z = Concat <axis = 0> (p, x)",
+    ),
+    "few positions that count down, behind a window": (
+        "float[1, 3, U] z",
+        "t = Transpose <perm = [1, 2, 0]> (x) c = MaxPool <kernel_shape = [9]> (t) n = Shape <end = 1> (x) "
+        "k = Constant <value_ints = [8]> () f = Min (n, k) o = Constant <value_int = -1> () q = Squeeze (f) "
+        "b = Add (q, o) r = Range (b, o, o) g = Cast <to = 1> (r) p = ReduceSum <keepdims = 0> (g) "
+        "z = Mul (c, p)",
+    ),
     "weights that count down": (
         "float[1, 3] z",
         f"{_DOWN} f = Cast <to = 1> (r) k = Constant <value_float = 0.8> () p = Pow (k, f) "
