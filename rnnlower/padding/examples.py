@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
