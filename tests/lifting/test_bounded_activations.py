@@ -136,7 +136,9 @@ def test_twice_the_largest_number_as_a_bound_is_no_warning() -> None:
         ("p = Add (d, x) a = HardSigmoid (p)", None),
     ],
 )
-def test_the_output_of_an_lstm_has_a_hard_sigmoid(output: str, parameters: tuple[float, float] | None) -> None:
+def test_the_output_of_an_lstm_has_a_hard_sigmoid(
+    output: str, parameters: tuple[float, float] | None
+) -> None:
     """Its parameters say what scales and shifts the cell state, as in Keras 3."""
     model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
         main (float[T, N, 3] X) => (float[N, 3] last, float[T, N, 3] Y)
@@ -145,7 +147,8 @@ def test_the_output_of_an_lstm_has_a_hard_sigmoid(output: str, parameters: tuple
          float sixth = {{0.16666667}}, int64[1] rows = {{1}}, int64[1] size = {{3}}> {{
             shape = Shape (X) count = Gather (shape, rows) wanted = Concat <axis = 0> (count, size)
             h0 = ConstantOfShape (wanted) last, end, Y = Scan <num_scan_inputs = 1, body = each (
-                float[N, 3] h, float[N, 3] c, float[N, 3] x) => (float[N, 3] new, float[N, 3] d, float[N, 3] y) {{
+                float[N, 3] h, float[N, 3] c, float[N, 3] x) =>
+                (float[N, 3] new, float[N, 3] d, float[N, 3] y) {{
                 hr = MatMul (h, R) i = Sigmoid (hr) hs = MatMul (h, S) s = Add (hs, x) o = Sigmoid (s)
                 g = Tanh (x) f = Sigmoid (x) ig = Mul (i, g) fc = Mul (f, c) d = Add (fc, ig)
                 {output} new = Mul (o, a) y = Identity (new) }}> (h0, h0, X) }}""")
