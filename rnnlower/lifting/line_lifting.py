@@ -76,6 +76,8 @@ class LineLifter:
 
     def _lift(self) -> Lifted:
         facts, e, graph, located = self._facts, self._e, self._graph, self._located
+        if self._has_gaps:
+            self._mask_last_step()
         line, steps = self._line, self._line.steps
         last = steps[-1].new
         own = {value: value.name for step in steps for value in (*step.new, *step.unmasked)}
@@ -119,6 +121,15 @@ class LineLifter:
         remove_orphans(out for node in e.everything if node.graph is not None for out in node.outputs)
         graph.sort()
         return Lifted(emitted, LiftedNode(located.name, located.path, "line"))
+
+    def _mask_last_step(self) -> None:
+        """Give the last step the mask of its zeros: what keeps its state is gone if nothing reads it."""
+        *steps, last = self._line.steps
+        if last.mask is None:
+            h = last.new[0]
+            masks = (zeroing_mask(self._facts, node, h) for node, _ in h.uses())
+            last = dataclasses.replace(last, mask=next(filter(None, masks), None))
+            self._line = dataclasses.replace(self._line, steps=[*steps, last])
 
     def _read_after_views(self, value: ir.Value) -> None:
         """Let what reads a state before its views, as the next step does not, read it after them."""
@@ -286,9 +297,12 @@ class LineLifter:
 
     def _find_zeroed(self, step: LineStep) -> ir.Value | None:
         """Return H of a step with zeros for the rows that have ended, as the operators return it."""
-        h = step.new[0]
-        readers = [node for node, _ in h.uses() if step.mask is not None]
-        found = (node.outputs[0] for node in readers if zeroing_mask(self._facts, node, h) is step.mask)
+        found = (
+            node.outputs[0]
+            for h in (step.new[0], step.unmasked[0])
+            for node, _ in h.uses()
+            if step.mask is not None and zeroing_mask(self._facts, node, h) is step.mask
+        )
         return next(found, None)
 
     def _find_stacked(self, found: FoundCell, hidden: Sequence[ir.Value]) -> Iterator[Result]:

@@ -15,8 +15,9 @@ from rnnlower.passes import LiftRecurrentPass
 STEPS = 4
 
 
-def make_line(*, keeps_output: bool = True, backward: bool = False, start: str = "zeros") -> onnx.ModelProto:
+def make_line(*, ended: str = "p", backward: bool = False, start: str = "zeros") -> onnx.ModelProto:
     """Return an RNN of steps that a row skips where its inputs are zero, and the state at every step."""
+    kept = "zeros" if ended == "x" else "p{step}"
     text = [
         "zeros = ConstantOfShape <value = float[1] {0}> (shape) p0 = Identity (zeros)",
         f"h0 = Identity ({start})",
@@ -28,19 +29,21 @@ def make_line(*, keeps_output: bool = True, backward: bool = False, start: str =
             m{step} = Unsqueeze (g{step}, last_axis)
             a{step} = MatMul (x{step}, W) b{step} = MatMul (h{step}, R)
             s{step} = Add (a{step}, b{step}) n{step} = Tanh (s{step})
-            h{step + 1} = Where (m{step}, n{step}, h{step}) p{step + 1} = Where (m{step}, n{step}, p{step})
+            h{step + 1} = Where (m{step}, n{step}, h{step})
+            p{step + 1} = Where (m{step}, n{step}, {kept.format(step=step)})
             u{step + 1} = Unsqueeze (p{step + 1}, one_axis)""")
-    ended = "p" if keeps_output else "h"
+    last = "H" if ended == "x" else f"{ended}{STEPS}"
     stacked = ", ".join(f"u{step + 1}" for step in range(STEPS))
     return onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
         main (float[B, {STEPS}, 2] X, float[B, 3] H) => (float[B, 3] last, float[B, {STEPS}, 3] Y)
         <float[2, 3] W = {{1, -2, 0.5, 0.3, 2, -1}},
          float[3, 3] R = {{0.5, -1, 0.2, 1, 0.4, -0.6, -0.3, 0.8, 1}},
-         int64[1] last_axis = {{-1}}, int64[1] one_axis = {{1}}, float zero = {{0}}, int64[1] features = {{3}}> {{
+         int64[1] last_axis = {{-1}}, int64[1] one_axis = {{1}},
+         int64[1] features = {{3}}, float zero = {{0}}> {{
             count = Shape <end = 1> (X) shape = Concat <axis = 0> (count, features)
             sums = ReduceL1 <axes = [2], keepdims = 0> (X) cell = Greater (sums, zero)
             {" ".join(text)}
-            last = Identity ({ended}{STEPS}) Y = Concat <axis = 1> ({stacked}) }}""")
+            last = Identity ({"H" if ended == "x" else f"{ended}{STEPS}"}) Y = Concat <axis = 1> ({stacked}) }}""")
 
 
 def inputs(rows: int, seed: int) -> dict[str, np.ndarray]:
@@ -53,10 +56,10 @@ def inputs(rows: int, seed: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("keeps_output", [False, True])
-def test_rows_skip_steps_of_a_straight_line(*, keeps_output: bool, backward: bool) -> None:
-    """What keeps the last output and the state, from zeros on, keeps one value."""
-    model = make_line(keeps_output=keeps_output, backward=backward)
+@pytest.mark.parametrize("ended", ["h", "p", "x"])
+def test_rows_skip_steps_of_a_straight_line(*, ended: str, backward: bool) -> None:
+    """What keeps the last output and the state, from zeros on, keeps one value; others are zeros."""
+    model = make_line(ended=ended, backward=backward)
     lifted = rnnlower.lift(model)
     assert [node.op_type for node in lifted.graph.node if node.op_type in ("RNN", "Tanh")] == ["RNN"]
     onnx.checker.check_model(lifted, full_check=True)
