@@ -43,7 +43,7 @@ def make_line(*, ended: str = "p", backward: bool = False, start: str = "zeros")
             count = Shape <end = 1> (X) shape = Concat <axis = 0> (count, features)
             sums = ReduceL1 <axes = [2], keepdims = 0> (X) cell = Greater (sums, zero)
             {" ".join(text)}
-            last = Identity ({"H" if ended == "x" else f"{ended}{STEPS}"}) Y = Concat <axis = 1> ({stacked}) }}""")
+            last = Identity ({last}) Y = Concat <axis = 1> ({stacked}) }}""")
 
 
 def inputs(rows: int, seed: int) -> dict[str, np.ndarray]:
