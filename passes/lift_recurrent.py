@@ -7,6 +7,7 @@ import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 
 import onnx_ir as ir
 
@@ -24,6 +25,7 @@ from rnnlower.lifting.frames import scan_frame
 from rnnlower.lifting.lifted_nodes import FrameLifter, Lifted, LiftedNode, join_directions
 from rnnlower.lifting.line_lifting import LineLifter
 from rnnlower.lifting.line_search import match_line
+from rnnlower.lifting.line_steps import Line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.passes.base import Pass
 from rnnlower.passes.sequences import StackSequencesPass
@@ -98,7 +100,7 @@ class LiftRecurrentPass(Pass):
         convolutions: Whether to lift causal convolutions.
         zero_pasts: Whether to lift also those without a past, or with one of zeros.
         matrices: Whether to lift Loops and Scans whose state is a matrix.
-        gaps: Whether to lift Loops and Scans whose rows skip steps: their steps are put in another order.
+        gaps: Whether to lift what has rows that skip steps: their steps are put in another order.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         empty: Whether to lift also what has no steps, where onnxruntime's operators do not return the
             initial state: if they are lowered.
@@ -320,7 +322,7 @@ class LiftRecurrentPass(Pass):
                 if count < (self.steps or 0):
                     steps = f"{count} step" if count == 1 else f"{count} steps"
                     raise NotLiftableError(f"it has {steps}, and a line has at least {self.steps}")
-                lifted.append(LineLifter(self.facts, names, self.semantics, located, graph, line).lift())
+                lifted.append(self._lift_line(names, located, graph, line))
             except NotLiftableError as error:
                 if is_line:
                     failed.append((chain, LiftedNode(located.name, path, "line", reason=str(error))))
@@ -328,6 +330,18 @@ class LiftRecurrentPass(Pass):
             more, kept = self._lift_plain_lines(names, graph, path)
             return [*lifted, *more], kept
         return lifted, [each for chain, each in failed if not any(map(_is_removed, chain))]
+
+    def _lift_line(self, names: NameSource, located: LocatedNode, graph: ir.Graph, line: Line) -> Lifted:
+        make = partial(LineLifter, self.facts, names, self.semantics, located, graph, line)
+        try:
+            return make().lift()
+        except NotLiftableError as error:
+            if not self.gaps:
+                raise
+            try:
+                return make(has_gaps=True).lift()
+            except NotLiftableError:
+                raise error from None
 
 
 def _count_lifted(nodes: Sequence[LiftedNode]) -> int:

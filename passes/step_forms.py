@@ -162,6 +162,7 @@ def has_other_choices(facts: Facts, graph: ir.Graph, node: ir.Node | None = None
     """
     found = (
         _needless(facts, graph),
+        _repeated(facts, graph),
         _choices(facts, graph),
         _inverted(facts, graph, node),
         _inverted_inputs(facts, node),
@@ -175,8 +176,9 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
     A Where of a constant condition is what it chooses, and a Cast to its own type what it reads.
     """
     emitters = Emitters(facts.model, names=names)
-    for needless, kept in _needless(facts, graph):
-        replace_with_values(needless, [kept])
+    for find in (_needless, _repeated):
+        for needless, kept in find(facts, graph):
+            replace_with_values(needless, [kept])
     for scan, index in list(_inverted_inputs(facts, node)):
         _turn_input(facts, emitters, scan, index)
     written: dict[ir.Value, ir.Value] = {}
@@ -217,6 +219,21 @@ def _needless(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value
         kept = passed_on(node, facts) if node.op_type in ("Cast", "Where") else None
         if kept is not None and is_removable(node, kept):
             yield node, kept
+
+
+def _repeated(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value]]:
+    """Yield each Where that chooses what another one has chosen, with the result of that one.
+
+    Keras keeps the last output and the state of a row that skips a step: they are the same, from zeros on.
+    """
+    known: dict[tuple[object, ...], ir.Value] = {}
+    for node in list(graph):
+        dims = facts.dims(node.outputs[0]) if node.op_type == "Where" and not node.domain else None
+        if dims is not None and None not in dims and _is_choice(facts, node):
+            old = 0 if facts.is_zero(node.inputs[2]) else node.inputs[2]
+            kept = known.setdefault((*node.inputs[:2], old, *dims), node.outputs[0])
+            if kept is not node.outputs[0]:
+                yield node, kept
 
 
 def _inverted_inputs(facts: Facts, scan: ir.Node | None) -> Iterator[tuple[ir.Node, int]]:

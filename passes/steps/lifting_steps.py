@@ -79,7 +79,9 @@ def lift_lines(work: LoweringWork) -> None:
 
     names, semantics = work.options.nodes, work.options.semantics
     if has_chains(work.model, work.facts):
-        _lift(work, LiftRecurrentPass(names, frames=False, convolutions=False, semantics=semantics))
+        _lift(
+            work, LiftRecurrentPass(names, frames=False, convolutions=False, gaps=False, semantics=semantics)
+        )
 
 
 def _lift(work: Work, lifting: LiftRecurrentPass) -> None:

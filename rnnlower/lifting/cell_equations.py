@@ -131,25 +131,31 @@ def _output_activation(
             raise mismatch("LSTM", "the cell state is clipped before its activation")
         argument = gate.argument.simplify()
         inner = [step.atoms.polynomial(argument, j) for j in range(step.size)]
-        factors = _cell_factors(inner, cells)
         if gate.clip is None and clip is not None and step.semantics == "spec":
             raise mismatch("LSTM", "the cell state is not clipped before its activation")
-        beta = common_value(factors, "a factor of the cell state")
+        if gate.activation.name == "HardSigmoid" and gate.clip is None:
+            slope, shift = gate.activation.alpha or 0.0, gate.activation.beta or 0.0
+            alpha, beta = _affine(inner, cells)
+            parameters = round_to_float32(slope * alpha), round_to_float32(slope * beta + shift)
+            return Activation("HardSigmoid", *parameters)
+        beta = common_value(_cell_factors(inner, cells), "a factor of the cell state")
         if abs(beta - 1) < 1e-7:
             return gate.activation
         if gate.activation.name not in ("Tanh", "ScaledTanh"):
             raise mismatch("LSTM", "the cell state is scaled before its activation")
         alpha = 1.0 if gate.activation.alpha is None else gate.activation.alpha
         return Activation("ScaledTanh", alpha, round_to_float32(beta * (gate.activation.beta or 1.0)))
-    alphas = _cell_factors([{key: v for key, v in p.items() if key} for p in polynomials], cells)
-    betas = [polynomial.get((), 0.0) for polynomial in polynomials]
     if clip is not None and step.semantics == "spec":
         raise mismatch("LSTM", "the cell state is not clipped before its activation")
-    return Activation(
-        "Affine",
-        round_to_float32(common_value(alphas, "a factor")),
-        round_to_float32(common_value(betas, "a constant")),
-    )
+    alpha, beta = _affine(polynomials, cells)
+    return Activation("Affine", round_to_float32(alpha), round_to_float32(beta))
+
+
+def _affine(polynomials: Sequence[Polynomial], cells: Sequence[Polynomial]) -> tuple[float, float]:
+    """Return the factor of the cell state and the constant of which the polynomials consist."""
+    alphas = _cell_factors([{key: v for key, v in p.items() if key} for p in polynomials], cells)
+    betas = [polynomial.get((), 0.0) for polynomial in polynomials]
+    return common_value(alphas, "a factor"), common_value(betas, "a constant")
 
 
 def _cell_factors(polynomials: Sequence[Polynomial], cells: Sequence[Polynomial]) -> list[float]:

@@ -17,14 +17,27 @@ from rnnlower.graph.rollback import rollback_on_failure
 from rnnlower.graph.slicing import Part, cut_parts
 from rnnlower.graph.walk import LocatedNode, ancestors, is_read, look_through, producer_of
 from rnnlower.lifting.affine_forms import Atoms, NotLiftableError
-from rnnlower.lifting.cell_search import FoundCell, is_reversed, mask_lengths, require_rows, tagged_shape
+from rnnlower.lifting.cell_search import (
+    FoundCell,
+    StepCondition,
+    is_reversed,
+    mask_lengths,
+    require_rows,
+    tagged_shape,
+)
 from rnnlower.lifting.emission import EmittedNode, emit_cell, emit_result, emit_state
 from rnnlower.lifting.frames import Series
 from rnnlower.lifting.hoisting import make_input_part
 from rnnlower.lifting.lifted_nodes import Lifted, LiftedNode
 from rnnlower.lifting.line_steps import Line, LineStep
 from rnnlower.lifting.results import Result, require_mask, require_steps
-from rnnlower.lifting.row_masks import Lengths, compared_length, lengths_from_mask, zeroing_mask
+from rnnlower.lifting.row_masks import (
+    FIRST_SKIPPING_OPSET,
+    Lengths,
+    compared_length,
+    lengths_from_mask,
+    zeroing_mask,
+)
 from rnnlower.lifting.symbolic_evaluation import Evaluator
 from rnnlower.lowering.emitter import Emitters
 from rnnlower.recurrent.node import Semantics
@@ -41,8 +54,11 @@ class LineLifter:
         located: LocatedNode,
         graph: ir.Graph,
         line: Line,
+        *,
+        has_gaps: bool = False,
     ) -> None:
         self._facts, self._semantics, self._located = facts, semantics, located
+        self._has_gaps = has_gaps
         self._graph, self._line = graph, line
         dtype = facts.dtype(line.steps[-1].new[0])
         assert dtype is not None
@@ -60,6 +76,8 @@ class LineLifter:
 
     def _lift(self) -> Lifted:
         facts, e, graph, located = self._facts, self._e, self._graph, self._located
+        if self._has_gaps:
+            self._mask_last_step()
         line, steps = self._line, self._line.steps
         last = steps[-1].new
         own = {value: value.name for step in steps for value in (*step.new, *step.unmasked)}
@@ -90,7 +108,9 @@ class LineLifter:
         found = FoundCell(
             line.cell, parts, states, line.tags, line.shape, last[0], evaluator, reverse, lengths.pop()
         )
-        if any(mask is not None for mask in masks):
+        if self._has_gaps:
+            found = dataclasses.replace(found, taken=self._taken(masks))
+        elif any(mask is not None for mask in masks):
             found = dataclasses.replace(found, lengths=self._lengths(masks, found))
         name = _common_prefix([step.new[0] for step in steps]) or located.name
         emitted = emit_cell(e, facts, found, {}, name)
@@ -101,6 +121,15 @@ class LineLifter:
         remove_orphans(out for node in e.everything if node.graph is not None for out in node.outputs)
         graph.sort()
         return Lifted(emitted, LiftedNode(located.name, located.path, "line"))
+
+    def _mask_last_step(self) -> None:
+        """Give the last step the mask of its zeros: what keeps its state is gone if nothing reads it."""
+        *steps, last = self._line.steps
+        if last.mask is None:
+            h = last.new[0]
+            masks = (zeroing_mask(self._facts, node, h) for node, _ in h.uses())
+            last = dataclasses.replace(last, mask=next(filter(None, masks), None))
+            self._line = dataclasses.replace(self._line, steps=[*steps, last])
 
     def _read_after_views(self, value: ir.Value) -> None:
         """Let what reads a state before its views, as the next step does not, read it after them."""
@@ -147,6 +176,17 @@ class LineLifter:
         else:
             series, tags = self._make_series(given)
         return mask_lengths(self._facts, found, series, tags)
+
+    def _taken(self, masks: Sequence[ir.Value | None]) -> StepCondition:
+        """Return the condition by which rows take steps, from those of the steps."""
+        given = [mask for mask in masks if mask is not None and self._facts.constant(mask) is None]
+        if len(given) < len(masks) or self._facts.opset < FIRST_SKIPPING_OPSET:
+            raise NotLiftableError("no row skips a step")
+        series, tags = self._make_series(given)
+        is_by_row = tags == self._line.tags and (self._facts.dims(given[0]) or ())[-1:] == (1,)
+        if not is_by_row or series.window is not None:
+            raise NotLiftableError("the rows that keep their state are not those that have ended")
+        return StepCondition(series, is_going=True)
 
     def _make_series(
         self, leaves: Sequence[ir.Value], tags: tuple[str, ...] | None = None, *, is_longer: bool = False
@@ -227,7 +267,8 @@ class LineLifter:
             self._replace(emitted, result.value, emit_result(e, found, result, emitted))
         if len(zeroed) == len(steps):
             for result in list(self._find_stacked(found, zeroed)):
-                self._replace(emitted, result.value, emit_result(e, found, result, emitted))
+                zeros = dataclasses.replace(result, is_zeroed=True)
+                self._replace(emitted, result.value, emit_result(e, found, zeros, emitted))
         require_steps(self._facts, found, self._semantics)
         for index, (value, last) in enumerate(zip(steps[-1].new, emitted.last, strict=True)):
             if is_read(value):
@@ -256,9 +297,12 @@ class LineLifter:
 
     def _find_zeroed(self, step: LineStep) -> ir.Value | None:
         """Return H of a step with zeros for the rows that have ended, as the operators return it."""
-        h = step.new[0]
-        readers = [node for node, _ in h.uses() if step.mask is not None]
-        found = (node.outputs[0] for node in readers if zeroing_mask(self._facts, node, h) is step.mask)
+        found = (
+            node.outputs[0]
+            for h in (step.new[0], step.unmasked[0])
+            for node, _ in h.uses()
+            if step.mask is not None and zeroing_mask(self._facts, node, h) is step.mask
+        )
         return next(found, None)
 
     def _find_stacked(self, found: FoundCell, hidden: Sequence[ir.Value]) -> Iterator[Result]:

@@ -124,3 +124,38 @@ def test_twice_the_largest_number_as_a_bound_is_no_warning() -> None:
     body = next(each.g for each in scan.attribute if each.name == "body")
     body.node[-1].CopyFrom(onnx.parser.parse_node("y = Mul (new, two)"))
     assert recurrent_left(rnnlower.lift(model)) == ["RNN"]
+
+
+@pytest.mark.parametrize(
+    ("output", "parameters"),
+    [
+        ("p = Add (d, three) q = Clip (p, none, six) a = Mul (q, sixth)", (1 / 6, 0.5)),
+        ("p = Mul (d, part) q = Add (p, sixth) a = Clip (q, none, one)", (0.3, 1 / 6)),
+        ("p = Mul (d, part) a = HardSigmoid <alpha = 0.5> (p)", (0.15, 0.5)),
+        ("a = HardSigmoid (d)", (0.2, 0.5)),
+        ("p = Add (d, x) a = HardSigmoid (p)", None),
+    ],
+)
+def test_the_output_of_an_lstm_has_a_hard_sigmoid(
+    output: str, parameters: tuple[float, float] | None
+) -> None:
+    """Its parameters say what scales and shifts the cell state, as in Keras 3."""
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[T, N, 3] X) => (float[N, 3] last, float[T, N, 3] Y)
+        <float[3, 3] R = {{1, 2, 3, -4, 5, 6, 7, -8, 9}}, float[3, 3] S = {{2, -1, 1, 1, 3, -2, 1, 1, -3}},
+         float none = {{0}}, float one = {{1}}, float three = {{3}}, float six = {{6}}, float part = {{0.3}},
+         float sixth = {{0.16666667}}, int64[1] rows = {{1}}, int64[1] size = {{3}}> {{
+            shape = Shape (X) count = Gather (shape, rows) wanted = Concat <axis = 0> (count, size)
+            h0 = ConstantOfShape (wanted) last, end, Y = Scan <num_scan_inputs = 1, body = each (
+                float[N, 3] h, float[N, 3] c, float[N, 3] x) =>
+                (float[N, 3] new, float[N, 3] d, float[N, 3] y) {{
+                hr = MatMul (h, R) i = Sigmoid (hr) hs = MatMul (h, S) s = Add (hs, x) o = Sigmoid (s)
+                g = Tanh (x) f = Sigmoid (x) ig = Mul (i, g) fc = Mul (f, c) d = Add (fc, ig)
+                {output} new = Mul (o, a) y = Identity (new) }}> (h0, h0, X) }}""")
+    assert lift_and_compare(model)[0] == ([] if parameters is None else ["LSTM"])
+    for node in rnnlower.lift(model).graph.node:
+        if node.op_type == "LSTM":
+            given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+            assert given["activations"][2] == b"HardSigmoid"
+            alphas, betas = given.get("activation_alpha", [0.2]), given.get("activation_beta", [0.5])
+            np.testing.assert_allclose((alphas[-1], betas[-1]), parameters, rtol=1e-6)
