@@ -66,7 +66,8 @@ class KeepNaNPass(Pass):
     def find(self, model: ir.Model) -> list[ir.Node]:
         """Return the nodes that may lose NaN."""
         nodes = [node for node, _ in walk(model.graph)]
-        values = {value for node in nodes for value in (*node.inputs, *node.outputs)}
+        # In their order: the name of a tensor that several share is that of the value asked last.
+        values = dict.fromkeys(value for node in nodes for value in (*node.inputs, *node.outputs))
         infinite = _affected(model, filter(_is_infinite, values))
         masked = {node for node in nodes if node.op_type == _SOFTMAX and node.inputs[0] in infinite}
         nan = _affected(model, {out for node in masked for out in node.outputs})

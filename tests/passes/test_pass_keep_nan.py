@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from support.judge import run
+from support.places import MODELS
 
 import rnnlower
 from rnnlower.passes.exact_numbers import KeepNaNPass
@@ -122,3 +123,10 @@ def test_targets_keep_nan_in_what_is_lowered(target: str, lost: str) -> None:
     result, report = rnnlower.lower.with_report(source, target=target, native="lower")
     assert any(f"makes numbers of NaN in {lost}" in note for note in report.notes)
     assert rnnlower.verify(source, result)
+
+
+def test_the_same_model_gives_the_same_bytes_each_time() -> None:
+    """Copies of a body share tensors, whose name is that of the value that is asked last."""
+    source = onnx.load(MODELS / "lstm13_in_if_in_loop_captured.onnx")
+    results = [rnnlower.lower(source, target="tract").SerializeToString() for _ in range(6)]
+    assert len({*results}) == 1
