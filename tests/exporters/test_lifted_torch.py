@@ -256,6 +256,14 @@ def stacked(layers: Any, x: Any) -> Any:
     return torch.stack(lstm(layers, x)[0])
 
 
+def masked(layers: Any, x: Any) -> Any:
+    h, out = zeros(x), []
+    for t in range(T):
+        h = torch.where(x[t, :, :1] > 0, layers["cell"](x[t], h), h)
+        out.append(h)
+    return torch.stack(out)
+
+
 LIFTED = {
     "LSTMCell": Kind(of(nn.LSTMCell), stacked, ["LSTM"]),
     "LSTMCell, the last state": Kind(of(nn.LSTMCell), last_only, ["LSTM"]),
@@ -286,6 +294,7 @@ LIFTED = {
     "two products": Kind(product(), each(elman), ["RNN"]),
     "the input's product before the loop": Kind(product(), hoisted, ["RNN"]),
     "one row": Kind(product(), one_row, ["RNN"]),
+    "a mask that is no prefix": Kind(of(nn.GRUCell), masked, ["GRU"]),
 }
 
 
@@ -322,14 +331,6 @@ def inner_cells(layers: Any, x: Any) -> Any:
     return torch.stack(out)
 
 
-def masked(layers: Any, x: Any) -> Any:
-    h, out = zeros(x), []
-    for t in range(T):
-        h = torch.where(x[t, :, :1] > 0, layers["cell"](x[t], h), h)
-        out.append(h)
-    return torch.stack(out)
-
-
 def run_time_weights(layers: Any, x: Any, h: Any) -> Any:
     return tanh(layers["x"](x) + h @ (layers["h"].weight * x.sum()))
 
@@ -348,7 +349,6 @@ STAYING = {
         lambda: {**of(nn.GRUCell)(), "out": nn.Linear(H, FEATURES)}, each(fed_back), []
     ),
     "inner cell states that are read": Kind(of(nn.LSTMCell), inner_cells, []),
-    "a mask that is no prefix": Kind(of(nn.GRUCell), masked, []),
     "weights of run time": Kind(product(), each(run_time_weights), []),
     "a single step": Kind(of(nn.LSTMCell), single, []),
 }
