@@ -50,22 +50,6 @@ class PadFlow(LengthContents):
         model, maxima, inputs, by_mask, rows: As in `LengthContents`.
     """
 
-    def __init__(
-        self,
-        model: ir.Model,
-        maxima: Mapping[str, int],
-        inputs: Mapping[str, Mapping[int, str]],
-        *,
-        by_mask: bool,
-        rows: Mapping[str, int],
-    ) -> None:
-        super().__init__(model, maxima, inputs, by_mask=by_mask, rows=rows)
-        self._rules: Mapping[str, Rule] = {}
-        # Where the walk is, and the nodes in whose bodies that is, the innermost last.
-        self._visited = next(iter(model.graph))
-        self._entered: list[ir.Node] = []
-        self._filled: dict[tuple[object, ...], ir.Value] = {}
-
     def run(self, rules: Mapping[str, Rule]) -> PadFlow:
         """Walk to the end, by the rule of each operator.
 
@@ -73,6 +57,10 @@ class PadFlow(LengthContents):
             UnsupportedModelError: A node does with padding what no rule undoes.
         """
         self._rules = rules
+        # Where the walk is, and the nodes in whose bodies that is, the innermost last.
+        self._visited = next(iter(self.model.graph))
+        self._entered: list[ir.Node] = []
+        self._filled: dict[tuple[object, ...], ir.Value] = {}
         names = shown_names(self.model)  # Before nodes are added.
         try:
             for node in list(self.model.graph):
