@@ -110,7 +110,8 @@ class LengthContents(SizedAxes):
         operands = [
             each for index, each in enumerate(node.inputs) if each is not None and index not in controls
         ]
-        reads_counted = any(self.origin(each) in self._counted for each in operands)
+        takes_shape = node.op_type in ("Shape", "Size")  # That of all elements, whatever they are.
+        reads_counted = not takes_shape and any(self.origin(each) in self._counted for each in operands)
         for index, out in enumerate(node.outputs):
             contents = self.contents(out)
             if contents is None:
@@ -127,13 +128,13 @@ class LengthContents(SizedAxes):
             if is_prefix and not reads_counted:
                 if axes := self.varying_axes(out):
                     self.axes[out] = axes
-            elif is_prefix or (node.op_type not in ("Shape", "Size") and any(map(self.axes_of, node.inputs))):
+            elif is_prefix or (not takes_shape and any(map(self.axes_of, node.inputs))):
                 # An operator on known steps combines the valid ones alone.
                 self._counted.update(node.outputs)
                 return False
             elif not self._takes_part(node, index):
                 self._sized.add(out)
-                if any(each is not None and self.origin(each) in self._counted for each in node.inputs):
+                if reads_counted:
                     self._counted.add(out)
         return True
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.operator_kinds import source_axes
 from rnnlower.graph.walk import operand, required_input
+from rnnlower.padding.relative_shift import follow_shift
 from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, OpenSizeError, Size
 from rnnlower.padding.validity import emit_max, emit_min
 from rnnlower.padding.validity_walk import PadFlow, Rule
@@ -30,6 +31,8 @@ def _move_axes(flow: PadFlow, node: ir.Node) -> Axes:
 
 def _reshape(flow: PadFlow, node: ir.Node) -> Axes:
     """Follow each axis to the one that has as many elements before it."""
+    if (shifted := follow_shift(flow, node)) is not None:
+        return shifted
     before, after = flow.shapes(node.inputs[0]), flow.shapes(node.outputs[0])
     open_axes = {axis for axis, sizes in enumerate(zip(*after, strict=True)) if len({*sizes}) > 1}
     axes: Axes = {}

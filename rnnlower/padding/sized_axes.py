@@ -125,16 +125,17 @@ class SizedAxes(Examples):
     ) -> Size:
         """Return the size that an axis has at the example lengths.
 
-        It is a known one, a multiple of a length and some steps, or follows from the formula.
+        It is a known one, a multiple of a length and some steps, follows from the formula, or is a multiple
+        of a known one and some steps.
 
         Args:
             at_short: Returns the size for a short sequence, where known.
             formula: The size as inferred for open lengths, if it is.
         """
         known = [size for size in self._sizes if size.symbol != ROWS]
-        lines = (self._line(whole, sizes) for whole in self._whole)
+        lines, others = ((self._line(size, sizes) for size in sources) for sources in (self._whole, known))
         computed = (size for each in self._computed(formula) if (size := each.affine()).grows)
-        if found := self._first_that_fits(itertools.chain(known, lines, computed), sizes, at_short):
+        if found := self._first_that_fits(itertools.chain(known, lines, computed, others), sizes, at_short):
             return found
         raise NoRuleError("has a size that follows from a length in an unsupported way")
 
@@ -159,13 +160,13 @@ class SizedAxes(Examples):
         """Return whether an axis has this size at the short lengths that the source accepts, where known."""
         return self._fits_short(size, self._size_at(value, axis))
 
-    def _line(self, whole: Size, sizes: Sequence[int]) -> Size:
-        """Return the line through the sizes at the maximum and at the next example of another length."""
-        lengths = [each[whole.symbol] for each in self._lengths]
-        pairs = zip(lengths, sizes, strict=True)
-        slopes = ((sizes[0] - size) // (lengths[0] - length) for length, size in pairs if length < lengths[0])
+    def _line(self, source: Size, sizes: Sequence[int]) -> Size:
+        """Return the line through the sizes at the maximum and at the next example of another source."""
+        steps = [source.table[each[source.symbol]] for each in self._lengths]
+        pairs = zip(steps, sizes, strict=True)
+        slopes = ((sizes[0] - size) // (steps[0] - step) for step, size in pairs if step < steps[0])
         slope = max(next(slopes, 1), 1)
-        return whole.affine(slope, sizes[0] - slope * whole.full)
+        return source.affine(slope, sizes[0] - slope * source.full)
 
     def _computed(self, formula: int | ir.SymbolicDim | None) -> Iterator[Size]:
         """Yield the numbers by a formula in a single length, if that is known; they may be below 0."""

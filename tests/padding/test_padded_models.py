@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from support.padded_models import LSTM_BOTH, MODELS, MOST, difference, padded_case, session, with_weights
+from support.padded_models import (
+    LSTM_BOTH,
+    MODELS,
+    MOST,
+    RELATIVE_SHIFT,
+    difference,
+    padded_case,
+    session,
+    with_weights,
+)
 
 import rnnlower
 
@@ -41,6 +50,8 @@ NOT_PER_ROW = {
     "positions that count down": "number of steps",
     "turned in a Loop": "computed while it runs",
     "a part of a table of distances": "number of steps",
+    "a relative shift": "number of steps",
+    "a relative shift of frames": "number of steps",
     "implicit Einsum": "rows",
     "mirrored ends": "repeats the ends of rows",
     "repeated ends": "repeats the ends of rows",
@@ -94,6 +105,17 @@ def test_an_operator_over_the_axis_of_rows_is_refused(nodes: str) -> None:
     source.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(rnnlower.UnsupportedModelError, match="combines rows"):
         rnnlower.pad(source, max={"T": MOST}, per_row=True)
+
+
+@pytest.mark.parametrize("read", ["a3", "a2", "a1"])
+def test_what_else_reads_scores_that_are_shifted_is_refused(read: str) -> None:
+    shift = RELATIVE_SHIFT.replace("z =", "n1 =")
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[T, 1, 3] x) => (float[T, 3] z) '
+        f"{{ {shift} u = ReduceMax <axes = [0, 1]> ({read}) z = Add (n1, u) }}"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="folds time after another axis"):
+        rnnlower.pad(source, max={"T": MOST})
 
 
 def test_an_output_length_may_be_rounded_down() -> None:

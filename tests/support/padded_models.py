@@ -74,6 +74,23 @@ _ATTENTION = (
     "a1 = Mul (p, x) a = ReduceSum <keepdims = 0> (a1, zeroth) n = Add (a, v) o = Identity (a)"
 )
 
+_SCORES = (
+    "two = Constant <value_ints = [2]> () one = Constant <value_ints = [1]> () d = Mul (n, two) "
+    "w = Sub (d, one) k = Constant <value_ints = [13]> () b = Sub (k, n) e1 = Add (k, n) e = Sub (e1, one) "
+    "t0 = Slice (W26, b, e, zero1) t = Transpose <perm = [1, 0]> (t0) "
+    "f = Constant <value_ints = [0, 3]> () r = Reshape (v, f) g = MatMul (r, t) "
+)
+_SHIFTED = (
+    "s1 = Concat <axis = 0> (d, n) a1 = Reshape (p, s1) a2 = Slice (a1, one, d, zero1) "
+    "s2 = Concat <axis = 0> (n, w) a3 = Reshape (a2, s2) a = Slice (a3, zero1, n, one) "
+    "l = Softmax <axis = 1> (a) z = MatMul (l, r)"
+)
+RELATIVE_SHIFT = (
+    f"n = Shape <end = 1> (x) v = Identity (x) {_SCORES} q = Constant <value_ints = [0, 1, 0, 0]> () "
+    f"p = Pad (g, q) {_SHIFTED}"
+)
+"""Attention by distances, as Conformers compute it."""
+
 
 SEQUENCES: Mapping[str, tuple[str, str]] = {
     # Each takes x[T, 1, 3].
@@ -168,6 +185,13 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "float[U, 3] z",
         "n = Shape <end = 1> (x) k = Constant <value_ints = [13]> () b = Sub (k, n) e = Add (k, n) "
         "z = Slice (W26, b, e, zero1)",
+    ),
+    "a relative shift": ("float[T, 3] z", RELATIVE_SHIFT),
+    "a relative shift of frames": (
+        "float[U, 3] z",
+        "y = Transpose <perm = [1, 2, 0]> (x) h = MaxPool <kernel_shape = [3], pads = [1, 1], strides = [2]> "
+        f"(y) v = Transpose <perm = [2, 0, 1]> (h) n = Shape <end = 1> (v) {_SCORES} "
+        f"c1 = Concat <axis = 0> (n, one) q = ConstantOfShape (c1) p = Concat <axis = 1> (q, g) {_SHIFTED}",
     ),
     "mean": ("float[1, 3] z", "z = ReduceMean <axes = [0], keepdims = 0> (x)"),
     "mean by hand": (
