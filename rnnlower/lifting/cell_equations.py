@@ -236,7 +236,7 @@ def _extract_peephole(step: StepEquations, parts: Preactivation) -> tuple[Preact
 def match_rnn(step: StepEquations) -> CellParameters:
     single = step.atoms.as_activations(step.new[0])
     if single is None:
-        raise mismatch("LSTM, GRU or RNN", "a new state is neither gated nor an activation")
+        return _match_linear_rnn(step)
     gate = step.gate(*single)
     parts = step.split(gate.argument)
     if any(parts.rest):
@@ -245,6 +245,15 @@ def match_rnn(step: StepEquations) -> CellParameters:
     if not R.any():
         raise mismatch("RNN", "the new state does not depend on the old one")
     return CellParameters("RNN", W, R, B, (gate.activation,), gate.clip)
+
+
+def _match_linear_rnn(step: StepEquations) -> CellParameters:
+    """Return the RNN without an activation, if units read each other: running sums are none."""
+    parts = step.split_polynomials([step.polynomial(0, j) for j in range(step.size)])
+    W, R, B = step.stack_weights([parts])
+    if any(parts.rest) or not W or not (R - np.diag(R.diagonal())).any():
+        raise mismatch("LSTM, GRU or RNN", "a new state is neither gated nor an activation")
+    return CellParameters("RNN", W, R, B, (Activation("Affine", 1.0, 0.0),), None)
 
 
 def match_gru(step: StepEquations) -> CellParameters:

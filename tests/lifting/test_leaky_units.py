@@ -60,12 +60,27 @@ def test_a_candidate_may_have_another_factor() -> None:
         ("Tanh", "1.5, 0.5", "-0.5, 0.5"),
         ("Tanh", "0.999, 0.5", "0.001, 0.5"),
         ("Tanh", "0, 0.5", "1, 0.5"),
-        ("Identity", "0.7, 0.9", "0.3, 0.1"),
     ],
-    ids=["a scaled Relu", "other factors", "above 1", "too slow", "no old state", "no activation"],
+    ids=["a scaled Relu", "other factors", "above 1", "too slow", "no old state"],
 )
 def test_other_sums_with_the_old_state_stay(function: str, kept: str, added: str) -> None:
     assert compare(make_model(LEAKY.replace("FUNCTION", function), kept, added)) == []
+
+
+@pytest.mark.parametrize("step", ["new = Identity (sum)", LEAKY.replace("FUNCTION", "Identity")])
+def test_a_linear_step_is_an_rnn_without_an_activation(step: str) -> None:
+    model = make_model(step)
+    assert compare(model) == ["RNN"]
+    (node,) = (node for node in rnnlower.lift(model).graph.node if node.op_type == "RNN")
+    assert [each.strings for each in node.attribute if each.name == "activations"] == [[b"Affine"]]
+
+
+@pytest.mark.parametrize(
+    "step", ["new = Add (h, xw)", "old = Mul (h, kept) new = Add (old, xw)", "new = Identity (hr)"]
+)
+def test_sums_and_averages_over_time_are_no_rnn(step: str) -> None:
+    """Each unit reads itself alone, or nothing is read of the sequence."""
+    assert compare(make_model(step)) == []
 
 
 def test_softplus_is_lifted_where_it_overflows_as_in_onnxruntime() -> None:
