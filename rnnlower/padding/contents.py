@@ -240,7 +240,9 @@ class LengthContents(SizedAxes):
                 self.axes[value] = axes
                 self._counted.add(value)
                 emitter = self.emitters.at(f"{value.name}_of_length", self.dtype(value))
-                part = self.masks.steps_from(emitter, value, axis, begin, range(size.full), size.full)
+                part = self.masks.steps_from(
+                    emitter, value, axis, axes, begin, range(size.full), contents[0].ndim
+                )
                 self.replace(node, part, emitter, index)
                 return True
         return False

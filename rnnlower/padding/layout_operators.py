@@ -203,15 +203,14 @@ def _cut(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, *, is_fixed: bool)
         raise NoRuleError("cuts several axes, and time from its end")
     emitter, steps = flow.emitter_for(node), range(0, found.full * step, step)
     offsets = {begin - have for begin, have in zip(begins[valid], size.table[valid], strict=True)}
+    rank = len(flow.shape(source))
     if len(offsets) == 1:
-        from_end, rank = offsets.pop(), len(flow.shape(source))
+        from_end = offsets.pop()
         steps = range(from_end, from_end + steps.stop, step)
         part = flow.masks.last_steps(emitter, source, axis, axes, steps, rank)
-    elif flow.rows is not None:
-        raise NoRuleError("cuts a part whose start differs from row to row")
     else:
         begin = size.with_table(begins)
-        part = flow.masks.steps_from(emitter, source, axis, begin, steps, size.full)
+        part = flow.masks.steps_from(emitter, source, axis, axes, begin, steps, rank)
     flow.replace(node, part, emitter)
     return found
 
@@ -228,17 +227,8 @@ def _growing(size: Size) -> Size:
 def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:
     emitter, source, size = flow.emitter_for(node), required_input(node), axes[axis]
     if flow.rows is not None:
-        rank = len(flow.shape(source))
-        places = [*range(rank)]
-        rows = next((place for place, each in axes.items() if each.symbol == ROWS), rank)
-        if size.symbol == ROWS or rows == rank or axes[rows] != flow.rows:
-            raise NoRuleError("reverses time where rows are not one axis, while each has a length of its own")
-        first = [rows, axis, *(place for place in places if place not in (rows, axis))]
-        moved = source if first == places else emitter.transpose(source, first)
-        count = flow.masks.count(size)
-        turned = emitter.op("ReverseSequence", moved, count, since=10, batch_axis=0, time_axis=1)
-        back = [first.index(place) for place in places]
-        flow.replace(node, turned if first == places else emitter.transpose(turned, back), emitter)
+        turned = flow.masks.reversed(emitter, source, axis, axes, size, len(flow.shape(source)))
+        flow.replace(node, turned, emitter)
         return
     last = emitter.constant(np.arange(-1, -size.full - 1, -1, dtype=np.int64))
     steps = emitter.op("Add", flow.masks.count(size), last)

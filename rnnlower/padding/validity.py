@@ -174,11 +174,35 @@ class MaskEmitter:
         return emitter.cast(found, ir.DataType.BOOL) if is_bool else found
 
     def steps_from(
-        self, emitter: Emitter, value: ir.Value, axis: int, begin: Size, steps: range, full: int
+        self, emitter: Emitter, value: ir.Value, axis: int, axes: Axes, begin: Size, steps: range, rank: int
     ) -> ir.Value:
-        """Gather the steps at these offsets from where a part begins on an axis, which has a full size."""
-        places = emitter.constant(np.array(steps, np.int64))
-        places = emitter.op("Add", places, self.count(begin))
-        if max(begin.table) + steps[-1] >= full:
-            places = emit_min(emitter, places, emitter.integers(full - 1))
-        return emitter.op("Gather", value, places, axis=axis)
+        """Gather the steps at these offsets from where a part of a value begins on an axis."""
+        full, places = axes[axis].full, emitter.constant(np.array(steps, np.int64))
+        if self._rows is None:
+            places = emitter.op("Add", places, self.count(begin))
+            if max(begin.table) + steps[-1] >= full:
+                places = emit_min(emitter, places, emitter.integers(full - 1))
+            return emitter.op("Gather", value, places, axis=axis)
+        # Reversed, the part is where each row begins.
+        counts = begin.with_table(min(steps[-1] + 1, full - each) for each in begin.table)
+        turned = self.reversed(emitter, value, axis, axes, begin + counts, rank)
+        first = emitter.slice(turned, [0], [steps[-1] + 1], [axis])
+        part = self.reversed(emitter, first, axis, axes, counts, rank)
+        return part if steps.step == 1 else emitter.op("Gather", part, places, axis=axis)
+
+    def reversed(
+        self, emitter: Emitter, value: ir.Value, axis: int, axes: Axes, count: Size, rank: int
+    ) -> ir.Value:
+        """Reverse the first steps of each row, as many as the count says."""
+        rows = next((place for place, each in axes.items() if each.symbol == ROWS), None)
+        if axes[axis].symbol == ROWS or rows is None or axes[rows] != self._rows:
+            raise NoRuleError(
+                "reverses or moves steps where rows are not one axis, while each has a length of its own"
+            )
+        order = [rows, axis, *(place for place in range(rank) if place not in (rows, axis))]
+        is_sorted = order == [*range(rank)]
+        moved = value if is_sorted else emitter.transpose(value, order)
+        turned = emitter.op("ReverseSequence", moved, self.count(count), since=10, batch_axis=0, time_axis=1)
+        return (
+            turned if is_sorted else emitter.transpose(turned, [order.index(place) for place in range(rank)])
+        )
