@@ -185,7 +185,7 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
     conditions: dict[ir.Value, ir.Value] = {}
     sources: dict[ir.Value, ir.Value] = {}
     for total, mask, *values in list(_choices(facts, graph)):
-        condition = conditions[mask] = _move(facts, emitters, sources, mask, lambda cast: cast.inputs[0])
+        condition = conditions[mask] = _move(facts, emitters, sources, mask, _before_cast)
         with emitters.before(total) as e:
             chosen = e.op("Where", condition, *(written.get(value, value) for value in values))
         written[total.outputs[0]] = chosen
@@ -207,7 +207,7 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
     inverted = list(_inverted(facts, graph, node))
     ended = [given for each in inverted if (given := each.inputs[0]) is not None]
     for choice, condition in zip(inverted, ended, strict=True):
-        going = _move(facts, emitters, turned, condition, partial(_opposite, emitters))
+        going = _move(facts, emitters, turned, condition, partial(_opposite, facts, emitters))
         for place, other in enumerate((going, *choice.inputs[:0:-1])):
             choice.replace_input_with(place, other)
     remove_orphans(ended)
@@ -222,18 +222,23 @@ def _needless(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value
 
 
 def _repeated(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value]]:
-    """Yield each Where that chooses what another one has chosen, with the result of that one.
+    """Yield each Where that chooses what another has chosen, and each repeated Not, with the first result.
 
     Keras keeps the last output and the state of a row that skips a step: they are the same, from zeros on.
     """
     known: dict[tuple[object, ...], ir.Value] = {}
     for node in list(graph):
         dims = facts.dims(node.outputs[0]) if node.op_type == "Where" and not node.domain else None
-        if dims is not None and None not in dims and _is_choice(facts, node):
-            old = 0 if facts.is_zero(node.inputs[2]) else node.inputs[2]
-            kept = known.setdefault((*node.inputs[:2], old, *dims), node.outputs[0])
-            if kept is not node.outputs[0]:
-                yield node, kept
+        if producer_of(node.outputs[0], "Not"):
+            key: tuple[object, ...] = (node.inputs[0],)
+        elif dims is not None and None not in dims and _is_choice(facts, node):
+            values = (0 if facts.is_zero(value) else value for value in node.inputs[1:])
+            key = (node.inputs[0], *values, *dims)
+        else:
+            continue
+        kept = known.setdefault(key, node.outputs[0])
+        if kept is not node.outputs[0]:
+            yield node, kept
 
 
 def _inverted_inputs(facts: Facts, scan: ir.Node | None) -> Iterator[tuple[ir.Node, int]]:
@@ -241,14 +246,16 @@ def _inverted_inputs(facts: Facts, scan: ir.Node | None) -> Iterator[tuple[ir.No
     if scan is not None and scan.op_type == "Scan":
         loop = LoopSignature(scan)
         for index in range(loop.count, len(loop.body.inputs)):
-            if loop.body.inputs[index].uses() and _is_inverted(facts, scan.inputs[index]):
+            uses = loop.body.inputs[index].uses()
+            is_read = uses and _is_inverted(facts, scan.inputs[index])
+            if is_read or any(not place and _keeps_first(facts, use) for use, place in uses):
                 yield scan, index
 
 
 def _turn_input(facts: Facts, emitters: Emitters, scan: ir.Node, index: int) -> None:
     """Let a Scan that reads ``ended`` read ``Not(ended)``, and its body undo that with another Not."""
     body, outer = LoopSignature(scan).body, required_input(scan, index)
-    going = _move(facts, emitters, {}, outer, partial(_opposite, emitters))
+    going = _move(facts, emitters, {}, outer, partial(_opposite, facts, emitters))
     scan.replace_input_with(index, going)
     remove_orphans([outer])
     inner = body.inputs[index]
@@ -261,8 +268,25 @@ def _inverted(facts: Facts, graph: ir.Graph, node: ir.Node | None) -> Iterator[i
     """Yield each Where whose condition is true for rows that have ended, such as ``t >= lengths``."""
     after = {use.node: None for value in _following(node.outputs if node else ()) for use in value.uses()}
     for each in itertools.chain(graph, after) if facts.opset >= _SINCE else ():
-        if _is_choice(facts, each) and _is_inverted(facts, each.inputs[0]):
-            yield each
+        if _is_choice(facts, each):
+            keeps = _keeps_first(facts, each) if each.graph is graph else None
+            if keeps or (keeps is None and _is_inverted(facts, each.inputs[0])):
+                yield each
+
+
+def _keeps_first(facts: Facts, node: ir.Node) -> bool | None:
+    """Return whether the first value that a node chooses from is the old state; ``None`` if it is not known.
+
+    Old states are zeros, inputs, and results of another choice.
+    """
+    if not _is_choice(facts, node) or facts.constant(node.inputs[0]) is not None:
+        return None
+    producers = [(value, None if value is None else value.producer()) for value in node.inputs[1:]]
+    first, second = (
+        facts.is_zero(value) or producer is None or _is_choice(facts, producer)
+        for value, producer in producers
+    )
+    return None if first == second else first
 
 
 def _is_choice(facts: Facts, node: ir.Node) -> bool:
@@ -300,17 +324,35 @@ def _is_inverted(facts: Facts, condition: ir.Value | None) -> bool:
         return False
     if node.op_type in _MOVING_CONDITIONS:
         return _is_inverted(facts, node.inputs[0])
-    # Numbers that are no numbers have no opposite.
-    is_whole = node.op_type in _OPPOSITES and facts.dtype(node.inputs[0]) in SIZE_TYPES
-    return node.op_type == "Not" or is_whole
+    return node.op_type == "Not" or _has_opposite(facts, node)
 
 
-def _opposite(emitters: Emitters, node: ir.Node) -> ir.Value | None:
-    """Return what holds where a Not or a comparison does not."""
-    if node.op_type == "Not":
-        return node.inputs[0]
-    with emitters.before(node) as e:
-        return e.op(_OPPOSITES[node.op_type], *node.inputs)
+def _has_opposite(facts: Facts, node: ir.Node) -> bool:
+    """Return whether a comparison has an opposite; that of numbers which may be NaN has none."""
+    return node.op_type in _OPPOSITES and facts.dtype(node.inputs[0]) in SIZE_TYPES
+
+
+def _opposite(facts: Facts, emitters: Emitters, condition: ir.Value) -> ir.Value:
+    """Return what holds where a condition does not."""
+    node, graph = condition.producer(), condition.graph
+    if node is not None and node.op_type == "Not":
+        return required_input(node)
+    e = emitters.at(f"{condition.name}/going", ir.DataType.BOOL)
+    if node is not None and _has_opposite(facts, node):
+        going = e.op(_OPPOSITES[node.op_type], *node.inputs)
+    else:
+        going = e.op("Not", condition)
+    if node is not None:
+        e.insert_after(node)
+    elif graph is not None:
+        e.insert_before(graph[0])
+    return going
+
+
+def _before_cast(mask: ir.Value) -> ir.Value:
+    node = mask.producer()
+    assert node is not None
+    return required_input(node)
 
 
 def _rests(facts: Facts, mask: ir.Value) -> list[ir.Value]:
@@ -375,19 +417,16 @@ def _move(
     emitters: Emitters,
     known: dict[ir.Value, ir.Value],
     value: ir.Value,
-    origin: Callable[[ir.Node], ir.Value | None],
+    origin: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
     """Move another condition as one is moved: that of the operator which moves no elements."""
     value = skip_casts(facts, value)
     node = value.producer()
-    assert node is not None
-    if value not in known and node.op_type in _MOVING_CONDITIONS:
+    if value not in known and node is not None and node.op_type in _MOVING_CONDITIONS:
         moved = _move(facts, emitters, known, required_input(node), origin)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         with emitters.before(node) as e:
             known[value] = e.op(node.op_type, moved, *node.inputs[1:], **attributes)
     elif value not in known:
-        found = origin(node)
-        assert found is not None
-        known[value] = found
+        known[value] = origin(value)
     return known[value]

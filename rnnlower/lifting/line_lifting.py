@@ -183,6 +183,11 @@ class LineLifter:
         if len(given) < len(masks) or self._facts.opset < FIRST_SKIPPING_OPSET:
             raise NotLiftableError("no row skips a step")
         series, tags = self._make_series(given)
+        if (*tags, "") == self._line.tags:
+            # Elements of a mask by time and row were cut as columns.
+            series = dataclasses.replace(series, outer=self._e.unsqueeze(series.outer, 2, []))
+            tags = self._line.tags
+            self._insert()
         is_by_row = tags == self._line.tags and (self._facts.dims(given[0]) or ())[-1:] == (1,)
         if not is_by_row or series.window is not None:
             raise NotLiftableError("the rows that keep their state are not those that have ended")

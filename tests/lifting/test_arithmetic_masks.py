@@ -77,19 +77,26 @@ def test_a_mask_that_steps_multiply_ends_rows(read: str, rest: str, start: str) 
     ("read", "rest", "start"),
     [
         (READ, "kK = Sub (two, mK)", MASK),
-        (READ, REST, MASK.replace("row,", "late,")),
-        (READ, REST, MASK.replace("mask)", "mask)").replace("Less (row, column)", "Less (column, row)")),
         ("gK = Sigmoid (tK) mK = Mul (gK, one)", REST, ""),
     ],
-    ids=["2 - m", "one step early", "rows that have ended", "no mask"],
+    ids=["2 - m", "no mask"],
 )
 def test_other_products_stay(read: str, rest: str, start: str) -> None:
     model = make_line(read, rest, start)
     assert recurrent_left(compare(model)) == []
 
 
-def test_numbers_of_other_steps_skip_steps() -> None:
-    assert made_of(compare(make_line(LATER))) == IN_ORDER
+@pytest.mark.parametrize(
+    ("read", "start"),
+    [
+        (LATER, ""),
+        (READ, MASK.replace("row,", "late,")),
+        (READ, MASK.replace("Less (row, column)", "Less (column, row)")),
+    ],
+    ids=["the number of another step", "one step early", "rows that have ended"],
+)
+def test_masks_that_no_length_gives_skip_steps(read: str, start: str) -> None:
+    assert made_of(compare(make_line(read, REST, start))) == IN_ORDER
 
 
 def made_of(model: onnx.ModelProto) -> list[str]:
@@ -111,8 +118,8 @@ TURNED = COLUMN.replace("axis = 1", "axis = 0")
     [
         (OF_ENDED, INVERTED, ["RNN"]),
         (OF_ENDED, MASK.replace("mask)", "other)").replace("m =", "other = Not (mask) m ="), ["RNN"]),
-        (OF_ENDED, INVERTED.replace("row,", "late,"), []),
-        (OF_ENDED, MASK, []),
+        (OF_ENDED, INVERTED.replace("row,", "late,"), IN_ORDER),
+        (OF_ENDED, MASK, IN_ORDER),
         (COLUMN, INVERTED, ["RNN"]),
         (COLUMN, INVERTED.replace("row,", "late,"), IN_ORDER),
         (TURNED, "across = Transpose (row) mask = LessOrEqual (lengths, across)", ["RNN"]),
@@ -241,8 +248,11 @@ def test_a_cell_state_that_no_mask_keeps_is_not_returned(kept: str, end: str, le
     [
         ("z = Unsqueeze (m, s2) Y = Mul (all, z)", ["RNN"]),
         ("z = Unsqueeze (m, s2) Y = Mul (z, all)", ["RNN"]),
-        ("other = Less (late, column) n = Cast <to = 1> (other) z = Unsqueeze (n, s2) Y = Mul (all, z)", []),
-        ("n = Cast <to = 1> (row) z = Unsqueeze (n, s2) Y = Mul (all, z)", []),
+        (
+            "other = Less (late, column) n = Cast <to = 1> (other) z = Unsqueeze (n, s2) Y = Mul (all, z)",
+            IN_ORDER,
+        ),
+        ("n = Cast <to = 1> (row) z = Unsqueeze (n, s2) Y = Mul (all, z)", IN_ORDER),
     ],
     ids=["times a mask", "a mask times", "another mask", "no mask"],
 )
@@ -252,7 +262,7 @@ def test_a_mask_may_multiply_the_results_of_all_steps(end: str, left: list[str])
     model = onnx.parser.parse_model(
         f"{text} {MASK} {chr(10).join(lines)} all = Concat <axis = 1> (z0, z1, z2, z3) {end} }}"
     )
-    assert recurrent_left(compare(model)) == left
+    assert made_of(compare(model)) == left
 
 
 def make_loop(results: str, y: str) -> onnx.ModelProto:

@@ -13,24 +13,46 @@ import rnnlower
 from rnnlower.passes import LiftRecurrentPass
 
 STEPS = 4
+GOING = "m{step} = Unsqueeze (g{step}, last_axis)", "Where (m{step}, {new}, {old})", "Greater"
+CUT = "j{step} = Constant <value_ints = [{time}]> () k{step} = Add (j{step}, one_axis) "
+CUT += "m{step} = Slice (cell, j{step}, k{step}, one_axis)"
+CHOICES = {
+    "the mask of a column": (CUT, "Where (m{step}, {new}, {old})", "Greater"),
+    "the old state first": (GOING[0], "Where (m{step}, {old}, {new})", "LessOrEqual"),
+    "the old state first, by a column": (CUT, "Where (m{step}, {old}, {new})", "LessOrEqual"),
+    "a Not of its own": (
+        f"{CUT} q{{step}} = Not (m{{step}}) r{{step}} = Not (m{{step}})",
+        "Where ({not}{step}, {new}, {old})",
+        "LessOrEqual",
+    ),
+}
+"""What makes the condition of a step, the choice by it, and the comparison of all inputs."""
 
 
-def make_line(*, ended: str = "p", backward: bool = False, start: str = "zeros") -> onnx.ModelProto:
+def make_line(
+    *,
+    ended: str = "p",
+    backward: bool = False,
+    start: str = "zeros",
+    choice: tuple[str, str, str] = GOING,
+) -> onnx.ModelProto:
     """Return an RNN of steps that a row skips where its inputs are zero, and the state at every step."""
-    kept = "zeros" if ended == "x" else "p{step}"
+    kept, (mask, where, comparison) = "zeros" if ended == "x" else "p{step}", choice
     text = [
         "zeros = ConstantOfShape <value = float[1] {0}> (shape) p0 = Identity (zeros)",
         f"h0 = Identity ({start})",
     ]
     for step in range(STEPS):
         time = STEPS - 1 - step if backward else step
+        names = {"step": step, "time": time, "new": f"n{step}"}
+        h = where.format(**names, old=f"h{step}", **{"not": "q"})
+        p = where.format(**names, old=kept.format(step=step), **{"not": "r"})
         text.append(f"""i{step} = Constant <value = int64 {{{time}}}> ()
             x{step} = Gather <axis = 1> (X, i{step}) g{step} = Gather <axis = 1> (cell, i{step})
-            m{step} = Unsqueeze (g{step}, last_axis)
+            {mask.format(**names)}
             a{step} = MatMul (x{step}, W) b{step} = MatMul (h{step}, R)
             s{step} = Add (a{step}, b{step}) n{step} = Tanh (s{step})
-            h{step + 1} = Where (m{step}, n{step}, h{step})
-            p{step + 1} = Where (m{step}, n{step}, {kept.format(step=step)})
+            h{step + 1} = {h} p{step + 1} = {p}
             u{step + 1} = Unsqueeze (p{step + 1}, one_axis)""")
     last = "H" if ended == "x" else f"{ended}{STEPS}"
     stacked = ", ".join(f"u{step + 1}" for step in range(STEPS))
@@ -41,7 +63,7 @@ def make_line(*, ended: str = "p", backward: bool = False, start: str = "zeros")
          int64[1] last_axis = {{-1}}, int64[1] one_axis = {{1}},
          int64[1] features = {{3}}, float zero = {{0}}> {{
             count = Shape <end = 1> (X) shape = Concat <axis = 0> (count, features)
-            sums = ReduceL1 <axes = [2], keepdims = 0> (X) cell = Greater (sums, zero)
+            sums = ReduceL1 <axes = [2], keepdims = 0> (X) cell = {comparison} (sums, zero)
             {" ".join(text)}
             last = Identity ({last}) Y = Concat <axis = 1> ({stacked}) }}""")
 
@@ -59,7 +81,16 @@ def inputs(rows: int, seed: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("ended", ["h", "p", "x"])
 def test_rows_skip_steps_of_a_straight_line(*, ended: str, backward: bool) -> None:
     """What keeps the last output and the state, from zeros on, keeps one value; others are zeros."""
-    model = make_line(ended=ended, backward=backward)
+    compare(make_line(ended=ended, backward=backward))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_steps_choose_by_masks_of_any_form(choice: str) -> None:
+    compare(make_line(choice=CHOICES[choice]))
+
+
+def compare(model: onnx.ModelProto) -> None:
+    """Check that a line becomes an RNN which computes the same."""
     lifted = rnnlower.lift(model)
     assert [node.op_type for node in lifted.graph.node if node.op_type in ("RNN", "Tanh")] == ["RNN"]
     onnx.checker.check_model(lifted, full_check=True)
