@@ -392,22 +392,16 @@ def _einsum(p: ProductReader, node: ir.Node) -> Sum:
 
 _SUMS = ("Add", "Sub", "Sum")
 _RULES: dict[str, ProductRule] = {
-    "Add": _add,
-    "Cast": _cast,
-    "CastLike": _cast,
+    **dict.fromkeys(_SUMS, _add),
+    **dict.fromkeys(("Cast", "CastLike"), _cast),
     "Div": _div,
     "Einsum": _einsum,
     "Expand": _expand,
-    "Flatten": _reshape,
+    **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reshape),
     "Identity": lambda p, node: p.input_sum(node, 0),
     "MatMul": _matmul,
     "Mul": lambda p, node: p.multiply(p.input_sum(node, 0), p.input_sum(node, 1)),
     "Neg": lambda p, node: _scale(p.input_sum(node, 0), -1.0),
     "ReduceSum": _reduce_sum,
-    "Reshape": _reshape,
-    "Squeeze": _reshape,
-    "Sub": _add,
-    "Sum": _add,
     "Transpose": _transpose,
-    "Unsqueeze": _reshape,
 }
