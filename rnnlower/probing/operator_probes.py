@@ -1,4 +1,4 @@
-"""Probes of a runtime's operators: forms, versions, sizes and types, DynamicQuantizeLSTM, opsets of models."""
+"""Probes of a runtime's operators: forms, versions, sizes, types, DynamicQuantizeLSTM, opsets of models."""
 
 from __future__ import annotations
 
