@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from support.padded_models import LSTM_BOTH, MODELS, MOST, difference, padded_case, session, with_weights
+from support.padded_models import LSTM_BOTH, MODELS, MOST, difference, padded_case, with_weights
+from support.sessions import session
 
 import rnnlower
 
