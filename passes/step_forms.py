@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -266,7 +266,10 @@ def _turn_input(facts: Facts, emitters: Emitters, scan: ir.Node, index: int) -> 
 
 def _inverted(facts: Facts, graph: ir.Graph, node: ir.Node | None) -> Iterator[ir.Node]:
     """Yield each Where whose condition is true for rows that have ended, such as ``t >= lengths``."""
-    after = {use.node: None for value in _following(node.outputs if node else ()) for use in value.uses()}
+    following = reachable(
+        node.outputs if node else (), lambda value: [out for user, _ in value.uses() for out in user.outputs]
+    )
+    after = {use.node: None for value in following for use in value.uses()}
     for each in itertools.chain(graph, after) if facts.opset >= _SINCE else ():
         if _is_choice(facts, each):
             keeps = _keeps_first(facts, each) if each.graph is graph else None
@@ -309,11 +312,6 @@ def _cast_conditions(facts: Facts, graph: ir.Graph) -> dict[ir.Value, ir.Value]:
         for cast in casts
         if (condition := cast.inputs[0]) and truth_of_mask(facts, cast.outputs[0]) is condition
     }
-
-
-def _following(values: Iterable[ir.Value]) -> list[ir.Value]:
-    """Return these values and those of the same graph that follow from them."""
-    return reachable(values, lambda value: [out for node, _ in value.uses() for out in node.outputs])
 
 
 def _is_inverted(facts: Facts, condition: ir.Value | None) -> bool:

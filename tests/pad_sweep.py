@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import numpy_helper
+from support.sessions import session
 
 import rnnlower
 
@@ -440,13 +441,6 @@ def make(seed: int) -> tuple[list[str], str, onnx.ModelProto]:
     return [*(name or described for name in names), head, form], form, model
 
 
-def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-
-
 def _moves_by_rounding(
     source: onnxruntime.InferenceSession, x: np.ndarray, expected: np.ndarray, row: int | None
 ) -> bool:
@@ -464,7 +458,7 @@ def judge(seed: int) -> tuple[str, bool, str]:
     """Return the verdict on a random model, whether mere padding is wrong, and a description."""
     names, form, model = make(seed)
     try:
-        source = _session(model)
+        source = session(model)
     except Exception as error:
         return "not run by onnxruntime", False, f"{names}: {error}"
     try:
@@ -472,7 +466,7 @@ def judge(seed: int) -> tuple[str, bool, str]:
     except (rnnlower.OptionError, rnnlower.UnsupportedModelError) as error:
         return "refused", False, f"{names}: {error}"
     (entry,) = (each.value for each in padded.metadata_props if each.key == "rnnlower.pad")
-    told, fixed = json.loads(entry), _session(padded)
+    told, fixed = json.loads(entry), session(padded)
     outputs, rows = told["outputs"], ROWS if form == "rows" else 1
     rng, worst, naive, ran, moves = np.random.default_rng([seed, 1]), 0.0, False, 0, False
     for length in LENGTHS:

@@ -7,20 +7,13 @@ from pathlib import Path
 import generate
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from support.configs import is_native
 from support.oracle import schema_version
+from support.sessions import session
 
 MODELS = Path(generate.__file__).parent
 TABLE, NETWORKS = generate.TABLE, generate.NETWORKS
-
-
-def _session(path: Path) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 def test_generating_again_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -46,12 +39,12 @@ def test_names_tell_operator_and_opset() -> None:
 @pytest.mark.parametrize("name", [name for name in TABLE if is_native(generate.small_config(name))])
 def test_onnxruntime_agrees_with_the_oracle(name: str) -> None:
     config = generate.small_config(name)
-    session = _session(MODELS / f"{name}.onnx")
+    whole = session(MODELS / f"{name}.onnx")
     for seed in range(3):
         feeds = config.make_inputs(np.random.default_rng(seed))
         expected = config.expected(feeds)
         tolerance = 1e-5 if config.dtype == "float32" else 4e-3
-        for key, native in zip(expected, session.run(None, feeds), strict=True):
+        for key, native in zip(expected, whole.run(None, feeds), strict=True):
             np.testing.assert_allclose(native, expected[key], rtol=tolerance, atol=tolerance, err_msg=key)
 
 
@@ -69,6 +62,6 @@ def test_networks_give_finite_and_varied_outputs(name: str) -> None:
     feeds = {key: rng.standard_normal(shape).astype(np.float32) for key, shape in _FEEDS[name].items()}
     if name == "gru_two_layers_dynamic":
         feeds["lengths"] = np.array([6, 2, 4], np.int32)
-    for value in _session(MODELS / f"{name}.onnx").run(None, feeds):
+    for value in session(MODELS / f"{name}.onnx").run(None, feeds):
         assert np.isfinite(value).all()
         assert value.std() > 0.01

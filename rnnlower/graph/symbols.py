@@ -308,11 +308,8 @@ def _tile_shape(_: ir.Node, inputs: Sequence[Array | None], shapes: Sequence[Any
 _SHAPE_RULES: Mapping[str, Callable[[ir.Node, Sequence[Array | None], Sequence[Any]], Dims | None]] = {
     "Col2Im": _col2im_shape,
     "Concat": _concat_shape,
-    "Conv": _window_shape,
+    **dict.fromkeys(("Conv", "MaxPool", "AveragePool", "LpPool"), _window_shape),
     "ConvTranspose": _transposed_window_shape,
-    "MaxPool": _window_shape,
-    "AveragePool": _window_shape,
-    "LpPool": _window_shape,
     "Pad": _pad_shape,
     "Tile": _tile_shape,
 }

@@ -106,9 +106,8 @@ class _AttentionEmitter:
         for series in (each for each in self.frame.outputs if is_read(each.outer)):
             value, has_time = self.vectorizer.emit(series.inner)
             if not has_time:
-                ones = [1] * len(self.found.products.dims(series.inner))
-                sizes = self.e.size_vector([self.vectorizer.steps, *ones])
-                self.vectorizer.define(series.inner, self.e.op("Expand", value, sizes, since=8))
+                rank = len(self.found.products.dims(series.inner))
+                self.vectorizer.define(series.inner, self.vectorizer.repeat(value, rank))
             results.append((series.outer, self.vectorizer.emit_output(series)))
         return results
 
@@ -141,33 +140,27 @@ class _AttentionEmitter:
 
     def emit_log_decay(self, decay: Product) -> ir.Value:
         """Emit the logarithm of a decay; that of an Exp is its input."""
-        e, found = self.e, self.found
-        per_key = (
-            (found.key_axis,) if any(found.key_axis in axis for _, a in decay.factors for axis in a) else ()
-        )
-        total = None
-        for value, axes in decay.factors:
-            exp = producer_of(value, "Exp") if value not in self.frame.aliases else None
-            inner = None if exp is None else exp.inputs[0]
-            given, has_time = self.vectorizer.emit(inner if inner is not None else value)
-            if inner is None:
-                given = e.op("Log", given)
-            part = self.lay_out(given, has_time, axes, per_key)
-            total = part if total is None else e.op("Add", total, part)
-        if decay.coef != 1 or total is None:
-            own = e.op("Log", e.scalar(decay.coef))
-            total = own if total is None else e.op("Add", total, own)
-        return self.pack(total, per_key)
+        key = self.found.key_axis
+        per_key = (key,) if any(key in axis for _, axes in decay.factors for axis in axes) else ()
+        return self.emit_product(decay, per_key, is_log=True)
 
-    def emit_product(self, product: Product, axes: Sequence[int]) -> ir.Value:
-        """Emit a product as ``[batch, steps, heads * size of the axes]``."""
-        e, total = self.e, None
+    def emit_log(self, value: ir.Value) -> tuple[ir.Value, bool]:
+        """Emit the logarithm of a value for all steps, as the vectorizer does."""
+        exp = producer_of(value, "Exp") if value not in self.frame.aliases else None
+        if exp is not None and exp.inputs[0] is not None:
+            return self.vectorizer.emit(exp.inputs[0])
+        given, has_time = self.vectorizer.emit(value)
+        return self.e.op("Log", given), has_time
+
+    def emit_product(self, product: Product, axes: Sequence[int], *, is_log: bool = False) -> ir.Value:
+        """Emit a product, or its logarithm, as ``[batch, steps, heads * size of the axes]``."""
+        e, op_type, total = self.e, "Add" if is_log else "Mul", None
         for value, own in product.factors:
-            part = self.lay_out(*self.vectorizer.emit(value), own, axes)
-            total = part if total is None else e.op("Mul", total, part)
+            part = self.lay_out(*(self.emit_log if is_log else self.vectorizer.emit)(value), own, axes)
+            total = part if total is None else e.op(op_type, total, part)
         if product.coef != 1 or total is None:
-            number = e.scalar(product.coef)
-            total = number if total is None else e.op("Mul", total, number)
+            number = e.op("Log", e.scalar(product.coef)) if is_log else e.scalar(product.coef)
+            total = number if total is None else e.op(op_type, total, number)
         return self.pack(total, axes)
 
     def lay_out(

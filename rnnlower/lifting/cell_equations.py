@@ -257,36 +257,34 @@ def _match_linear_rnn(step: StepEquations) -> CellParameters:
 
 
 def match_gru(step: StepEquations) -> CellParameters:
-    name = "GRU"
     (h,) = step.states
     if (leaky := _match_constant_gate(step)) is not None:
         return leaky
     units = [_match_update_gate(step, step.polynomial(0, j), h.start + j) for j in range(step.size)]
     z_ids, scales, candidates, swapped = zip(*units, strict=True)
     if len({*swapped}) > 1:
-        raise mismatch(name, "units differ in whether the update gate is z or 1 - z")
+        raise mismatch("GRU", "units differ in whether the update gate is z or 1 - z")
     scale = common_value(scales, "a factor of the update gate")
     update = step.gate(z_ids, scale)
     z = step.split(update.argument)
     if swapped[0]:
         if update.activation.name != "Sigmoid":
-            raise mismatch(name, f"1 - {update.activation.name} is not an activation")
+            raise mismatch("GRU", f"1 - {update.activation.name} is not an activation")
         z = Preactivation({key: -value for key, value in z.weights.items()}, -z.bias, z.rest)
     new, inner = step.candidate(candidates)
     reset, r, n, recurrent, is_linear = _match_reset(step, inner, scale)
     if any(z.rest) or any(r.rest) or any(n.rest):
-        raise mismatch(name, "the argument of a gate is not a sum of products with weights")
+        raise mismatch("GRU", "the argument of a gate is not a sum of products with weights")
     if reset is not None and reset.activation != update.activation:
-        raise mismatch(name, "the gates have different activations")
+        raise mismatch("GRU", "the gates have different activations")
     if reset is None and update.activation.name != "Sigmoid":
-        raise mismatch(name, "it has no reset gate")
+        raise mismatch("GRU", "it has no reset gate")
     clip = common_clip([gate for gate in (update, reset, new) if gate is not None])
     if reset is None and clip is not None:
-        raise mismatch(name, "it has a clip but no reset gate")
+        raise mismatch("GRU", "it has a clip but no reset gate")
     W, R, B = step.stack_weights([z, r, n])
     size = step.size
     if recurrent is not None:
-        R = R.copy()
         R[2 * size :] += recurrent.weights.get(h.start, np.zeros((size, size))).T
         B[5 * size :] = recurrent.bias
     activations = (update.activation, new.activation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,11 +53,12 @@ class Term:
 
     def rename(self, names: Mapping[int, Axis]) -> Term:
         """Return the term with other indices."""
+        factors = tuple((value, _rename_axes(axes, names)) for value, axes in self.factors)
+        return Term(self.coef, factors, _rename_axes(self.axes, names))
 
-        def new(axes: Iterable[Axis]) -> tuple[Axis, ...]:
-            return tuple(tuple(i for index in axis for i in names.get(index, (index,))) for axis in axes)
 
-        return Term(self.coef, tuple((value, new(axes)) for value, axes in self.factors), new(self.axes))
+def _rename_axes(axes: Iterable[Axis], names: Mapping[int, Axis]) -> tuple[Axis, ...]:
+    return tuple(tuple(i for index in axis for i in names.get(index, (index,))) for axis in axes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,16 @@ class Sum:
             for each in self.terms
         )
         return Sum(tuple(terms), tuple(1 if axis is None else self.dims[axis] for axis in order))
+
+    def scale(self, factor: float) -> Sum:
+        """Multiply the sum by a number."""
+        terms = (Term(each.coef * factor, each.factors, each.axes) for each in self.terms)
+        return Sum(tuple(terms), self.dims)
+
+    def pad_rank(self, rank: int) -> Sum:
+        """Prepend axes of size 1."""
+        own = len(self.dims)
+        return self.permute([*[None] * (rank - own), *range(own)])
 
 
 def _group_axes(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
@@ -99,12 +111,6 @@ def _group_axes(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[lis
     if old or new:
         raise NotLiftableError("a Reshape mixes axes")
     return groups
-
-
-def _pad_rank(given: Sum, rank: int) -> Sum:
-    """Prepend axes of size 1."""
-    own = len(given.dims)
-    return given.permute([*[None] * (rank - own), *range(own)])
 
 
 def _broadcast_sizes(first: Sequence[Size], second: Sequence[Size]) -> tuple[Size, ...]:
@@ -230,7 +236,7 @@ class ProductReader:
     def multiply(self, first: Sum, second: Sum) -> Sum:
         """Multiply two sums elementwise."""
         rank = max(len(first.dims), len(second.dims))
-        first, second = (_pad_rank(each, rank) for each in (first, second))
+        first, second = first.pad_rank(rank), second.pad_rank(rank)
         terms = [
             self._multiply_terms(one, other, first.dims, second.dims)
             for one in first.terms
@@ -298,9 +304,7 @@ class ProductReader:
                         if wanted % size or own % first:
                             raise NotLiftableError("a Reshape mixes axes")
                         split = self.index(first), self.index(own // first)
-                        names = {index: split}
-                        term = term.rename(names)
-                        parts = [tuple(i for j in axis for i in names.get(j, (j,))) for axis in parts]
+                        term, parts = term.rename({index: split}), [*_rename_axes(parts, {index: split})]
                         pending.insert(0, split[1])
                         index, own = split[0], first
                     parts[target] += (index,)
@@ -317,24 +321,19 @@ def _cast(p: ProductReader, node: ir.Node) -> Sum:
     return p.input_sum(node, 0)
 
 
-def _scale(given: Sum, factor: float) -> Sum:
-    terms = (Term(each.coef * factor, each.factors, each.axes) for each in given.terms)
-    return Sum(tuple(terms), given.dims)
-
-
 def _div(p: ProductReader, node: ir.Node) -> Sum:
     divisor = p.input_sum(node, 1)
     if any(term.factors for term in divisor.terms) or not divisor.terms[0].coef:
         raise NotLiftableError(f"{node_label(node)} divides by a value that is not constant")
-    return _scale(_pad_rank(p.input_sum(node, 0), len(p.dims(node.outputs[0]))), 1 / divisor.terms[0].coef)
+    return p.input_sum(node, 0).pad_rank(len(p.dims(node.outputs[0]))).scale(1 / divisor.terms[0].coef)
 
 
 def _add(p: ProductReader, node: ir.Node) -> Sum:
     sums = [p.input_sum(node, number) for number in range(len(node.inputs))]
     if node.op_type == "Sub":
-        sums[1] = _scale(sums[1], -1.0)
+        sums[1] = sums[1].scale(-1.0)
     rank = max(len(each.dims) for each in sums)
-    total, *rest = (_pad_rank(each, rank) for each in sums)
+    total, *rest = (each.pad_rank(rank) for each in sums)
     for each in rest:
         total = Sum(total.terms + each.terms, _broadcast_sizes(total.dims, each.dims))
     return total
@@ -351,7 +350,7 @@ def _reshape(p: ProductReader, node: ir.Node) -> Sum:
 
 def _expand(p: ProductReader, node: ir.Node) -> Sum:
     dims = p.dims(node.outputs[0])
-    given = _pad_rank(p.input_sum(node, 0), len(dims))
+    given = p.input_sum(node, 0).pad_rank(len(dims))
     return Sum(given.terms, _broadcast_sizes(given.dims, dims))
 
 
@@ -369,7 +368,7 @@ def _matmul(p: ProductReader, node: ir.Node) -> Sum:
         raise NotLiftableError(f"{node_label(node)} multiplies a vector")
     rank = max(len(first.dims), len(second.dims)) + 1
     lead = len(second.dims) - 2
-    rows = _pad_rank(first, rank).permute((*range(1, rank), 0))
+    rows = first.pad_rank(rank).permute((*range(1, rank), 0))
     columns = second.permute((*range(lead), None, lead, lead + 1))
     return p.sum_axis(p.multiply(rows, columns), rank - 2)
 
@@ -379,12 +378,11 @@ def _einsum(p: ProductReader, node: ir.Node) -> Sum:
     if not operands or any(len(set(each)) != len(each) for each in (*operands, result)):
         raise NotLiftableError(f"{node_label(node)} has an equation that is not supported")
     labels = [*result, *sorted(set("".join(operands)) - {*result})]
-    total: Sum | None = None
-    for number, names in enumerate(operands):
-        places = {label: axis for axis, label in enumerate(names)}
-        given = p.input_sum(node, number).permute([places.get(label) for label in labels])
-        total = given if total is None else p.multiply(total, given)
-    assert total is not None
+    given = (
+        p.input_sum(node, number).permute([names.index(each) if each in names else None for each in labels])
+        for number, names in enumerate(operands)
+    )
+    total = functools.reduce(p.multiply, given)
     for axis in range(len(labels) - 1, len(result) - 1, -1):
         total = p.sum_axis(total, axis)
     return total
@@ -392,22 +390,16 @@ def _einsum(p: ProductReader, node: ir.Node) -> Sum:
 
 _SUMS = ("Add", "Sub", "Sum")
 _RULES: dict[str, ProductRule] = {
-    "Add": _add,
-    "Cast": _cast,
-    "CastLike": _cast,
+    **dict.fromkeys(_SUMS, _add),
+    **dict.fromkeys(("Cast", "CastLike"), _cast),
     "Div": _div,
     "Einsum": _einsum,
     "Expand": _expand,
-    "Flatten": _reshape,
+    **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reshape),
     "Identity": lambda p, node: p.input_sum(node, 0),
     "MatMul": _matmul,
     "Mul": lambda p, node: p.multiply(p.input_sum(node, 0), p.input_sum(node, 1)),
-    "Neg": lambda p, node: _scale(p.input_sum(node, 0), -1.0),
+    "Neg": lambda p, node: p.input_sum(node, 0).scale(-1.0),
     "ReduceSum": _reduce_sum,
-    "Reshape": _reshape,
-    "Squeeze": _reshape,
-    "Sub": _add,
-    "Sum": _add,
     "Transpose": _transpose,
-    "Unsqueeze": _reshape,
 }

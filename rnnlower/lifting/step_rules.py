@@ -354,10 +354,9 @@ _FUNCTIONS = (
 )
 
 RULES: Mapping[str, Rule] = {
-    "Add": _add,
+    **dict.fromkeys(("Add", "Sub", "Sum"), _add),
     "BatchNormalization": _batch_normalization,
-    "Cast": _cast,
-    "CastLike": _cast,
+    **dict.fromkeys(("Cast", "CastLike"), _cast),
     "Clip": _clip,
     "ConstantOfShape": _fill,
     "Conv": _conv,
@@ -374,8 +373,6 @@ RULES: Mapping[str, Rule] = {
     "Min": partial(_min_max, False),
     "Mul": _mul,
     "Neg": lambda e, node: [e.form(node.inputs[0]).scale(-1.0)],
-    "Sub": _add,
-    "Sum": _add,
     "ThresholdedRelu": partial(_function, "ThresholdedRelu"),
     "Where": _where,
     **{name: partial(_function, name) for name in _FUNCTIONS},

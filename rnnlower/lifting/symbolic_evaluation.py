@@ -308,15 +308,13 @@ def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
 
 LAYOUT_RULES: Mapping[str, Rule] = {
     "Concat": _concat,
-    "Flatten": _reshape,
+    **dict.fromkeys(("Flatten", "Reshape"), _reshape),
     "Gather": _gather,
-    "Reshape": _reshape,
     "ReverseSequence": _reverse_sequence,
     "Slice": _slice,
     "Split": _split,
-    "Squeeze": _squeeze,
+    **dict.fromkeys(("Squeeze", "Unsqueeze"), _squeeze),
     "Transpose": _transpose,
-    "Unsqueeze": _squeeze,
 }
 """The rule for each operator that rearranges elements."""
 

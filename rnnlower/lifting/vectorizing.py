@@ -328,11 +328,10 @@ _RULES: Mapping[str, VectorRule] = {
     **dict.fromkeys(("LayerNormalization", "LogSoftmax", "LpNormalization", "Softmax", "Split"), _shift_axis),
     "Concat": _concat,
     "Einsum": _einsum,
-    "Flatten": _reshape,
+    **dict.fromkeys(("Flatten", "Reshape"), _reshape),
     "Gather": _gather,
     "Gemm": _gemm,
     "MatMul": _matmul,
-    "Reshape": _reshape,
     "Slice": _slice,
     "Transpose": _transpose,
 }

@@ -252,15 +252,11 @@ def _axes_of_results(flow: PadFlow, node: ir.Node, size: Size | None) -> list[Ax
 _HARMLESS = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), (4, 1)),
     "ConstantOfShape": (0, 1),
-    "Div": (1, 1),
-    "Gather": (1, 0),
-    "GatherElements": (1, 0),
-    "GatherND": (1, 0),
+    **dict.fromkeys(("Div", "Mod"), (1, 1)),
+    **dict.fromkeys(
+        ("Gather", "GatherElements", "GatherND", "Range", "ScatterElements", "ScatterND"), (1, 0)
+    ),
     "Loop": (0, 0),
-    "Mod": (1, 1),
-    "Range": (1, 0),
-    "ScatterElements": (1, 0),
-    "ScatterND": (1, 0),
 }
 """An input with which an operator may stop a run, or never end, and a number that it takes in any case."""
 

@@ -69,9 +69,8 @@ def _refuse_fixed_length(
 
 
 def _depth_to_space(flow: PadFlow, node: ir.Node) -> Axes:
-    axes, factor = flow.axes_of(node.inputs[0]), node.attributes.get_int("blocksize", 1)
-    if 1 in axes:
-        raise NoRuleError("has channels over time")
+    axes = flow.feature_axes(node, [1], "has channels over time")
+    factor = node.attributes.get_int("blocksize", 1)
     return {axis: size.affine(factor if axis > 1 else 1) for axis, size in axes.items()}
 
 
@@ -257,17 +256,13 @@ LAYOUT_OPERATORS: dict[str, Rule] = {
     "ConstantOfShape": lambda flow, node: flow.varying_axes(node.outputs[0]),
     "DepthToSpace": _depth_to_space,
     "Expand": lambda flow, node: flow.varying_axes(node.outputs[0]) | flow.broadcast(node, [0]),
-    "EyeLike": _same,
-    "Flatten": _reshape,
+    **dict.fromkeys(("EyeLike", "Trilu"), _same),
+    **dict.fromkeys(("Flatten", "Reshape"), _reshape),
     "Range": functools.partial(_refuse, "numbers steps from a value that is computed while it runs"),
-    "Reshape": _reshape,
     "ReverseSequence": _reverse,
     "Shape": functools.partial(_refuse, "takes the shape of a value whose shape is not known"),
     "Slice": _slice,
     "Split": _split,
-    "Squeeze": _move_axes,
+    **dict.fromkeys(("Squeeze", "Transpose", "Unsqueeze"), _move_axes),
     "Tile": _tile,
-    "Transpose": _move_axes,
-    "Trilu": _same,
-    "Unsqueeze": _move_axes,
 }

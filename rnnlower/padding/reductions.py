@@ -20,16 +20,12 @@ from rnnlower.padding.validity_walk import PadFlow, Rule
 
 _ELEMENTWISE = (*POINTWISE, "BiasGelu", "FastGelu")
 _FILLS = {
-    "ReduceL1": 0.0,
-    "ReduceL2": 0.0,
-    "ReduceLogSum": 0.0,
-    "ReduceLogSumExp": -math.inf,
-    "ReduceMax": -math.inf,
-    "ReduceMean": 0.0,
+    **dict.fromkeys(
+        ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceMean", "ReduceSum", "ReduceSumSquare"), 0.0
+    ),
+    **dict.fromkeys(("ReduceLogSumExp", "ReduceMax"), -math.inf),
     "ReduceMin": math.inf,
     "ReduceProd": 1.0,
-    "ReduceSum": 0.0,
-    "ReduceSumSquare": 0.0,
 }
 """The neutral element of each operator."""
 _NOT_CENTERED = ("RMSNormalization", "SimplifiedLayerNormalization")
@@ -249,9 +245,8 @@ def _skip_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
 
 def _channel_norm(flow: PadFlow, node: ir.Node) -> Axes:
     """Normalize each channel (InstanceNormalization), or each group of them."""
-    value, axes, shape = required_input(node), flow.axes_of(node.inputs[0]), flow.shape(node.inputs[0])
-    if 1 in axes or any(map(flow.axes_of, node.inputs[1:])):
-        raise NoRuleError(_PARAMETERS)
+    value, shape = required_input(node), flow.shape(node.inputs[0])
+    axes = flow.feature_axes(node, [1], _PARAMETERS)
     if not any(axis >= 2 for axis in axes):
         return axes
     emitter, spatial = flow.emitter_for(node), [1] * (len(shape) - 2)
@@ -313,38 +308,25 @@ def _is_unfolded(value: ir.Value, facts: Facts) -> bool:
 REDUCTIONS: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, elementwise),
     **dict.fromkeys(_FILLS, _reduce),
-    "ArgMax": _arg_min_max,
-    "ArgMin": _arg_min_max,
+    **dict.fromkeys(("ArgMax", "ArgMin"), _arg_min_max),
     "BatchNormalization": _batch_norm,
     "CumSum": _cumsum,
-    "DequantizeLinear": _quantize,
+    **dict.fromkeys(("DequantizeLinear", "QLinearSigmoid", "QLinearLeakyRelu", "QuantizeLinear"), _quantize),
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Einsum": _einsum,
-    "Gemm": _gemm,
-    "GroupNormalization": _channel_norm,
-    "Hardmax": functools.partial(_normalize, -math.inf),
-    "InstanceNormalization": _channel_norm,
+    **dict.fromkeys(("Gemm", "FusedGemm"), _gemm),
+    **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _channel_norm),
+    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), functools.partial(_normalize, -math.inf)),
     "LRN": lambda flow, node: flow.feature_axes(node, [1], "normalizes over neighboring steps"),
-    "LayerNormalization": _layer_norm,
-    "LogSoftmax": functools.partial(_normalize, -math.inf),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), _layer_norm),
     "LpNormalization": functools.partial(_normalize, 0.0),
-    "MatMul": _matmul,
+    **dict.fromkeys(("MatMul", "FusedMatMul"), _matmul),
     "MatMulInteger": functools.partial(_product_axes, zeros=(2, 3)),
     "MatMulIntegerToFloat": _matmul_to_float,
     "DynamicQuantizeMatMul": _dynamic_matmul,
-    "FusedMatMul": _matmul,
-    "FusedGemm": _gemm,
     "QLinearMatMul": functools.partial(_product_axes, indices=(0, 3), zeros=(2, 5)),
-    "QLinearAdd": lambda flow, node: flow.broadcast(node, [0, 3]),
-    "QLinearMul": lambda flow, node: flow.broadcast(node, [0, 3]),
-    "QLinearSigmoid": _quantize,
-    "QLinearLeakyRelu": _quantize,
-    "QuantizeLinear": _quantize,
-    "RMSNormalization": _layer_norm,
+    **dict.fromkeys(("QLinearAdd", "QLinearMul"), lambda flow, node: flow.broadcast(node, [0, 3])),
     "RotaryEmbedding": _rotary,
-    "SimplifiedLayerNormalization": _layer_norm,
-    "SkipLayerNormalization": _skip_norm,
-    "SkipSimplifiedLayerNormalization": _skip_norm,
-    "Softmax": functools.partial(_normalize, -math.inf),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _skip_norm),
     "TopK": _top_k,
 }

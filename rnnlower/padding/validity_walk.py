@@ -25,19 +25,11 @@ from rnnlower.wording import dims
 Rule: TypeAlias = "Callable[[PadFlow, ir.Node], Axes | list[Axes]]"
 
 CONTROLS: Mapping[str, Sequence[int]] = {
-    "Col2Im": (1,),
-    "ConstantOfShape": (0,),
-    "Expand": (1,),
-    "Loop": (0,),
+    **dict.fromkeys(("Col2Im", "Expand", "Reshape", "Split", "Tile", "TopK", "Upsample"), (1,)),
+    **dict.fromkeys(("ConstantOfShape", "Loop"), (0,)),
     "Pad": (1, 3),
     "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (1, 2, 3, 4),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Upsample": (1,),
+    **dict.fromkeys(("Resize", "Slice"), (1, 2, 3, 4)),
 }
 """Inputs that take the padded size of what is over time; all others take the number of valid steps."""
 _OTHER_STEPS = "changes the number of steps in an unsupported way"

@@ -21,10 +21,7 @@ _ZERO_POINTS = {"ConvInteger": 2, "QLinearConv": 2}
 
 
 def _spatial(flow: PadFlow, node: ir.Node) -> Axes:
-    axes = flow.axes_of(node.inputs[0])
-    if 1 in axes or any(map(flow.axes_of, node.inputs[1:])):
-        raise NoRuleError("has channels or weights over time")
-    return axes
+    return flow.feature_axes(node, [1], "has channels or weights over time")
 
 
 def _kernel(flow: PadFlow, node: ir.Node) -> list[int]:
@@ -351,18 +348,13 @@ def _repeat_last_step(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> No
 WINDOWS: dict[str, Rule] = {
     "AveragePool": _average_pool,
     "Col2Im": _col2im,
-    "Conv": _conv,
-    "ConvInteger": _conv,
+    **dict.fromkeys(("Conv", "ConvInteger", "LpPool", "QLinearConv"), _conv),
     "ConvTranspose": _conv_transpose,
     "FusedConv": _fused_conv,
-    "GlobalAveragePool": functools.partial(_global_pool, 0.0),
-    "GlobalLpPool": functools.partial(_global_pool, 0.0),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool"), functools.partial(_global_pool, 0.0)),
     "GlobalMaxPool": functools.partial(_global_pool, -math.inf),
-    "LpPool": _conv,
     "MaxPool": lambda flow, node: _fill_and_slide(flow, node, -math.inf),
     "Pad": _pad,
-    "QLinearConv": _conv,
-    "Resize": _resize,
+    **dict.fromkeys(("Resize", "Upsample"), _resize),
     "STFT": _stft,
-    "Upsample": _resize,
 }

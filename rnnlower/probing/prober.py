@@ -15,7 +15,6 @@ from rnnlower.passes.options import Progress
 from rnnlower.probing import lowering_probes, operator_probes, type_probes
 from rnnlower.probing.asking import Asker
 from rnnlower.probing.node_probes import probe_recurrent_rules
-from rnnlower.probing.quantized_probes import probe_quantized_rules
 from rnnlower.probing.writing import PROBED, merge_earlier, toml_text
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.reading import fill_in_sources, find_target, parse_target, read_toml
@@ -153,7 +152,7 @@ def _probe_tables(asker: Asker, groups: _Progress) -> dict[str, Any]:
     groups.begin("adapted nodes")
     tables["recurrent"] = lowering_probes.probe_adaptations(asker, tables)
     groups.begin("quantized nodes")
-    if quantized := probe_quantized_rules(asker):
+    if quantized := operator_probes.probe_quantized_rules(asker):
         tables["recurrent"] += quantized
         tables["ops"]["allowed"] = [*ops, f"com.microsoft.{QUANTIZED_LSTM}"]
     groups.begin("lowered nodes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -322,13 +323,13 @@ class StreamRewriter:
             pads = [0] * (2 * len(sizes) + 2)
             pads[len(sizes) + axis + 2] = parts * hop - kernel
             value = emitter.op("Pad", value, emitter.integers(*pads), since=11)
-        total = None
-        for part in range(parts):
-            starts = [before - part, part * hop]
-            ends = [before - part + edit.frames, (part + 1) * hop]
-            each = emitter.slice(value, starts, ends, [axis, axis + 1])
-            total = each if total is None else emitter.op("Add", total, each)
-        assert total is not None
+        shifted = (
+            emitter.slice(
+                value, [first, part * hop], [first + edit.frames, (part + 1) * hop], [axis, axis + 1]
+            )
+            for part, first in enumerate(range(before, -1, -1))
+        )
+        total = functools.reduce(functools.partial(emitter.op, "Add"), shifted)
         total = emitter.reshape(total, [*sizes[:axis], edit.frames * hop, *sizes[axis + 1 :]])
         emitter.insert_before(node)
         replace_with_values(node, [total])

@@ -280,13 +280,10 @@ def _fold(flow: Flow, node: ir.Node) -> Outcome:
 
 
 WINDOWS: dict[str, Rule] = {
-    "AveragePool": _pool,
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
     "Col2Im": _fold,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
-    "LpPool": _pool,
-    "MaxPool": _pool,
     "STFT": _stft,
-    "ScatterElements": _scatter,
-    "ScatterND": _scatter,
+    **dict.fromkeys(("ScatterElements", "ScatterND"), _scatter),
 }

@@ -340,11 +340,8 @@ def _state_operator(flow: Flow, node: ir.Node) -> list[Outcome]:
 
 
 RECURRENCE: dict[str, Rule] = {
-    state_operators.CAUSAL_CONV: _state_operator,
+    **dict.fromkeys((state_operators.CAUSAL_CONV, state_operators.LINEAR_ATTENTION), _state_operator),
     "CumSum": _cumsum,
     QUANTIZED_LSTM: _quantized,
-    "GRU": _recurrent,
-    state_operators.LINEAR_ATTENTION: _state_operator,
-    "LSTM": _recurrent,
-    "RNN": _recurrent,
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
 }

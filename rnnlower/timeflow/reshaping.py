@@ -178,8 +178,6 @@ RESHAPING: dict[str, Rule] = {
     "Range": number_steps,
     "Reshape": _reshape,
     "Split": _split,
-    "Squeeze": _move_axes,
+    **dict.fromkeys(("Squeeze", "Transpose", "Unsqueeze"), _move_axes),
     "Tile": _tile,
-    "Transpose": _move_axes,
-    "Unsqueeze": _move_axes,
 }

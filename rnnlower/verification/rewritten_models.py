@@ -7,7 +7,7 @@ In float64, neither rounding nor range matters much; in float16 both do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -235,32 +235,25 @@ def _shared_biases(model: ParsedModel, magnitudes: Array) -> tuple[Array, Array]
     Of other biases, also return the magnitudes whose sums are not known.
     """
     found: tuple[list[Array], list[Array]] = ([np.zeros(0, np.float32)], [np.zeros(0, np.float32)])
-
-    def look(array: Array) -> Array:
+    for array in _constants(model):
         if array.ndim == 2 and array.shape[1] % 2 == 0:
             halves = np.stack(np.split(array.astype(np.float32), 2, axis=1))
             alone = np.isin(np.abs(halves), magnitudes).all(axis=0)
             known = alone | np.isin(np.abs(halves.sum(axis=0)), magnitudes)
             found[not known.all()].append(np.abs(halves if known.all() else halves[:, ~known]).ravel())
-        return array
-
-    _map_constants(model, look)
     return np.concatenate(found[0]), np.concatenate(found[1])
 
 
 def largest_int8_weight(model: ParsedModel, kind: str) -> int | None:
     """Return 63 if int8 weights use only 7 bits, which avoids saturating products; otherwise ``None``."""
-    spans = [0]
-
-    def look(array: Array) -> Array:
-        values = array.astype(np.int64)
-        if array.ndim > 1 and array.size:
-            # Only those without a sign have a zero point.
-            spans.append(int(np.ptp(values) if array.dtype == np.uint8 else 2 * np.abs(values).max()))
-        return array
-
-    _map_tensors(deepcopy(model.with_data()), {TensorProto.INT8, TensorProto.UINT8}, look)
-    return 63 if kind == "int8" and 0 < max(spans) <= 128 else None
+    kinds = {TensorProto.INT8, TensorProto.UINT8}
+    weights = [each for each in _constants(model, kinds) if each.ndim > 1 and each.size]
+    # Only those without a sign have a zero point.
+    spans = [
+        int(np.ptp(each) if each.dtype == np.uint8 else 2 * np.abs(each.astype(int)).max())
+        for each in weights
+    ]
+    return 63 if kind == "int8" and 0 < max(spans, default=0) <= 128 else None
 
 
 def perturb_weights(
@@ -298,16 +291,21 @@ def _map_constants(
     return model.with_proto(other)
 
 
+def _constants(model: ParsedModel, kinds: Collection[int] = FLOATS) -> Iterator[Array]:
+    """Yield the model's tensors of these types, and the numbers of attributes, if they are floats."""
+    proto = model.with_data()
+    attributes = [each for node in nodes_in(proto.graph, *proto.functions) for each in node.attribute]
+    tensors = [tensor for graph in graphs_in(proto.graph) for tensor in graph.initializer]
+    tensors += [each.t for each in attributes if each.HasField("t")]
+    yield from (numpy_helper.to_array(tensor) for tensor in tensors if tensor.data_type in kinds)
+    for each in attributes if kinds is FLOATS else ():
+        yield np.array([each.f] if each.type == onnx.AttributeProto.FLOAT else each.floats, np.float32)
+
+
 def _count_magnitudes(model: ParsedModel) -> tuple[Array, Array]:
     """Return the magnitudes of the model's float constants, and the number of times it has each."""
-    found: list[Array] = [np.zeros(0, np.float32)]
-
-    def look(array: Array) -> Array:
-        found.append(np.abs(array).astype(np.float32).ravel())
-        return array
-
-    _map_constants(model, look)
-    return np.unique(np.concatenate(found), return_counts=True)
+    found = [np.abs(array).astype(np.float32).ravel() for array in _constants(model)]
+    return np.unique(np.concatenate([np.zeros(0, np.float32), *found]), return_counts=True)
 
 
 def small_floats(model: onnx.ModelProto) -> set[str]:

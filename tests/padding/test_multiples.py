@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from support.padded_models import session, with_weights
+from support.padded_models import with_weights
+from support.sessions import session
 
 import rnnlower
 from rnnlower.graph.facts import Facts

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from support.padded_models import MOST, session
+from support.padded_models import MOST
+from support.sessions import session
 
 import rnnlower
 

@@ -15,9 +15,9 @@ from support.padded_models import (
     RELATIVE_SHIFT,
     difference,
     padded_case,
-    session,
     with_weights,
 )
+from support.sessions import session
 
 import rnnlower
 

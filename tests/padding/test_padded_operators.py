@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from support.padded_models import MODELS, MOST, difference, padded_case, session
+from support.padded_models import MODELS, MOST, difference, padded_case
 from support.padded_operators import OPERATORS, operator_case
+from support.sessions import session
 
 import rnnlower
 from rnnlower.graph.operator_kinds import POINTWISE

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from support.padded_models import MOST, difference, session
+from support.padded_models import MOST, difference
+from support.sessions import session
 
 import rnnlower
 

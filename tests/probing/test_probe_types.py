@@ -12,7 +12,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.catalog import find_engine
 from rnnlower.engines.opened_models import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, node_probes, nodes, quantized_probes, type_probes
+from rnnlower.probing import asking, node_probes, nodes, operator_probes, type_probes
 
 FLOATS = ["float16", "float32", "float64", "int64"]
 
@@ -80,7 +80,7 @@ def test_the_quantized_lstm(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(asking, "Attempts", Quantized)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        (rule,) = quantized_probes.probe_quantized_rules(asker)
+        (rule,) = operator_probes.probe_quantized_rules(asker)
     assert rule["directions"] == [each for each in ("forward", "reverse", "bidirectional") if each != wrong]
 
 

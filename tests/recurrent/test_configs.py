@@ -6,24 +6,17 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.configs import Config, configs, is_native, random_config
 from support.judge import differences
+from support.sessions import session
 
 
 def _run_native(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
     # The kernel is asked, not the optimizer, which ends the process over float16 models (onnxruntime 1.23).
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, feeds)
+    return session(model, optimized=False).run(None, feeds)
 
 
 def _check(config: Config, rng: np.random.Generator) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 from onnx.backend.test.case import node as node_cases
 from support.installed import rnn_is_sound
 from support.oracle import evaluate, evaluate_node, schema_version
+from support.sessions import session
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _PER_DIRECTION = {"LSTM": 3, "GRU": 2, "RNN": 1}
@@ -96,13 +96,7 @@ def _native(node: onnx.NodeProto, opset: int, values: dict[str, np.ndarray]) -> 
     outputs = [helper.make_tensor_value_info(name, dtype, None) for name in node.output]
     graph = helper.make_graph([node], "native", inputs, outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return dict(zip(node.output, session.run(None, values), strict=True))
+    return dict(zip(node.output, session(model).run(None, values), strict=True))
 
 
 @pytest.mark.parametrize("block", range(8))

@@ -18,6 +18,7 @@ from rnnlower.engines.reference import Evaluator
 from support.configs import Config
 from support.installed import newest_opset
 from support.opset_engines import default_opset
+from support.sessions import session
 
 STRATEGIES = ("unroll", "scan", "loop")
 TOLERANCES = {"float16": 2e-2, "float32": 2e-4, "float64": 1e-9, "bfloat16": 4e-2}
@@ -123,10 +124,7 @@ def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 @functools.lru_cache(maxsize=4)
 def _session_of_bytes(data: bytes) -> onnxruntime.InferenceSession:
     """Return a session, the same one for the inputs that a test gives a model one after the other."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return session(data)
 
 
 def run_in(session: onnxruntime.InferenceSession, inputs: Arrays) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ import onnxruntime
 from rnnlower.engines.reference import evaluate
 from rnnlower.graph.versions import versions
 from support.installed import newest_opset
+from support.sessions import session
 
 onnxruntime.set_default_logger_severity(4)
 # Evaluating these with NumPy takes long, and onnxruntime runs all their versions from 7 on.
@@ -83,14 +84,7 @@ def run_ort(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
     """Return the outputs by onnxruntime, unoptimized, or by NumPy if the model is too new for it."""
     if default_opset(model) > newest_opset():
         return list(evaluate(model, feeds).values())
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return list(session.run(None, dict(feeds)))
+    return list(session(model, optimized=False).run(None, dict(feeds)))
 
 
 def same(first: Any, second: Any) -> bool:

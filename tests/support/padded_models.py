@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import numpy_helper
+
+from support.sessions import session
 
 _SIZES = {
     "B": (2, 24),
@@ -671,15 +672,6 @@ def with_weights(text: str) -> onnx.ModelProto:
 
 
 MOST = 13
-
-
-def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """Return a session on the CPU, without threads: starting some takes longer than a small model."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
 
 
 def difference(source: onnx.ModelProto, padded: onnx.ModelProto, *fills: float) -> float:

@@ -19,7 +19,8 @@ import numpy as np
 import onnx
 
 import rnnlower
-from support.padded_models import LSTM_BOTH, session, with_weights
+from support.padded_models import LSTM_BOTH, with_weights
+from support.sessions import session
 
 ROOT = pathlib.Path(__file__).parents[2]
 MOST = 32

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import rnnlower
 from support.judge import all_nodes
+from support.sessions import session
 
 INPUTS = (
     *("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
@@ -170,11 +170,5 @@ def lowered_quantized(config: QuantizedLstm, strategy: str, **options: Any) -> o
 
 def run_single(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return all outputs: by one thread, of the graph as it is."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return dict(zip([o.name for o in session.get_outputs()], session.run(None, dict(feeds)), strict=True))
+    whole = session(model, optimized=False)
+    return dict(zip([o.name for o in whole.get_outputs()], whole.run(None, dict(feeds)), strict=True))

@@ -106,13 +106,8 @@ def ops(own: ir.Model) -> list[str]:
 
 def run_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return all outputs by name, as onnxruntime computes them."""
-    import onnxruntime
+    from support.sessions import session
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, dict(feeds)), strict=True))
+    whole = session(model)
+    names = [output.name for output in whole.get_outputs()]
+    return dict(zip(names, whole.run(None, dict(feeds)), strict=True))

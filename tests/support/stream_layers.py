@@ -222,11 +222,11 @@ layer()(_causal)
 
 
 @layer()
-def _pooled(b: Builder, x: str) -> str:
+def _pooled(b: Builder, x: str, size: int = 3, stride: int = 1) -> str:
     channels = b.op("Transpose", x, perm=[0, 2, 1])
     pool = "MaxPool" if b.rng.random() < 0.5 else "AveragePool"
     extra = {"count_include_pad": 1} if pool == "AveragePool" else {}
-    y = b.op(pool, channels, kernel_shape=[3], pads=[2, 0], strides=[1], **extra)
+    y = b.op(pool, channels, kernel_shape=[size], pads=[2, 0], strides=[stride], **extra)
     return b.op("Transpose", y, perm=[0, 2, 1])
 
 
@@ -282,11 +282,7 @@ def _pooled_by_hops(b: Builder, x: str) -> str:
     """Halve the rate by a pooling with overlap."""
     b.stride *= 2
     b.multiple = math.lcm(b.multiple, b.stride)
-    channels = b.op("Transpose", x, perm=[0, 2, 1])
-    pool = "MaxPool" if b.rng.random() < 0.5 else "AveragePool"
-    extra = {"count_include_pad": 1} if pool == "AveragePool" else {}
-    y = b.op(pool, channels, kernel_shape=[4], pads=[2, 0], strides=[2], **extra)
-    return b.op("Transpose", y, perm=[0, 2, 1])
+    return _pooled(b, x, 4, 2)
 
 
 @layer()

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, helper
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from support.sessions import session
 from support.stream_layers import FEATURES, LAYERS, Builder
 
 
@@ -99,13 +99,6 @@ def random_stack(seed: int) -> Stack:
     )
 
 
-def _session(model: onnx.ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
 def with_every_step(stack: Stack) -> Stack:
     """Return the stack with all steps as its output."""
     if not stack.gives_last:
@@ -133,8 +126,8 @@ def looks_ahead(stack: Stack, seed: int, steps: int = 80, frames: int = 4) -> bo
     last = np.moveaxis(other, stack.time, 0)[-frames * stack.stride :]
     # Not by one number: a norm would take it away.
     last += 3 * rng.standard_normal(last.shape).astype(np.float32)
-    session = _session(stack.model)
-    first, second = (session.run(None, {"x": each})[0][:, :-frames] for each in (x, other))
+    whole = session(stack.model)
+    first, second = (whole.run(None, {"x": each})[0][:, :-frames] for each in (x, other))
     return not np.array_equal(first, second)
 
 
@@ -144,7 +137,7 @@ def differences(stack: Stack, streamed: onnx.ModelProto, seed: int, calls: int =
     stream, states = (json.loads(properties[f"rnnlower.{key}"]) for key in ("stream", "state"))
     rng = np.random.default_rng(seed)
     shape = [d.dim_value or 2 for d in stack.model.graph.input[0].type.tensor_type.shape.dim]
-    whole, chunks = _session(stack.model), _session(streamed)
+    whole, chunks = session(stack.model), session(streamed)
     if stream["delay"]:
         calls += -(-stream["delay"] // stream["chunk"])
     if not stack.model.graph.input[0].type.tensor_type.shape.dim[stack.time].dim_value:

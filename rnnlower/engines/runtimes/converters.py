@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.util
 import os
+import pathlib
 import re
 import shutil
 import sys
@@ -40,8 +41,7 @@ def emx(model: Model) -> Run:
     for name, sizes in {**model.inputs, **model.outputs}.items():
         if sizes is None or None in sizes:
             raise ValueError(f"it needs static shapes, and that of {name!r} is {sizes}")
-    with open(f"{model.folder}/mdl.c", "w", encoding="utf-8") as file:
-        file.write(_compiler().compile(loaded))
+    pathlib.Path(model.folder, "mdl.c").write_text(_compiler().compile(loaded), encoding="utf-8")
     # Optimizing what many steps in a straight line give takes minutes, and times here mean nothing elsewhere.
     model.run_program("gcc", "-std=gnu11", "-O0", "-w", "-shared", "-fPIC", "-o", "mdl.so", "mdl.c", "-lm")
     function = ctypes.CDLL(f"{model.folder}/mdl.so").mdl
@@ -209,22 +209,18 @@ def ncnn(model: Model) -> Run:
     model.run_program(bundled if os.path.exists(bundled) else "pnnx", "model.onnx", "fp16=0")
     net = ncnn.Net()
     net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
-    param, weights, script = (
-        f"{model.folder}/model{end}" for end in (".ncnn.param", ".ncnn.bin", "_ncnn.py")
-    )
-    with open(param, encoding="utf-8") as file:
-        # The first two lines are not layers.
-        kinds = {line.split()[0] for line in file.read().splitlines()[2:]}
+    ends = (".ncnn.param", ".ncnn.bin", "_ncnn.py")
+    param, weights, script = (pathlib.Path(model.folder, f"model{end}") for end in ends)
+    # The first two lines are not layers.
+    kinds = {line.split()[0] for line in param.read_text(encoding="utf-8").splitlines()[2:]}
     unknown = sorted(kind for kind in kinds if ncnn.layer_to_index(kind) < 0)
-    if net.load_param(param) or net.load_model(weights):
+    if net.load_param(str(param)) or net.load_model(str(weights)):
         words = f"ncnn has no {', '.join(unknown)}" if unknown else "ncnn gives no reason"
         raise RuntimeError(f"the result of pnnx does not load: {words}")
-    with open(script, encoding="utf-8") as file:
-        # The Python file that pnnx writes next to the model shows which axis is each array's batch.
-        lines = file.read().splitlines()
+    # The Python file that pnnx writes next to the model shows which axis is each array's batch.
     axes = {
         name: int(index)
-        for line in lines
+        for line in script.read_text(encoding="utf-8").splitlines()
         for name, index in re.findall(r"\b((?:in|out)\d+)\b.*batch_index=(\d+)", line)
     }
 

@@ -341,32 +341,22 @@ def _of_rows(op_type: str, e: Emitter, x: ir.Value, *, axis: int) -> ir.Value | 
 
 
 SHAPING: Mapping[str, Sequence[Fallback]] = {
-    "AveragePool": [
-        partial(_without_ceil, "AveragePool"),
-        partial(_pads_written, "AveragePool"),
-        partial(_strides_written, "AveragePool"),
-    ],
+    **{
+        op_type: [partial(form, op_type) for form in (_without_ceil, _pads_written, _strides_written)]
+        for op_type in ("AveragePool", "MaxPool")
+    },
+    **{op_type: [partial(_as_reshape, op_type)] for op_type in ("Flatten", "Reshape", "Unsqueeze")},
+    **{op_type: [partial(_of_rows, op_type)] for op_type in ("Hardmax", "LogSoftmax", "Softmax")},
     "ConstantOfShape": [_value_written, _constant_of_shape_by_expand],
     "Conv": [partial(_pads_written, "Conv")],
     "ConvTranspose": [_transposed_pads_written],
     "Einsum": [lambda e, *operands, equation: write_einsum(e, equation, operands)],
-    "Flatten": [partial(_as_reshape, "Flatten")],
     "Gather": [_gather_by_vector],
-    "Hardmax": [partial(_of_rows, "Hardmax")],
-    "LogSoftmax": [partial(_of_rows, "LogSoftmax")],
-    "MaxPool": [
-        partial(_without_ceil, "MaxPool"),
-        partial(_pads_written, "MaxPool"),
-        partial(_strides_written, "MaxPool"),
-    ],
     "LpPool": [partial(_strides_written, "LpPool")],
     "Pad": [_pad_by_gathers, _pad_after_slice],
-    "Reshape": [partial(_as_reshape, "Reshape")],
     "ReverseSequence": [_reverse],
     "ScatterND": [_scatter_around_box],
     "Slice": [_slice_by_gathers, _slice_by_scan],
-    "Softmax": [partial(_of_rows, "Softmax")],
     "Split": [_split],
     "Squeeze": [_squeeze_named, partial(_as_reshape, "Squeeze")],
-    "Unsqueeze": [partial(_as_reshape, "Unsqueeze")],
 }

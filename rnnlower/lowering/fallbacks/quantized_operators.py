@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from rnnlower.lowering.emitter import Emitter
 
 _SINCE = {
-    ir.DataType.INT8: 10,
-    ir.DataType.UINT8: 10,
-    ir.DataType.INT32: 10,
-    ir.DataType.INT16: 21,
-    ir.DataType.UINT16: 21,
+    **dict.fromkeys((ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32), 10),
+    **dict.fromkeys((ir.DataType.INT16, ir.DataType.UINT16), 21),
 }
 """The first opset at which QuantizeLinear and DequantizeLinear have the type."""
 _PER_AXIS = 13

@@ -13,7 +13,7 @@ from rnnlower.opset.adapters import Row
 # The last opset whose steps have all been compared with the previous opset.
 REVIEWED = 28
 
-_NAMES = "along_axes broadcasting composed control elementwise layers quantize_linear resizing shaping"
+_NAMES = "along_axes broadcasting composed control elementwise layers resizing shaping"
 FAMILIES = tuple(importlib.import_module(f"rnnlower.opset.families.{name}") for name in _NAMES.split())
 ROWS: dict[tuple[str, int, int], Row] = {
     (operator, row.low, row.high): row
