@@ -40,6 +40,8 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     if step < 0:
         raise CoupledError("reverses time")
     start, end, _ = slice(starts[where], ends[where]).indices(track.size)
+    if flow.has_dynamic_length and track.size <= ends[where] == soon[where] < _NO_END:
+        flow.limit_positions(ends[where] // track.inner, track)
     if step > 1:
         if not start == starts[where] == later[where] < step or end < track.size:
             raise CoupledError("leaves out steps")
@@ -55,10 +57,11 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
             return LATEST
         remedy = shapes_remedy() if _is_only_measured(node.outputs[0]) else ""
         raise CoupledError("takes the first steps of the sequence", remedy)
-    more = ends[where] - soon[where] - track.rate * (flow.sample.steps - flow.sample.chunk)
-    is_cut = end < track.size or soon[where] < track.chunk_size
-    if ends[where] != soon[where] and is_cut and abs(more) >= 1:
-        raise CoupledError("takes a part of the sequence that grows with it, but not by as many steps")
+    for its, last in flow.lengths(operand(node, 2), track):
+        more = last[where] - soon[where] - its.rate * (its.sample.steps - flow.sample.chunk)
+        is_cut = slice(last[where]).indices(its.size)[1] < its.size or soon[where] < track.chunk_size
+        if last[where] != soon[where] and is_cut and abs(more) >= 1:
+            raise CoupledError("takes a part of the sequence that grows with it, but not by as many steps")
     is_last = start == track.size - track.inner and end == track.size and track.frames > 1
     if start and is_last and not (starts[where] == later[where] > 0 and flow.has_dynamic_length):
         _last_only(flow, track, track.frames - 1)
@@ -66,8 +69,6 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         return LATEST
     if starts[where] < 0 or starts[where] != later[where]:
         raise CoupledError("takes the last steps of the sequence")
-    if flow.has_dynamic_length and track.size <= ends[where] == soon[where] < _NO_END:
-        flow.limit_positions(ends[where] // track.inner, track)
     if start % track.inner or end % track.inner or track.outer != 1:
         raise CoupledError("cuts an axis in which time is folded")
     if start or end != track.size:
@@ -126,10 +127,10 @@ def _gather(flow: Flow, node: ir.Node) -> Outcome:
         # Every step has that shape, the first of a chunk, too.
         flow.edits.append(ReplaceInput(node, 1, np.zeros_like(place)))
         return LATEST
-    number = int(place.reshape(-1)[0])
-    if number >= 0 and flow.is_fixed(node.inputs[1]):
+    if place.reshape(-1)[0] >= 0 and flow.is_fixed(node.inputs[1]):
         raise CoupledError("picks a step of the sequence that is not the last one")
-    _last_only(flow, track, number % track.size)
+    for its, number in flow.lengths(node.inputs[1], track):
+        _last_only(flow, its, number[0] % its.size)
     last = -1 if flow.opset >= _FROM_THE_END else track.chunk - 1
     flow.edits.append(ReplaceInput(node, 1, np.full(place.shape, last, place.dtype)))
     return LATEST

@@ -225,6 +225,8 @@ def _resized_axes(flow: Flow, node: ir.Node) -> Array:
 
 def _resize(flow: Flow, node: ir.Node) -> Outcome:
     track = flow.required_track(node)
+    if node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        raise CoupledError("resizes a region (tf_crop_and_resize)", "cut it out with a Slice first")
     size, result = flow.shape(node)[track.axis], flow.result_shape(node)[track.axis]
     axes = _resized_axes(flow, node)
     place = next(iter(np.flatnonzero(axes == track.axis).tolist()), len(flow.shape(node)))

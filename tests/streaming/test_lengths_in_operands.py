@@ -84,3 +84,38 @@ def test_the_scales_of_blocks_are_cut_to_chunks() -> None:
     )
     streamed = rnnlower.stream(source, chunk=2)
     assert rnnlower.verify(source, streamed)
+
+
+PARTS = {
+    "fades in over a tenth": """
+        ten = Constant <value_int = 10> ()  part = Div (steps, ten)  starts = Less (numbers, part)
+        early = Unsqueeze (starts, axes)  Y = Where (early, nil, X)""",
+    "grows to a third": """
+        f = Cast <to = 1> (numbers)  share = Div (f, number)  three = Constant <value_float = 3.0> ()
+        grows = Mul (share, three)  whole = Constant <value_float = 1.0> ()  gain = Min (grows, whole)
+        rows = Unsqueeze (gain, axes)  Y = Mul (X, rows)""",
+    "stops": """
+        most = Constant <value_ints = [400]> ()  count = Min (length, most)
+        first = Constant <value_ints = [0]> ()  Y = Slice (X, first, count, first)""",
+    "takes the last of a part": """
+        most = Constant <value_int = 399> ()  last = Sub (steps, one)  place = Min (last, most)
+        Y = Gather <axis = 0> (X, place)""",
+}
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_that_a_longer_sequence_has_elsewhere_is_refused(name: str, chunk: int) -> None:
+    source = model(
+        f"""(float[T, 1, 3] X) => (float Y) {{
+            zero = Constant <value_int = 0> ()  one = Constant <value_int = 1> ()
+            axes = Constant <value_ints = [1, 2]> ()  nil = Constant <value_float = 0.0> ()
+            length = Shape <end = 1> (X)  steps = Squeeze (length)  number = Cast <to = 1> (steps)
+            numbers = Range (zero, steps, one)  {PARTS[name]}
+        }}"""
+    )
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(
+        UnsupportedModelError, match=r"number of (time )?steps|as many steps|not the last one"
+    ):
+        rnnlower.stream(source, time_axes={"X": 0}, chunk=chunk)

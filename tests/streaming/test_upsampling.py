@@ -149,3 +149,23 @@ def test_causal_layers_after_a_look_ahead_add_no_delay(chunk: int, fill: float) 
     kernels = {name: weights(4, 4, 3) for name in ("wa", "wb", "wc")}
     delay = stream(model(*nodes, **kernels, **constants), chunk=chunk, allow_delay=True)["delay"]
     assert delay == (1 if fill == 0 else 4)
+
+
+def test_transposed_convolution_without_pads_by_name() -> None:
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2], auto_pad="VALID")
+    assert stream(model(node, w=weights(4, 3, 5)), chunk=2, allow_delay=True)["unreached"] == {"y": 3}
+
+
+def test_a_region_of_the_sequence_is_not_resized() -> None:
+    node = helper.make_node(
+        "Resize",
+        ["x", "region", "", "s"],
+        ["y"],
+        mode="linear",
+        coordinate_transformation_mode="tf_crop_and_resize",
+    )
+    region = np.array([0, 0, 0, 1, 1, 0.5], np.float32)
+    source = model(node, region=region, s=np.array([1, 4, 12]))
+    source.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 12
+    with pytest.raises(rnnlower.UnsupportedModelError, match="resizes a region"):
+        rnnlower.stream(source, time_axes={"x": 2})
