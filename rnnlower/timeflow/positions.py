@@ -177,7 +177,7 @@ def _refuse_of_length(flow: Flow, value: ir.Value, array: Array, axis: int, trac
         )
         if each is not None and each.shape[axis] == its.size
     ]
-    if len(halves) < 2 or not np.array_equal(*halves):
+    if len(halves) < 2 or not np.array_equal(halves[0], halves[1]):
         raise CoupledError(f"combines each step with {value.name!r}, which depends on the number of steps")
 
 
