@@ -236,6 +236,8 @@ def _concat_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any
 
 def _window_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
     """Return the shape of what a window makes that moves over a signal: a convolution or a pool."""
+    if any(len(shape) < 2 for shape in shapes[: 1 + node.op_type.startswith("Conv")]):
+        return None  # Not valid.
     (batch, channels, *signal), *weights = shapes
     kernel: Sequence[Any] = node.attributes.get_ints("kernel_shape", ())
     if node.op_type.startswith("Conv"):

@@ -169,3 +169,14 @@ def test_a_region_of_the_sequence_is_not_resized() -> None:
     source.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 12
     with pytest.raises(rnnlower.UnsupportedModelError, match="resizes a region"):
         rnnlower.stream(source, time_axes={"x": 2})
+
+
+@pytest.mark.parametrize(("ahead", "stride", "delay"), [(1, 2, 2), (2, 3, 3), (3, 2, 4)])
+def test_outputs_of_two_rates_are_late_by_whole_frames_of_both(ahead: int, stride: int, delay: int) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["y"], pads=[0, ahead]),
+        helper.make_node("Conv", ["x", "w"], ["z"], strides=[stride]),
+    ]
+    source = model(*nodes, v=weights(3, 4, ahead + 1), w=weights(3, 4, stride))
+    source.graph.output.add(name="z").type.tensor_type.elem_type = TensorProto.FLOAT
+    assert stream(source, chunk=2 * stride, allow_delay=True)["delay"] == delay
