@@ -221,8 +221,8 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
     flow.require_same_ints(node, name, 1, None if where is None else where + len(axes))
     refuse_varying(flow, operand(node, 2), moved)
     before, after = (0, 0) if where is None else (pads[where], pads[where + len(axes)])
-    for _, numbers in flow.lengths(operand(node, 1), moved) if where is not None else ():
-        if abs(numbers[where + len(axes)] - after) >= flow.sample.steps:
+    for _, numbers in flow.lengths(operand(node, 1), moved):
+        if where is not None and abs(numbers[where + len(axes)] - after) >= flow.sample.steps:
             raise CoupledError("pads the end of the sequence by a number that changes with its length")
     mode, fill = node.attributes.get_string("mode", "constant"), _pad_value(flow, node)
     if before <= 0 and moved.lag < 0 and mode == "constant" and moved.fill not in (fill, "edge", "reflect"):
