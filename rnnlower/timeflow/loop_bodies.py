@@ -62,9 +62,7 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     tracks = {(reader, 0): flow.required_track(reader) for reader in readers}
     frames = {track.frames for track in tracks.values()}
     counts = [
-        its.frames == count
-        for each in tracks.values()
-        for its, (count,) in flow.lengths(node.inputs[0], each)
+        [its.frames] == count for each in tracks.values() for its, count in flow.lengths(node.inputs[0], each)
     ]
     if len(frames) != 1 or not all(counts):
         raise CoupledError("does not take one step of each sequence in each iteration")

@@ -32,12 +32,12 @@ def fill_track(flow: Flow, rank: int, whole: list[int], chunk: list[int]) -> Out
 def number_steps(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a Range over the steps: a chunk continues it."""
     bounds = [(flow.content(value), flow.chunk_content(value)) for value in node.inputs]
-    if any(whole is None or chunk is None for whole, chunk in bounds):
+    if any(array is None or not array.size for pair in bounds for array in pair):
         raise CoupledError("takes its limits from an unsupported computation")
     first, limit, step = (
         [float(array.reshape(-1)[0]) for array in pair if array is not None] for pair in bounds
     )
-    if first[0] != first[1] or step[0] != step[1]:
+    if first[0] != first[1] or step[0] != step[1] or not step[0]:
         return CoupledError("numbers the steps from a start that depends on how many there are")
     whole, chunk = (max(math.ceil((end - first[0]) / step[0]), 0) for end in limit)
     track = fill_track(flow, 1, [whole], [chunk])

@@ -135,3 +135,21 @@ def test_a_part_that_a_longer_sequence_has_elsewhere_is_refused(name: str, chunk
     source.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(UnsupportedModelError, match="|".join(REASONS)):
         rnnlower.stream(source, time_axes={"X": 0}, chunk=chunk)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    ["none = Shape <end = 0> (X)  r = Range (zero, none, one)", "r = Range (zero, steps, zero)"],
+)
+def test_a_range_without_limits_or_with_a_step_of_0_is_refused(limits: str) -> None:
+    source = model(
+        f"""(float[T, 3] X) => (float Y) {{
+            zero = Constant <value_int = 0> ()  one = Constant <value_int = 1> ()
+            length = Shape <end = 1> (X)  steps = Squeeze (length)  {limits}
+            numbers = Cast <to = 1> (r)  axes = Constant <value_ints = [1]> ()
+            rows = Unsqueeze (numbers, axes)  Y = Mul (X, rows)
+        }}"""
+    )
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(UnsupportedModelError, match="Mul node"):
+        rnnlower.stream(source, time_axes={"X": 0})
