@@ -48,7 +48,7 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         _set_bounds(flow, node, where, (starts, start), (ends, _END))
         return _every(flow, node, track, start, step)
     moves = flow.sample.steps != flow.sample.chunk
-    if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and flow.has_dynamic_length:
+    if 0 <= ends[where] < track.size and ends[where] == soon[where] and moves and flow.has_dynamic_length:
         if _gives_shape_alone(node.outputs[0]) and starts[where] >= 0 and ends[where] <= track.chunk_size:
             # A chunk has as many steps; if more than one, its last ones, for they say how long it must be.
             if ends[where] * flow.sample.chunk > track.chunk_size:

@@ -97,6 +97,7 @@ PARTS = {
     "stops": """
         most = Constant <value_ints = [400]> ()  count = Min (length, most)
         first = Constant <value_ints = [0]> ()  Y = Slice (X, first, count, first)""",
+    "is empty": "none = Sub (length, length)  Y = Slice (X, nought, none, nought)",
     "is padded up to a length": """
         most = Constant <value_ints = [500]> ()  rest = Sub (most, length)
         sides = Concat <axis = 0> (nought, nought, nought, rest, nought, nought)  Y = Pad (X, sides)""",
@@ -116,7 +117,7 @@ PARTS = {
 
 REASONS = (
     *("number of (time )?steps", "as many steps", "not the last one", "changes with its length"),
-    "one step of each sequence",
+    *("one step of each sequence", "the first steps"),
 )
 
 
