@@ -167,18 +167,21 @@ def cut_to_chunk(
 
 
 def _refuse_of_length(flow: Flow, value: ir.Value, array: Array, axis: int, track: Track) -> None:
-    """Refuse a value whose first half is another one for a sequence of twice as many steps."""
-    sample = dataclasses.replace(flow.sample, steps=2 * flow.sample.steps)
-    halves = [
-        np.moveaxis(each, axis, 0).reshape(its.outer, its.frames, -1)[:, : track.frames // 2]
-        for each, its in (
-            (array, track),
-            (content_at(flow, value, sample), track.with_(sample=sample)),
+    """Refuse a value whose first half is another one for a sequence of twice, or half, as many steps."""
+    steps, chunk = flow.sample.steps, flow.sample.chunk
+    samples = (dataclasses.replace(flow.sample, steps=n) for n in (2 * steps, steps // chunk // 2 * chunk))
+    found = ((content_at(flow, value, sample), track.with_(sample=sample)) for sample in samples)
+    # That of a long sequence may be too large.
+    other, its = next((pair for pair in found if pair[0] is not None), (None, track))
+    if other is not None and other.shape[axis] == its.size:
+        first, second = (
+            np.moveaxis(each, axis, 0).reshape(one.outer, one.frames, -1)
+            for each, one in ((array, track), (other, its))
         )
-        if each is not None and each.shape[axis] == its.size
-    ]
-    if len(halves) < 2 or not np.array_equal(halves[0], halves[1]):
-        raise CoupledError(f"combines each step with {value.name!r}, which depends on the number of steps")
+        half = min(track.frames, its.frames) // 2
+        if np.array_equal(first[:, :half], second[:, :half]):
+            return
+    raise CoupledError(f"combines each step with {value.name!r}, which depends on the number of steps")
 
 
 def _row_for_all(flow: Flow, node: ir.Node, index: int, array: Array, time: int, broadcasts: bool) -> Array:
