@@ -101,6 +101,15 @@ def _along(what: str, flow: Flow, node: ir.Node) -> Outcome:
     return _along_axes(axes, flow, node, what, bool(node.attributes.get_int("keepdims", 1)))
 
 
+def _normalize(flow: Flow, node: ir.Node) -> Outcome:
+    """Handle a normalization along the last axes; its scale and bias may differ from step to step."""
+    track = _along("normalizes", flow, node)
+    for index in range(1, len(node.inputs)):
+        if isinstance(track, Track) and node.inputs[index] is not None:
+            accept_constant(flow, node, index, track.axis - len(flow.shape(node)), track)
+    return track
+
+
 def _reduce(flow: Flow, node: ir.Node) -> Outcome:
     axes = reduced_axes(node, len(flow.shape(node)), flow.axes(node))
     keeps = bool(node.attributes.get_int("keepdims", 1))
@@ -283,7 +292,7 @@ ALONG: dict[str, Rule] = {
     "GroupNormalization": partial(_from_axis, 1, "normalizes"),
     "Hardmax": partial(_along, "normalizes"),
     "InstanceNormalization": partial(_from_axis, 1, "normalizes"),
-    "LayerNormalization": partial(_along, "normalizes"),
+    "LayerNormalization": _normalize,
     "LogSoftmax": partial(_along, "normalizes"),
     "LpNormalization": partial(_along, "normalizes"),
     "LRN": lambda flow, node: _along_axes([1], flow, node, "normalizes"),
@@ -291,7 +300,7 @@ ALONG: dict[str, Rule] = {
     "MatMulInteger": matmul,
     "OneHot": _one_hot,
     "QuantizeLinear": _quantize,
-    "RMSNormalization": partial(_along, "normalizes"),
+    "RMSNormalization": _normalize,
     "Resize": _resize,
     "Softmax": partial(_along, "normalizes"),
     "TopK": partial(_along, "sorts"),

@@ -154,3 +154,17 @@ def test_a_range_without_limits_or_with_a_step_of_0_is_refused(limits: str) -> N
     source.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(UnsupportedModelError, match="Mul node"):
         rnnlower.stream(source, time_axes={"X": 0})
+
+
+@pytest.mark.parametrize("shape", [(6, 1, 4), (6, 1, 1)])
+def test_scales_of_a_normalization_are_cut_to_chunks(shape: tuple[int, ...]) -> None:
+    source = model(
+        """(float[6, 1, 3] X) => (float[6, 1, 4] Y) {
+            all, state = RNN <hidden_size = 4> (X, W, R)
+            second = Constant <value_ints = [1]> ()  y = Squeeze (all, second)  Y = LayerNormalization (y, S)
+        }""",
+        W=(1, 4, 3),
+        R=(1, 4, 4),
+        S=shape,
+    )
+    assert rnnlower.verify(source, rnnlower.stream(source, chunk=2))
