@@ -296,7 +296,7 @@ def trip_count(facts: Facts, node: ir.Node, simulate: bool = True) -> int | None
     most = facts.constant(node.inputs[0])
     if node.inputs[0] is not None and most is None:
         return None
-    limit = None if most is None else max(int(most.reshape(-1)[0]), 0)
+    limit = None if most is None or not most.size else max(int(most.reshape(-1)[0]), 0)
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         condition = facts.constant(node.inputs[1])
         if condition is None:

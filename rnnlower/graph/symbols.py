@@ -153,7 +153,7 @@ def infer_symbolic_shape(
     if node.op_type == "Slice" and not node.domain:
         cuts = axis_slices(node, dict(zip(node.inputs, inputs, strict=True)).get)
         return None if dims is None or cuts is None else _slice_shape(cuts, dims)
-    if node.op_type == "Range" and not node.domain and all(each is not None for each in inputs):
+    if node.op_type == "Range" and not node.domain and all(each is not None and each.size for each in inputs):
         start, limit, step = (each.reshape(-1)[0] for each in inputs if each is not None)
         if isinstance(limit, int) or not isinstance(step, int) or step < 1:
             return None
@@ -236,6 +236,8 @@ def _concat_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any
 
 def _window_shape(node: ir.Node, _: Sequence[Array | None], shapes: Sequence[Any]) -> Dims | None:
     """Return the shape of what a window makes that moves over a signal: a convolution or a pool."""
+    if any(len(shape) < 2 for shape in shapes[: 1 + node.op_type.startswith("Conv")]):
+        return None  # Not valid.
     (batch, channels, *signal), *weights = shapes
     kernel: Sequence[Any] = node.attributes.get_ints("kernel_shape", ())
     if node.op_type.startswith("Conv"):

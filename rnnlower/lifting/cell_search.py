@@ -197,6 +197,8 @@ def _find_cell(
     evaluator = Evaluator(facts, atoms, states | known, frame.aliases, direction=direction, is_step=True)
     results, condition = _remove_masks(facts, frame, group)
     new = [evaluator.form(result) for result in results]
+    if any(len(form.tags) != len(states[state.before].tags) for form, state in zip(new, group, strict=True)):
+        raise NotLiftableError("a step changes the number of axes of its state")
     blocks = [atoms.block(int(form.ids.flat[0])) for form in states.values()]
     cell, order = _match_in_any_order(atoms, blocks, [as_vector(form) for form in new], semantics)
     parts = []

@@ -145,7 +145,9 @@ class _LoopReader:
     def _is_endless(self) -> bool:
         """Return whether the trip count is missing, or above every number of steps."""
         most = self._facts.constant(self._node.inputs[0])
-        return self._node.inputs[0] is None or (most is not None and bool(most > np.iinfo(np.int32).max))
+        return self._node.inputs[0] is None or (
+            most is not None and bool((most > np.iinfo(np.int32).max).any())
+        )
 
     def _conditions(self, value: ir.Value | None) -> Iterator[tuple[Index, ir.Value]]:
         """Yield the limits of counters, which must all be larger; true conditions need none."""

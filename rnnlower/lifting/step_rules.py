@@ -197,7 +197,7 @@ def _matmul(e: Evaluator, node: ir.Node, transposed: Sequence[bool] = (False, Fa
 
 
 def _gemm(e: Evaluator, node: ir.Node) -> Sequence[AffineForm]:
-    made = _matmul(e, node, [node.attributes.get_int(name, 0) == 1 for name in ("transA", "transB")])
+    made = _matmul(e, node, [node.attributes.get_int(name, 0) != 0 for name in ("transA", "transB")])
     made = made.scale(node.attributes.get_float("alpha", 1.0))
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         made = add_forms(made, e.form(node.inputs[2]).scale(node.attributes.get_float("beta", 1.0)))

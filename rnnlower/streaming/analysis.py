@@ -202,9 +202,12 @@ def _finish(flow: Flow, steps: int | None, allow_delay: bool) -> Analysis:
     unreached = {name: frames for name, track in tracks.items() if (frames := _count_unreached(track)) > 0}
     # Frames before the stream are its first ones where they are an output.
     delay = max([0, *(-(-track.lag * chunk // track.chunk) for track in tracks.values())])
+    # Callers skip whole frames of each output.
+    whole = math.lcm(*(chunk // math.gcd(chunk, track.chunk) for track in tracks.values()))
+    delay = -(-delay // whole) * whole
     names = [value.name for value in outputs]
     for name, track in tracks.items():
-        late = -(-delay * track.chunk // chunk)
+        late = delay * track.chunk // chunk
         if late != track.lag and outputs[names.index(name)].is_graph_input():
             raise CoupledError(
                 f"output {name!r} is an input, too, and would be {counted(late, 'frame')} late",

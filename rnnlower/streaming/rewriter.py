@@ -349,6 +349,9 @@ class StreamRewriter:
 
     def _set_attribute(self, edit: edits.SetAttribute) -> None:
         edit.node.attributes[edit.name] = ir.AttrInt64s(edit.name, list(edit.value))
+        if edit.name == "pads":
+            # VALID, which means none: a node has one or the other.
+            edit.node.attributes.pop("auto_pad", None)
 
     def _bypass(self, edit: edits.BypassNode) -> None:
         (out,) = edit.node.outputs

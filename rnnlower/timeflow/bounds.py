@@ -40,13 +40,15 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     if step < 0:
         raise CoupledError("reverses time")
     start, end, _ = slice(starts[where], ends[where]).indices(track.size)
+    if flow.has_dynamic_length and track.size <= ends[where] == soon[where] < _NO_END:
+        flow.limit_positions(ends[where] // track.inner, track)
     if step > 1:
         if not start == starts[where] == later[where] < step or end < track.size:
             raise CoupledError("leaves out steps")
         _set_bounds(flow, node, where, (starts, start), (ends, _END))
         return _every(flow, node, track, start, step)
     moves = flow.sample.steps != flow.sample.chunk
-    if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and flow.has_dynamic_length:
+    if 0 <= ends[where] < track.size and ends[where] == soon[where] and moves and flow.has_dynamic_length:
         if _gives_shape_alone(node.outputs[0]) and starts[where] >= 0 and ends[where] <= track.chunk_size:
             # A chunk has as many steps; if more than one, its last ones, for they say how long it must be.
             if ends[where] * flow.sample.chunk > track.chunk_size:
@@ -55,10 +57,11 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
             return LATEST
         remedy = shapes_remedy() if _is_only_measured(node.outputs[0]) else ""
         raise CoupledError("takes the first steps of the sequence", remedy)
-    more = ends[where] - soon[where] - track.rate * (flow.sample.steps - flow.sample.chunk)
-    is_cut = end < track.size or soon[where] < track.chunk_size
-    if ends[where] != soon[where] and is_cut and abs(more) >= 1:
-        raise CoupledError("takes a part of the sequence that grows with it, but not by as many steps")
+    for its, last in flow.lengths(operand(node, 2), track):
+        more = last[where] - soon[where] - its.rate * (its.sample.steps - flow.sample.chunk)
+        is_cut = slice(last[where]).indices(its.size)[1] < its.size or soon[where] < track.chunk_size
+        if last[where] != soon[where] and is_cut and abs(more) >= 1:
+            raise CoupledError("takes a part of the sequence that grows with it, but not by as many steps")
     is_last = start == track.size - track.inner and end == track.size and track.frames > 1
     if start and is_last and not (starts[where] == later[where] > 0 and flow.has_dynamic_length):
         _last_only(flow, track, track.frames - 1)
@@ -66,8 +69,6 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         return LATEST
     if starts[where] < 0 or starts[where] != later[where]:
         raise CoupledError("takes the last steps of the sequence")
-    if flow.has_dynamic_length and track.size <= ends[where] == soon[where] < _NO_END:
-        flow.limit_positions(ends[where] // track.inner, track)
     if start % track.inner or end % track.inner or track.outer != 1:
         raise CoupledError("cuts an axis in which time is folded")
     if start or end != track.size:
@@ -126,10 +127,10 @@ def _gather(flow: Flow, node: ir.Node) -> Outcome:
         # Every step has that shape, the first of a chunk, too.
         flow.edits.append(ReplaceInput(node, 1, np.zeros_like(place)))
         return LATEST
-    number = int(place.reshape(-1)[0])
-    if number >= 0 and flow.is_fixed(node.inputs[1]):
+    if place.reshape(-1)[0] >= 0 and flow.is_fixed(node.inputs[1]):
         raise CoupledError("picks a step of the sequence that is not the last one")
-    _last_only(flow, track, number % track.size)
+    for its, number in flow.lengths(node.inputs[1], track):
+        _last_only(flow, its, number[0] % its.size)
     last = -1 if flow.opset >= _FROM_THE_END else track.chunk - 1
     flow.edits.append(ReplaceInput(node, 1, np.full(place.shape, last, place.dtype)))
     return LATEST
@@ -220,6 +221,9 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
     flow.require_same_ints(node, name, 1, None if where is None else where + len(axes))
     refuse_varying(flow, operand(node, 2), moved)
     before, after = (0, 0) if where is None else (pads[where], pads[where + len(axes)])
+    for _, numbers in flow.lengths(operand(node, 1), moved):
+        if where is not None and abs(numbers[where + len(axes)] - after) >= flow.sample.steps:
+            raise CoupledError("pads the end of the sequence by a number that changes with its length")
     mode, fill = node.attributes.get_string("mode", "constant"), _pad_value(flow, node)
     if before <= 0 and moved.lag < 0 and mode == "constant" and moved.fill not in (fill, "edge", "reflect"):
         # What is put beside the frames before the stream is not what they are.

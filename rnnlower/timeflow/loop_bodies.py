@@ -61,7 +61,10 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     readers = _readers(flow, body)
     tracks = {(reader, 0): flow.required_track(reader) for reader in readers}
     frames = {track.frames for track in tracks.values()}
-    if len(frames) != 1 or frames != {int(trips.reshape(-1)[0])}:
+    counts = [
+        [its.frames] == count for each in tracks.values() for its, count in flow.lengths(node.inputs[0], each)
+    ]
+    if len(frames) != 1 or not all(counts):
         raise CoupledError("does not take one step of each sequence in each iteration")
     _refuse_captured(flow, node, readers)
     track, calls = delay_all_by_chunks(flow, tracks)

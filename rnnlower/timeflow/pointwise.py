@@ -101,6 +101,15 @@ def _along(what: str, flow: Flow, node: ir.Node) -> Outcome:
     return _along_axes(axes, flow, node, what, bool(node.attributes.get_int("keepdims", 1)))
 
 
+def _normalize(flow: Flow, node: ir.Node) -> Outcome:
+    """Handle a normalization along the last axes; its scale and bias may differ from step to step."""
+    track = _along("normalizes", flow, node)
+    for index in range(1, len(node.inputs)):
+        if isinstance(track, Track) and node.inputs[index] is not None:
+            accept_constant(flow, node, index, track.axis - len(flow.shape(node)), track)
+    return track
+
+
 def _reduce(flow: Flow, node: ir.Node) -> Outcome:
     axes = reduced_axes(node, len(flow.shape(node)), flow.axes(node))
     keeps = bool(node.attributes.get_int("keepdims", 1))
@@ -225,6 +234,8 @@ def _resized_axes(flow: Flow, node: ir.Node) -> Array:
 
 def _resize(flow: Flow, node: ir.Node) -> Outcome:
     track = flow.required_track(node)
+    if node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        raise CoupledError("resizes a region (tf_crop_and_resize)", "cut it out with a Slice first")
     size, result = flow.shape(node)[track.axis], flow.result_shape(node)[track.axis]
     axes = _resized_axes(flow, node)
     place = next(iter(np.flatnonzero(axes == track.axis).tolist()), len(flow.shape(node)))
@@ -279,9 +290,9 @@ ALONG: dict[str, Rule] = {
     "GlobalMaxPool": partial(_from_axis, 2, "takes the largest"),
     **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), partial(_from_axis, 1, "normalizes")),
     **dict.fromkeys(
-        ("Hardmax", "LayerNormalization", "LogSoftmax", "LpNormalization", "RMSNormalization", "Softmax"),
-        partial(_along, "normalizes"),
+        ("Hardmax", "LogSoftmax", "LpNormalization", "Softmax"), partial(_along, "normalizes")
     ),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _normalize),
     "LRN": lambda flow, node: _along_axes([1], flow, node, "normalizes"),
     **dict.fromkeys(("MatMul", "MatMulInteger"), matmul),
     "OneHot": _one_hot,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,7 +12,7 @@ from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import operand, required_input
 from rnnlower.timeflow.edits import ContinuePositions, ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome
-from rnnlower.timeflow.tracks import CoupledError, Track, shapes_remedy
+from rnnlower.timeflow.tracks import CoupledError, Sample, Track, facts_about, shapes_remedy
 from rnnlower.wording import time_axis
 
 
@@ -31,12 +32,12 @@ def fill_track(flow: Flow, rank: int, whole: list[int], chunk: list[int]) -> Out
 def number_steps(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a Range over the steps: a chunk continues it."""
     bounds = [(flow.content(value), flow.chunk_content(value)) for value in node.inputs]
-    if any(whole is None or chunk is None for whole, chunk in bounds):
+    if any(array is None or not array.size for pair in bounds for array in pair):
         raise CoupledError("takes its limits from an unsupported computation")
     first, limit, step = (
         [float(array.reshape(-1)[0]) for array in pair if array is not None] for pair in bounds
     )
-    if first[0] != first[1] or step[0] != step[1]:
+    if first[0] != first[1] or step[0] != step[1] or not step[0]:
         return CoupledError("numbers the steps from a start that depends on how many there are")
     whole, chunk = (max(math.ceil((end - first[0]) / step[0]), 0) for end in limit)
     track = fill_track(flow, 1, [whole], [chunk])
@@ -106,6 +107,18 @@ def accept_constant(flow: Flow, node: ir.Node, index: int, axis: int, track: Tra
         refuse_varying(flow, value, track)
 
 
+def content_at(flow: Flow, value: ir.Value, sample: Sample) -> Array | None:
+    """Return the content of a value that follows from sizes, for a sequence of another length."""
+    facts = facts_about(flow.model, sample)
+    for each, its in flow.tracks.items():
+        # Not every operator has its shapes inferred.
+        shape = None if flow.follows_from_size(each) else flow.shape_of(each)
+        if shape is not None:
+            size = its.with_(sample=sample).size
+            facts.assume(each, (*shape[: its.axis], size, *shape[its.axis + 1 :]))
+    return facts.constant(value)
+
+
 def cut_to_chunk(
     flow: Flow, node: ir.Node, index: int, axis: int, track: Track, *, broadcasts: bool = False
 ) -> None:
@@ -126,6 +139,8 @@ def cut_to_chunk(
         raise CoupledError(f"combines the only step with each element of {name}")
     before, after = array.shape[:axis], array.shape[axis + 1 :]
     frames = array.reshape(*before, track.outer, track.frames, track.inner, *after)
+    if is_by_size and flow.has_dynamic_length:
+        _refuse_of_length(flow, value, array, axis, track)
     first = frames.take([0], axis + 1)
     if np.array_equal(frames, np.repeat(first, track.frames, axis + 1)):
         cut = np.repeat(first, track.chunk, axis + 1).reshape(*before, track.chunk_size, *after)
@@ -149,6 +164,24 @@ def cut_to_chunk(
     # A row is an element of the axis.
     holds = None if holds is None else holds * track.inner
     flow.edits.append(ContinuePositions(node, index, axis, track.chunk_size, table, holds))
+
+
+def _refuse_of_length(flow: Flow, value: ir.Value, array: Array, axis: int, track: Track) -> None:
+    """Refuse a value whose first half is another one for a sequence of twice, or half, as many steps."""
+    steps, chunk = flow.sample.steps, flow.sample.chunk
+    samples = (dataclasses.replace(flow.sample, steps=n) for n in (2 * steps, steps // chunk // 2 * chunk))
+    found = ((content_at(flow, value, sample), track.with_(sample=sample)) for sample in samples)
+    # That of a long sequence may be too large.
+    other, its = next((pair for pair in found if pair[0] is not None), (None, track))
+    if other is not None and other.shape[axis] == its.size:
+        first, second = (
+            np.moveaxis(each, axis, 0).reshape(one.outer, one.frames, -1)
+            for each, one in ((array, track), (other, its))
+        )
+        half = min(track.frames, its.frames) // 2
+        if np.array_equal(first[:, :half], second[:, :half]):
+            return
+    raise CoupledError(f"combines each step with {value.name!r}, which depends on the number of steps")
 
 
 def _row_for_all(flow: Flow, node: ir.Node, index: int, array: Array, time: int, broadcasts: bool) -> Array:

@@ -97,7 +97,7 @@ def _split_into_frames(
             length = track.frames // size
             flow.require_multiple(node, track, length, f"cuts the time axis into frames of {length}")
             # A frame must not begin in one chunk and end in another.
-            track = flow.delay_to(node, 0, -(-track.lag // length) * length, track)
+            track = flow.delay_to(node, 0, -(-max(track.lag, 0) // length) * length, track)
             return track.resampled(stride=length).with_(axis=axis, outer=1, lag=track.lag // length)
         passed *= size
     raise CoupledError("mixes the time axis with others, so that no axis has the steps in order")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -361,6 +361,14 @@ class Contents:
         if longer is None or any(a == b != c for a, b, c in zip(whole, chunk, [*longer], strict=True)):
             raise unknown
         return whole, chunk
+
+    def lengths(self, value: ir.Value | None, track: Track) -> Iterator[tuple[Track, list[int]]]:
+        """Yield a track at each length of the whole sequence, and the integers of a value there, if known."""
+        lengths = [(self.whole, self.sample), (self.longer, self.sample.longer)]
+        for facts, sample in lengths[: 1 + self.has_dynamic_length]:
+            content = facts.constant(value)
+            if content is not None:
+                yield track.with_(sample=sample), content.reshape(-1).tolist()
 
     def require_same_ints(self, node: ir.Node, name: str, index: int, but: int | None = None) -> None:
         """Refuse integers that differ between the sequence and a chunk, except for one of them."""

@@ -12,8 +12,9 @@ from rnnlower.graph.evaluation import Array, evaluate
 from rnnlower.graph.operator_kinds import axes_along
 from rnnlower.timeflow.edits import ContinuePositions, ReplaceInput
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
+from rnnlower.timeflow.positions import content_at
 from rnnlower.timeflow.recurrence import delay_all_by_chunks
-from rnnlower.timeflow.tracks import CoupledError, Sample, Scores, Track, facts_about
+from rnnlower.timeflow.tracks import CoupledError, Sample, Scores, Track
 
 _EXAMPLE = 1024
 """The least number of frames for which a mask of a dynamic length is computed."""
@@ -46,6 +47,8 @@ def _elementwise(flow: Flow, node: ir.Node) -> Outcome:
             content = flow.scores[value].outside
         elif value is not None:
             content = flow.content(value)
+            if content is not None and content.size == 1 and flow.depends_on_length(value):
+                raise CoupledError("computes with the number of time steps, which a stream does not have")
             shape = flow.shape_of(value)
             if not flow.follows_from_size(value) or shape is None or {*shape[-2:]} - {1}:
                 content = None
@@ -133,20 +136,14 @@ def _content(flow: Flow, value: ir.Value, track: Track) -> Array:
 def _example(flow: Flow, value: ir.Value, track: Track, frames: int) -> Array | None:
     chunk, sizes = flow.sample.chunk, flow.sample.sizes
     steps = -(-int(frames / track.rate) // chunk) * chunk
-    sample = Sample(flow.sample.axes, steps, chunk, sizes)
-    facts = facts_about(flow.model, sample)
-    for each, its in flow.tracks.items():
-        # Not every operator has its shapes inferred.
-        shape = None if flow.follows_from_size(each) else flow.shape_of(each)
-        if shape is not None:
-            size = its.with_(sample=sample).size
-            facts.assume(each, (*shape[: its.axis], size, *shape[its.axis + 1 :]))
-    return facts.constant(value)
+    return content_at(flow, value, Sample(flow.sample.axes, steps, chunk, sizes))
 
 
 def _softmax(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a softmax over the keys that the masks leave, which must lie in a window of the past."""
     scores = _common_scores(flow, node)
+    if scores.outside is not None:
+        raise CoupledError("computes with the weights of an attention in an unsupported way")
     rank = scores.track.axis + 2
     if axes_along(node, rank, flow.opset) != range(rank - 1, rank):
         raise CoupledError("normalizes over the queries, not over the keys")

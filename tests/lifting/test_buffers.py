@@ -114,3 +114,11 @@ def test_a_buffer_that_each_step_transposes(put: str, left: list[str], batch: in
         inputs = {"X": np.random.default_rng(batch).normal(size=(batch, steps, 4)).astype(np.float32)}
         for name, expected in run(model, inputs).items():
             np.testing.assert_allclose(run(lifted, inputs)[name], expected, atol=1e-5)
+
+
+def test_a_state_that_gains_an_axis_stays() -> None:
+    model = make_model(PYTORCH)
+    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
+    (body,) = (each.g for each in loop.attribute if each.name == "body")
+    body.output[1].name = "row"
+    assert recurrent_left(rnnlower.lift(model)) == []

@@ -421,7 +421,7 @@ FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
         {
             "step": """
                 xt = Transpose (x) xw = Gemm <transA = 1, beta = 0.0> (W, xt, none)
-                hr = Gemm <transA = 1, transB = 1, alpha = 0.5> (R, h) sum = Add (xw, hr)
+                hr = Gemm <transA = 1, transB = 2, alpha = 0.5> (R, h) sum = Add (xw, hr)
                 columns = Transpose (sum) row = Reshape (bias, one_four) full = Expand (row, two_four)
                 all = Slice (full, no_place, two_four, both_axes) biased = Add (columns, all)
                 new = Tanh (biased)

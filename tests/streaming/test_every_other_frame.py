@@ -43,6 +43,23 @@ def test_stacked_frames_of_a_low_rate() -> None:
     stream(model(text, W=(1, 12, 12), R=(1, 12, 4)), {"X": 1}, chunk=6)
 
 
+def test_a_part_that_ends_at_a_fixed_step_limits_the_stream() -> None:
+    constants = CONSTANTS.replace("end = {9223372036854775807}", "end = {400}")
+    text = f"(float[2, n, 4] X) => (float[s, 1, 2, 4] Y) {constants} {{ {_every(2, 0)} {GRU} }}"
+    assert stream(model(text, **SMALL), {"X": 1}, chunk=2)["limit"] == 400
+
+
+@pytest.mark.parametrize("chunk", [6, 8])
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("mode", ["reflect", "edge", "constant"])
+def test_pairs_of_frames_after_pads_at_the_start(mode: str, count: int, chunk: int) -> None:
+    pads = f"int64[6] pads = {{0, {count}, 0, 0, {-count}, 0}}"
+    constants = f"<{pads}, float one = {{1}}, int64[3] pair = {{1, 12, 8}}>"
+    body = f'wide = Pad <mode = "{mode}"> (X, pads, one) Y = Reshape (wide, pair)'
+    source = model(f"(float[1, 24, 4] X) => (float[1, 12, 8] Y) {constants} {{ {body} }}")
+    stream(source, {"X": 1}, chunk=chunk, allow_delay=True)
+
+
 @pytest.mark.parametrize("bounds", ["k3, end, k1, k2", "k0, k5, k1, k2"])
 def test_other_steps_are_refused(bounds: str) -> None:
     text = f"(float[2, n, 4] X) => (float[s, 1, 2, 4] Y) {CONSTANTS} {{ y = Slice (X, {bounds}) {GRU} }}"

@@ -84,3 +84,87 @@ def test_the_scales_of_blocks_are_cut_to_chunks() -> None:
     )
     streamed = rnnlower.stream(source, chunk=2)
     assert rnnlower.verify(source, streamed)
+
+
+PARTS = {
+    "fades in over a tenth": """
+        ten = Constant <value_int = 10> ()  part = Div (steps, ten)  starts = Less (numbers, part)
+        early = Unsqueeze (starts, axes)  Y = Where (early, nil, X)""",
+    "grows to a third": """
+        f = Cast <to = 1> (numbers)  share = Div (f, number)  three = Constant <value_float = 3.0> ()
+        grows = Mul (share, three)  whole = Constant <value_float = 1.0> ()  gain = Min (grows, whole)
+        rows = Unsqueeze (gain, axes)  Y = Mul (X, rows)""",
+    "stops": """
+        most = Constant <value_ints = [400]> ()  count = Min (length, most)
+        first = Constant <value_ints = [0]> ()  Y = Slice (X, first, count, first)""",
+    "is empty": "none = Sub (length, length)  Y = Slice (X, nought, none, nought)",
+    "is padded up to a length": """
+        most = Constant <value_ints = [500]> ()  rest = Sub (most, length)
+        sides = Concat <axis = 0> (nought, nought, nought, rest, nought, nought)  Y = Pad (X, sides)""",
+    "is read by a Loop of fewer iterations": """
+        most = Constant <value_int = 400> ()  count = Min (steps, most)  go = Cast <to = 9> (one)
+        start = Constant <value_floats = [0.0, 0.0, 0.0]> ()
+        last, Y = Loop (count, go, start) <body = sum (int64 i, bool on, float[3] s) =>
+            (bool more, float[3] new, float[3] y) {
+                more = Identity (on)  x = Gather (X, i)  row = Squeeze (x, nought)  both = Mul (s, row)
+                new = Add (both, row)  y = Identity (new)
+            }>""",
+    "takes the last of a part": """
+        most = Constant <value_int = 399> ()  last = Sub (steps, one)  place = Min (last, most)
+        Y = Gather <axis = 0> (X, place)""",
+}
+
+
+REASONS = (
+    *("number of (time )?steps", "as many steps", "not the last one", "changes with its length"),
+    *("one step of each sequence", "the first steps"),
+)
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_that_a_longer_sequence_has_elsewhere_is_refused(name: str, chunk: int) -> None:
+    source = model(
+        f"""(float[T, 1, 3] X) => (float Y) {{
+            zero = Constant <value_int = 0> ()  one = Constant <value_int = 1> ()
+            axes = Constant <value_ints = [1, 2]> ()  nought = Constant <value_ints = [0]> ()
+            nil = Constant <value_float = 0.0> ()
+            length = Shape <end = 1> (X)  steps = Squeeze (length)  number = Cast <to = 1> (steps)
+            numbers = Range (zero, steps, one)  {PARTS[name]}
+        }}"""
+    )
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(UnsupportedModelError, match="|".join(REASONS)):
+        rnnlower.stream(source, time_axes={"X": 0}, chunk=chunk)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    ["none = Shape <end = 0> (X)  r = Range (zero, none, one)", "r = Range (zero, steps, zero)"],
+)
+def test_a_range_without_limits_or_with_a_step_of_0_is_refused(limits: str) -> None:
+    source = model(
+        f"""(float[T, 3] X) => (float Y) {{
+            zero = Constant <value_int = 0> ()  one = Constant <value_int = 1> ()
+            length = Shape <end = 1> (X)  steps = Squeeze (length)  {limits}
+            numbers = Cast <to = 1> (r)  axes = Constant <value_ints = [1]> ()
+            rows = Unsqueeze (numbers, axes)  Y = Mul (X, rows)
+        }}"""
+    )
+    source.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(UnsupportedModelError, match="Mul node"):
+        rnnlower.stream(source, time_axes={"X": 0})
+
+
+@pytest.mark.parametrize("shape", [(6, 1, 4), (6, 1, 1)])
+def test_scales_of_a_normalization_are_cut_to_chunks(shape: tuple[int, ...]) -> None:
+    source = model(
+        """(float[6, 1, 3] X) => (float[6, 1, 4] Y) {
+            all, state = RNN <hidden_size = 4> (X, W, R)
+            second = Constant <value_ints = [1]> ()  y = Squeeze (all, second)  Y = LayerNormalization (y, S)
+        }""",
+        W=(1, 4, 3),
+        R=(1, 4, 4),
+        S=shape,
+    )
+    assert rnnlower.verify(source, rnnlower.stream(source, chunk=2))

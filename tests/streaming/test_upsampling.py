@@ -149,3 +149,34 @@ def test_causal_layers_after_a_look_ahead_add_no_delay(chunk: int, fill: float) 
     kernels = {name: weights(4, 4, 3) for name in ("wa", "wb", "wc")}
     delay = stream(model(*nodes, **kernels, **constants), chunk=chunk, allow_delay=True)["delay"]
     assert delay == (1 if fill == 0 else 4)
+
+
+def test_transposed_convolution_without_pads_by_name() -> None:
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2], auto_pad="VALID")
+    assert stream(model(node, w=weights(4, 3, 5)), chunk=2, allow_delay=True)["unreached"] == {"y": 3}
+
+
+def test_a_region_of_the_sequence_is_not_resized() -> None:
+    node = helper.make_node(
+        "Resize",
+        ["x", "region", "", "s"],
+        ["y"],
+        mode="linear",
+        coordinate_transformation_mode="tf_crop_and_resize",
+    )
+    region = np.array([0, 0, 0, 1, 1, 0.5], np.float32)
+    source = model(node, region=region, s=np.array([1, 4, 12]))
+    source.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 12
+    with pytest.raises(rnnlower.UnsupportedModelError, match="resizes a region"):
+        rnnlower.stream(source, time_axes={"x": 2})
+
+
+@pytest.mark.parametrize(("ahead", "stride", "delay"), [(1, 2, 2), (2, 3, 3), (3, 2, 4)])
+def test_outputs_of_two_rates_are_late_by_whole_frames_of_both(ahead: int, stride: int, delay: int) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["y"], pads=[0, ahead]),
+        helper.make_node("Conv", ["x", "w"], ["z"], strides=[stride]),
+    ]
+    source = model(*nodes, v=weights(3, 4, ahead + 1), w=weights(3, 4, stride))
+    source.graph.output.add(name="z").type.tensor_type.elem_type = TensorProto.FLOAT
+    assert stream(source, chunk=2 * stride, allow_delay=True)["delay"] == delay

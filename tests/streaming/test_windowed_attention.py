@@ -121,6 +121,15 @@ def test_two_layers_after_a_look_ahead() -> None:
         (f"{DISTANCES} masked = Where (later, none, s) w = Softmax (masked)", "attend to the first step"),
         (f"{DISTANCES} masked = Where (older, none, s) w = Softmax (masked)", "attend to later steps"),
         (f"{DISTANCES} masked = Where (hidden, none, s) w = Softmax <axis = 1> (masked)", "normalizes over"),
+        (
+            f"{DISTANCES} p = Where (hidden, none, s) number = Cast <to = 1> (count) "
+            "masked = Div (p, number) w = Softmax (masked)",
+            "number of time steps",
+        ),
+        (
+            f"{DISTANCES} masked = Where (hidden, none, s) p = Softmax (masked) w = Softmax (p)",
+            "weights of an attention",
+        ),
         (f"{DISTANCES} small = Constant <value_float = -9.0> () w = Where (hidden, small, s)", "not masked"),
     ],
 )
