@@ -181,10 +181,11 @@ def _refuse_branches(model: ir.Model) -> None:
         held = [each for graph in subgraphs_of(node) for each, _ in walk(graph) if is_recurrent(each)]
         if held:
             written_out = call("lower", target="onnxruntime", **{"control-flow": "unroll"})
-            remedy = f"if its number of steps is known, write them out first (`{written_out}`)"
+            remedy = f"name it ({time_axis('INPUT', 'AXIS')}); if its number of steps is known, they may be "
+            remedy += f"written out first (`{written_out}`)"
             raise UnsupportedModelError(
-                f"{locate(model, node).label} holds the recurrent nodes, and time is followed through "
-                "the main graph alone",
+                f"{locate(model, node).label} holds the recurrent nodes: the main graph has none that says "
+                "which axis is time",
                 remedy=describe_branch_inputs(model, held[0]) if node.op_type == "If" else remedy,
             )
 
