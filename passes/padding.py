@@ -141,7 +141,8 @@ class PadLengthsPass(Pass):
             if len(places) > 1:
                 raise UnsupportedModelError(
                     f"input {value.name!r} has several axes of a padded length",
-                    remedy="make it an input of one such axis, or compute it in the model",
+                    remedy="make it an input of one such axis, or compute it in the model"
+                    + _alone(self.maxima),
                 )
             if places:
                 found[str(value.name)] = places
@@ -196,6 +197,11 @@ def make_axes_dynamic(
         )
 
 
+def _alone(maxima: Mapping[str, int]) -> str:
+    """Return a remedy for values with an axis of each of several lengths."""
+    return f", or pad one length alone (a single {option('max')})" if len(maxima) > 1 else ""
+
+
 def _make_metadata(
     model: ir.Model, flow: PadFlow, maxima: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]]
 ) -> PadMetadata:
@@ -205,7 +211,7 @@ def _make_metadata(
         if len(axes) > 1:
             raise UnsupportedModelError(
                 f"output {value.name!r} has several axes of a padded length",
-                remedy="make the model return a value computed from it",
+                remedy=f"make the model return a value computed from it{_alone(maxima)}",
             )
         for axis, size in axes.items():
             outputs[str(value.name)] = {"axis": axis, "size": _size_expression(value, size, flow)}

@@ -44,10 +44,21 @@ def quantize_rest(model: onnx.ModelProto, calls: Sequence[Feeds], scheme: Scheme
     return onnx.load_model_from_string(data)
 
 
-def _grouped(graph: ir.Graph) -> list[str]:
-    """Return the names of transposed convolutions in groups, which onnxruntime (1.32) fails on."""
-    found = (node for node in graph if node.op_type == "ConvTranspose")
-    return [str(node.name) for node in found if node.attributes.get_int("group", 1) > 1]
+def _without_scales(graph: ir.Graph) -> list[str]:
+    """Return the names of nodes whose bias has other scales than channels, which onnxruntime (1.32) fails on.
+
+    They are transposed convolutions in groups, and norms over several axes.
+    """
+    return [str(node.name) for node in graph if _is_grouped(node) or _is_over_axes(node)]
+
+
+def _is_grouped(node: ir.Node) -> bool:
+    return node.op_type == "ConvTranspose" and node.attributes.get_int("group", 1) > 1
+
+
+def _is_over_axes(node: ir.Node) -> bool:
+    shape = node.inputs[1].shape if node.op_type == "LayerNormalization" and node.inputs[1] else None
+    return shape is not None and len(shape) > 1
 
 
 def _position_nodes(graph: ir.Graph) -> list[str]:
@@ -103,7 +114,7 @@ def _quantize(data: bytes, calls: list[Feeds], kind: str, per_channel: bool, hea
                 per_channel=per_channel,
                 activation_type=getattr(QuantType, kind),
                 weight_type=QuantType.QInt8,
-                nodes_to_exclude=_position_nodes(graph) + (_grouped(graph) if per_channel else []),
+                nodes_to_exclude=_position_nodes(graph) + (_without_scales(graph) if per_channel else []),
                 extra_options=options,
             )
             return (folder / "model.onnx").read_bytes()

@@ -14,7 +14,7 @@ from rnnlower.graph.evaluation import Dim
 from rnnlower.graph.operator_kinds import POINTWISE
 from rnnlower.graph.symbols import dim_name
 from rnnlower.graph.walk import subgraphs_of, walk
-from rnnlower.recurrent.finding import is_recurrent
+from rnnlower.recurrent.finding import is_recurrent, is_stateful
 from rnnlower.timeflow.bounds import BOUNDS
 from rnnlower.timeflow.convolutions import WINDOWS
 from rnnlower.timeflow.flow import Flow, Rule, locate
@@ -119,8 +119,9 @@ def _trace_axes_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[st
                 found[name] = choice
     if not found:
         _refuse_branches(model)
-        _refuse_single_step(model)
-        _refuse_lost_axis(model, lost)
+        if any(map(is_recurrent, model.graph)):
+            _refuse_single_step(model)
+            _refuse_lost_axis(model, lost)
     unclear = [f"{name}:{axis}" for name, places in found.items() if len(places) > 1 for axis in places]
     if unclear or not found:
         which = "the model has no recurrent node that determines it"
@@ -144,6 +145,8 @@ def _follow_axes(
     """Return the axes that lead to a recurrent node at this chunk, and what stops each axis."""
     found: dict[str, list[int]] = {}
     lost: dict[tuple[str, int], list[CoupledError]] = {}
+    if not any(map(is_stateful, model.graph)):
+        return found, lost  # Following a long model takes seconds.
     for name, value in inputs.items():
         for axis in range(len(value.shape or ())):
             dim, namesakes = _dim(value, axis), _with_namesakes(inputs, {name: axis})
@@ -164,7 +167,7 @@ def _refuse_lost_axis(model: ir.Model, lost: Mapping[tuple[str, int], list[Coupl
         lost.items(), key=lambda each: isinstance(_dim(inputs[each[0][0]], each[0][1]), int)
     ):
         for error in errors:
-            if error.node is not None and any(map(is_recurrent, model.graph)):
+            if error.node is not None:
                 raise UnsupportedModelError(
                     f"no axis of an input leads to a recurrent node; axis {axis} of {name!r} ends where "
                     f"{locate(model, error.node).label} {error.problem}",
@@ -181,10 +184,11 @@ def _refuse_branches(model: ir.Model) -> None:
         held = [each for graph in subgraphs_of(node) for each, _ in walk(graph) if is_recurrent(each)]
         if held:
             written_out = call("lower", target="onnxruntime", **{"control-flow": "unroll"})
-            remedy = f"if its number of steps is known, write them out first (`{written_out}`)"
+            remedy = f"name it ({time_axis('INPUT', 'AXIS')}); if its number of steps is known, they may be "
+            remedy += f"written out first (`{written_out}`)"
             raise UnsupportedModelError(
-                f"{locate(model, node).label} holds the recurrent nodes, and time is followed through "
-                "the main graph alone",
+                f"{locate(model, node).label} holds the recurrent nodes: the main graph has none that says "
+                "which axis is time",
                 remedy=describe_branch_inputs(model, held[0]) if node.op_type == "If" else remedy,
             )
 

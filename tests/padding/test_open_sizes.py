@@ -9,6 +9,7 @@ from support.padded_models import MOST
 from support.sessions import session
 
 import rnnlower
+from rnnlower.errors import UnsupportedModelError
 
 
 def model(text: str) -> onnx.ModelProto:
@@ -76,3 +77,18 @@ def test_rows_are_not_folded_with_an_open_size(rows: str) -> None:
         rnnlower.pad(source, max={"T": MOST}, per_row=True)
     padded = rnnlower.pad(source, max={"T": MOST}, per_row=True, dims={"S": 3})
     assert rnnlower.verify(source, padded, trials=1)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "(float[T, S] x) => (float[T, S] z) { z = Relu (x) }",
+        ("(float[T, 4] x, float[4, S] y) => (float[T, S] z) { z = MatMul (x, y) }"),
+    ],
+)
+def test_of_two_lengths_of_one_value_each_can_be_padded_alone(head: str) -> None:
+    """So are the weights of attention, an output of many translators."""
+    with pytest.raises(UnsupportedModelError, match=r"or pad one length alone \(a single max=\)"):
+        rnnlower.pad(model(head), max={"T": MOST, "S": MOST})
+    rnnlower.pad(model(head), max={"T": MOST})
+    rnnlower.pad(model(head), max={"S": MOST})

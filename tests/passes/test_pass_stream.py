@@ -597,7 +597,8 @@ def test_a_loop_without_a_name_is_told_by_its_number() -> None:
     body.insert_before(body[0], ir.node("GRU", [body.inputs[1]], name="gru"))
     model.graph[0].name = ""
     with pytest.raises(
-        UnsupportedModelError, match=r"Scan node 'Scan_0' holds the recurrent nodes.*control_flow=.unroll"
+        UnsupportedModelError,
+        match=r"Scan node 'Scan_0' holds the recurrent nodes.*time_axes=.*control_flow=.unroll",
     ):
         StreamPass()(model)
 

@@ -107,6 +107,25 @@ def test_a_transposed_convolution_in_groups_stays_in_floats() -> None:
     assert report.sqnr > 25
 
 
+def test_a_norm_over_several_axes_stays_in_floats() -> None:
+    """onnxruntime's tool takes a row of its scales for one number, and would fail."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "factors": rng.uniform(1, 2, size=(2, 6)).astype(np.float32),
+        "shifts": rng.normal(size=(2, 6)).astype(np.float32),
+        "halves": np.array([0, 2, 6], np.int64),
+        "whole": np.array([0, 1, 12], np.int64),
+    }
+    lines = (
+        "parts = Reshape (scores, halves)",
+        "even = LayerNormalization <axis = -2> (parts, factors, shifts)",
+        "result = Reshape (even, whole)",
+    )
+    source = surrounded(*lines, constants=constants, output="result")
+    report = rnnlower.quantize.with_report(source, calibration={"X": recordings(4, 40)}, verify=True)[1]
+    assert report.sqnr > 25
+
+
 @pytest.mark.parametrize("line", ["Add (scores, scores)", "Concat <axis = 2> (scores, scores)"])
 def test_a_sum_and_joined_values_have_headroom(line: str) -> None:
     source = surrounded(f"result = {line}", constants={}, output="result")

@@ -9,8 +9,9 @@ import onnxruntime
 import pytest
 
 import rnnlower
-from rnnlower.errors import UnsupportedModelError
+from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.passes.streaming import StreamPass
+from rnnlower.timeflow import axes
 from rnnlower.timeflow.axes import follow, make_samples
 from rnnlower.timeflow.flow import Flow
 from rnnlower.timeflow.tracks import Sample
@@ -202,3 +203,11 @@ def test_a_quantized_recurrence_is_told_to_be_a_float_one_only_where_that_helps(
     )
     with pytest.raises(UnsupportedModelError, match=problem):
         rnnlower.stream(model)
+
+
+def test_no_axis_is_followed_where_no_node_is_recurrent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes seconds in a model of written-out steps, and cannot find anything."""
+    monkeypatch.setattr(axes, "follow", None)
+    model = parsed("main (float[N, T, 4] X) => (float[N, T, 4] Y) { Y = Relu (X) }")
+    with pytest.raises(OptionError, match="the model has no recurrent node that determines it"):
+        StreamPass()(model)
