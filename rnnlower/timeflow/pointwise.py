@@ -289,9 +289,7 @@ ALONG: dict[str, Rule] = {
     "GlobalAveragePool": partial(_from_axis, 2, "averages"),
     "GlobalMaxPool": partial(_from_axis, 2, "takes the largest"),
     **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), partial(_from_axis, 1, "normalizes")),
-    **dict.fromkeys(
-        ("Hardmax", "LogSoftmax", "LpNormalization", "Softmax"), partial(_along, "normalizes")
-    ),
+    **dict.fromkeys(("Hardmax", "LogSoftmax", "LpNormalization", "Softmax"), partial(_along, "normalizes")),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _normalize),
     "LRN": lambda flow, node: _along_axes([1], flow, node, "normalizes"),
     **dict.fromkeys(("MatMul", "MatMulInteger"), matmul),
