@@ -203,13 +203,17 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
                         pair = value, e.constant(np.zeros((), dtype.numpy()))
                         chosen = e.op("Where", condition, *(pair if is_kept else pair[::-1]))
                     _replace(reader, chosen)
+    for choice in [each for each in graph if _is_choice(facts, each)]:
+        # Choices by a condition and by its opposite are alike, then those that keep the first are turned.
+        if inverse := producer_of(choice.inputs[0], "Not"):
+            _exchange(choice, required_input(inverse))
+            remove_orphans(inverse.outputs)
     turned: dict[ir.Value, ir.Value] = {}
     inverted = list(_inverted(facts, graph, node))
     ended = [given for each in inverted if (given := each.inputs[0]) is not None]
     for choice, condition in zip(inverted, ended, strict=True):
         going = _move(facts, emitters, turned, condition, partial(_opposite, facts, emitters))
-        for place, other in enumerate((going, *choice.inputs[:0:-1])):
-            choice.replace_input_with(place, other)
+        _exchange(choice, going)
     remove_orphans(ended)
 
 
@@ -345,6 +349,12 @@ def _opposite(facts: Facts, emitters: Emitters, condition: ir.Value) -> ir.Value
     elif graph is not None:
         e.insert_before(graph[0])
     return going
+
+
+def _exchange(choice: ir.Node, condition: ir.Value) -> None:
+    """Let a Where choose the other value where this condition holds."""
+    for place, other in enumerate((condition, *choice.inputs[:0:-1])):
+        choice.replace_input_with(place, other)
 
 
 def _before_cast(mask: ir.Value) -> ir.Value:

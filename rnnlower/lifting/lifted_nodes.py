@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.errors import OpsetError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.rewiring import detach, remove_orphans, replace_value
@@ -217,10 +218,10 @@ def open_emitter(
     e = emitters.at(located.name, dtype)
     try:
         yield e
-    except NotLiftableError:
+    except (NotLiftableError, OpsetError) as error:
         detach(e.nodes)
         remove_orphans(emitters.constants.values())
-        raise
+        raise error if isinstance(error, NotLiftableError) else NotLiftableError(str(error)) from None
 
 
 def emit_state_operator(

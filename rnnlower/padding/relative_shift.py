@@ -41,11 +41,11 @@ def _is_shift(flow: PadFlow, first: ir.Node | None) -> bool:
         readers = [use.node for use in values[-1].uses()]
         if [each.op_type for each in readers] != [op_type] or values[-1].is_graph_output():
             return False
-        if op_type == "Slice" and not _begins(flow, readers[0], {0, 1}):
+        if op_type == "Slice" and not _begins(flow, readers[0], 1):
             return False
         values.append(readers[0].outputs[0])
     parts = [use.node for use in values[-1].uses()]
-    if values[-1].is_graph_output() or not all(_begins(flow, part, {0}) for part in parts):
+    if values[-1].is_graph_output() or not all(_begins(flow, part, 0) for part in parts):
         return False
     read = [part.outputs[0] for part in parts]
     return all(
@@ -58,12 +58,13 @@ def _is_shift(flow: PadFlow, first: ir.Node | None) -> bool:
     )
 
 
-def _begins(flow: PadFlow, node: ir.Node, starts: set[int]) -> bool:
-    """Return whether a node is a Slice with step 1 from these elements of axes."""
+def _begins(flow: PadFlow, node: ir.Node, start: int) -> bool:
+    """Return whether a node is a Slice with step 1 from this element of an axis, and the first of others."""
     if node.op_type != "Slice":
         return False
     found, steps = flow.ints(node, "starts", 1) or [], flow.ints(node, "steps", 4) or []
-    return {*itertools.chain(*found)} <= starts and {*itertools.chain(*steps)} <= {1}
+    is_there = all(max(each) == start and min(each) >= 0 for each in found)
+    return is_there and {*itertools.chain(*steps)} <= {1}
 
 
 def _move(flow: PadFlow, first: ir.Node, axes: Axes) -> None:

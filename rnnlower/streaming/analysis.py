@@ -233,7 +233,7 @@ def _finish(flow: Flow, steps: int | None, allow_delay: bool) -> Analysis:
 
 def _count_unreached(track: Track) -> int:
     """Return the number of frames at the end of the whole sequence that the stream never gives."""
-    return track.tail + max(track.lag, 0)
+    return track.unfolded.tail + max(track.unfolded.lag, 0)
 
 
 def _require_followed(flow: Flow) -> None:

@@ -35,7 +35,15 @@ FILLED = (
 )
 BESIDE = """next = Where (m, h, new) f = Cast <to = 1> (m) rest = Sub (one, f)
     y = Mul (rest, next)"""
-CHOICES = {"Where": CHOICE, "1 - m": ARITHMETIC, "Where and 1 - m": BESIDE, "Cast": CAST, "zeros": FILLED}
+NOT = "takes = Not (m) next = Where (takes, new, h) y = Where (m, zero, next)"
+CHOICES = {
+    "Where": CHOICE,
+    "1 - m": ARITHMETIC,
+    "Where and 1 - m": BESIDE,
+    "Cast": CAST,
+    "zeros": FILLED,
+    "Not": NOT,
+}
 MASKS = {
     "by time": ("mask = GreaterOrEqual (column, n)", 0),
     "by time, a row of lengths": ("mask = GreaterOrEqual (column, nline)", 0),
@@ -216,3 +224,19 @@ def test_a_mask_of_a_scan_with_an_axis_of_its_own_stays() -> None:
     lifted, report = rnnlower.lift.with_report(model)
     assert texts(lifted) == texts(ir.to_proto(ir.from_proto(model)))
     assert report.nodes[0].reason == "a Scan of opset 8 has a batch axis of its own"
+
+
+def test_a_scan_backward_of_opset_9_stays() -> None:
+    """What its steps prepare would have to be reversed by a Slice of opset 10."""
+    text = HEADER.replace("RESULTS", "float[N, 3] last, float[T, N, 3] Y").replace(
+        "MORE", ", bool[T, N] mask"
+    )
+    text = text.replace(": 18]", ": 9]")[: text.index("sizes =") - 1]
+    text += "h0 = ConstantOfShape (size)" + SCAN.replace("AXIS", "0").replace("AFTER", "")
+    text = text.replace("input_axes = [0, 0]", "input_directions = [1, 1]").replace(
+        "int64 i0", "int64[2] size = {2, 3}, int64 i0"
+    )
+    text = text.replace("STEP", f"{CELL} m = Unsqueeze <axes = [1]> (ended) {CHOICE}")
+    model = onnx.parser.parse_model(text)
+    _, report = rnnlower.lift.with_report(model)
+    assert report.nodes[0].reason is not None

@@ -113,6 +113,16 @@ def test_what_else_reads_scores_that_are_shifted_is_refused(read: str) -> None:
         rnnlower.pad(source, max={"T": MOST})
 
 
+def test_a_shift_that_loses_its_last_row_is_refused() -> None:
+    """What it reads depends on the number of distances."""
+    shift = RELATIVE_SHIFT.replace("(a1, one, d, zero1)", "(a1, zero1, w, zero1)")
+    source = with_weights(
+        f'<ir_version: 8, opset_import: ["" : 17]> main (float[T, 1, 3] x) => (float[T, 3] z) {{ {shift} }}'
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="folds time after another axis"):
+        rnnlower.pad(source, max={"T": MOST})
+
+
 def test_an_output_length_may_be_rounded_down() -> None:
     source = with_weights(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[1, 3, T] x) => (float[1, 3, U] z) { '

@@ -180,3 +180,16 @@ def test_outputs_of_two_rates_are_late_by_whole_frames_of_both(ahead: int, strid
     source = model(*nodes, v=weights(3, 4, ahead + 1), w=weights(3, 4, stride))
     source.graph.output.add(name="z").type.tensor_type.elem_type = TensorProto.FLOAT
     assert stream(source, chunk=2 * stride, allow_delay=True)["delay"] == delay
+
+
+def test_frames_that_a_stream_never_reaches_are_those_of_the_output() -> None:
+    source = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[T, 1, 2] x) => (float[U, 1, 2] y)
+        <float[1, 2, 2] W = {0.5, -0.4, 0.3, 0.2}, float[1, 2, 2] R = {0.5, -0.4, 0.3, 0.2},
+         int64[1] one = {1}, int64[6] pads = {3, 0, 0, 0, 0, 0}, int64[3] shape = {-1, 1, 2}> {
+            h = Pad (x, pads) Y = RNN <hidden_size = 2> (h, W, R) z = Squeeze (Y, one)
+            twice = Concat <axis = 2> (z, z) y = Reshape (twice, shape) }""")
+    streaming = rnnlower.stream(source, allow_delay=True)
+    told = json.loads({each.key: each.value for each in streaming.metadata_props}["rnnlower.stream"])
+    assert told["unreached"] == {"y": 6}
+    assert rnnlower.verify(source, streaming, trials=3)
