@@ -28,10 +28,11 @@ from rnnlower.lifting.line_search import match_line
 from rnnlower.lifting.line_steps import Line
 from rnnlower.lifting.loops import loop_frame
 from rnnlower.passes.base import Pass
+from rnnlower.passes.joined_values import has_read_parts, read_parts
 from rnnlower.passes.sequences import StackSequencesPass
 from rnnlower.passes.simpler_control_flow import TakeBranchesPass
 from rnnlower.passes.simpler_steps import has_simpler_steps, simplify_steps
-from rnnlower.passes.step_forms import has_other_choices, has_read_parts, read_parts, write_choices
+from rnnlower.passes.step_choices import has_other_choices, write_choices
 from rnnlower.recurrent.finding import matches_pattern
 from rnnlower.recurrent.node import Semantics, check_semantics
 

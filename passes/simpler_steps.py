@@ -27,15 +27,9 @@ from rnnlower.graph.walk import (
 from rnnlower.lifting.frames import is_same_value
 from rnnlower.lifting.loops import step_slices
 from rnnlower.lowering.emitter import Emitter, Emitters
+from rnnlower.passes.joined_values import Joined, is_view, joined_parts, read_slices
 from rnnlower.passes.simpler_control_flow import replace_loop, take_branches
-from rnnlower.passes.step_forms import (
-    Joined,
-    has_other_choices,
-    is_view,
-    joined_parts,
-    read_slices,
-    write_choices,
-)
+from rnnlower.passes.step_choices import has_other_choices, write_choices
 
 
 def has_simpler_steps(facts: Facts, node: ir.Node) -> bool:
