@@ -17,8 +17,8 @@ def follow_shift(flow: PadFlow, node: ir.Node) -> Axes | None:
     """Follow the first or the second Reshape of a relative shift; ``None`` if the node is neither.
 
     Scores ``[.., steps, distances]`` become ``[.., distances, steps]``, lose their first row, and are shaped
-    back. What is read at ``[i, j]`` then is the score ``[i, steps - i + j]``, and in the padded model that at
-    the maximum instead of the steps. So the scores move by what the sequence is shorter.
+    back. The element ``[i, j]`` is the score ``[i, steps - i + j]`` then. The padded model would take
+    ``[i, maximum - i + j]``: all scores move to the right by ``maximum - steps``.
     """
     source, axes = required_input(node), flow.axes_of(node.inputs[0])
     last = len(flow.shape(source)) - 1
@@ -68,7 +68,7 @@ def _begins(flow: PadFlow, node: ir.Node, start: int) -> bool:
 
 
 def _move(flow: PadFlow, first: ir.Node, axes: Axes) -> None:
-    """Move what a relative shift reads at the maximum to where it reads it."""
+    """Move the scores to where the relative shift of the padded model reads them."""
     if flow.rows is not None:
         raise NoRuleError("shifts scores by a number that differs from row to row")
     source, emitter = required_input(first), flow.emitter_for(first)
