@@ -8,7 +8,6 @@ from dataclasses import field
 
 import onnx_ir as ir
 
-from rnnlower import wording
 from rnnlower.arguments import check_choice, check_unroll_factor
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dynamic_sizes import describe_branch_inputs, options_for_sizes
@@ -32,7 +31,7 @@ from rnnlower.lowering.state_lowering import (
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.lowering.weights import Weights, compute_type_of, private_weights
 from rnnlower.passes.base import Pass
-from rnnlower.passes.static_shapes import resolve_static_lengths
+from rnnlower.passes.static_shapes import dynamic_remedy, resolve_static_lengths
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.operators import OUTPUT_NAMES
@@ -339,9 +338,8 @@ class LowerStateOperatorsPass(Pass):
 def _unknown_steps_error(node: StateNode, model: ir.Model) -> UnsupportedModelError:
     """Return the refusal of a node whose straight line has no known length."""
     sizes = str(options_for_sizes(model.graph.inputs))
-    other_way = f"keep it dynamic with `{wording.call('scan')}`"
     return UnsupportedModelError(
         "its number of time steps is not known, and unrolling its update rule needs it",
         node=node.located,
-        remedy=f"give it one ({sizes}), or {other_way}" if sizes else other_way,
+        remedy=f"give it one ({sizes}), or {dynamic_remedy()}" if sizes else dynamic_remedy(),
     )

@@ -147,6 +147,11 @@ def resolve_static_lengths(
     return left, analysis.unreachable, analysis.impossible
 
 
+def dynamic_remedy() -> str:
+    """Return the remedy for nodes that cannot be unrolled: `scan`, or the option of commands that have it."""
+    return f"keep it dynamic with `{wording.call('scan')}` or {wording.option('strategy', 'scan')}"
+
+
 def _unknown_length_error(
     located: LocatedNode, model: ir.Model, target: Target | None
 ) -> UnsupportedModelError:
@@ -155,7 +160,7 @@ def _unknown_length_error(
     name = dim_name(X.shape[layout]) if X is not None and X.shape is not None else None
     needy = "unrolling" if target is None else f"target {target.name}"
     problem = f"its sequence length is {repr(name) if name else 'unknown'}, and {needy} needs a number"
-    other_way = f"keep it dynamic with `{wording.call('scan')}`"
+    other_way = dynamic_remedy()
     if target is not None:
         other_way = "choose a target that has Scan or Loop"
     sizes = _find_sufficient_sizes(located, model, name)

@@ -27,14 +27,17 @@ def test_an_error_names_node_and_remedy() -> None:
         rnnlower.unroll(recurrent_model())
     error = caught.value
     assert error.node == "cell"
-    assert error.remedy == 'give it one (dims={"T": 16}), or keep it dynamic with `rnnlower.scan(model)`'
+    assert (
+        error.remedy
+        == 'give it one (dims={"T": 16}), or keep it dynamic with `rnnlower.scan(model)` or strategy="scan"'
+    )
     assert str(error).startswith("LSTM node 'cell': its sequence length is 'T'")
     assert str(error).endswith(error.remedy)
 
 
 def test_messages_of_the_command_line_name_its_options(tmp_path: Path) -> None:
     words = run("unroll", save(recurrent_model(), tmp_path), "-o", tmp_path / "out.onnx", code=3).stderr
-    assert "give it one (--dim T=16), or keep it dynamic with `rnnlower scan`" in words
+    assert "give it one (--dim T=16), or keep it dynamic with `rnnlower scan` or --strategy scan" in words
 
 
 def two_sizes() -> onnx.ModelProto:
