@@ -296,7 +296,7 @@ def cautions(target: Target, nodes: Sequence[ResolvedNode]) -> list[str]:
     ]
 
 
-def require_emitted_fit(model: ir.Model, target: Target, facts: Facts | None = None) -> None:
+def require_emitted_fit(model: ir.Model, target: Target, facts: Facts) -> None:
     """Refuse a result with an emitted node that does not fit: the target's data and the forms disagree."""
     misfits = find_misfits(model, target, emitted=True, facts=facts)
     if misfits:

@@ -171,7 +171,7 @@ def convert_floats(model: ParsedModel, dtype: np.dtype[Any], kinds: Collection[i
     return model.with_proto(other)
 
 
-def perturb(array: Array, kind: str, rng: np.random.Generator, largest: int | None = None) -> Array:
+def perturb(array: Array, kind: str, rng: np.random.Generator, largest: int | None) -> Array:
     """Return floats moved randomly by up to the rounding error of a type.
 
     For integer types, the largest float maps to `largest`, by default the type's maximum.
@@ -256,9 +256,7 @@ def largest_int8_weight(model: ParsedModel, kind: str) -> int | None:
     return 63 if kind == "int8" and 0 < max(spans, default=0) <= 128 else None
 
 
-def perturb_weights(
-    model: ParsedModel, kind: str, seed: int, kept: Any = (), largest: int | None = None
-) -> ParsedModel:
+def perturb_weights(model: ParsedModel, kind: str, seed: int, kept: Any, largest: int | None) -> ParsedModel:
     """Return the model with its float constants moved by up to the rounding error of a type.
 
     Constants with magnitudes in `kept` stay; for an integer type, so do biases and constants of rank 0 or 1.
