@@ -20,9 +20,9 @@ from rnnlower.probing.nodes import STATES, Node, node_question
 from rnnlower.probing.writing import nonempty, toml_text
 from rnnlower.recurrent.operators import DIRECTIONS, OUTPUT_NAMES
 from rnnlower.targets.choosing import Native
-from rnnlower.targets.format import ADAPTABLE
 from rnnlower.targets.reading import parse_target
 from rnnlower.targets.target import Target
+from rnnlower.targets.vocabulary import ADAPTABLE
 
 Tables = Mapping[str, Any]
 
