@@ -18,7 +18,8 @@ from rnnlower.engines.session import LoadError, RunError, brief
 from rnnlower.errors import UnverifiableError
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.graph_facts import gather_facts, largest_threshold
-from rnnlower.verification.inputs.trials import Overrides, Trial, fed_states, generate_trials, input_maker
+from rnnlower.verification.inputs.overrides import Overrides
+from rnnlower.verification.inputs.trials import Trial, fed_states, generate_trials, input_maker
 from rnnlower.verification.inputs.uses import GraphFacts, Uses, dims_of
 from rnnlower.verification.models import (
     ParsedModel,
