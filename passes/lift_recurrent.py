@@ -95,7 +95,7 @@ class LiftRecurrentPass(Pass):
 
     Args:
         nodes: Shell wildcards; only Loop and Scan nodes whose name matches one of them are lifted.
-        steps: The least number of steps of a straight line; ``None``: neither `lines` nor `zero_pasts`.
+        steps: The least number of steps of a straight line.
         lines: Whether to lift straight lines.
         frames: Whether to lift Loops and Scans, and to look into functions.
         convolutions: Whether to lift causal convolutions.
@@ -114,7 +114,7 @@ class LiftRecurrentPass(Pass):
 
     nodes: Sequence[str] | None = None
     _: dataclasses.KW_ONLY
-    steps: int | None = 2
+    steps: int = 2
     lines: bool = True
     frames: bool = True
     convolutions: bool = True
@@ -128,8 +128,6 @@ class LiftRecurrentPass(Pass):
 
     def __post_init__(self) -> None:
         check_semantics(self.semantics)
-        if self.steps is None:
-            self.lines = self.zero_pasts = False
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lift the recurrences."""
@@ -337,7 +335,7 @@ class LiftRecurrentPass(Pass):
                 line = match_line(self.facts, graph, chain, self.semantics)
                 # For a step inside a body, the body's node says more.
                 is_line, count = is_line or not path, len(line.steps)
-                if count < (self.steps or 0):
+                if count < self.steps:
                     steps = f"{count} step" if count == 1 else f"{count} steps"
                     raise NotLiftableError(f"it has {steps}, and a line has at least {self.steps}")
                 lifted.append(self._lift_line(names, located, graph, line))
