@@ -171,7 +171,7 @@ def convert_floats(model: ParsedModel, dtype: np.dtype[Any], kinds: Collection[i
     return model.with_proto(other)
 
 
-def perturb(array: Array, kind: str, rng: np.random.Generator, largest: int | None) -> Array:
+def perturb(array: Array, kind: str, rng: np.random.Generator, largest: int | None = None) -> Array:
     """Return floats moved randomly by up to the rounding error of a type.
 
     For integer types, the largest float maps to `largest`, by default the type's maximum.
