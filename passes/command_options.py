@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rnnlower.recurrent.node import Semantics
     from rnnlower.targets import Target
     from rnnlower.targets.choosing import Native
-    from rnnlower.targets.format import Activations
+    from rnnlower.targets.vocabulary import Activations
 
 _LARGEST_HEADROOM = 2**15
 """Beyond it, 16 bits hold nothing of what was seen."""
@@ -206,7 +206,7 @@ class QuantizeOptions(RecordedOptions):
     on: str | None = None
 
     def __post_init__(self) -> None:
-        from rnnlower.targets.format import Activations
+        from rnnlower.targets.vocabulary import Activations
 
         super().__post_init__()
         check_choice("the activations are", self.activations, get_args(Activations), "they")

@@ -95,7 +95,7 @@ class LiftRecurrentPass(Pass):
 
     Args:
         nodes: Shell wildcards; only Loop and Scan nodes whose name matches one of them are lifted.
-        steps: The least number of steps of a straight line; ``None``: neither `lines` nor `zero_pasts`.
+        steps: The least number of steps of a straight line.
         lines: Whether to lift straight lines.
         frames: Whether to lift Loops and Scans, and to look into functions.
         convolutions: Whether to lift causal convolutions.
@@ -114,7 +114,7 @@ class LiftRecurrentPass(Pass):
 
     nodes: Sequence[str] | None = None
     _: dataclasses.KW_ONLY
-    steps: int | None = 2
+    steps: int = 2
     lines: bool = True
     frames: bool = True
     convolutions: bool = True
@@ -128,8 +128,6 @@ class LiftRecurrentPass(Pass):
 
     def __post_init__(self) -> None:
         check_semantics(self.semantics)
-        if self.steps is None:
-            self.lines = self.zero_pasts = False
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lift the recurrences."""
@@ -182,34 +180,22 @@ class LiftRecurrentPass(Pass):
             TakeBranchesPass()(model, self.facts)
         names = NameSource(all_names(model))
         self._names, self._trial = node_names(model), None
-        lifter = FrameLifter(self.facts, names, self.semantics, empty=self.empty)
         lifted: list[Lifted] = []
         kept: list[LiftedNode] = []
         states: list[LiftedNode] = []
         for located, owner in list(loops_and_scans(model)) if self.frames else ():
             if not self._is_wanted(located):
                 continue
-            form = located.node.op_type.lower()
             try:
-                frame = _FRAMES[located.node.op_type](self.facts, located.node, owner)
-                try:
-                    lifted += lifter.lift(located, frame)
-                except NotLiftableError as error:
-                    if not self.matrices or not has_matrix_state(self.facts, frame):
-                        raise
-                    states.append(lift_attention(self.facts, names, located, frame, error))
+                made = self._lift_frame(names, located, owner)
             except NotLiftableError as error:
-                try:
-                    if self._is_lifted_if_simpler(model, located):
-                        lifted += self._lift_simpler(names, located, owner)
-                    elif not self.gaps:
-                        raise
-                    else:
-                        frame = _FRAMES[located.node.op_type](self.facts, located.node, owner)
-                        lifted += lifter.lift(located, dataclasses.replace(frame, has_gaps=True))
-                except NotLiftableError:
-                    kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
-                    continue
+                form = located.node.op_type.lower()
+                kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
+                continue
+            if isinstance(made, LiftedNode):
+                states.append(made)
+            else:
+                lifted += made
             self._trial = None
         for graph, path in _graphs(model, self._names).items() if self.convolutions else ():
             self._lift_convolutions(names, graph, path, states, kept)
@@ -221,7 +207,36 @@ class LiftRecurrentPass(Pass):
         self.lifted = [*(each.report for each in lifted), *states, *kept]
         return bool(stacked or lifted or states)
 
-    def _is_lifted_if_simpler(self, model: ir.Model, located: LocatedNode) -> bool:
+    def _lift_frame(
+        self, names: NameSource, located: LocatedNode, owner: ir.Node | None
+    ) -> list[Lifted] | LiftedNode:
+        """Lift a Loop or Scan as it is, with a simpler body, or with gaps.
+
+        Returns:
+            What replaces it, or the report on it if its state is a matrix.
+
+        Raises:
+            NotLiftableError: It stays; the reason is about it as it is.
+        """
+        lifter = FrameLifter(self.facts, names, self.semantics, empty=self.empty)
+        try:
+            frame = _FRAMES[located.node.op_type](self.facts, located.node, owner)
+            try:
+                return lifter.lift(located, frame)
+            except NotLiftableError as error:
+                if not self.matrices or not has_matrix_state(self.facts, frame):
+                    raise
+                return lift_attention(self.facts, names, located, frame, error)
+        except NotLiftableError:
+            with contextlib.suppress(NotLiftableError):
+                if self._is_lifted_if_simpler(located):
+                    return self._lift_simpler(names, located, owner)
+                if self.gaps:
+                    frame = _FRAMES[located.node.op_type](self.facts, located.node, owner)
+                    return lifter.lift(located, dataclasses.replace(frame, has_gaps=True))
+            raise
+
+    def _is_lifted_if_simpler(self, located: LocatedNode) -> bool:
         """Return whether a Loop or Scan is lifted once its body is simpler.
 
         A copy of the model in which others were not lifted serves again; what is lifted in it is tried in a
@@ -234,7 +249,7 @@ class LiftRecurrentPass(Pass):
         trial = self._trial
         if trial is not None and inner <= trial.copies.keys() and not self._is_lifted_in(trial, node):
             return False
-        self._trial = _Trial(model)
+        self._trial = _Trial(self.facts.model)
         return self._is_lifted_in(self._trial, node)
 
     def _is_lifted_in(self, trial: _Trial, node: ir.Node) -> bool:
@@ -320,7 +335,7 @@ class LiftRecurrentPass(Pass):
                 line = match_line(self.facts, graph, chain, self.semantics)
                 # For a step inside a body, the body's node says more.
                 is_line, count = is_line or not path, len(line.steps)
-                if count < (self.steps or 0):
+                if count < self.steps:
                     steps = f"{count} step" if count == 1 else f"{count} steps"
                     raise NotLiftableError(f"it has {steps}, and a line has at least {self.steps}")
                 lifted.append(self._lift_line(names, located, graph, line))

@@ -23,9 +23,9 @@ from rnnlower.recurrent.operators import MOST_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import LSTM_VERSION, find_departures, shared_length
 from rnnlower.targets.adapting import AdaptedNode, find_changes
-from rnnlower.targets.format import ADAPTABLE
 from rnnlower.targets.native import NativeCheck
 from rnnlower.targets.target import Target
+from rnnlower.targets.vocabulary import ADAPTABLE
 
 _PER_AXIS = 13
 """The first opset whose DequantizeLinear has a scale for each row."""

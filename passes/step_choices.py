@@ -69,17 +69,7 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
         _replace(total, chosen)
     conditions |= _cast_conditions(facts, graph)
     for mask, condition in conditions.items():
-        chosen_by = [node for node, index in condition.uses() if index == 0 and _is_choice(facts, node)]
-        states = {value for node in chosen_by for value in (*node.inputs[1:], *node.outputs)}
-        for factor, is_kept in [(mask, True), *((rest, False) for rest in _rests(facts, mask))]:
-            for reader, index in factor.uses():
-                value = reader.inputs[1 - index] if reader.op_type == "Mul" and not reader.domain else None
-                dtype = facts.dtype(value)
-                if value in states and dtype is not None and reader.graph is graph:
-                    with emitters.before(reader) as e:
-                        pair = value, e.constant(np.zeros((), dtype.numpy()))
-                        chosen = e.op("Where", condition, *(pair if is_kept else pair[::-1]))
-                    _replace(reader, chosen)
+        _write_products(facts, emitters, graph, mask, condition)
     for choice in [each for each in graph if _is_choice(facts, each)]:
         # Choices by a condition and by its opposite are alike, then those that keep the first are turned.
         if inverse := producer_of(choice.inputs[0], "Not"):
@@ -92,6 +82,23 @@ def write_choices(facts: Facts, names: NameSource, graph: ir.Graph, node: ir.Nod
         going = _move(facts, emitters, turned, condition, partial(_opposite, facts, emitters))
         _exchange(choice, going)
     remove_orphans(ended)
+
+
+def _write_products(
+    facts: Facts, emitters: Emitters, graph: ir.Graph, mask: ir.Value, condition: ir.Value
+) -> None:
+    """Write products of states with a mask, or with 1 - mask, as choices between them and zeros."""
+    chosen_by = [node for node, index in condition.uses() if index == 0 and _is_choice(facts, node)]
+    states = {value for node in chosen_by for value in (*node.inputs[1:], *node.outputs)}
+    for factor, is_kept in [(mask, True), *((rest, False) for rest in _rests(facts, mask))]:
+        for reader, index in factor.uses():
+            value = reader.inputs[1 - index] if reader.op_type == "Mul" and not reader.domain else None
+            dtype = facts.dtype(value)
+            if value in states and dtype is not None and reader.graph is graph:
+                with emitters.before(reader) as e:
+                    pair = value, e.constant(np.zeros((), dtype.numpy()))
+                    chosen = e.op("Where", condition, *(pair if is_kept else pair[::-1]))
+                _replace(reader, chosen)
 
 
 def _needless(facts: Facts, graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value]]:

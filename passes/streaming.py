@@ -28,9 +28,10 @@ from rnnlower.passes.reports import Report, StreamReport
 from rnnlower.passes.steps import lifting_steps, preparing, shared
 from rnnlower.passes.steps.work import Step, Work, run_steps
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
-from rnnlower.streaming.analysis import Analysis, analyze, pair_states
+from rnnlower.streaming.analysis import Analysis, analyze
 from rnnlower.streaming.first_frames import choose_first_frames
 from rnnlower.streaming.rewriter import StreamRewriter
+from rnnlower.streaming.state_pairs import pair_states
 from rnnlower.timeflow.axes import SingleStepError, find_axes
 from rnnlower.wording import counted, option
 

@@ -20,8 +20,8 @@ from rnnlower.recurrent.suspicions import Suspicion
 _logger = logging.getLogger("rnnlower.api")
 
 
-class Told(Protocol):
-    """A report with something to log."""
+class HasNotes(Protocol):
+    """A report with notes, which are logged."""
 
     @property
     def notes(self) -> Sequence[str]: ...
@@ -29,7 +29,7 @@ class Told(Protocol):
 
 _Arguments = ParamSpec("_Arguments")
 _Options = TypeVar("_Options", bound=Options)
-_Report = TypeVar("_Report", bound=Told, covariant=True)
+_Report = TypeVar("_Report", bound=HasNotes, covariant=True)
 _Result = TypeVar("_Result", covariant=True)
 _Proto = str | os.PathLike[str] | onnx.ModelProto | Sequence["str | os.PathLike[str] | onnx.ModelProto"]
 
@@ -100,7 +100,7 @@ def model_function(
         ) -> tuple[Any, _Report]:
             options = kind(*args, **given)
             options.report_progress("reading")
-            own = load_model(_one(model, options))
+            own = load_model(_joined(model, options))
             with paused_gc():
                 report = run(own, options)
                 log(report.notes, getattr(report, "warnings", ()))
@@ -131,7 +131,7 @@ def _publish(public: Any, run: Callable[..., Any], kind: Callable[..., Options],
     public.__doc__ = f"{inspect.getdoc(run)}\n\nArgs:\n" + _described(run.__name__, arguments)
 
 
-def _one(model: Any, options: Options) -> ModelLike:
+def _joined(model: Any, options: Options) -> ModelLike:
     """Return the model; several are connected, where the function has an option for that."""
     if not isinstance(model, list | tuple) or not hasattr(options, "connect"):
         return cast("ModelLike", model)

@@ -114,11 +114,10 @@ def write_scans(work: LoweringWork) -> None:
 
     Before: Loops that are not lifted. After: Scans, where each step reads one element of a series.
     """
-    target = work.options.runtime
-    if target is None or target.has("Loop") or not target.has("Scan") or "Loop" not in op_types(work.model):
-        return
-    written = work.apply(WriteScansPass()).written
-    work.notes += [f"Loop {name!r} is written as a Scan: {target.name} has no Loop" for name in written]
+    target = work.target
+    if target.has("Scan") and not target.has("Loop") and "Loop" in op_types(work.model):
+        written = work.apply(WriteScansPass()).written
+        work.notes += [f"Loop {name!r} is written as a Scan: {target.name} has no Loop" for name in written]
 
 
 def simplify_loops(work: Work) -> None:

@@ -149,8 +149,6 @@ def _has_unsupported_body(work: LoweringWork, node: ir.Node) -> bool:
     Its body may have ops that the target lacks, such as those of sequences: in a straight line sequences
     become tensors, and constants can be folded.
     """
-    if work.options.runtime is None:
-        return False
     inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
     return any(not is_stateful(each) and work.lacks(each) and not has_fallback(each) for each in inner)
 

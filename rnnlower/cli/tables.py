@@ -91,7 +91,7 @@ def _table(cells: rows.Cells, *, optional: Sequence[str] = ()) -> Table:
     return table
 
 
-def print_verification(result: VerificationResult, *, verbose: bool = False) -> None:
+def print_verification(result: VerificationResult, *, verbose: bool) -> None:
     """Print a line for each output: its largest error and the allowed one; then the verdict.
 
     Outputs on another runtime follow if they differ.

@@ -104,28 +104,33 @@ def export(
     """
     if module.training:
         raise OptionError("the module is in training mode", remedy="call module.eval()")
-    functions: dict[str, tuple[Any, Any]] = {**STRATEGIES, "lower": (api.lower, LowerOptions)}
-    check_choice("the strategy is", strategy, tuple(functions))
     given = dict(exporter or {})
     if {"f", "dynamo", "custom_translation_table", "kwargs"} & given.keys():
         raise OptionError("the exporter's f, dynamo, kwargs and custom_translation_table are set by rnnlower")
     if "dynamic_axes" in given:
         raise OptionError("dynamic_axes are of PyTorch's older exporter", remedy="pass dynamic_shapes")
-    function, kind = functions[strategy]
-    try:
-        wanted = kind(**options)
-    except TypeError as error:
-        raise OptionError(f"the options do not fit strategy {strategy!r}: {error}") from error
+    lower, wanted = _lowering(strategy, options)
     program = _export_program(module, args, dict(kwargs or {}), given)
     model = load_model(_infer_dynamic_shapes(program.model_proto))
     steps = max((node.seq_len for node in inspect_model(model) if isinstance(node.seq_len, int)), default=1)
-    function.run(model, wanted)
+    lower(model, wanted)
     with stage_model(model, pathlib.Path(path)) as stage:
         result = _compare_with_module(module, args, dict(kwargs or {}), stage.path, (atol, rtol, steps))
         if not result:
             raise VerificationError(f"the result differs from the module: {result}")
         stage.accepted = True
     return result
+
+
+def _lowering(strategy: str, options: Mapping[str, Any]) -> tuple[Callable[[Any, Any], object], Any]:
+    """Return the function of a strategy, and its options."""
+    functions: dict[str, tuple[Any, Any]] = {**STRATEGIES, "lower": (api.lower, LowerOptions)}
+    check_choice("the strategy is", strategy, tuple(functions))
+    function, kind = functions[strategy]
+    try:
+        return function.run, kind(**options)
+    except TypeError as error:
+        raise OptionError(f"the options do not fit strategy {strategy!r}: {error}") from error
 
 
 def _export_program(module: Any, args: Any, kwargs: Any, given: Mapping[str, Any]) -> Any:

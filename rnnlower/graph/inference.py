@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError
-from rnnlower.graph.evaluation import negative_size_error
+from rnnlower.graph.node_inference import negative_size_error
 from rnnlower.graph.walk import root_graphs, walk_values
 from rnnlower.processes import Child, ChildDiedError
 

@@ -13,11 +13,10 @@ from rnnlower.graph.evaluation import (
     Dims,
     Shape,
     evaluate,
-    infer_outputs,
     max_output_bytes,
-    may_be_sizes,
 )
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_of
+from rnnlower.graph.node_inference import infer_outputs, may_be_sizes
 from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.symbols import (
     FLOAT_SIZE_TYPES,

@@ -20,7 +20,8 @@ from rnnlower.graph.operator_kinds import VIEWS
 from rnnlower.graph.walk import is_read, look_through_identities
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, skip_casts
-from rnnlower.lifting.products import Factor, ProductReader, Term
+from rnnlower.lifting.product_sums import Factor, Term
+from rnnlower.lifting.products import ProductReader
 
 _KEEPING_SIGNS = VIEWS | {"Expand", "Slice", "Transpose"}
 _POSITIVE = ("Exp", "Sigmoid")

@@ -14,10 +14,11 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.loop_signature import State
 from rnnlower.graph.walk import ancestors, reachable
 from rnnlower.lifting.affine_forms import AffineForm, Atoms, Block, NotLiftableError
-from rnnlower.lifting.cell_equations import match_gru, match_lstm, match_rnn
 from rnnlower.lifting.equations import CellParameters, StepEquations
 from rnnlower.lifting.frames import Frame, Series, count_steps, skip_casts
+from rnnlower.lifting.gru_equations import match_gru, match_rnn
 from rnnlower.lifting.hoisting import InputPart, make_input_part
+from rnnlower.lifting.lstm_equations import match_lstm
 from rnnlower.lifting.row_masks import (
     FIRST_SKIPPING_OPSET,
     Lengths,

@@ -1,11 +1,9 @@
-"""The values of a step with a matrix state as sums of products of tensors, whose axes have indices."""
+"""The reading of a step with a matrix state: its values as sums of products, by a rule for each operator."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
@@ -16,111 +14,18 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.operator_kinds import reduced_axes
 from rnnlower.graph.walk import captured_values, ints_of_attribute_or_input, node_label, operand
 from rnnlower.lifting.affine_forms import NotLiftableError
+from rnnlower.lifting.product_sums import (
+    Axis,
+    Size,
+    Sum,
+    Term,
+    broadcast_sizes,
+    group_axes,
+    rename_axes,
+)
 
 _LARGEST_STEP = 150
 """The number of operators of a step up to which it is read recursively."""
-Axis = tuple[int, ...]
-"""The indices of an axis: several if axes are merged, none if its elements are all equal."""
-Size = int | str
-"""The size of an axis: a number or a symbol."""
-Factor = tuple[ir.Value, tuple[Axis, ...]]
-"""A tensor and the indices of its axes."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Term:
-    """A product of tensors, summed over the indices that are on no axis of the result.
-
-    Attributes:
-        coef: A number.
-        factors: The tensors.
-        axes: The axes of the result.
-    """
-
-    coef: float
-    factors: tuple[Factor, ...]
-    axes: tuple[Axis, ...]
-
-    @property
-    def indices(self) -> set[int]:
-        """All indices."""
-        return {index for _, axes in (*self.factors, (None, self.axes)) for axis in axes for index in axis}
-
-    @property
-    def summed(self) -> set[int]:
-        """The indices over which the product is summed."""
-        return self.indices - {index for axis in self.axes for index in axis}
-
-    def rename(self, names: Mapping[int, Axis]) -> Term:
-        """Return the term with other indices."""
-        factors = tuple((value, _rename_axes(axes, names)) for value, axes in self.factors)
-        return Term(self.coef, factors, _rename_axes(self.axes, names))
-
-
-def _rename_axes(axes: Iterable[Axis], names: Mapping[int, Axis]) -> tuple[Axis, ...]:
-    return tuple(tuple(i for index in axis for i in names.get(index, (index,))) for axis in axes)
-
-
-@dataclasses.dataclass(frozen=True)
-class Sum:
-    """A sum of products, all broadcast to one shape."""
-
-    terms: tuple[Term, ...]
-    dims: tuple[Size, ...]
-
-    def permute(self, order: Sequence[int | None]) -> Sum:
-        """Permute the axes of the sum; ``None`` inserts an axis of size 1."""
-        terms = (
-            Term(each.coef, each.factors, tuple(() if axis is None else each.axes[axis] for axis in order))
-            for each in self.terms
-        )
-        return Sum(tuple(terms), tuple(1 if axis is None else self.dims[axis] for axis in order))
-
-    def scale(self, factor: float) -> Sum:
-        """Multiply the sum by a number."""
-        terms = (Term(each.coef * factor, each.factors, each.axes) for each in self.terms)
-        return Sum(tuple(terms), self.dims)
-
-    def pad_rank(self, rank: int) -> Sum:
-        """Prepend axes of size 1."""
-        own = len(self.dims)
-        return self.permute([*[None] * (rank - own), *range(own)])
-
-
-def _group_axes(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
-    """Group the axes of two shapes by which become which, without axes of size 1."""
-    old = [axis for axis, size in enumerate(before) if size != 1]
-    new = [axis for axis, size in enumerate(after) if size != 1]
-    groups = []
-    while old and new:
-        sources, targets = [old.pop(0)], [new.pop(0)]
-        while True:
-            sizes = [[before[each] for each in sources], [after[each] for each in targets]]
-            if sizes[0] == sizes[1]:
-                break
-            numbers = [math.prod(size for size in each if isinstance(size, int)) for each in sizes]
-            if any(isinstance(size, str) for each in sizes for size in each):
-                raise NotLiftableError("a Reshape merges an axis of unknown size")
-            if numbers[0] == numbers[1]:
-                break
-            shorter, rest = (sources, old) if numbers[0] < numbers[1] else (targets, new)
-            if not rest:
-                raise NotLiftableError("a Reshape mixes axes")
-            shorter.append(rest.pop(0))
-        groups.append((sources, targets))
-    if old or new:
-        raise NotLiftableError("a Reshape mixes axes")
-    return groups
-
-
-def _broadcast_sizes(first: Sequence[Size], second: Sequence[Size]) -> tuple[Size, ...]:
-    """Broadcast two shapes of equal rank."""
-    sizes = []
-    for one, other in zip(first, second, strict=True):
-        if one != other and 1 not in (one, other):
-            raise NotLiftableError(f"the sizes {one} and {other} are not known to be equal")
-        sizes.append(other if one == 1 else one)
-    return tuple(sizes)
 
 
 class ProductReader:
@@ -242,7 +147,7 @@ class ProductReader:
             for one in first.terms
             for other in second.terms
         ]
-        return Sum(tuple(terms), _broadcast_sizes(first.dims, second.dims))
+        return Sum(tuple(terms), broadcast_sizes(first.dims, second.dims))
 
     def _multiply_terms(self, one: Term, other: Term, dims: Sequence[Size], others: Sequence[Size]) -> Term:
         other = other.rename({index: (self.index(self.sizes[index]),) for index in other.indices})
@@ -284,7 +189,7 @@ class ProductReader:
 
     def _reshape_term(self, term: Term, before: Sequence[Size], after: Sequence[Size]) -> Term:
         parts: list[Axis] = [() for _ in after]
-        for sources, targets in _group_axes(before, after):
+        for sources, targets in group_axes(before, after):
             if [before[source] for source in sources] == [after[target] for target in targets]:
                 for source, target in zip(sources, targets, strict=True):
                     parts[target] = term.axes[source]
@@ -304,7 +209,7 @@ class ProductReader:
                         if wanted % size or own % first:
                             raise NotLiftableError("a Reshape mixes axes")
                         split = self.index(first), self.index(own // first)
-                        term, parts = term.rename({index: split}), [*_rename_axes(parts, {index: split})]
+                        term, parts = term.rename({index: split}), [*rename_axes(parts, {index: split})]
                         pending.insert(0, split[1])
                         index, own = split[0], first
                     parts[target] += (index,)
@@ -335,7 +240,7 @@ def _add(p: ProductReader, node: ir.Node) -> Sum:
     rank = max(len(each.dims) for each in sums)
     total, *rest = (each.pad_rank(rank) for each in sums)
     for each in rest:
-        total = Sum(total.terms + each.terms, _broadcast_sizes(total.dims, each.dims))
+        total = Sum(total.terms + each.terms, broadcast_sizes(total.dims, each.dims))
     return total
 
 
@@ -351,7 +256,7 @@ def _reshape(p: ProductReader, node: ir.Node) -> Sum:
 def _expand(p: ProductReader, node: ir.Node) -> Sum:
     dims = p.dims(node.outputs[0])
     given = p.input_sum(node, 0).pad_rank(len(dims))
-    return Sum(given.terms, _broadcast_sizes(given.dims, dims))
+    return Sum(given.terms, broadcast_sizes(given.dims, dims))
 
 
 def _reduce_sum(p: ProductReader, node: ir.Node) -> Sum:

@@ -14,7 +14,8 @@ from rnnlower.graph.operator_kinds import POINTWISE, RANDOM, reduced_axes
 from rnnlower.graph.walk import node_label, operand, required_input, subgraphs_of, walk_values
 from rnnlower.lifting.affine_forms import NotLiftableError
 from rnnlower.lifting.frames import Frame, Series, count_steps
-from rnnlower.lifting.products import ProductReader, Size
+from rnnlower.lifting.product_sums import Size
+from rnnlower.lifting.products import ProductReader
 from rnnlower.lowering.emitter import Emitter, RuntimeDim
 from rnnlower.recurrent.operators import FLOAT_TYPES
 

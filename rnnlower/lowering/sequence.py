@@ -34,7 +34,7 @@ from rnnlower.recurrent.operators import OUTPUT_NAMES
 
 
 def lower_node(
-    e: Emitter, node: ResolvedNode, weights: Weights, strategy: str, form: Form, unroll_factor: int = 1
+    e: Emitter, node: ResolvedNode, weights: Weights, strategy: str, form: Form, unroll_factor: int
 ) -> dict[str, ir.Value]:
     """Emit the node, and return a new value for each of its outputs that is used.
 

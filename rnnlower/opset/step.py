@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
-from rnnlower.graph.evaluation import infer_outputs
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, constant_holds, copy_with_name, new_initializer
 from rnnlower.graph.inlining import is_always_given
+from rnnlower.graph.node_inference import infer_outputs
 from rnnlower.graph.rewiring import set_input, take_place_of
 from rnnlower.graph.versions import Version, version_at
 from rnnlower.graph.walk import display_name, is_read, node_label, trim_omitted

@@ -28,7 +28,7 @@ def _scan(flow: PadFlow, node: ir.Node) -> list[Axes]:
     backward = {*scan.input_backward, *scan.output_backward}
     if size is not None and len(backward) > 1:
         raise NoRuleError("takes or stacks some sequences from the end, and others from the beginning")
-    _note_states(flow, node, scan)
+    _note_states(flow, scan)
     flow.walk_body(node, scan.body)
     if size is not None:
         _hold_states(flow, node, any(backward), lambda _: _step_of_scanned_mask(flow, node, size))
@@ -55,7 +55,7 @@ def _step_of_scanned_mask(flow: PadFlow, node: ir.Node, size: Size) -> ir.Value:
 def _loop(flow: PadFlow, node: ir.Node) -> list[Axes]:
     loop, size, readers = LoopSignature(node), None, list[ir.Node]()
     number, found = loop.body.inputs[0], flow.iterations(node)
-    _note_states(flow, node, loop)
+    _note_states(flow, loop)
     if found is not None:
         count, size = found
         if size is not None and loop.stacked:
@@ -137,7 +137,7 @@ def _take_step(flow: PadFlow, node: ir.Node, place: int, axis: int, step: ir.Val
     return size
 
 
-def _note_states(flow: PadFlow, node: ir.Node, loop: LoopSignature) -> None:
+def _note_states(flow: PadFlow, loop: LoopSignature) -> None:
     """Note the axes of the states; one of rows is that of an initial state with as many elements, too."""
     for state in loop.states:
         sizes = () if flow.rows is None or state.is_invariant else flow.shape(state.start)

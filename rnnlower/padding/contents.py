@@ -199,7 +199,7 @@ class LengthContents(SizedAxes):
         if all(each == int(each) for each in numbers):
             try:
                 dtype = ir.DataType.from_numpy(contents[0].dtype)
-                return self.masks.count(self.size_in(value, 0), dtype)
+                return self.masks.count(self.size_in(value), dtype)
             except NoRuleError:
                 pass
         operands = [each for each in node.inputs if each is not None]

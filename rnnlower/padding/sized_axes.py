@@ -182,10 +182,10 @@ class SizedAxes(Examples):
         formulas = self._open.sizes(self.origin(value))
         return None if formulas is None else formulas.flat[place]
 
-    def size_in(self, value: ir.Value, place: int) -> Size:
-        """Return the size that an element of a value is at the example lengths."""
-        elements = [int(each.flat[place]) for each in self.contents(value) or []]
-        return self.match_size(elements, formula=self._formula(value, place))
+    def size_in(self, value: ir.Value) -> Size:
+        """Return the size that a value of one element is at the example lengths."""
+        elements = [int(each.item()) for each in self.contents(value) or []]
+        return self.match_size(elements, formula=self._formula(value, 0))
 
     def bound_of(
         self, value: ir.Value | None, place: int, numbers: Sequence[int], size: Size, *, is_start: bool

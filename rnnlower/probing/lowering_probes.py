@@ -20,9 +20,9 @@ from rnnlower.probing.nodes import STATES, Node, node_question
 from rnnlower.probing.writing import nonempty, toml_text
 from rnnlower.recurrent.operators import DIRECTIONS, OUTPUT_NAMES
 from rnnlower.targets.choosing import Native
-from rnnlower.targets.format import ADAPTABLE
 from rnnlower.targets.reading import parse_target
 from rnnlower.targets.target import Target
+from rnnlower.targets.vocabulary import ADAPTABLE
 
 Tables = Mapping[str, Any]
 
@@ -120,20 +120,25 @@ def probe_control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str,
         words = ", ".join([form, *(["apart"] if apart else []), *keys])
         return _ask(asker, node, _target(draft | {"control_flow": flow}), "lower", words)[0] == "right"
 
+    def are_right(
+        form: str, apart: bool, nodes: Sequence[Node], more: Sequence[str] = (), key: str = ""
+    ) -> bool:
+        return all(is_right(form, apart, node, more, key) for node in nodes)
+
     branches = [node.with_(place="If") for node in _FORMS]
-    takes_ifs = asker.is_right("two Ifs", _two_ifs) and all(is_right("If", False, n) for n in branches)
+    takes_ifs = asker.is_right("two Ifs", _two_ifs) and are_right("If", False, branches)
     ops = ["If"] if takes_ifs else []
     many = {d: [n.with_(direction=d, sizes=_MANY_STEPS) for n in _FORMS] for d in DIRECTIONS}
     apart = False
     for form in ("Loop", "Scan"):
-        if not all(is_right(form, False, node) for node in many["forward"]):
+        if not are_right(form, False, many["forward"]):
             key = "keeps_gathered_axis"
-            if form != "Loop" or not all(is_right(form, False, node, key=key) for node in many["forward"]):
+            if form != "Loop" or not are_right(form, False, many["forward"], key=key):
                 continue
             found[key] = True
         ops.append(form)
-        apart = apart or not all(is_right(form, False, node) for node in many["bidirectional"])
-        if apart and not all(is_right(form, True, node) for node in many["bidirectional"]):
+        apart = apart or not are_right(form, False, many["bidirectional"])
+        if apart and not are_right(form, True, many["bidirectional"]):
             ops.remove(form)
     table: dict[str, Any] = {"ops": ops} | found
     if apart and {"Loop", "Scan"} & {*ops}:
@@ -144,7 +149,7 @@ def probe_control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str,
     ):
         table["captured"] = "Loop"
     if dynamic:
-        table |= _probe_open_sizes(is_right, apart, ops)
+        table |= _probe_open_sizes(are_right, apart, ops)
     return table
 
 
@@ -241,22 +246,20 @@ def _is_corrected(
     return asker.is_right(f"{key}, corrected", model_question, ir.to_proto(model), feeds)
 
 
-def _probe_open_sizes(is_right: Any, apart: bool, ops: Sequence[str]) -> dict[str, Any]:
+def _probe_open_sizes(are_right: Any, apart: bool, ops: Sequence[str]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     guard = ["If"] if "If" in ops else []
     steps, none = _open_length_nodes()
     lengths = Node("LSTM", "bidirectional", open=frozenset({"time"})).add("sequence_lens").add("layout")
-    if {"Loop", "Scan"} <= {*ops} and not all(
-        is_right("Scan", apart, node, guard) for node in (*steps, lengths)
-    ):
+    if {"Loop", "Scan"} <= {*ops} and not are_right("Scan", apart, [*steps, lengths], guard):
         table["dynamic"] = "Loop"
     # Without an If to guard it, an empty sequence is not fed; a caution says so.
     nodes = [*steps, *none] if guard else steps
-    if "Scan" in ops and all(is_right("Scan", apart, node, key="empty_scan") for node in nodes):
+    if "Scan" in ops and are_right("Scan", apart, nodes, key="empty_scan"):
         table["empty_scan"] = True
     rows = [Node("LSTM", d, open=frozenset({"batch"})) for d in ("forward", "bidirectional")]
     loops = [form for form in ("Loop", "Scan") if form in ops]
-    if loops and not all(is_right(loops[0], apart, node, guard) for node in rows):
+    if loops and not are_right(loops[0], apart, rows, guard):
         table["unroll_batch"] = True
     return table
 

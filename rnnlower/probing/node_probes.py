@@ -29,7 +29,7 @@ def ask_node(asker: Asker, node: Node) -> str:
 
 
 def probe_recurrent_rules(
-    asker: Asker, dynamic: bool, loops: Sequence[str], dtypes: Sequence[str] = ()
+    asker: Asker, dynamic: bool, loops: Sequence[str], dtypes: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return the recurrent rules of the target file, without their sources.
 

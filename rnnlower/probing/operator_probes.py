@@ -19,7 +19,7 @@ from rnnlower.probing import operator_forms as forms
 from rnnlower.probing.asking import Asker, Question, model_question, parse_model, question
 from rnnlower.probing.node_tests import OPSETS
 from rnnlower.recurrent.operators import DIRECTIONS, OUTPUT_NAMES, QUANTIZED_LSTM, RECURRENT_OPS
-from rnnlower.targets.format import CONTROL_FLOW
+from rnnlower.targets.vocabulary import CONTROL_FLOW
 
 _FIRST = 7
 _RANDOM = ("Bernoulli",)

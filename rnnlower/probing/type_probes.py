@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Asker, Question, make_model, parse_nodes, question
 from rnnlower.probing.writing import nonempty
-from rnnlower.targets.format import Activations
+from rnnlower.targets.vocabulary import Activations
 
 _FLOATS = ("float16", "float64")
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

@@ -9,9 +9,10 @@ import msgspec
 
 from rnnlower.probing.operator_probes import tried_operators
 from rnnlower.recurrent.operators import RECURRENT_OPS
-from rnnlower.targets.format import Claim, ControlFlow, standard_operators
+from rnnlower.targets.format import Claim, ControlFlow
 from rnnlower.targets.target import Target
 from rnnlower.targets.target_schema import toml_value
+from rnnlower.targets.vocabulary import standard_operators
 
 _WIDTH = 100
 

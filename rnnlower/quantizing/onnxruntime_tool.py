@@ -17,7 +17,7 @@ from rnnlower.folders import temporary_folder
 from rnnlower.processes import Child
 from rnnlower.quantizing.recordings import Feeds
 from rnnlower.quantizing.schemes import Scheme
-from rnnlower.targets.format import Activations
+from rnnlower.targets.vocabulary import Activations
 
 _CHILD = Child()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -113,26 +114,15 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
         raise OptionError("the recordings hold states, and integer states are carried: leave them out")
     with contextlib.closing(open_source(source)) as floats:
         options.report_progress("calibrating")
-        calls = [call for each in data.calibrated for call in data.recordings.calls(floats, each)]
-        feeds = [call.feeds for call in calls]
+        feeds = [*itertools.chain.from_iterable(data.calls(floats, data.calibrated))]
         quantization = Quantization(scheme, data.ranges or find_ranges(model, feeds))
         if options.verify:
-            # With scales too small to round, the result must equal the float model's.
             options.report_progress("verifying")
-            held = [[call.feeds for call in data.recordings.calls(floats, each)] for each in data.held]
-            fine = dataclasses.replace(quantization, fine=True, encodings={}, unquantized=set())
-            known = [*feeds, *held[0]]
-            # onnxruntime's optimizer computes products with dequantized weights in integers.
-            with contextlib.closing(open_source(source, optimize=False)) as exact:
-                _prove_placement(exact, to_proto(_lower_quantized(model.clone(), strategy, fine)), known[0])
+            held = data.calls(floats, data.held)
+            _prove_placement(model, source, strategy, quantization, feeds[0] if feeds else held[0][0])
         options.report_progress("quantizing")
-        rest, words = _quantize_rest(source, feeds, options, scheme)
+        result, words = _quantize(source, feeds, options, strategy, quantization)
         notes += words
-        result = _lower_quantized(load_model(rest), strategy, quantization, options.runtime)
-        for role in sorted(quantization.unquantized):
-            raise VerificationError(f"{role.name!r} of node {role.node!r} has no quantizers")
-        if options.integer_states:
-            notes += carry_integers(result)
         outputs: Sequence[MeasuredOutput] = ()
         clipped: Mapping[Role, float] = {}
         if options.verify:
@@ -222,6 +212,10 @@ class _Data:
             parts[number % _SET_ASIDE == last].append(sequence)
         return cls(recordings, *parts, ranges)
 
+    def calls(self, session: Session, sequences: Sequence[Feeds]) -> list[list[Feeds]]:
+        """Return what the model reads in each call of each sequence."""
+        return [[call.feeds for call in self.recordings.calls(session, each)] for each in sequences]
+
 
 def _warnings(options: QuantizeOptions, outputs: Sequence[MeasuredOutput]) -> Iterator[Suspicion]:
     """Warn of 8-bit activations, and of a default session that loses accuracy on this processor."""
@@ -242,6 +236,22 @@ def _warnings(options: QuantizeOptions, outputs: Sequence[MeasuredOutput]) -> It
             f"its {SATURATION}",
             f"for such a processor, {int16} keeps the accuracy",
         )
+
+
+def _quantize(
+    source: onnx.ModelProto,
+    feeds: Sequence[Feeds],
+    options: QuantizeOptions,
+    strategy: str,
+    quantization: Quantization,
+) -> tuple[ir.Model, list[str]]:
+    """Return the quantized model, and notes on what stays in float."""
+    rest, notes = _quantize_rest(source, feeds, options, quantization.scheme)
+    result = _lower_quantized(load_model(rest), strategy, quantization, options.runtime)
+    if quantization.unquantized:
+        role = min(quantization.unquantized)
+        raise VerificationError(f"{role.name!r} of node {role.node!r} has no quantizers")
+    return result, [*notes, *(carry_integers(result) if options.integer_states else ())]
 
 
 def _quantize_rest(
@@ -283,8 +293,18 @@ def _lower_quantized(
     return model
 
 
-def _prove_placement(floats: Session, fine: onnx.ModelProto, feeds: Feeds) -> None:
-    """Compare a model whose scales are too small for any rounding to be seen with the float model.
+def _prove_placement(
+    model: ir.Model, source: onnx.ModelProto, strategy: str, quantization: Quantization, feeds: Feeds
+) -> None:
+    """Refuse a model that differs from its source even with scales too small for any rounding to be seen."""
+    fine = dataclasses.replace(quantization, fine=True, encodings={}, unquantized=set())
+    # onnxruntime's optimizer computes products with dequantized weights in integers.
+    with contextlib.closing(open_source(source, optimize=False)) as floats:
+        _compare_unrounded(floats, to_proto(_lower_quantized(model.clone(), strategy, fine)), feeds)
+
+
+def _compare_unrounded(floats: Session, fine: onnx.ModelProto, feeds: Feeds) -> None:
+    """Compare a model without visible rounding with the float model.
 
     Raises:
         UnsupportedModelError: They differ, and so does the float model from itself.

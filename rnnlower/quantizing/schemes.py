@@ -21,7 +21,7 @@ from rnnlower.lowering.replacing import Gates
 from rnnlower.passes.command_options import QuantizeOptions
 from rnnlower.quantizing.observing import COMPLEMENT, FACTOR, Range
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.targets.format import Activations
+from rnnlower.targets.vocabulary import Activations
 
 LARGEST_WEIGHT = 127
 """Weights are within +-127, so that the negative of each is one, too."""

@@ -39,7 +39,7 @@ def lowered_nodes(nodes: Sequence[LoweredNode]) -> Cells:
     ]
 
 
-def op_counts(before: Mapping[str, int], after: Mapping[str, int], *, changed: bool | None = None) -> Cells:
+def op_counts(before: Mapping[str, int], after: Mapping[str, int], *, changed: bool | None) -> Cells:
     """Return the number of nodes by operator; of those that changed, or of those that did not."""
     rows = [(op, before.get(op, 0), after.get(op, 0)) for op in sorted({*before, *after})]
     kept = [row for row in rows if changed is None or (row[1] != row[2]) == changed]

@@ -1,4 +1,4 @@
-"""Targets: the abilities of runtimes as data, one TOML file per runtime; `format.py` defines the format.
+"""Targets: the abilities of runtimes as data, one TOML file per runtime, in the format of `format.py`.
 
 `fit.py` finds the nodes of a model that do not fit a target, `choosing.py` chooses how a node runs on one.
 """

@@ -18,10 +18,11 @@ from rnnlower.lowering.replacing import EMITTED
 from rnnlower.recurrent.finding import find_recurrent, is_stateful
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.sonnx import find_departures
-from rnnlower.targets.format import CONTROL_FLOW, Limit
+from rnnlower.targets.format import Limit
 from rnnlower.targets.misfits import Misfit, alternatives, remedy_for
 from rnnlower.targets.native import Reason, as_stored, find_native_misfits, find_repeating_op
 from rnnlower.targets.target import Target
+from rnnlower.targets.vocabulary import CONTROL_FLOW
 
 
 def find_misfits(
@@ -296,7 +297,7 @@ def cautions(target: Target, nodes: Sequence[ResolvedNode]) -> list[str]:
     ]
 
 
-def require_emitted_fit(model: ir.Model, target: Target, facts: Facts | None = None) -> None:
+def require_emitted_fit(model: ir.Model, target: Target, facts: Facts) -> None:
     """Refuse a result with an emitted node that does not fit: the target's data and the forms disagree."""
     misfits = find_misfits(model, target, emitted=True, facts=facts)
     if misfits:

@@ -7,12 +7,9 @@ regardless of `dtypes`.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
-import onnx
 from msgspec import Meta
 
 from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS, THRESHOLDS
@@ -21,77 +18,28 @@ from rnnlower.lowering.replacing import Gates
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.recurrent import operators
 from rnnlower.recurrent.node import Semantics
-
-Activations = Literal["int8", "int16", "uint16", "int8-only"]
-"""Types of what a product of integers reads and writes: x and h have 8 bits, all have 16, all have 8."""
-
-CONTROL_FLOW = ("If", "Loop", "Scan")
-
-ADAPTABLE = {
-    "B": "B written out as zeros",
-    "initial_h": "initial_h written out as zeros",
-    "initial_c": "initial_c written out as zeros",
-    "sequence_lens": "full sequence_lens left out",
-    "hidden_size": "hidden_size written",
-    "layout": "X, states and outputs transposed",
-    "direction": "direction = forward left out",
-    "bidirectional": "one node for each direction",
-    "reverse": "time turned around a forward node",
-    "inputs": "no empty inputs at the end",
-    "activations": "default activations left out",
-    "Y": "Y named",
-    "Y_h": "Y_h named",
-    "Y_c": "Y_c named",
-}
-"""The properties of a recurrent node that ops around the operator can correct, with the correction."""
-
-
-@functools.cache
-def standard_operators() -> frozenset[str]:
-    """Return the operators of the default domain, except control flow."""
-    return frozenset(_STANDARD) - {*CONTROL_FLOW}
-
-
-def _one_of(known: Iterable[str]) -> Meta:
-    words = [*known]
-    return Meta(extra={"known": words}, extra_json_schema={"enum": words})
+from rnnlower.targets.vocabulary import (
+    ADAPTABLE,
+    CONTROL_FLOW,
+    OPTIONAL_INPUTS,
+    OPTIONAL_PORTS,
+    PROPERTIES,
+    Activations,
+    DomainOp,
+    DType,
+    Input,
+    LoopOp,
+    Natural,
+    Op,
+    Positive,
+    RecurrentOp,
+    Size,
+    one_of,
+)
 
 
 def _key(description: str, example: Any = False) -> Meta:
     return Meta(description=description, examples=[example])
-
-
-_STANDARD = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
-_SIZES = ("batch", "time")
-_OPTIONAL_INPUTS = operators.INPUT_NAMES[3:]
-_OPTIONAL = (*_OPTIONAL_INPUTS, *operators.OUTPUT_NAMES)
-_PROPERTIES = (
-    *(*operators.INPUT_NAMES, *operators.OUTPUT_NAMES, *operators.ATTRIBUTE_TYPES, *operators.DIRECTIONS),
-    *(*_SIZES, "type", "empty", "inputs", "nested", "semantics", "repeated", "input_size", "two_states"),
-    "one_reader",
-)
-_DTYPES = (
-    *("bool", "string", "float16", "float32", "float64", "bfloat16", "complex64", "complex128"),
-    *("int2", "int4", "int8", "int16", "int32", "int64", "uint2", "uint4", "uint8", "uint16", "uint32"),
-    *("uint64", "float4e2m1fn", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
-    "float8_e8m0fnu",
-)
-
-Natural = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
-Op = Annotated[str, _one_of(_STANDARD)]
-DomainOp = Annotated[
-    str,
-    Meta(
-        extra={"known": _STANDARD, "domains": True},
-        extra_json_schema={"anyOf": [{"enum": _STANDARD}, {"pattern": r"\."}]},
-    ),
-]
-RecurrentOp = Annotated[str, _one_of(op_type for _, op_type in operators.SIGNATURES)]
-LoopOp = Annotated[str, _one_of(("Loop", "Scan"))]
-DType = Annotated[str, _one_of(_DTYPES)]
-Size = Annotated[str, _one_of(_SIZES)]
-Input = Annotated[str, _one_of(operators.INPUT_NAMES)]
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,7 +63,7 @@ class ControlFlow(Claim, frozen=True):
     """The control flow that works, and the forms of it that are written."""
 
     ops: Annotated[
-        tuple[Annotated[str, _one_of(CONTROL_FLOW)], ...],
+        tuple[Annotated[str, one_of(CONTROL_FLOW)], ...],
         _key("those of If, Loop and Scan that it supports", []),
     ]
     apart: Annotated[bool, _key("whether each direction needs its own Scan, if that needs no If")] = False
@@ -241,18 +189,18 @@ class RecurrentRule(Claim, frozen=True):
     ops: Annotated[tuple[RecurrentOp, ...], _key("the operators", ["LSTM"])]
     dtypes: Annotated[tuple[DType, ...] | None, _key("types of X", ["float32"])] = None
     directions: Annotated[
-        tuple[Annotated[str, _one_of(operators.DIRECTIONS)], ...] | None, _key("directions", ["forward"])
+        tuple[Annotated[str, one_of(operators.DIRECTIONS)], ...] | None, _key("directions", ["forward"])
     ] = None
     inputs: Annotated[
-        tuple[Annotated[str, _one_of(_OPTIONAL_INPUTS)], ...] | None,
+        tuple[Annotated[str, one_of(OPTIONAL_INPUTS)], ...] | None,
         _key("the optional inputs that it respects", ["B", "initial_h"]),
     ] = None
     attributes: Annotated[
-        dict[Annotated[str, _one_of(operators.ATTRIBUTE_TYPES)], tuple[Any, ...]],
+        dict[Annotated[str, one_of(operators.ATTRIBUTE_TYPES)], tuple[Any, ...]],
         _key("allowed values of attributes; [] if the attribute must be absent", {"layout": [0], "clip": []}),
     ] = {}
     activations: Annotated[
-        tuple[Annotated[str, _one_of(("default", *operators.SPEC_PARAMETERS))], ...] | None,
+        tuple[Annotated[str, one_of(("default", *operators.SPEC_PARAMETERS))], ...] | None,
         _key("names of functions; default stands for those of the operator", ["default"]),
     ] = None
     constant: Annotated[tuple[Input, ...], _key("inputs that must be constants if present", ["W", "R"])] = ()
@@ -260,11 +208,11 @@ class RecurrentRule(Claim, frozen=True):
         tuple[Input, ...], _key("inputs that must be constants or computed from constants", ["W", "R"])
     ] = ()
     needs: Annotated[
-        tuple[Annotated[str, _one_of((*_OPTIONAL, *operators.ATTRIBUTE_TYPES))], ...],
+        tuple[Annotated[str, one_of((*OPTIONAL_PORTS, *operators.ATTRIBUTE_TYPES))], ...],
         _key("optional inputs, outputs and attributes without which it does not run", ["initial_h", "Y_h"]),
     ] = ()
     not_empty: Annotated[
-        tuple[Annotated[str, _one_of(_OPTIONAL)], ...],
+        tuple[Annotated[str, one_of(OPTIONAL_PORTS)], ...],
         _key("inputs and outputs that must not be empty names", ["B", "Y"]),
     ] = ()
     not_behind: Annotated[
@@ -293,26 +241,26 @@ class RecurrentRule(Claim, frozen=True):
         _key("sizes of X that must be static if an initial state is not a graph input", ["batch"]),
     ] = ()
     semantics: Annotated[
-        tuple[Annotated[str, _one_of((*get_args(Semantics), "agreed"))], ...] | None,
+        tuple[Annotated[str, one_of((*get_args(Semantics), "agreed"))], ...] | None,
         _key("the --semantics under which it is correct; agreed: where both mean the same, too", ["ort"]),
     ] = None
     same_activations: Annotated[
         bool, _key("whether both directions must have the same activations", True)
     ] = False
     wrong: Annotated[
-        tuple[Annotated[str, _one_of(_PROPERTIES)], ...],
+        tuple[Annotated[str, one_of(PROPERTIES)], ...],
         _key("properties that are not allowed above and make the result wrong without an error", ["layout"]),
     ] = ()
     otherwise: Annotated[
-        Annotated[str, _one_of(("refused", "unknown"))],
+        Annotated[str, one_of(("refused", "unknown"))],
         _key("what happens to nodes with other properties that are not allowed", "refused"),
     ] = "refused"
     profile: Annotated[
-        Annotated[str, _one_of(("sonnx",))],
+        Annotated[str, one_of(("sonnx",))],
         _key("a profile whose rules, which are code, stand in place of the keys above", "sonnx"),
     ] = ""
     adapt: Annotated[
-        tuple[Annotated[str, _one_of(ADAPTABLE)], ...],
+        tuple[Annotated[str, one_of(ADAPTABLE)], ...],
         _key("properties that ops around the operator correct, as tried", ["initial_h"]),
     ] = ()
     tried: Annotated[str, _key("sizes at which it was tried and correct", "batches of 1 and 2")] = ""
@@ -333,15 +281,15 @@ class Arithmetic(Claim, frozen=True):
     """The arithmetic that is known of it."""
 
     gates: Annotated[
-        Annotated[str, _one_of(get_args(Gates))],
+        Annotated[str, one_of(get_args(Gates))],
         _key("whether it needs one product for each gate (separate), or as few as possible (fused)", "auto"),
     ] = "auto"
     accumulates: Annotated[
-        Annotated[str, _one_of(("float16", "float32"))],
+        Annotated[str, one_of(("float16", "float32"))],
         _key("the type in which it sums products of float16; for float16 they become float32", "float32"),
     ] = ""
     quantized: Annotated[
-        tuple[Annotated[str, _one_of(get_args(Activations))], ...] | None,
+        tuple[Annotated[str, one_of(get_args(Activations))], ...] | None,
         _key("the --activations of `quantize` whose products it computes; left out: all", ["int8-only"]),
     ] = None
     unclipped: Annotated[
@@ -354,8 +302,8 @@ class Arithmetic(Claim, frozen=True):
 
 
 _Price = Annotated[float, Meta(ge=0)]
-_Prices = dict[Annotated[str, _one_of(price_names(native=False))], _Price]
-_NativePrices = dict[Annotated[str, _one_of(price_names(native=True))], _Price]
+_Prices = dict[Annotated[str, one_of(price_names(native=False))], _Price]
+_NativePrices = dict[Annotated[str, one_of(price_names(native=True))], _Price]
 
 
 class Costs(Claim, frozen=True):
@@ -366,19 +314,19 @@ class Costs(Claim, frozen=True):
         _key("the price of one unit of each count; what is left out is free", {"nodes": 1, "elements": 1e-3}),
     ]
     native: Annotated[
-        dict[Annotated[str, _one_of(KINDS)], _NativePrices],
+        dict[Annotated[str, one_of(KINDS)], _NativePrices],
         _key("the same for its own recurrent operators", {"LSTM": {"nodes": 5, "steps": 1}}),
     ] = {}
     forms: Annotated[
-        tuple[Annotated[str, _one_of(form.name for form in (*STRAIGHT_FORMS, *BODY_FORMS))], ...],
+        tuple[Annotated[str, one_of(form.name for form in (*STRAIGHT_FORMS, *BODY_FORMS))], ...],
         _key("forms of a step that were tried, in addition to the plain one", ["pair"]),
     ] = ()
     thresholds: Annotated[
-        dict[Annotated[str, _one_of(THRESHOLDS)], Natural],
+        dict[Annotated[str, one_of(THRESHOLDS)], Natural],
         _key("the sizes at which forms are allowed, as measured", {"largest_pair": 192}),
     ] = {}
     strategies: Annotated[
-        tuple[Annotated[str, _one_of(STRATEGIES)], ...],
+        tuple[Annotated[str, one_of(STRATEGIES)], ...],
         _key("those among which prices choose; left out: all that it has the operators for", ["unroll"]),
     ] = ()
     fused: Annotated[tuple[Op, ...], _key("activations that it fuses with a preceding Gemm", ["Tanh"])] = ()

@@ -21,8 +21,9 @@ from msgspec import inspect
 from rnnlower.errors import OptionError
 from rnnlower.graph.versions import history
 from rnnlower.recurrent.operators import ATTRIBUTE_TYPES
-from rnnlower.targets.format import Claim, TargetFile, standard_operators
+from rnnlower.targets.format import Claim, TargetFile
 from rnnlower.targets.target import Target
+from rnnlower.targets.vocabulary import standard_operators
 
 _FOLDER = pathlib.Path(__file__).parent / "data"
 _MOST_LISTED = 24

@@ -9,7 +9,8 @@ import onnx_ir as ir
 from rnnlower.lowering.dialect import NoPrices, Prices
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.recurrent.state_operators import STATE_OPERATORS
-from rnnlower.targets.format import Claim, TargetFile, standard_operators
+from rnnlower.targets.format import Claim, TargetFile
+from rnnlower.targets.vocabulary import standard_operators
 
 
 class Target(TargetFile, frozen=True, kw_only=True):

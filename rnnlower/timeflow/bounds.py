@@ -28,7 +28,7 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         return slice_table(flow, node)
     track = moved_track(flow, node).unfolded
     bounds = [flow.ints(node, name, index) for index, name in enumerate(("starts", "ends"), 1)]
-    (starts, later), (ends, soon) = (each or ([], []) for each in bounds)
+    (starts, chunk_starts), (ends, chunk_ends) = (each or ([], []) for each in bounds)
     axes = flow.axes(node, 3) or list(range(len(starts)))
     where = axes.index(track.axis) if track.axis in axes else None
     for index, name in enumerate(("starts", "ends"), 1):
@@ -40,34 +40,23 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     if step < 0:
         raise CoupledError("reverses time")
     start, end, _ = slice(starts[where], ends[where]).indices(track.size)
-    if flow.has_dynamic_length and track.size <= ends[where] == soon[where] < _NO_END:
+    if flow.has_dynamic_length and track.size <= ends[where] == chunk_ends[where] < _NO_END:
         flow.limit_positions(ends[where] // track.inner, track)
     if step > 1:
-        if not start == starts[where] == later[where] < step or end < track.size:
+        if not start == starts[where] == chunk_starts[where] < step or end < track.size:
             raise CoupledError("leaves out steps")
         _set_bounds(flow, node, where, (starts, start), (ends, _END))
         return _every(flow, node, track, start, step)
-    moves = flow.sample.steps != flow.sample.chunk
-    if 0 <= ends[where] < track.size and ends[where] == soon[where] and moves and flow.has_dynamic_length:
-        if _gives_shape_alone(node.outputs[0]) and starts[where] >= 0 and ends[where] <= track.chunk_size:
-            # A chunk has as many steps; if more than one, its last ones, for they say how long it must be.
-            if ends[where] * flow.sample.chunk > track.chunk_size:
-                count = ends[where] - starts[where]
-                _set_bounds(flow, node, where, (starts, track.chunk_size - count), (ends, _END))
-            return LATEST
-        remedy = shapes_remedy() if _is_only_measured(node.outputs[0]) else ""
-        raise CoupledError("takes the first steps of the sequence", remedy)
-    for its, last in flow.lengths(operand(node, 2), track):
-        more = last[where] - soon[where] - its.rate * (its.sample.steps - flow.sample.chunk)
-        is_cut = slice(last[where]).indices(its.size)[1] < its.size or soon[where] < track.chunk_size
-        if last[where] != soon[where] and is_cut and abs(more) >= 1:
-            raise CoupledError("takes a part of the sequence that grows with it, but not by as many steps")
+    is_fixed = 0 <= ends[where] == chunk_ends[where] < track.size
+    if is_fixed and flow.has_dynamic_length and flow.sample.steps != flow.sample.chunk:
+        return _first_steps(flow, node, track, where, starts, ends)
+    _require_growth(flow, node, track, where, chunk_ends)
     is_last = start == track.size - track.inner and end == track.size and track.frames > 1
-    if start and is_last and not (starts[where] == later[where] > 0 and flow.has_dynamic_length):
+    if start and is_last and not (starts[where] == chunk_starts[where] > 0 and flow.has_dynamic_length):
         _last_only(flow, track, track.frames - 1)
         _set_bounds(flow, node, where, (starts, -1), (ends, _END))
         return LATEST
-    if starts[where] < 0 or starts[where] != later[where]:
+    if starts[where] < 0 or starts[where] != chunk_starts[where]:
         raise CoupledError("takes the last steps of the sequence")
     if start % track.inner or end % track.inner or track.outer != 1:
         raise CoupledError("cuts an axis in which time is folded")
@@ -75,6 +64,29 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         _set_bounds(flow, node, where, (starts, 0), (ends, _END))
     frames = (end - start) // track.inner
     return _skip_frames(flow, node, track.resampled(more=frames - track.frames), start // track.inner)
+
+
+def _first_steps(
+    flow: Flow, node: ir.Node, track: Track, where: int, starts: list[int], ends: list[int]
+) -> Outcome:
+    """Handle a part at the beginning of the sequence, of which only the shape may be read."""
+    if not _gives_shape_alone(node.outputs[0]) or starts[where] < 0 or ends[where] > track.chunk_size:
+        remedy = shapes_remedy() if _is_only_measured(node.outputs[0]) else ""
+        raise CoupledError("takes the first steps of the sequence", remedy)
+    # A chunk has as many steps; if more than one, its last ones, for they say how long it must be.
+    if ends[where] * flow.sample.chunk > track.chunk_size:
+        count = ends[where] - starts[where]
+        _set_bounds(flow, node, where, (starts, track.chunk_size - count), (ends, _END))
+    return LATEST
+
+
+def _require_growth(flow: Flow, node: ir.Node, track: Track, where: int, chunk_ends: list[int]) -> None:
+    """Refuse an end that changes with the length, but not by as many steps."""
+    for its, ends in flow.lengths(operand(node, 2), track):
+        more = ends[where] - chunk_ends[where] - its.rate * (its.sample.steps - flow.sample.chunk)
+        is_cut = slice(ends[where]).indices(its.size)[1] < its.size or chunk_ends[where] < track.chunk_size
+        if ends[where] != chunk_ends[where] and is_cut and abs(more) >= 1:
+            raise CoupledError("takes a part of the sequence that grows with it, but not by as many steps")
 
 
 def _every(flow: Flow, node: ir.Node, track: Track, start: int, step: int) -> Track:

@@ -44,6 +44,19 @@ def make_window(node: ir.Node, kernel: Sequence[int], place: int) -> Window:
     return Window(kernel[place], dilations[place], strides[place], pads[place], pads[place + count])
 
 
+def _fill_before_start(
+    flow: Flow, node: ir.Node, index: int, track: Track, fill: float = 0.0
+) -> tuple[Track, int]:
+    """Put only the fill before the first frame of an input, or delay the input by whole chunks.
+
+    Return its track, and the number of calls that are waited for.
+    """
+    if track.lag % track.chunk == 0 or track.is_folded:
+        return flow.delay_by_chunks(node, index, track)
+    flow.blank_frames(node, index, track, fill)
+    return track, 0
+
+
 def _conv(flow: Flow, node: ir.Node) -> Outcome:
     if any(map(flow.varies, node.inputs[1:])):
         raise CoupledError("has weights that follow from the stream")
@@ -120,7 +133,7 @@ def apply_window(flow: Flow, node: ir.Node, window: Window, track: Track, pad: f
         track.require_end()
     calls = 0
     if left and track.lag > 0:
-        track, calls = flow.fill_before_start(node, 0, track, pad)
+        track, calls = _fill_before_start(flow, node, 0, track, pad)
     lag = track.lag
     later = max(0, -((left + stride - span - lag) // stride), -((left - lag) // stride))
     kept = left + later * stride - lag
@@ -167,7 +180,7 @@ def _conv_transpose(flow: Flow, node: ir.Node) -> Outcome:
     span, stride = window.span, window.stride
     before, calls = max(-(-span // stride) - 1, 0), 0
     if before and track.lag > 0:
-        track, calls = flow.fill_before_start(node, 0, track)
+        track, calls = _fill_before_start(flow, node, 0, track)
     elif track.lag > 0 or track.fill != 0.0 or track.lag * stride + window.left < 0:
         # Zeros in front add nothing, if the frames that they make are cut off.
         track = flow.delay_to(node, track=track)
@@ -238,7 +251,7 @@ def _scatter(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("adds frames that do not begin at equal distances from the start")
     before, size = -(-kernel // hop) - 1, flow.result_shape(node)[axis]
     track, calls = (
-        flow.fill_before_start(node, 2, track) if before and track.lag > 0 else (flow.delay_to(node, 2), 0)
+        _fill_before_start(flow, node, 2, track) if before and track.lag > 0 else (flow.delay_to(node, 2), 0)
     )
     if before:
         flow.cache(node, 2, track, before, 0.0, more=before, calls=calls)
@@ -268,7 +281,7 @@ def _fold(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("adds blocks that leave gaps, or are cut off on other axes")
     before, left = -(-span // hop) - 1, pads[count - 1]
     track, calls = (
-        flow.fill_before_start(node, 0, track) if before and track.lag > 0 else (flow.delay_to(node), 0)
+        _fill_before_start(flow, node, 0, track) if before and track.lag > 0 else (flow.delay_to(node), 0)
     )
     if before:
         flow.cache(node, 0, track, before, 0.0, more=before, calls=calls)

@@ -123,9 +123,8 @@ class Flow(Contents):
 
     def is_over_time(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from the stream, or from the number of its steps."""
-        return any(
-            value in each for each in (self.tracks, self.pending, self.scores)
-        ) or self.depends_on_length(value)
+        followed = self.tracks, self.pending, self.scores
+        return any(value in each for each in followed) or self.depends_on_length(value)
 
     def varies(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from the stream, from its end, or from the number of its steps."""
@@ -140,14 +139,6 @@ class Flow(Contents):
     def known_content(self, value: ir.Value | None) -> Array | None:
         """Return the content of a value for the whole sequence, even if computed over time from sizes."""
         return self.whole.constant(value) if self.is_over_time(value) else self.content(value)
-
-    def state_name(self, node: ir.Node, state: str) -> str:
-        """Return the name of a node's state; of unnamed nodes, each operator's are numbered from 0."""
-        name = node.name
-        if not name:
-            twins = [other for other in self.model.graph if other.op_type == node.op_type]
-            name = f"{node.op_type}_{twins.index(node)}"
-        return f"{name}_{state}"
 
     def shifts(self) -> str:
         """Describe the nodes that shift time, for messages."""
@@ -237,18 +228,6 @@ class Flow(Contents):
         """Replace what leaves the stream before the first frame by a constant."""
         rank, dtype = len(self._known_shape(node.inputs[index], "an input")), self.dtype(node.inputs[index])
         self.edits.append(BlankFrames(node, index, track.axis, rank, track.lag, track.chunk, fill, dtype))
-
-    def fill_before_start(
-        self, node: ir.Node, index: int, track: Track, fill: float = 0.0
-    ) -> tuple[Track, int]:
-        """Put only the fill before the first frame of an input, or delay the input by whole chunks.
-
-        Return its track, and the number of calls that are waited for.
-        """
-        if track.lag % track.chunk == 0 or track.is_folded:
-            return self.delay_by_chunks(node, index, track)
-        self.blank_frames(node, index, track, fill)
-        return track, 0
 
     def cache(
         self,
@@ -411,9 +390,7 @@ _LIKE_STANDARD = frozenset(
 """Operators of onnxruntime that treat time as the operator of the same name, or as an activation."""
 BODIES = frozenset(("Loop", "Scan"))
 """Operators whose rules inspect the values that their bodies read."""
-_POSITIONAL = frozenset(
-    ["Add", "Concat", "Div", "Gather", "Mul", "ScatterElements", "ScatterND", "Sub", "Where"]
-)
+_POSITIONAL = {"Add", "Concat", "Div", "Gather", "Mul", "ScatterElements", "ScatterND", "Sub", "Where"}
 """Operators whose rules know what to do with positions that are computed from the number of steps."""
 _FILLING = {"ConstantOfShape", "Expand", "Range", "Tile"}
 

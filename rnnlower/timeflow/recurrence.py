@@ -152,8 +152,14 @@ def hold_state(
         start = float(first[0]) if (content == first).all() else flow.collapse_batch(content, what)
     elif value is not None:
         kept = _existing_state(node, name, value, output)
-    state = flow.state_name(node, suffix)
+    state = f"{_name_of(flow, node)}_{suffix}"
     flow.edits.append(HoldState(node, index, output, state, start, kept, shape, dtype, calls))
+
+
+def _name_of(flow: Flow, node: ir.Node) -> str:
+    """Return the name of a node; unnamed nodes of an operator are numbered from 0."""
+    twins = [other for other in flow.model.graph if other.op_type == node.op_type]
+    return node.name or f"{node.op_type}_{twins.index(node)}"
 
 
 def _existing_state(

@@ -33,9 +33,7 @@ _EVALUATION_FAILURES = (
 )
 
 
-def reasons_against_onnxruntime(
-    facts: GraphFacts, semantics: Semantics, empty_inputs: bool = False
-) -> list[str]:
+def reasons_against_onnxruntime(facts: GraphFacts, semantics: Semantics, empty_inputs: bool) -> list[str]:
     """Return the reasons why onnxruntime's kernels cannot run the recurrent nodes correctly."""
     reasons = []
     for node in facts.recurrent:

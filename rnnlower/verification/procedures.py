@@ -18,16 +18,11 @@ from rnnlower.engines.session import LoadError, RunError, brief
 from rnnlower.errors import UnverifiableError
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.graph_facts import gather_facts, largest_threshold
-from rnnlower.verification.inputs.trials import Overrides, Trial, fed_states, generate_trials, input_maker
+from rnnlower.verification.inputs.overrides import Overrides
+from rnnlower.verification.inputs.trials import Trial, fed_states, generate_trials, input_maker
 from rnnlower.verification.inputs.uses import GraphFacts, Uses, dims_of
-from rnnlower.verification.models import (
-    ParsedModel,
-    RunModel,
-    find_state_pairs,
-    interface_problems,
-    required_inputs,
-    select_feeds,
-)
+from rnnlower.verification.interfaces import find_state_pairs, interface_problems
+from rnnlower.verification.models import ParsedModel, RunModel, required_inputs, select_feeds
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict import inner_values
 from rnnlower.verification.verdict.judging import Judge, Judged, notes_on_empty_outputs

@@ -256,9 +256,7 @@ def largest_int8_weight(model: ParsedModel, kind: str) -> int | None:
     return 63 if kind == "int8" and 0 < max(spans, default=0) <= 128 else None
 
 
-def perturb_weights(
-    model: ParsedModel, kind: str, seed: int, kept: Any = (), largest: int | None = None
-) -> ParsedModel:
+def perturb_weights(model: ParsedModel, kind: str, seed: int, kept: Any, largest: int | None) -> ParsedModel:
     """Return the model with its float constants moved by up to the rounding error of a type.
 
     Constants with magnitudes in `kept` stay; for an integer type, so do biases and constants of rank 0 or 1.

@@ -28,7 +28,8 @@ from rnnlower.verification.engine_choice import (
 )
 from rnnlower.verification.inputs.graph_facts import gather_facts, gather_recurrent_facts
 from rnnlower.verification.inputs.uses import QUANTIZED_LSTM
-from rnnlower.verification.models import ParsedModel, RunModel, float_casts, op_types
+from rnnlower.verification.interfaces import float_casts
+from rnnlower.verification.models import ParsedModel, RunModel, op_types
 from rnnlower.verification.rewritten_models import (
     SMALL_FLOATS,
     convert_floats,

@@ -15,8 +15,8 @@ from support.places import ROOT
 from support.small_models import recurrent_model
 
 # Without a wait: how long a step takes is not what is tested.
-_CODE = "import rnnlower.cli.common as p; p._SECONDS = 0.0; from rnnlower.cli import app; app()"
-_SLOW = "import rnnlower.cli.common as p, time\nwith p.progress('waiting', False) as tell:\n    "
+_CODE = "import rnnlower.cli.progress as p; p._SECONDS = 0.0; from rnnlower.cli import app; app()"
+_SLOW = "import rnnlower.cli.progress as p, time\nwith p.progress('waiting', False) as tell:\n    "
 
 
 def _source(folder: Path) -> Path:
@@ -98,7 +98,7 @@ def test_an_activity_of_less_than_a_second_is_not_shown() -> None:
 
 def test_an_estimate_shows_the_time_left_and_lines_above_it() -> None:
     code = (
-        "import rnnlower.cli.common as p, time\n"
+        "import rnnlower.cli.progress as p, time\n"
         "with p.progress('probing', False, estimated=True) as tell:\n    "
         "for number in range(1, 26):\n        "
         "tell('operators: question', number, 40); time.sleep(0.1)\n        "

@@ -17,9 +17,10 @@ from support.judge import differences, interface, recurrent_left, run
 from rnnlower.passes import AdaptRecurrentPass, InferTypesPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.targets import find_target
-from rnnlower.targets.format import ADAPTABLE, RecurrentRule
+from rnnlower.targets.format import RecurrentRule
 from rnnlower.targets.native import NativeCheck
 from rnnlower.targets.target import Target
+from rnnlower.targets.vocabulary import ADAPTABLE
 
 EVERYTHING = (*ADAPTABLE,)
 

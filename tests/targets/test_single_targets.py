@@ -13,7 +13,7 @@ from support.runtimes import RUNTIMES
 
 import rnnlower
 from rnnlower.targets import find_target, reading
-from rnnlower.targets.format import standard_operators
+from rnnlower.targets.vocabulary import standard_operators
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from rnnlower.errors import OptionError
 from rnnlower.verification import verify
 from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import generate_trials, input_maker
-from rnnlower.verification.models import find_state_pairs
+from rnnlower.verification.interfaces import find_state_pairs
 
 FLOAT = TensorProto.FLOAT
 

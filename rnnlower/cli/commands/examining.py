@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rnnlower.cli import common
-from rnnlower.cli.common import Phases, progress
 from rnnlower.cli.defining import Comparison, Display, command
+from rnnlower.cli.progress import Phases, progress
 from rnnlower.errors import (
     OptionError,
     RnnLowerError,

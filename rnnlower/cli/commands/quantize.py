@@ -7,8 +7,8 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from rnnlower.cli import common
-from rnnlower.cli.common import Phases, progress
 from rnnlower.cli.defining import Display, check_verifying, command
+from rnnlower.cli.progress import Phases, progress
 from rnnlower.cli.values import check_external_data
 from rnnlower.errors import OptionError, VerificationError
 from rnnlower.passes.command_options import CalibrateOptions, QuantizeOptions

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rnnlower.cli import common
-from rnnlower.cli.common import Phases, progress
 from rnnlower.cli.defining import Comparison, Display, command
+from rnnlower.cli.progress import Phases, progress
 from rnnlower.cli.values import check_external_data, restore_stream_names
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
 from rnnlower.folders import whole_file

@@ -115,7 +115,7 @@ def resolve_activations(
     ignore_case: bool,
     where: str,
     dtype: np.dtype[Any],
-    inexact: Elementwise | None = None,
+    inexact: Elementwise | None,
 ) -> list[Elementwise]:
     """Return the functions of ``names`` with their parameters bound, for data of a type.
 

@@ -112,7 +112,7 @@ class ShapePlan:
         """True if any dimension is left to choose."""
         return bool(self._names)
 
-    def proposals(self, trial: int, variant: Hashable = None) -> Iterator[SizeChoice]:
+    def proposals(self, trial: int, variant: Hashable) -> Iterator[SizeChoice]:
         """Yield choices for one trial: the most varied first, those known to work last.
 
         The sizes that work may depend on the branches taken, which ``variant`` distinguishes.
@@ -144,7 +144,7 @@ class ShapePlan:
         for batch, length in itertools.permutations(self.hints, 2):
             yield from (SizeChoice(tie, batch, length) for tie in ties)
 
-    def record_success(self, recipe: SizeChoice, variant: Hashable = None) -> None:
+    def record_success(self, recipe: SizeChoice, variant: Hashable) -> None:
         """Remember ``recipe``, with which the reference ran, unless another is already known."""
         self._good.setdefault(variant, recipe)
 

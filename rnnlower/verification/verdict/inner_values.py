@@ -118,8 +118,8 @@ class BranchWatch:
     values of inputs that every run gets.
     """
 
-    def __init__(self, model: ParsedModel, sets: Mapping[str, Array] | None = None) -> None:
-        self._sets = dict(sets or {})
+    def __init__(self, model: ParsedModel, sets: Mapping[str, Array]) -> None:
+        self._sets = dict(sets)
         graph = model.proto.graph
         given = {value.name for value in (*graph.input, *graph.output)}
         values = given.union(*(node.output for node in graph.node))
