@@ -123,9 +123,7 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
             # With scales too small to round, the result must equal the float model's.
             options.report_progress("verifying")
             held = [[call.feeds for call in data.recordings.calls(floats, each)] for each in data.held]
-            fine = dataclasses.replace(
-                quantization, fine=True, encodings={}, unquantized=set(), unseen=set()
-            )
+            fine = dataclasses.replace(quantization, fine=True, encodings={}, unquantized=set(), unseen=set())
             known = [*feeds, *held[0]]
             # onnxruntime's optimizer computes products with dequantized weights in integers.
             with contextlib.closing(open_source(source, optimize=False)) as exact:

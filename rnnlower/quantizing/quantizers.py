@@ -138,8 +138,8 @@ class Quantizers:
         integers = np.rint(array / scale)
         if not np.abs(integers).max() <= np.iinfo(np.int32).max:
             raise UnsupportedModelError(
-                f"a bias of {np.abs(array).max():g} does not fit into 32 bits with the scale {scale:g} of its "
-                "product: the weights of its gate, or X, are too small",
+                f"a bias of {np.abs(array).max():g} does not fit into 32 bits with the scale {scale:g} of "
+                "its product: the weights of its gate, or X, are too small",
                 node=self._located,
                 remedy=f"choose another scheme ({wording.option('scheme', 'qdq')})",
             )
