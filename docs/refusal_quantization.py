@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from refusal_models import Case, cell, double, insert, lens, node, set_attribute, text, then, x
 from refusal_quantized import quantized
 
@@ -25,6 +25,13 @@ def read_twice(model: onnx.ModelProto) -> None:
     name = model.graph.node[0].input[2]
     model.graph.node.append(helper.make_node("Identity", [name], ["copy"]))
     model.graph.output.append(helper.make_tensor_value_info("copy", TensorProto.FLOAT, None))
+
+
+def scale_weights(model: onnx.ModelProto) -> None:
+    """Make W tiny, next to a bias that is not."""
+    name = model.graph.node[0].input[1]
+    (tensor,) = (each for each in model.graph.initializer if each.name == name)
+    tensor.CopyFrom(numpy_helper.from_array(1e-9 * numpy_helper.to_array(tensor), name))
 
 
 def in_branch() -> onnx.ModelProto:
@@ -133,6 +140,16 @@ QUANTIZATION = [
         "recorded states",
         f"{QUANTIZE} with_states.npz --integer-states",
         model=rnnlower.stream(cell(), chunk=2),
+    ),
+    Case(
+        "some of the states",
+        CALIBRATE.replace("good", "some_states"),
+        model=rnnlower.stream(cell(), chunk=2),
+    ),
+    Case(
+        "weights too small for a bias in that scheme",
+        TFLITE.replace("good", "many_recordings"),
+        scale_weights,
     ),
     Case("a target that keeps recurrent nodes", f"{QUANTIZE} good.npz --target sonnx"),
     Case("a target without such products", f"{QUANTIZE} good.npz --no-verify --target ort-qnn"),

@@ -46,17 +46,21 @@ def infer_types(work: Work) -> None:
     InferTypesPass()(work.model, work.facts)
 
 
-def put_time_first(work: Work) -> None:
-    """Give recurrent nodes layout 0: onnxruntime, which observes the rest of the model, has no other kernel.
+def fit_onnxruntime(work: Work) -> None:
+    """Give recurrent nodes a hidden_size and layout 0: onnxruntime, which observes the rest, needs them.
 
-    Before: nodes of layout 1. After: nodes of layout 0 between Transposes, under the same names.
+    Before: hidden_size may be left out; nodes of layout 1. After: hidden_size is written out; nodes of
+    layout 0 between Transposes, under the same names.
     """
     emitters = Emitters(work.model)
     for located in find_recurrent(work.model):
-        if not located.node.attributes.get_int("layout", 0):
+        attributes = located.node.attributes
+        has_layout = bool(attributes.get_int("layout", 0))
+        if located.node.domain or ("hidden_size" in attributes and not has_layout):
             continue
         node = parse_recurrent(located, "ort", lenient=True)
-        if node.dtype is None or node.inputs["X"].shape is None:
+        attributes["hidden_size"] = ir.AttrInt64("hidden_size", node.hidden_size)
+        if not has_layout or node.dtype is None or node.inputs["X"].shape is None:
             continue
         AdaptedNode(emitters.at(located.name, node.dtype), node, {"layout"}).replace(mark=False)
 
@@ -69,7 +73,7 @@ PREPARATION: Sequence[Step[Work, RecordedOptions]] = (
     Step(shared.note_ifs, "Those of known condition are gone."),
     Step(fold_weights, "Weights become integers, which are constants."),
     Step(infer_types, "The number of steps decides the form, and nothing changes it any more."),
-    Step(put_time_first, "The type and shape of X are known."),
+    Step(fit_onnxruntime, "The type and shape of X are known."),
 )
 """The steps before a calibration, in order."""
 

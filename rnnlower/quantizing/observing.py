@@ -49,6 +49,11 @@ class Range:
     least: float
     largest: float
 
+    @property
+    def is_zero(self) -> bool:
+        """True if nothing but 0 was seen."""
+        return self.least == self.largest == 0
+
     def union(self, other: Range) -> Range:
         return Range(min(self.least, other.least), max(self.largest, other.largest))
 
@@ -56,16 +61,16 @@ class Range:
         return Range(self.least * factor, self.largest * factor)
 
     def tightened(self, seen: Range) -> Range:
-        """Return the range halved as often as it still contains the range that was seen."""
+        """Return the range halved as often as it still contains the range that was seen, unless that is 0."""
         half = self.scaled(0.5)
-        inside = half.least <= seen.least and seen.largest <= half.largest
+        inside = half.least <= seen.least and seen.largest <= half.largest and not seen.is_zero
         return half.tightened(seen) if inside and half.largest > _SMALLEST else self
 
 
 Ranges = dict[Role, Range]
 
 _SMALLEST = 2.0**-20
-"""Where halving ends: all values may be 0."""
+"""Where halving ends: values may be very small."""
 
 _LARGEST = float(np.finfo(np.float32).max)
 

@@ -32,6 +32,7 @@ class Quantization:
             model computes the same as the float model if every quantizer is in its place.
         encodings: The encodings that were used.
         unquantized: The roles of values that need quantizers, and have none.
+        unseen: The roles whose values were always 0, which tells no range.
     """
 
     scheme: Scheme
@@ -39,6 +40,7 @@ class Quantization:
     fine: bool = False
     encodings: dict[Role, Encoding] = dataclasses.field(default_factory=dict)
     unquantized: set[Role] = dataclasses.field(default_factory=set)
+    unseen: set[Role] = dataclasses.field(default_factory=set)
 
     def encoding(self, located: LocatedNode, role: str, direction: str) -> Encoding:
         """Return the encoding of a role.
@@ -64,6 +66,8 @@ class Quantization:
                     f"branch, or fix the shapes of its inputs ({wording.option('input-shape')})",
                 )
             seen = functools.reduce(Range.union, found)
+            if seen.is_zero:
+                self.unseen.add(Role(key.node, "", observed))
             if role.startswith(COMPLEMENT):
                 seen = Range(1 - seen.largest, 1 - seen.least)
             self.encodings[key] = self.scheme.encoding(role, seen)
@@ -131,9 +135,15 @@ class Quantizers:
     def _quantize_bias(self, e: NodeEmitter, value: ir.Value, array: np.ndarray) -> ir.Value:
         """Emit a bias in int32, with the scale of the product that it is added to."""
         scale = self._all.encoding(self._located, "x", "").scale * self._scale_of_weight
-        info = np.iinfo(np.int32)
-        integers = np.clip(np.rint(array / scale), info.min, info.max).astype(np.int32)
-        stored = e.constant(integers, name=value.name or "")
+        integers = np.rint(array / scale)
+        if not np.abs(integers).max() <= np.iinfo(np.int32).max:
+            raise UnsupportedModelError(
+                f"a bias of {np.abs(array).max():g} does not fit into 32 bits with the scale {scale:g} of "
+                "its product: the weights of its gate, or X, are too small",
+                node=self._located,
+                remedy=f"choose another scheme ({wording.option('scheme', 'qdq')})",
+            )
+        stored = e.constant(integers.astype(np.int32), name=value.name or "")
         return _emit_one(e, "DequantizeLinear", stored, e.constant(np.array(scale, np.float32)))
 
     def _quantize_weight(self, e: NodeEmitter, value: ir.Value) -> ir.Value:

@@ -121,6 +121,13 @@ class Recordings:
         missing = sorted(self._inputs.keys() - arrays.keys() - set(self.states.values()))
         if missing:
             raise OptionError(f"{label} lacks the input {missing[0]!r}; it must hold an array for each input")
+        states = sorted(self.states.values(), key=arrays.__contains__)
+        if states and states[0] not in arrays and states[-1] in arrays:
+            # The carried one would go with the same value of the other at each call.
+            raise OptionError(
+                f"{label} holds the state {states[-1]!r} and lacks {states[0]!r}",
+                remedy="give all states, for single calls, or none: they are carried from call to call",
+            )
         counts: dict[str, int | None] = {}
         for name, array in arrays.items():
             tensor = self._inputs[name].type.tensor_type

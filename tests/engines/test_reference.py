@@ -526,3 +526,27 @@ def test_a_missing_operator_is_named() -> None:
 def test_a_missing_input_is_named() -> None:
     with pytest.raises(ValueError, match="'X'"):
         evaluate(recurrent_model("RNN"), {})
+
+
+@pytest.mark.parametrize("opset", [8, 12])
+@pytest.mark.parametrize(
+    ("size", "attributes"),
+    [
+        ((5,), "kernel_shape = [3], pads = [0, 1]"),
+        ((6,), "kernel_shape = [3], pads = [1, 1]"),
+        ((4,), 'kernel_shape = [3], auto_pad = "SAME_UPPER"'),
+        ((5, 3), "kernel_shape = [3, 1], pads = [1, 0, 1, 0]"),
+        ((5, 6), "kernel_shape = [1, 2], pads = [0, 0, 0, 0]"),
+    ],
+)
+def test_max_pool_with_strides_of_1(size: tuple[int, ...], attributes: str, opset: int) -> None:
+    shape = (1, 2, *size)
+    dims = ", ".join(map(str, shape))
+    graph = f"g (float[{dims}] x) => (float y, int64 i) {{ y, i = MaxPool <{attributes}> (x) }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {graph}')
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    feeds = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+    found = evaluate(model, feeds)
+    for name, array in run_onnxruntime(model, feeds).items():
+        np.testing.assert_array_equal(found[name], array)

@@ -133,6 +133,14 @@ def test_recordings_that_do_not_fit_are_refused(arrays: dict[str, np.ndarray], w
         rnnlower.calibrate(LongMemory("GRU", 8).build(), arrays)
 
 
+def test_a_recording_of_some_of_the_states_is_refused() -> None:
+    """At each call it went with what the others had become."""
+    step = rnnlower.stream(LongMemory("LSTM", 8).build())
+    arrays = {"X": recordings(1, 5)[0], "first_h_in": np.zeros((1, 1, 8), np.float32)}
+    with pytest.raises(OptionError, match=r"holds the state 'first_h_in' and lacks 'first_c_in'"):
+        rnnlower.calibrate(step, arrays)
+
+
 def test_a_model_without_recurrence_is_refused() -> None:
     source = LongMemory("GRU", 8).build()
     source.graph.node[0].op_type, source.graph.node[0].domain = "Identity", ""

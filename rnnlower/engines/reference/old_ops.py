@@ -4,7 +4,7 @@ Covered: for opset 1 to 6 the arithmetic and logic with ``broadcast`` and ``axis
 Clip, Concat, Reshape, Split, Tile, Dropout and Selu; up to opset 8 Upsample (nearest, whole factors); up to
 opset 12 Softmax, LogSoftmax and Hardmax (which flatten to two dimensions); up to opset 13 BatchNormalization
 (which trains unless is_test is set, and from 7 on if it has more outputs than Y); DequantizeLinear up to
-opset 18; AveragePool up to 6 and RoiAlign up to 15; at every opset Conv and ConvTranspose.
+opset 18; AveragePool up to 6 and RoiAlign up to 15; at every opset Conv, ConvTranspose and MaxPool.
 
 Not covered, and refused by the evaluator: LpPool-1 and GlobalLpPool-1, MaxRoiPool, Upsample with other modes
 or fractions, Resize-10, Multinomial, and the experimental operators (ATen, Crop, ImageScaler ...).
@@ -25,6 +25,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_7
 from onnx.reference.ops.op_hardmax import Hardmax
+from onnx.reference.ops.op_max_pool import MaxPool
 from onnx.reference.ops.op_roi_align import RoiAlign
 from onnx.reference.ops.op_softmax import Softmax
 
@@ -340,6 +341,17 @@ class _AveragePool(AveragePool_7):
     op_schema = get_schema("AveragePool", 7, "")
 
 
+class _MaxPool(MaxPool):
+    """onnx's own MaxPool, corrected: with strides of 1, pads and indices are wrong, or it fails."""
+
+    op_schema = get_schema("MaxPool", 12, "")
+
+    def _run(self, x: Array, **attributes: Any) -> Any:  # type: ignore[override]
+        wrong = x.ndim == 3 or any(attributes.get("pads") or ()) or len(self.onnx_node.output) > 1
+        run: Any = self._max_pool if wrong and x.ndim <= 5 else super()._run
+        return run(x, **attributes)
+
+
 class _RoiAlign(RoiAlign):
     """onnx's own RoiAlign, corrected: it shifts by half a pixel even in versions that do not."""
 
@@ -355,6 +367,7 @@ class _RoiAlign(RoiAlign):
 OLD_OPS |= {
     "Split": (1, 1, _Split),
     "AveragePool": (1, 6, _AveragePool),
+    "MaxPool": (1, 10**6, _MaxPool),
     "RoiAlign": (10, 15, _RoiAlign),
     "Conv": (1, 10**6, Conv),
     "ConvTranspose": (1, 10**6, ConvTranspose),
