@@ -144,7 +144,7 @@ def test_a_first_state_may_have_fewer_axes() -> None:
     )
     model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
         main (float[3, B, 2] X) => (float[B, 3] h3, float[B, 3] g3)
-        <float[2, 3] W = {{1, -1, 2, 0, 1, 3}}, float[3] u = {{0.5, 0.25, 0.75}}, float[3] v = {{0.5, 0.5, 0.1}},
+        <float[2, 3] W = {{1, -1, 2, 0, 1, 3}}, float[3] u = {{0.5, 0.25, 1}}, float[3] v = {{0.5, 0.5, 0.1}},
          float zero = {{0}}, int64[1] units = {{3}}, int64 t0 = {{0}}, int64 t1 = {{1}}, int64 t2 = {{2}}> {{
             rows = Shape <start = 1, end = 2> (X)  sizes = Concat <axis = 0> (rows, units)
             h0 = Expand (zero, sizes)  g0 = Identity (h0)  {steps}
