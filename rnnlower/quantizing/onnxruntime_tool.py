@@ -49,9 +49,7 @@ def _without_scales(graph: ir.Graph) -> list[str]:
 
     They are transposed convolutions in groups, norms over several axes, and embeddings tied to a product.
     """
-    return [
-        str(node.name) for node in graph if _is_grouped(node) or _is_over_axes(node) or _is_tied(node)
-    ]
+    return [str(node.name) for node in graph if _is_grouped(node) or _is_over_axes(node) or _is_tied(node)]
 
 
 def _is_grouped(node: ir.Node) -> bool:
