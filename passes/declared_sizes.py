@@ -43,8 +43,9 @@ class CorrectShapesPass(Pass):
 
     Args:
         outputs: Whether to declare missing shapes of graph outputs, and missing sizes of graph outputs and of
-            the inputs and outputs of bodies: the number, or else a name. Some runtimes require it. In bodies,
-            a known number also replaces a name.
+            the inputs and outputs of bodies: the number, or else a name, if possible that which the model's
+            inputs have for it. Some runtimes require it. In bodies, such a number or name also replaces a
+            name.
 
     Attributes:
         notes: A line for each graph output that declared another shape.
@@ -99,17 +100,19 @@ class CorrectShapesPass(Pass):
         shapes = [value.shape for value in walk_values(model.graph) if value.shape is not None]
         names = NameSource(filter(None, (dim_name(dim) for shape in shapes for dim in shape)))
         modified = False
+        of_inputs = {dim for value in model.graph.inputs for dim in value.shape or () if dim_name(dim)}
         in_bodies = dict.fromkeys(
             value for body in model.graph.subgraphs() for value in (*body.inputs, *body.outputs)
         )
         for value in (*model.graph.outputs, *in_bodies):
             declared = list(value.shape or ())
-            shape = self.facts.shape(value) or ()
-            known = shape if len(shape) == len(declared) else [None] * len(declared)
+            dims = self.facts.dims(value) or ()
+            known = dims if len(dims) == len(declared) else [None] * len(declared)
             sizes = list[int | ir.SymbolicDim | str | None]()
             for axis, (dim, size) in enumerate(zip(declared, known, strict=True)):
                 said = isinstance(dim, int) or dim_name(dim)
-                if size is not None and (not said or value in in_bodies):
+                is_known = isinstance(size, int) or size in of_inputs
+                if is_known and (not said or value in in_bodies):
                     sizes.append(size)
                 else:
                     sizes.append(dim if said else names.fresh(f"{value.name}_{axis}"))

@@ -72,6 +72,12 @@ def forget_negative_sizes(model: ir.Model) -> None:
 
 
 def forget_inner_shapes(graph: ir.Graph) -> None:
-    """Remove the declared shapes of what nodes compute, except for graph outputs."""
+    """Remove the declared shapes of what nodes compute, except for graph outputs, and names of bodies' sizes.
+
+    TorchScript names the sizes of several states alike, even if they differ. onnxruntime trusts such names.
+    """
     for out in (out for node in graph for out in node.outputs if not out.is_graph_output()):
         out.shape = None
+    for value in (value for body in graph.subgraphs() for value in (*body.inputs, *body.outputs)):
+        if value.shape is not None:
+            value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in value.shape])

@@ -55,11 +55,12 @@ class Evaluator:
     ) -> None:
         self.facts, self.atoms, self.direction, self.steps = facts, atoms, direction, steps
         self.known = dict(known)
+        # A first state may have fewer axes: a zero, or one row for all.
         self.row_dims = {
-            dims[axis]
+            dim
             for value, form in known.items()
-            for axis, tag in enumerate(form.tags)
-            if tag == "B" and (dims := facts.dims(value)) is not None
+            for tag, dim in zip(reversed(form.tags), reversed(facts.dims(value) or ()), strict=False)
+            if tag == "B"
         }
         self._depth = 0
         self._part = direction if is_step else None

@@ -45,11 +45,11 @@ def quantize_rest(model: onnx.ModelProto, calls: Sequence[Feeds], scheme: Scheme
 
 
 def _without_scales(graph: ir.Graph) -> list[str]:
-    """Return the names of nodes whose bias has other scales than channels, which onnxruntime (1.32) fails on.
+    """Return the names of nodes for which onnxruntime (1.32) fails to give each channel a scale.
 
-    They are transposed convolutions in groups, and norms over several axes.
+    They are transposed convolutions in groups, norms over several axes, and embeddings tied to a product.
     """
-    return [str(node.name) for node in graph if _is_grouped(node) or _is_over_axes(node)]
+    return [str(node.name) for node in graph if _is_grouped(node) or _is_over_axes(node) or _is_tied(node)]
 
 
 def _is_grouped(node: ir.Node) -> bool:
@@ -59,6 +59,12 @@ def _is_grouped(node: ir.Node) -> bool:
 def _is_over_axes(node: ir.Node) -> bool:
     shape = node.inputs[1].shape if node.op_type == "LayerNormalization" and node.inputs[1] else None
     return shape is not None and len(shape) > 1
+
+
+def _is_tied(node: ir.Node) -> bool:
+    table = node.inputs[0] if node.op_type == "Gather" else None
+    readers = {reader.op_type for reader, _ in table.uses()} if table and table.is_initializer() else set()
+    return readers > {"Gather"}
 
 
 def _position_nodes(graph: ir.Graph) -> list[str]:

@@ -132,3 +132,22 @@ def test_constants_in_the_type_of_another_value_are_constants() -> None:
     lifted, report = rnnlower.lift.with_report(model)
     assert [node.op_type for node in report.nodes] == ["GRU"]
     assert rnnlower.verify(model, lifted)
+
+
+def test_a_first_state_may_have_fewer_axes() -> None:
+    """Zeros by Expand, two states that each unit scales: the zero itself is taken for the first state."""
+    steps = "  ".join(
+        f"""ga{k} = Mul (h{k}, u)  gb{k} = Mul (g{k}, v)  a{k} = Sub (ga{k}, gb{k})  x{k} = Gather (X, t{k})
+        p{k} = MatMul (x{k}, W)  h{k + 1} = Add (a{k}, p{k})  gc{k} = Mul (g{k}, u)  hd{k} = Mul (h{k}, v)
+        c{k} = Add (gc{k}, hd{k})  g{k + 1} = Add (c{k}, p{k})"""
+        for k in range(3)
+    )
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
+        main (float[3, B, 2] X) => (float[B, 3] h3, float[B, 3] g3)
+        <float[2, 3] W = {{1, -1, 2, 0, 1, 3}}, float[3] u = {{0.5, 0.25, 1}}, float[3] v = {{0.5, 0.5, 0.1}},
+         float zero = {{0}}, int64[1] units = {{3}}, int64 t0 = {{0}}, int64 t1 = {{1}}, int64 t2 = {{2}}> {{
+            rows = Shape <start = 1, end = 2> (X)  sizes = Concat <axis = 0> (rows, units)
+            h0 = Expand (zero, sizes)  g0 = Identity (h0)  {steps}
+        }}""")
+    lifted, _ = rnnlower.lift.with_report(model)
+    assert rnnlower.verify(model, lifted)

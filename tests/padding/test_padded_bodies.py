@@ -1,7 +1,8 @@
-"""Loops and Scans that padding refuses; those that it takes are among the models of `padded_models`."""
+"""Loops and Scans that padding refuses, and declared sizes; those that it takes are in `padded_models`."""
 
 from __future__ import annotations
 
+import onnx
 import pytest
 from support.padded_models import MOST, loop, scan, with_weights
 
@@ -93,3 +94,23 @@ def test_rows_of_a_static_batch_are_those_of_its_states() -> None:
         f"{{ {scan().replace('h0 = Expand (s, row)', 'h0 = ConstantOfShape (row)').replace('B', '2')} }}"
     )
     assert rnnlower.verify(source, rnnlower.pad(source, max={"T": MOST}, per_row=True))
+
+
+def test_names_of_sizes_in_bodies_are_not_trusted() -> None:
+    """TorchScript names the sizes of all states alike; onnxruntime reused the memory of one for another."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[T, N, 3] x, float[N, 1] gate) => (float[N, 3] h, float[N, 1] u, float[T, N, 3] y)
+        <int64 zero = {0}, bool on = {1}> {
+            sizes = Shape (x)  steps = Gather (sizes, zero)  x_0 = Gather (x, zero)  start = Sub (x_0, x_0)
+            h, u, y = Loop (steps, on, start, gate) <body = step (int64 t, bool go, float[a, b] h_in,
+                float[a, b] u_in) => (bool goes, float[c, d] h_out, float[e, f] u_out, float[g, k] row) {
+                goes = Identity (go)  x_t = Gather (x, t)  s = Sigmoid (u_in)  scaled = Mul (s, h_in)
+                joined = Add (scaled, x_t)  h_out = Tanh (joined)  u_out = Mul (s, u_in)  row = Neg (h_out)
+            }>
+        }""")
+    padded = rnnlower.pad(model, max={"T": 8})
+    (body,) = (node.attribute[0].g for node in padded.graph.node if node.op_type == "Loop")
+    dims = [dim for value in body.input for dim in value.type.tensor_type.shape.dim]
+    assert dims
+    assert not any(dim.dim_param for dim in dims)
+    assert rnnlower.verify(model, padded)

@@ -183,8 +183,8 @@ def test_outputs_without_a_shape_get_theirs_where_that_is_asked_for() -> None:
 def test_unknown_sizes_get_names_for_a_target() -> None:
     """OpenCV 5 refuses an output, and what a body takes and gives, of a size without a number and a name."""
     own = ir.from_onnx_text(
-        f"{HEADER} main (float[2, N] h, int64 n) => (float[2, z_1] y, float[2, ?] w) {{"
-        " w = Neg (h)  y = Loop (n, , h) <body = b"
+        f"{HEADER} main (float[2, N] h, int64 n, bool[N] is_part) => (float[2, z_1] y, float[2, ?] w) {{"
+        " w = Compress <axis = 1> (h, is_part)  y = Loop (n, , w) <body = b"
         " (int64 i, bool c, float[2, ?] h_in) => (bool d, float[2, ?] z) {"
         " d = Identity (c)  z = Neg (h_in) }> }"
     )
@@ -194,6 +194,20 @@ def test_unknown_sizes_get_names_for_a_target() -> None:
     assert body.inputs[2].shape == ir.Shape([2, "h_in_1"])
     assert body.outputs[1].shape == ir.Shape([2, "z_1_1"])
     assert not CorrectShapesPass(outputs=True)(own).modified
+
+
+def test_bodies_name_sizes_as_the_inputs_do() -> None:
+    """tract 0.23 takes no state of another size than its start: it refused TorchScript's Loops, as Scans."""
+    own = ir.from_onnx_text(
+        HEADER + "main (float[T, N, 2] x) => (float[T, N, 2] y) <int64[1] two = {2}> {"
+        " rows = Shape <start = 1, end = 2> (x)  sizes = Concat <axis = 0> (rows, two)"
+        " zeros = ConstantOfShape (sizes)  last, y = Scan <num_scan_inputs = 1, body = b"
+        " (float[?, 2] h, float[?, 2] x_t) => (float[M, 2] z, float[?, 2] row) {"
+        " z = Add (h, x_t)  row = Neg (z) }> (zeros, x) }"
+    )
+    assert CorrectShapesPass(outputs=True)(own).modified
+    body = next(node for node in own.graph if node.op_type == "Scan").attributes["body"].as_graph()
+    assert all(value.shape == ir.Shape(["N", 2]) for value in (*body.inputs, *body.outputs))
 
 
 @pytest.mark.parametrize("dtype", ["float", "float16"])

@@ -126,6 +126,29 @@ def test_a_norm_over_several_axes_stays_in_floats() -> None:
     assert report.sqnr > 25
 
 
+def test_an_embedding_that_is_tied_to_a_product_stays_in_floats() -> None:
+    """onnxruntime's tool gives its rows the scales of the product's channels, and the result does not run."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "zero": np.array([0], np.int64),
+        "table": rng.normal(size=(400, 12)).astype(np.float32),
+        "flat": np.array([-1, 12], np.int64),
+        "whole": np.array([-1, 1, 400], np.int64),
+    }
+    lines = (
+        "sizes = Shape (scores)",
+        "steps = Gather (sizes, zero)",
+        "rows = Gather (table, steps)",
+        "given = Reshape (scores, flat)",
+        "sums = Add (given, rows)",
+        "products = Gemm <transB = 1> (sums, table)",
+        "result = Reshape (products, whole)",
+    )
+    source = surrounded(*lines, constants=constants, output="result")
+    report = rnnlower.quantize.with_report(source, calibration={"X": recordings(4, 40)}, verify=True)[1]
+    assert report.sqnr > 25
+
+
 @pytest.mark.parametrize("line", ["Add (scores, scores)", "Concat <axis = 2> (scores, scores)"])
 def test_a_sum_and_joined_values_have_headroom(line: str) -> None:
     source = surrounded(f"result = {line}", constants={}, output="result")
